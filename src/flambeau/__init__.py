@@ -1,0 +1,30 @@
+"""Flambeau: the CUDA runtime that PyTorch's documentation describes, on real and on virtual GPUs.
+
+`import flambeau as torch` runs torch programs. Importing opens no driver and imports no GPU package.
+"""
+
+from __future__ import annotations
+
+from flambeau.core import dtype as _dtypes
+from flambeau.core.device import device
+from flambeau.core.dtype import dtype
+from flambeau.core.errors import OutOfMemoryError, RaceError
+from flambeau.tensor import (  # each binds its functions and methods
+    arithmetic as _arithmetic,
+    creation as _creation,
+    indexing as _indexing,
+    interop as _interop,
+    joining as _joining,
+    matmul as _matmul,
+    printing as _printing,
+    public as _public,
+    random as _random,
+    reduction as _reduction,
+    sorting as _sorting,
+    transfer as _transfer,
+    views as _views,
+)
+from flambeau.tensor.tensor import Tensor
+
+globals().update({d.name: d for d in _dtypes.DTYPES})
+globals().update(_public.functions)

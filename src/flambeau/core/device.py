@@ -1,0 +1,87 @@
+"""`device`: where a tensor lies. A value: equal devices are the same object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core import errors
+
+_TYPES = ("cpu", "cuda", "meta")
+_interned: dict[tuple[str, int | None], device] = {}
+
+
+class device:  # PyTorch's public name
+    """Name a device: `device("cuda:1")`, `device("cuda", 1)`, `device("cuda")`, `device(1)`.
+
+    Without an index, "cuda" means the current CUDA device at the time of use.
+    A bare int means that CUDA device. Instances are interned, so `is` and `==` agree.
+
+    Raises:
+        RuntimeError: unknown device type, malformed string, negative index.
+        TypeError: an argument of another type.
+    """
+
+    __slots__ = ("index", "type")
+    type: str
+    index: int | None
+
+    def __new__(cls, type: Any, index: int | None = None) -> device:
+        if type.__class__ is device:
+            if index is not None:
+                raise TypeError("device(): a device and an index cannot be given together")
+            return type  # type: ignore[no-any-return]
+        if isinstance(type, str):
+            key = _parse(type, index)
+        elif isinstance(type, int) and not isinstance(type, bool):
+            if index is not None:
+                raise TypeError("device(): an int names a CUDA device and takes no second index")
+            key = ("cuda", _checked(type))
+        else:
+            raise TypeError(
+                f"device(): argument 'type' must be str, int or torch.device, not {type.__class__.__name__}"
+            )
+        self = _interned.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            object.__setattr__(self, "type", key[0])
+            object.__setattr__(self, "index", key[1])
+            self = _interned.setdefault(key, self)
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"attribute '{name}' of 'torch.device' objects is not writable")
+
+    def __repr__(self) -> str:
+        if self.index is None:
+            return f"device(type='{self.type}')"
+        return f"device(type='{self.type}', index={self.index})"
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (device, (self.type, self.index))
+
+
+def _parse(text: str, index: int | None) -> tuple[str, int | None]:
+    kind, colon, digits = text.partition(":")
+    if kind not in _TYPES:
+        raise RuntimeError(errors.unknown_device_type(kind, _TYPES))
+    if not colon:
+        return kind, None if index is None else _checked(index)
+    if index is not None:
+        raise RuntimeError(
+            f"type (string) must not include an index because index was passed explicitly: {text}"
+        )
+    if not digits.isascii() or not digits.isdigit() or (len(digits) > 1 and digits[0] == "0"):
+        raise RuntimeError(f"Invalid device string: '{text}'")
+    return kind, int(digits)
+
+
+def _checked(index: int) -> int:
+    if index < 0:
+        raise RuntimeError(f"Device index must not be negative, got {index}")
+    return int(index)
+
+
+CPU = device("cpu")

@@ -1,0 +1,56 @@
+"""Every exception that is ours, and the texts that several rooms use or that users search for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class OutOfMemoryError(RuntimeError):
+    """The device cannot hold what was asked for. Nothing was changed."""
+
+
+class RaceError(RuntimeError):
+    """Two accesses to one piece of memory conflict and nothing orders them."""
+
+
+class DriverError(RuntimeError):
+    """A driver call failed: which, with what code, on which device."""
+
+
+class NotSupportedError(RuntimeError):
+    """A driver lacks a capability. Never a silent no-op."""
+
+
+class InvalidAddressError(DriverError):
+    """A kernel or copy reaches memory that is not allocated (freed, out of bounds, other machine)."""
+
+
+def unknown_device_type(kind: str, known: Iterable[str]) -> str:
+    return f"Expected one of {', '.join(known)} device type at start of device string: {kind}"
+
+
+def not_broadcastable(a: int, b: int, dim: int) -> str:
+    return (
+        f"The size of tensor a ({a}) must match the size of tensor b ({b}) at non-singleton dimension {dim}"
+    )
+
+
+def dim_out_of_range(dim: int, limit: int) -> str:
+    return (
+        f"Dimension out of range (expected to be in range of [{-limit}, {limit - 1}], but got {dim})"
+    )
+
+
+def devices_differ(first: object, second: object) -> str:
+    return (
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{first} and {second}!"
+    )
+
+
+def argument_type(function: str, name: str, position: int, expected: str, got: object) -> str:
+    """The text of PyTorch's argument parser."""
+    return (
+        f"{function}(): argument '{name}' (position {position}) must be {expected}, "
+        f"not {type(got).__name__}"
+    )

@@ -1,0 +1,54 @@
+"""`flags`: the typed switches of a process. Set through `torch.backends` and the like.
+
+They are read in one place, `tensor/call.py`, and travel from there in each launch's params. A switch
+that changes plans starts another plan cache (see Note [The plan cache]), so the warm path never reads one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.core.dtype import dtype, float32
+
+
+class Flags:
+    """Every switch with its default. Setting one tells the subscribers, if its value changed."""
+
+    __slots__ = (
+        "_subscribers", "cudnn_allow_tf32", "default_dtype", "deterministic", "launch_blocking",
+        "matmul_allow_tf32",
+    )  # fmt: skip
+
+    matmul_allow_tf32: bool
+    cudnn_allow_tf32: bool
+    deterministic: bool
+    default_dtype: dtype
+    launch_blocking: bool
+
+    def __init__(self) -> None:
+        put = object.__setattr__
+        put(self, "_subscribers", [])
+        put(self, "matmul_allow_tf32", True)  # the documentation's default (SPEC C01)
+        put(self, "cudnn_allow_tf32", True)
+        put(self, "deterministic", False)
+        put(self, "default_dtype", float32)
+        put(self, "launch_blocking", False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, name) == value:
+            return
+        object.__setattr__(self, name, value)
+        for changed in self._subscribers:
+            changed()
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed()` after each change of a switch."""
+        self._subscribers.append(changed)
+
+    def key(self) -> tuple[Any, ...]:
+        """The values that plans depend on."""
+        return (self.matmul_allow_tf32, self.cudnn_allow_tf32, self.deterministic, self.default_dtype)
+
+
+flags = Flags()

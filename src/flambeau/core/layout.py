@@ -1,0 +1,154 @@
+"""Shapes and strides: pure functions on tuples of ints. Strides count elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from flambeau.core import errors
+
+Shape = tuple[int, ...]
+Strides = tuple[int, ...]
+
+
+def numel(shape: Sequence[int]) -> int:
+    return prod(shape)
+
+
+def contiguous_strides(shape: Sequence[int]) -> Strides:
+    """Row-major strides; a dimension of size 0 counts as 1, as in PyTorch."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Row-major without gaps; strides of dimensions of size 1 do not matter."""
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 0:
+            return True
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to one past the last that the layout reaches; 0 if it is empty."""
+    reach = 1
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 0:
+            return 0
+        reach += (size - 1) * stride
+    return reach
+
+
+def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
+    """Strides of a new tensor that keeps the order of dimensions in memory (`empty_like`'s rule).
+
+    Dimensions are laid out densely in the order of the given strides; where these do not describe
+    a dense layout (overlap, expansion), PyTorch keeps the permutation where it is defined.
+    """
+    if is_contiguous(shape, strides):
+        return contiguous_strides(shape)
+    order = memory_order(shape, strides)
+    out, step = [0] * len(shape), 1
+    for dim in reversed(order):
+        out[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(out)
+
+
+def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """Dimensions from outermost to innermost: larger strides first, ties as they stand.
+
+    Expanded dimensions (stride 0) and those of size 1 say nothing of the order: they stay put.
+    """
+    order = list(range(len(shape)))
+    for i in range(1, len(order)):  # insertion sort: the comparison is partial, as in PyTorch
+        at = i
+        for j in range(i - 1, -1, -1):
+            outer, inner = order[j], order[at]
+            if strides[outer] == 0 or strides[inner] == 0:
+                continue
+            if strides[outer] > strides[inner]:
+                break
+            if strides[outer] == strides[inner] and shape[outer] >= shape[inner]:
+                continue
+            order[j], order[at] = inner, outer
+            at = j
+    return order
+
+
+def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> Shape:
+    """The common shape of broadcasting. Raises RuntimeError with PyTorch's text if there is none."""
+    result: list[int] = []
+    for shape in shapes:
+        shape = list(shape)
+        if len(shape) > len(result):
+            result = [1] * (len(shape) - len(result)) + result
+        for i in range(1, len(shape) + 1):
+            have, new = result[-i], shape[-i]
+            if new == 1 or new == have:
+                continue
+            if have != 1:
+                raise RuntimeError(errors.not_broadcastable(have, new, len(result) - i))
+            result[-i] = new
+    return tuple(result)
+
+
+def expand_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> Strides:
+    """Strides that read a tensor of `shape` as one of the (broadcast) shape `target`."""
+    lead = len(target) - len(shape)
+    return (0,) * lead + tuple(
+        0 if size == 1 and want != 1 else stride
+        for size, stride, want in zip(shape, strides, target[lead:], strict=True)
+    )
+
+
+def wrap_dim(dim: int, ndim: int) -> int:
+    """`dim` counted from the front. A 0-dim tensor accepts 0 and -1. Raises IndexError."""
+    limit = max(ndim, 1)
+    if not -limit <= dim < limit:
+        raise IndexError(errors.dim_out_of_range(dim, limit))
+    return dim + limit if dim < 0 else dim
+
+
+def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> Strides | None:
+    """Strides under which the same memory reads as shape `new`, or None where that needs a copy."""
+    if numel(shape) == 0:
+        return contiguous_strides(new) if tuple(shape) != tuple(new) else tuple(strides)
+    out = [0] * len(new)
+    at = len(new) - 1
+    chunk_stride = strides[-1] if strides else 1
+    old_count = new_count = 1
+    for dim in range(len(shape) - 1, -1, -1):
+        old_count *= shape[dim]
+        # A run of old dimensions ends where the next one outwards does not continue it.
+        if dim == 0 or (shape[dim - 1] != 1 and strides[dim - 1] != old_count * chunk_stride):
+            while at >= 0 and (new_count < old_count or new[at] == 1):
+                out[at] = new_count * chunk_stride
+                new_count *= new[at]
+                at -= 1
+            if new_count != old_count:
+                return None
+            if dim > 0:
+                chunk_stride, old_count, new_count = strides[dim - 1], 1, 1
+    if not shape:  # a 0-dim tensor read as ones
+        return (1,) * len(new)
+    return tuple(out) if at == -1 else None
+
+
+def may_self_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two indices may reach one element. Exact for dense and expanded layouts; else cautious."""
+    pairs = sorted((st, n) for n, st in zip(shape, strides, strict=True) if n > 1)
+    reach = 1
+    for stride, size in pairs:
+        if stride < reach:
+            return True
+        reach = stride * (size - 1) + reach
+    return False

@@ -1,0 +1,35 @@
+"""Host addresses as NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+# Note [Host addresses as arrays]
+# A CPU tensor, like a CUDA tensor, is an int address and a meta; its storage keeps the memory alive. NumPy
+# makes arrays over buffers, so one buffer stands for the whole user address space (47 bits on x86-64 and
+# aarch64, less its first page) and an array is a window of it: 0.5 us, where building a ctypes type and a
+# buffer per array takes 2. The window owns nothing: whoever calls must hold the storage until it is gone.
+_FIRST = 4096
+_EVERYTHING = np.frombuffer((ctypes.c_char * ((1 << 47) - _FIRST)).from_address(_FIRST), np.uint8)
+
+
+def array_at(
+    ptr: int, shape: tuple[int, ...], numpy_dtype: Any, byte_strides: tuple[int, ...] | None = None
+) -> np.ndarray[Any, Any]:
+    """The memory at host address `ptr` as an array. The caller keeps the memory alive."""
+    if ptr == 0:  # an empty tensor has no memory
+        return np.empty(shape, numpy_dtype)
+    return np.ndarray(shape, numpy_dtype, _EVERYTHING, ptr - _FIRST, byte_strides)
+
+
+def bytes_at(ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
+    """`nbytes` bytes at host address `ptr`. The caller keeps the memory alive."""
+    return array_at(ptr, (nbytes,), np.uint8)
+
+
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])

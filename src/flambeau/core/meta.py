@@ -1,0 +1,78 @@
+"""`Meta`: everything about a tensor but its memory. Interned: equal metas are the same object.
+
+An operator's rule sees metas only, and plans are cached by them (see Note [The plan cache]).
+"""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+from flambeau.core.device import device
+from flambeau.core.dtype import dtype
+from flambeau.core.layout import contiguous_strides, is_contiguous, numel, span
+
+_interned: WeakValueDictionary[tuple[object, ...], Meta] = WeakValueDictionary()
+
+
+class Meta:
+    """Shape, strides (in elements), dtype and device of a tensor.
+
+    Make one with `Meta.of` or `Meta.contiguous_of`, never directly. `span` is the number of
+    bytes from the first element to the end of the last; `nbytes` counts the elements alone.
+    """
+
+    __slots__ = (
+        "__weakref__", "byte_strides", "contiguous", "device", "dtype", "itemsize", "nbytes",
+        "ndim", "numel", "shape", "span", "strides",
+    )  # fmt: skip
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: dtype
+    device: device
+    ndim: int
+    numel: int
+    itemsize: int
+    nbytes: int
+    span: int
+    contiguous: bool
+    byte_strides: tuple[int, ...]
+
+    @staticmethod
+    def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtype, device: device) -> Meta:
+        key = (shape, strides, dtype, device)
+        found = _interned.get(key)
+        return _interned.setdefault(key, _make(*key)) if found is None else found
+
+    @staticmethod
+    def contiguous_of(shape: tuple[int, ...], dtype: dtype, device: device) -> Meta:
+        return Meta.of(shape, contiguous_strides(shape), dtype, device)
+
+    def with_(
+        self,
+        shape: tuple[int, ...] | None = None,
+        strides: tuple[int, ...] | None = None,
+        dtype: dtype | None = None,
+        device: device | None = None,
+    ) -> Meta:
+        """The same meta with some fields replaced."""
+        return Meta.of(
+            self.shape if shape is None else shape,
+            self.strides if strides is None else strides,
+            self.dtype if dtype is None else dtype,
+            self.device if device is None else device,
+        )
+
+    def __repr__(self) -> str:
+        return f"Meta({self.shape}, {self.strides}, {self.dtype}, {self.device})"
+
+
+def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtype, device: device) -> Meta:
+    meta = object.__new__(Meta)
+    meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
+    meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), dtype.itemsize
+    meta.nbytes = meta.numel * meta.itemsize
+    meta.span = span(shape, strides) * meta.itemsize
+    meta.contiguous = is_contiguous(shape, strides)
+    meta.byte_strides = tuple(s * meta.itemsize for s in strides)
+    return meta

@@ -1,0 +1,1 @@
+"""torch.cuda: argument normalizing over runtime, no logic."""

@@ -1,0 +1,281 @@
+"""The driver: what the rest of Flambeau asks of hardware, real or virtual, and the records it uses.
+
+A driver holds no current device, no cache, no flag, no generator. Stream and event handles are opaque
+ints, unique across devices (the default streams' too). Device addresses are ints; host memory crosses
+as `HostMemory`, so that a queue keeps it alive. Each call's contract is its docstring, and
+`flambeau.testing.conformance` has a test of the same name for each, which runs against every driver.
+
+Errors: `OutOfMemoryError`, `DriverError`, `NotSupportedError` (a capability that this driver lacks).
+A call that raises changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flambeau.core.dtype import dtype
+from flambeau.core.meta import Meta
+
+
+class HostMemory:
+    """Host bytes: an address, a size, the object that keeps them alive, whether they are pinned."""
+
+    __slots__ = ("nbytes", "owner", "pinned", "ptr")
+
+    def __init__(self, ptr: int, nbytes: int, owner: object, pinned: bool = False) -> None:
+        self.ptr = ptr
+        self.nbytes = nbytes
+        self.owner = owner
+        self.pinned = pinned
+
+    def part(self, offset: int, nbytes: int) -> HostMemory:
+        """`nbytes` bytes from `offset` on, of the same owner."""
+        return HostMemory(self.ptr + offset, nbytes, self.owner, self.pinned)
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What a program may know of a device. Sizes in bytes, clock in kHz as CUDA gives it."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    max_threads_per_multi_processor: int = 2048
+    warp_size: int = 32
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_multiprocessor: int = 102400
+    L2_cache_size: int = 0
+    clock_rate: int = 0
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    uuid: str = ""
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+
+
+Body = Callable[..., None]
+"""A host body, specialised for one launch: `body(outputs, inputs)`, two lists. Outputs are NumPy arrays
+to write; inputs are NumPy arrays, or the Python scalar where the launch's input is a dtype."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """Something a device can run, not yet specialised to shapes and dtypes.
+
+    `host` is its meaning: given a launch it returns the body that the CPU and the virtual GPU run and
+    that every other form is tested against. It is called once per plan, so it decides all that shape and
+    dtype decide (casts, axes, temporary types), and the body it returns does the arithmetic alone.
+    `flops` counts floating-point operations of one launch; bytes moved follow from its operands.
+    """
+
+    name: str
+    host: Callable[[Launch], Body]
+    flops: Callable[[Launch], int] = lambda launch: 0
+    cycles: Callable[[Sequence[Any]], int] | None = None  # of a kernel that only spends time: from scalars
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """All that is known of a launch before its addresses: one per plan, loaded once.
+
+    `outputs` are written; `inputs` are read, as the kernel sees them (broadcast: stride 0). An input that
+    is a dtype is a scalar passed by value. An output that is read as well (in-place accumulation) is in
+    `updates`. `params` are static and hashable: dims, flags, modes.
+    """
+
+    kernel: Kernel
+    outputs: tuple[Meta, ...]
+    inputs: tuple[Meta | dtype, ...]
+    params: tuple[Any, ...] = ()
+    updates: bool = False
+
+    @property
+    def operands(self) -> tuple[Meta, ...]:
+        """Metas of the addresses of a launch, in their order: outputs, then inputs that are tensors."""
+        return self.outputs + tuple(x for x in self.inputs if isinstance(x, Meta))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the launch moves at least: each element of each operand once."""
+        return sum(distinct_bytes(meta) for meta in self.operands)
+
+
+def distinct_bytes(meta: Meta) -> int:
+    """Bytes of the distinct elements of a layout: expanded dimensions count once."""
+    count = meta.itemsize
+    for size, stride in zip(meta.shape, meta.strides, strict=True):
+        count *= 1 if stride == 0 and size else size
+    return count
+
+
+class Executable:
+    """A loaded launch. Drivers subclass it with what they prepared."""
+
+    __slots__ = ("index", "launch")
+
+    def __init__(self, launch: Launch, index: int) -> None:
+        self.launch = launch
+        self.index = index
+
+
+class Driver(Protocol):
+    """Some 40 calls, in families; `noun_verb`. `index` is a device, `stream` and `event` are handles."""
+
+    name: str
+    observes_blocks: bool  # whether block_alloc and block_free want to be called
+
+    # -- devices ------------------------------------------------------------------------------------
+    def device_count(self) -> int:
+        """How many devices there are. Creates no context."""
+        ...
+
+    def device_properties(self, index: int) -> DeviceProperties:
+        """The properties of a device. Creates no context."""
+        ...
+
+    def device_sync(self, index: int) -> None:
+        """Wait on the host until all work of all streams of the device is done; releases the GIL."""
+        ...
+
+    def mem_info(self, index: int) -> tuple[int, int]:
+        """(free, total) bytes of the device's memory."""
+        ...
+
+    def close(self) -> None:
+        """Finish all work and give everything back. Every later call raises DriverError."""
+        ...
+
+    # -- memory ---------------------------------------------------------------------------------------
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        """The address of `nbytes` new bytes, aligned to 512. OutOfMemoryError leaves all as it was."""
+        ...
+
+    def mem_free(self, ptr: int) -> None:
+        """Give back an address that mem_alloc returned. Waits for the device's work first, as cudaFree does."""
+        ...
+
+    def host_alloc(self, nbytes: int) -> HostMemory:
+        """New pinned host memory, aligned to 64; every device's copies may use it asynchronously."""
+        ...
+
+    def host_free(self, memory: HostMemory) -> None:
+        """Give back what host_alloc returned. Waits for all devices' work first, as cudaFreeHost does."""
+        ...
+
+    def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
+        """Say that the host reads or writes host bytes now. For observers; a driver may do nothing."""
+        ...
+
+    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+        """Say that an allocator hands out part of its memory, to a stream. For observers; called where `observes_blocks`."""
+        ...
+
+    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
+        """Say that an allocator took a block back. For observers; called where `observes_blocks`."""
+        ...
+
+    # -- copies and fills: ordered on their stream -----------------------------------------------------
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        """Copy host bytes to a device address. Pinned: read when the copy runs. Pageable: read before return."""
+        ...
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        """Copy device bytes to the host. Pinned: written when the copy runs. Pageable: done on return."""
+        ...
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy between device addresses, of one device or two; `stream` may be of either device."""
+        ...
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        """Set `nbytes` bytes to `byte`."""
+        ...
+
+    # -- streams --------------------------------------------------------------------------------------
+    def stream_default(self, index: int) -> int:
+        """The handle of the device's default stream; the same each time."""
+        ...
+
+    def stream_create(self, index: int, priority: int) -> int:
+        """A new stream that does not wait for the default stream, nor it for this one. -1 is high priority, 0 low."""
+        ...
+
+    def stream_destroy(self, stream: int) -> None:
+        """Give a stream back; its queued work still runs."""
+        ...
+
+    def stream_native(self, stream: int) -> int:
+        """What the vendor calls this stream: a cudaStream_t, 0 for the default stream."""
+        ...
+
+    def stream_query(self, stream: int) -> bool:
+        """Whether all its work is done. Makes progress: a loop around it ends. True orders the host after the work."""
+        ...
+
+    def stream_sync(self, stream: int) -> None:
+        """Wait on the host until the stream's work is done; releases the GIL."""
+        ...
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        """Later work of the stream waits for the event's last record, of any device; never recorded: no wait."""
+        ...
+
+    # -- events ---------------------------------------------------------------------------------------
+    def event_create(self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False) -> int:
+        """A new event of the device. Interprocess events carry no timing."""
+        ...
+
+    def event_destroy(self, event: int) -> None:
+        """Give an event back; a recorded wait on it still holds."""
+        ...
+
+    def event_record(self, event: int, stream: int) -> None:
+        """Mark the point that the stream's queue has reached; replaces an earlier record. Devices must match."""
+        ...
+
+    def event_query(self, event: int, internal: bool = False) -> bool:
+        """Whether the recorded work is done; True if never recorded. Makes progress, as stream_query.
+
+        `internal` says that the runtime polls, not the program: observers keep the two orders apart.
+        """
+        ...
+
+    def event_sync(self, event: int) -> None:
+        """Wait on the host for the recorded work; returns at once if never recorded. Releases the GIL."""
+        ...
+
+    def event_elapsed_ns(self, start: int, end: int) -> int:
+        """Nanoseconds between two completed records. DriverError: no timing, never recorded, not complete."""
+        ...
+
+    # -- kernels --------------------------------------------------------------------------------------
+    def load(self, launch: Launch, index: int) -> Executable:
+        """Prepare a launch for a device: compile, pick a library routine, plan. NotSupportedError if it cannot."""
+        ...
+
+    def unload(self, exe: Executable) -> None:
+        """Drop what load prepared, once its launches are done."""
+        ...
+
+    def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        """Queue a loaded launch: addresses in `exe.launch.operands`' order, scalars in its inputs' order."""
+        ...
+
+    def host_call(self, call: Callable[[], None], stream: int) -> None:
+        """Queue a host function; later work of the stream waits for it. It must make no driver call."""
+        ...
+
+    # -- peers ----------------------------------------------------------------------------------------
+    def peer_can(self, index: int, peer: int) -> bool:
+        """Whether the device can reach the peer's memory directly. False for itself."""
+        ...
+
+    def peer_enable(self, index: int, peer: int) -> None:
+        """Let the device reach the peer's memory. Again is allowed. NotSupportedError where peer_can is False."""
+        ...

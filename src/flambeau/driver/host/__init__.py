@@ -1,0 +1,3 @@
+from flambeau.driver.host.driver import HostDriver
+
+__all__ = ["HostDriver"]

@@ -1,0 +1,26 @@
+"""The one place that names the drivers. A driver's package is imported when it is opened, not before."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from flambeau.driver.api import Driver
+
+_DRIVERS = {
+    "host": ("flambeau.driver.host", "HostDriver"),
+    "virtual": ("flambeau.driver.virtual", "VirtualDriver"),
+}
+
+
+def open_driver(name: str, **settings: Any) -> Driver:
+    """Open a driver by name, with that driver's settings. Never falls back to another.
+
+    Raises:
+        ValueError: there is no driver of that name, or it refuses a setting.
+    """
+    if name not in _DRIVERS:
+        raise ValueError(f"no driver is called {name!r}; there are {', '.join(sorted(_DRIVERS))}")
+    module, driver = _DRIVERS[name]
+    opened: Driver = getattr(import_module(module), driver)(**settings)
+    return opened

@@ -1,0 +1,1 @@
+"""Drivers that hold a driver: race detector, timeline, fault injection."""

@@ -1,0 +1,1 @@
+"""Operator records: each operator defined once, in one block."""

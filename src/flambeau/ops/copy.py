@@ -1,0 +1,1 @@
+"""Copy and fill kernels."""

@@ -1,0 +1,1 @@
+"""View records: layout rules without a kernel."""

@@ -1,0 +1,1 @@
+"""Policy over a driver, the same for every driver: current device and stream, memory, generators."""

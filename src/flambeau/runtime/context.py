@@ -1,0 +1,44 @@
+"""`Context`: one device as the runtime uses it: its driver, its allocator, its default stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from flambeau.core.device import device
+from flambeau.driver.api import Driver
+
+if TYPE_CHECKING:
+    from flambeau.runtime.stream import Stream
+
+
+class Block(Protocol):
+    """A piece of memory that an allocator handed out."""
+
+    ptr: int
+    size: int
+
+
+class Allocator(Protocol):
+    """What a storage needs of an allocator. `free` may run in any thread, at any time (a destructor)."""
+
+    def allocate(self, nbytes: int, stream: Stream) -> Block: ...
+    def free(self, block: Block) -> None: ...
+
+
+class Context:
+    """A device that is in use. `index` is the CUDA index, -1 for the CPU (see `runtime/current.py`).
+
+    `driver_index` is the index that `driver` knows the device by. `closed` is set when its machine closes.
+    """
+
+    __slots__ = ("allocator", "closed", "default_stream", "device", "driver", "driver_index", "index")
+
+    allocator: Allocator
+    default_stream: Stream
+
+    def __init__(self, device: device, index: int, driver: Driver, driver_index: int) -> None:
+        self.device = device
+        self.index = index
+        self.driver = driver
+        self.driver_index = driver_index
+        self.closed = False

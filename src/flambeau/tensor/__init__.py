@@ -1,0 +1,1 @@
+"""Tensors: storage, views, creation, transfer, printing. `call.py` is the only caller of launch."""

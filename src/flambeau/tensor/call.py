@@ -1,0 +1,257 @@
+"""`call`: run an operator on tensors. The only caller of `driver.launch`, and the only reader of flags.
+
+# Note [The plan cache]
+A call is looked up by (operator, params, meta or scalar type of each input). The plan found there has
+everything decided: metas of the outputs, the device's allocator, the loaded executable. So a warm call
+is a dictionary hit, an allocation and a launch; the operator's rule, the promotion tables and the
+driver's `load` run only on a miss. Metas are interned, so equal keys compare by identity. The flags that
+plans depend on choose among caches when they change, so the warm path never reads a flag.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.dtype import dtype
+from flambeau.core.flags import flags
+from flambeau.core.layout import may_self_overlap
+from flambeau.core.memory import array_at
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Executable, Launch
+from flambeau.ops.op import Op, Operand, Signature, common_device
+from flambeau.runtime import current, system
+from flambeau.runtime.context import Context
+from flambeau.tensor.storage import Storage
+from flambeau.tensor.tensor import Tensor, make
+
+_LIMIT = 20_000  # plans kept before the cache starts anew: programs of ever new shapes stay bounded
+
+
+class Plan:
+    """A call with everything decided but addresses and scalar values."""
+
+    __slots__ = (
+        "allocate", "context", "exe", "index", "launch", "nbytes", "output", "outputs", "scalars", "tensors",
+    )  # fmt: skip
+
+    def __init__(self, context: Context, exe: Executable | None, signature: Signature) -> None:
+        self.context = context
+        self.index = context.index
+        self.allocate = context.allocator.allocate
+        self.launch = context.driver.launch if exe is not None else _launch_nothing
+        self.exe = exe
+        self.outputs = signature.outputs
+        self.output = signature.outputs[0]
+        self.nbytes = self.output.nbytes
+        self.tensors = tuple(i for i, x in enumerate(signature.inputs) if isinstance(x, Meta))
+        self.scalars = tuple((i, x) for i, x in enumerate(signature.inputs) if isinstance(x, dtype))
+
+
+plans: dict[tuple[Any, ...], Plan] = {}
+_caches: dict[tuple[Any, ...], dict[tuple[Any, ...], Plan]] = {flags.key(): plans}
+
+
+def _flags_changed() -> None:
+    global plans
+    plans = _caches.setdefault(flags.key(), {})
+
+
+def _forget_plans() -> None:
+    for cache in _caches.values():
+        cache.clear()
+
+
+flags.subscribe(_flags_changed)
+system.on_close(_forget_plans)
+
+
+def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
+    """`call(op, (a, b))` of two tensors, written out: the warm path of arithmetic."""
+    plan = plans.get((op, (), a.meta, b.meta))
+    if plan is None or plan.scalars:
+        return call(op, (a, b))
+    stream = current.local.streams[plan.index]
+    block = plan.allocate(plan.nbytes, stream)
+    ptr = block.ptr
+    out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
+    plan.launch(plan.exe, (ptr, a.ptr, b.ptr), (), stream.handle)
+    return out
+
+
+def unary(op: Op, a: Tensor) -> Tensor:
+    """`call(op, (a,))`, written out."""
+    plan = plans.get((op, (), a.meta))
+    if plan is None:
+        return call(op, (a,))
+    stream = current.local.streams[plan.index]
+    block = plan.allocate(plan.nbytes, stream)
+    ptr = block.ptr
+    out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
+    plan.launch(plan.exe, (ptr, a.ptr), (), stream.handle)
+    return out
+
+
+def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
+    """Run `op` on tensors and Python scalars; a new tensor, or a tuple where the operator has several outputs.
+
+    The launch goes to the current stream of the tensors' device. Raises what the operator's rule raises;
+    then nothing was allocated or launched.
+    """
+    key = (op, params, *[a.meta if isinstance(a, Tensor) else type(a) for a in args])
+    plan = plans.get(key)
+    if plan is None:
+        plan = plans[key] = _plan(op, args, params)
+    results = tuple([_new(plan, meta) for meta in plan.outputs])
+    _launch(plan, results, args)
+    return results[0] if len(results) == 1 else results
+
+
+def call_into(
+    op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...] = (), *, resize: bool = False
+) -> Any:
+    """Run `op` and store its results in `outputs`: in-place operators, and `out=` (with `resize`).
+
+    Raises RuntimeError, with nothing changed: a shape that does not match (`resize` makes `out=` fit, as
+    PyTorch does), a dtype that the result cannot be cast to, another device, memory that overlaps.
+    """
+    key = (op, params, *[a.meta if isinstance(a, Tensor) else type(a) for a in args], *[t.meta for t in outputs], "into")
+    plan = plans.get(key)
+    if plan is None:
+        signature = op.rule(_operands(args), _with_flags(op, params))
+        fit = _fit(op, signature, outputs, resize)
+        if fit is None:  # another dtype than the kernel stores: through a temporary
+            results = call(op, args, params)
+            for target, result in zip(outputs, results if isinstance(results, tuple) else (results,), strict=True):
+                target.copy_(result)
+            return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        key = (*key[: 2 + len(args)], *[t.meta for t in outputs], "into")  # a resize changed metas
+        plan = plans[key] = _load(op, args, fit)
+    for target in outputs:
+        for a in args:
+            if isinstance(a, Tensor) and a.storage is target.storage:
+                _check_overlap(target, a)
+    _launch(plan, outputs, args)
+    for target in outputs:
+        target.counter.version += 1
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _new(plan: Plan, meta: Meta) -> Tensor:
+    block = plan.allocate(meta.nbytes, current.local.streams[plan.index])
+    return make(meta, Storage(block.ptr, meta.nbytes, plan.context, block), block.ptr)
+
+
+def empty(meta: Meta) -> Tensor:
+    """A new tensor of uninitialized memory, on its device's current stream."""
+    context = system.context_of(meta.device)
+    block = context.allocator.allocate(meta.nbytes, current.local.streams[context.index])
+    return make(meta, Storage(block.ptr, meta.nbytes, context, block), block.ptr)
+
+
+def _launch(plan: Plan, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
+    ptrs = [t.ptr for t in outputs]
+    ptrs += [args[i].ptr for i in plan.tensors]
+    scalars = [_value(args[i], to) for i, to in plan.scalars]
+    plan.launch(plan.exe, ptrs, scalars, current.local.streams[plan.index].handle)
+
+
+def _launch_nothing(exe: Any, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+    """The launch of a plan whose outputs are empty."""
+
+
+def _value(x: Any, to: dtype) -> Any:
+    """A scalar input's value: a Python scalar, or what a 0-dim CPU tensor holds."""
+    if not isinstance(x, Tensor):
+        return x
+    system.host.driver.host_touch(x.ptr, x.meta.nbytes, write=False)
+    return array_at(x.ptr, (), x.meta.dtype.numpy)[()]
+
+
+def _operands(args: Sequence[Any]) -> list[Operand]:
+    return [a.meta if isinstance(a, Tensor) else type(a) for a in args]
+
+
+def _with_flags(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
+    return params + tuple([getattr(flags, name) for name in op.flags])
+
+
+def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> Plan:
+    return _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
+
+
+def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
+    """The slow half of a call: check where the inputs lie, load the kernel there."""
+    if len(plans) >= _LIMIT:
+        plans.clear()
+    for a in args:
+        if isinstance(a, Tensor) and a.storage.context.closed:
+            raise RuntimeError(
+                f"{op.name}: a tensor lies on {a.meta.device} of a machine that has been closed; "
+                "create it anew inside the machine that is open now"
+            )
+    context = system.context_of(signature.outputs[0].device)
+    exe = None
+    if any(meta.numel for meta in signature.outputs):
+        launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)
+        exe = context.driver.load(launch, context.driver_index)
+    return Plan(context, exe, signature)
+
+
+def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) -> Signature | None:
+    """The signature with `outputs` as its outputs; None if a dtype needs a temporary. Raises where they do not fit."""
+    for natural, target in zip(signature.outputs, outputs, strict=True):
+        if natural.device is not target.meta.device:
+            raise RuntimeError(
+                f"Expected out tensor to have device {natural.device}, but got {target.meta.device} instead"
+            )
+        if not _can_store(natural.dtype, target.meta.dtype):
+            raise RuntimeError(
+                f"result type {natural.dtype.torch_name} can't be cast to the desired output type "
+                f"{target.meta.dtype.torch_name}"
+            )
+    for natural, target in zip(signature.outputs, outputs, strict=True):
+        if natural.shape != target.meta.shape:
+            if not resize:
+                raise RuntimeError(
+                    f"output with shape {list(target.meta.shape)} doesn't match the broadcast shape "
+                    f"{list(natural.shape)}"
+                )
+            if target.meta.numel:
+                warnings.warn(
+                    f"An output with one or more elements was resized since it had shape "
+                    f"{list(target.meta.shape)}, which does not match the required output shape "
+                    f"{list(natural.shape)}. This behavior is deprecated, and in a future PyTorch release "
+                    "outputs will not be resized unless they have zero elements. You can explicitly reuse "
+                    "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+                    UserWarning,
+                    stacklevel=4,
+                )
+            target.resize_(natural.shape)
+        if may_self_overlap(target.meta.shape, target.meta.strides):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
+    metas = tuple([t.meta for t in outputs])
+    same = all(m.dtype is n.dtype for m, n in zip(metas, signature.outputs, strict=True))
+    if not (same or op.casts_output):
+        return None
+    return Signature(metas, signature.inputs, signature.params)
+
+
+def _can_store(source: dtype, target: dtype) -> bool:
+    """PyTorch's can_cast: a result may be stored in its own or a higher category, or into bool from bool."""
+    return source.category <= target.category
+
+
+def _check_overlap(target: Tensor, source: Tensor) -> None:
+    """The same view may be written in place; any other overlap with an input is refused."""
+    if target.ptr == source.ptr and target.meta.strides == source.meta.strides and target.meta.shape == source.meta.shape:
+        return
+    if target.ptr < source.ptr + source.meta.span and source.ptr < target.ptr + target.meta.span:
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+            "single memory location. Please clone() the tensor before performing the operation."
+        )

@@ -1,0 +1,1 @@
+"""Factories, `*_like`, `new_*`."""

@@ -1,0 +1,1 @@
+"""Exchange with NumPy, DLPack and __cuda_array_interface__."""

@@ -1,0 +1,1 @@
+"""cat, stack, split and their kin."""

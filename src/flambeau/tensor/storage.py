@@ -1,0 +1,41 @@
+"""`Storage`: the memory of one or more tensors, given back when the last is gone."""
+
+from __future__ import annotations
+
+from flambeau.driver.api import HostMemory
+from flambeau.runtime.context import Block, Context
+
+
+class Storage:
+    """`nbytes` bytes at `ptr` on a device. Holds a block of the device's allocator, or a foreign owner.
+
+    `version` counts in-place changes: it is the version counter of the tensors that view this storage.
+    """
+
+    __slots__ = ("__weakref__", "block", "context", "nbytes", "owner", "pinned", "ptr", "version")
+
+    def __init__(
+        self,
+        ptr: int,
+        nbytes: int,
+        context: Context,
+        block: Block | None,
+        owner: object = None,
+        pinned: bool = False,
+    ) -> None:
+        self.ptr = ptr
+        self.nbytes = nbytes
+        self.context = context
+        self.block = block
+        self.owner = owner
+        self.pinned = pinned
+        self.version = 0
+
+    def __del__(self) -> None:
+        block = self.block
+        if block is not None:
+            self.context.allocator.free(block)
+
+    def host_memory(self, ptr: int, nbytes: int) -> HostMemory:
+        """`nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
+        return HostMemory(ptr, nbytes, self, self.pinned)

@@ -1,0 +1,1 @@
+"""Copies: copy_, to, cuda, cpu, clone, contiguous, item, pin_memory."""

@@ -1,0 +1,1 @@
+"""Views: other layouts over the same memory."""
