@@ -1,0 +1,49 @@
+# `make demo` and `make test` do all set-up themselves, in .venv, on a machine with Python >= 3.11, git and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
+# BLAS threads and test processes would fight for the same cores.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-all lint bench clean
+
+demo: $(VENV)/ready-examples
+	@mkdir -p out
+	$(BIN)/flambeau run --trace out/digits.json --picture out/digits.svg examples/digits.py
+
+test: $(VENV)/ready-test lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+
+# The exhaustive runs: more seeds, more Hypothesis examples.
+test-all: $(VENV)/ready-test lint
+	FLAMBEAU_TESTS=exhaustive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+
+lint: $(VENV)/ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/ready-test
+	$(BIN)/python bench/overhead.py
+	$(BIN)/python bench/allocator.py
+
+clean:
+	rm -rf $(VENV) out
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/ready-examples: $(VENV)/ready
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[examples]'
+	@touch $@
+
+# The oracle is PyTorch's CPU build. Without it its tests skip, saying so; with CI set they fail.
+$(VENV)/ready-test: $(VENV)/ready
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,examples,lint]'
+	-$(BIN)/python -m pip install -q --disable-pip-version-check 'torch==2.13.0'
+	@touch $@

@@ -1,0 +1,143 @@
+"""The rules of the house, from the imports themselves: who may import whom, which state may exist, notes, wrappers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "flambeau"
+
+# Lowest first. A room imports rooms below it only; rooms on one line never import each other.
+ROOMS = [
+    {"core"},
+    {"driver.api"},
+    {"driver.host", "driver.virtual", "driver.cuda"},
+    {"driver.registry"},
+    {"observe"},
+    {"runtime"},
+    {"ops", "autograd"},
+    {"tensor"},
+    {"distributed"},
+    {"nn", "optim"},
+    {"data", "serialization", "amp"},
+    {"cuda", "backends", "fft", "linalg", "utils", "multiprocessing"},
+    {"top"},
+    {"testing", "cli", "shim"},
+]
+LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+# ops and autograd are siblings that see neither runtime nor observe nor each other: records name tensors' metas only.
+OPS_MAY = {"core", "driver.api", "ops"}
+GPU_PACKAGES = ("cuda.bindings", "cuda.core", "nvmath", "nccl", "cudnn")
+NEVER = ("torch", "cupy", "jax")
+# Each piece of mutable module state has one owner file (docs/design.md lists what it is).
+STATE_OWNERS = {
+    "core/device.py", "core/dtype.py", "core/meta.py", "core/flags.py", "ops/op.py", "runtime/current.py",
+    "runtime/system.py", "tensor/call.py", "tensor/public.py",
+}  # fmt: skip
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(name: str) -> str:
+    """The room of a module's dotted name."""
+    parts = name.split(".")[1:]
+    if not parts:
+        return "top"
+    if parts[0] == "driver":
+        return f"driver.{parts[1]}" if len(parts) > 1 else "driver.api"
+    return parts[0]
+
+
+def name_of(path: Path) -> str:
+    parts = ["flambeau", *path.relative_to(PACKAGE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(tree: ast.AST) -> list[tuple[str, int]]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            assert node.module
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [(n if is_module(n) else node.module, node.lineno) for n in names]
+    return found
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
+    here = room_of(name_of(path))
+    for name, line in imports_of(ast.parse(path.read_text())):
+        where = f"{path.relative_to(PACKAGE)}:{line}"
+        root = name.split(".")[0]
+        assert root not in NEVER, f"{where} imports {name}: Flambeau never runs on another array library"
+        if name.startswith(GPU_PACKAGES):
+            assert here == "driver.cuda", f"{where} imports {name}: only driver/cuda names GPU packages"
+        if root != "flambeau":
+            continue
+        there = room_of(name)
+        if here == there:
+            continue
+        below = sorted(r for r in LEVEL if LEVEL[r] < LEVEL[here])
+        assert LEVEL[there] < LEVEL[here], f"{where}: {here} may not import {there}; rooms below are {below}"
+        if here == "ops":
+            assert there in OPS_MAY, f"{where}: ops may import {sorted(OPS_MAY)} only, not {there}"
+        if there in ("driver.host", "driver.virtual", "driver.cuda"):
+            pytest.fail(f"{where}: only driver/registry.py names a driver, by string; {here} imports {there}")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_function_level_import_of_flambeau(path: Path) -> None:
+    for function in ast.walk(ast.parse(path.read_text())):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = [n for n, _ in imports_of(function) if n.split(".")[0] == "flambeau"]
+            assert not inside, f"{path.name}:{function.lineno} {function.name} imports {inside} to dodge a cycle"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_global_statements_only_in_owner_files(path: Path) -> None:
+    relative = path.relative_to(PACKAGE).as_posix()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Global):
+            assert relative in STATE_OWNERS, f"{relative}:{node.lineno} rebinds module state; owners: {sorted(STATE_OWNERS)}"
+
+
+def test_each_note_is_defined_once_and_each_reference_has_one() -> None:
+    defined: dict[str, list[str]] = {}
+    referenced: dict[str, str] = {}
+    for path in modules():
+        for line in path.read_text().splitlines():
+            for title in re.findall(r"^\s*# Note \[(.+?)\]", line):
+                defined.setdefault(title, []).append(path.name)
+            for title in re.findall(r"[Ss]ee Note \[(.+?)\]", line):
+                referenced[title] = path.name
+    assert {t: f for t, f in defined.items() if len(f) > 1} == {}
+    assert {t: f for t, f in referenced.items() if t not in defined} == {}
+
+
+def test_every_wrapper_spells_out_every_driver_call() -> None:
+    """A forwarder that used __getattr__ once hid a real race."""
+    protocol = methods(PACKAGE / "driver" / "api.py", "Driver")
+    forward = methods(PACKAGE / "observe" / "forward.py", "Forward")
+    assert protocol - forward == set()
+    for path in (PACKAGE / "observe").glob("*.py"):
+        assert "__getattr__" not in path.read_text(), f"{path.name} forwards by __getattr__"
+
+
+def methods(path: Path, name: str) -> set[str]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return {f.name for f in node.body if isinstance(f, ast.FunctionDef) and not f.name.startswith("_")}
+    raise AssertionError(f"{path} defines no class {name}")
