@@ -71,13 +71,15 @@ class Kernel:
     `host` is its meaning: given a launch it returns the body that the CPU and the virtual GPU run and
     that every other form is tested against. It is called once per plan, so it decides all that shape and
     dtype decide (casts, axes, temporary types), and the body it returns does the arithmetic alone.
-    `flops` counts floating-point operations of one launch; bytes moved follow from its operands.
+    `flops` counts floating-point operations of one launch; bytes moved follow from its operands. `rate`
+    names the arithmetic that does them, hence a device's peak rate: "float32", "tf32", "float64", ...
     """
 
     name: str
     host: Callable[[Launch], Body]
     flops: Callable[[Launch], int] = lambda launch: 0
     cycles: Callable[[Sequence[Any]], int] | None = None  # of a kernel that only spends time: from scalars
+    rate: Callable[[Launch], str] = lambda launch: output_rate(launch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +106,18 @@ class Launch:
     def nbytes(self) -> int:
         """Bytes that the launch moves at least: each element of each operand once."""
         return sum(distinct_bytes(meta) for meta in self.operands)
+
+
+_RATE_OF_PART = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
+def output_rate(launch: Launch) -> str:
+    """The arithmetic of the first output's dtype; integers and booleans count as float32."""
+    if not launch.outputs:
+        return "float32"
+    kind = launch.outputs[0].dtype
+    name = _RATE_OF_PART.get(kind.name, kind.name)
+    return name if kind.is_floating_point or kind.is_complex else "float32"
 
 
 def distinct_bytes(meta: Meta) -> int:
