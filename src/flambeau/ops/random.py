@@ -1,1 +1,317 @@
-"""Random kernels."""
+"""Random kernels. One record a distribution; each fills a tensor from an engine's draws.
+
+`params` are (meta of the output, policy): the policy is None on the CPU, whose inputs are then the engine and
+the distribution's parameters, and PyTorch's grid rule on a CUDA device, whose inputs are seed, offset and the
+parameters. The numbers are PyTorch's: bit for bit, but for the rounding of log, sin and cos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flambeau.core import random as rng
+from flambeau.core.dtype import DTYPES, FLOATING, bfloat16, bool_, dtype, float16, float32, float64, int64
+from flambeau.core.layout import memory_order
+from flambeau.core.meta import Meta
+from flambeau.core.random import Array, MersenneTwister, Policy
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.op import Op, Operand, Signature, define
+
+FLOATS = (float16, bfloat16, float32, float64)
+# Digits of the significand: how many low bits of a word make a uniform number or a `random_()` integer.
+DIGITS = {float16: 11, bfloat16: 8, float32: 24, float64: 53}
+
+Twister = Callable[[MersenneTwister, int, dtype, Sequence[Any]], Array]
+"""The CPU's sampler: (engine, count, dtype, parameters) -> values in order."""
+Transform = Callable[[Array, dtype, Sequence[Any]], Array]
+"""The GPU's: (Philox words (4, threads), dtype, parameters) -> values (per draw, threads)."""
+
+
+def _distribution(
+    name: str, dtypes: tuple[dtype, ...], arity: int, twister: Twister, transform: Transform, wide: Callable[..., bool]
+) -> Op:
+    """A record; `wide(dtype, range)` says whether a draw gives two elements of 64 bits instead of four of 32."""
+
+    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+        meta, policy = params[:2]
+        if meta.dtype not in dtypes:
+            raise NotImplementedError(f'"{name}" not implemented for \'{meta.dtype.torch_name}\'')
+        engine = (int64,) if policy is None else (int64, int64)
+        return Signature((meta,), engine + (float64,) * arity, params)
+
+    def host(launch: Launch) -> Body:
+        policy: Policy | None = launch.params[1]
+        fill = partial(_from_twister, twister) if policy is None else partial(_from_philox, transform, wide, policy)
+        meta = launch.outputs[0]
+        order = memory_order(meta.shape, meta.strides)
+
+        def body(outputs: list[Array], inputs: list[Any]) -> None:
+            with np.errstate(all="ignore"):
+                # PyTorch draws in the order of memory, not of indices, where a dense layout is permuted.
+                outputs[0].transpose(order)[...] = fill(meta, inputs).reshape([meta.shape[d] for d in order])
+
+        return body
+
+    return define(Op(name, rule, Kernel(name, host), dtypes, lambda make, dtype: []))
+
+
+def _from_twister(twister: Twister, meta: Meta, inputs: Sequence[Any]) -> Array:
+    engine, *parameters = inputs
+    return twister(engine, meta.numel, meta.dtype, parameters).astype(meta.dtype.numpy, copy=False)
+
+
+def _from_philox(
+    transform: Transform, wide: Callable[..., bool], policy: Policy, meta: Meta, inputs: Sequence[Any]
+) -> Array:
+    seed, offset, *parameters = inputs
+    per_draw = 2 if wide(meta.dtype, parameters) else 4
+    out = np.empty(meta.numel, meta.dtype.numpy)
+    for start, words in policy.draws(seed, offset, meta.numel, per_draw):
+        values = transform(words, meta.dtype, parameters).reshape(-1)
+        part = out[start : start + values.size]
+        part[...] = values[: part.size].astype(meta.dtype.numpy, copy=False)
+    return out
+
+
+def _is_double(dtype: dtype, parameters: Sequence[Any]) -> bool:
+    return dtype is float64
+
+
+# -- uniform --------------------------------------------------------------------------------------------
+
+
+def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Sequence[Any]) -> Array:
+    low, high = bounds
+    if dtype is float64:
+        return _unit_double(engine, count) * (high - low) + low
+    low, span = np.float32(low), np.float32(high) - np.float32(low)
+    return _unit_float(engine, count) * span + low
+
+
+def _unit_float(engine: MersenneTwister, count: int) -> Array:
+    """float32 in [0, 1) from the low 24 bits of each word."""
+    return (engine.words(count) & np.uint64((1 << 24) - 1)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def _unit_double(engine: MersenneTwister, count: int) -> Array:
+    """float64 in [0, 1) from the low 53 bits of each pair of words."""
+    return (engine.long_words(count) & np.uint64((1 << 53) - 1)).astype(np.float64) * 2.0**-53
+
+
+def _philox_uniform(words: Array, dtype: dtype, bounds: Sequence[Any]) -> Array:
+    low, high = bounds
+    if dtype is float64:
+        values = _philox_unit(words, dtype) * (high - low) + low
+        return np.where(values == high, low, values)
+    low, high = np.float32(low), np.float32(high)
+    stored = _fused(_philox_unit(words, dtype), high - low, low).astype(dtype.numpy)
+    # cuRAND's interval is (0, 1]; PyTorch's [0, 1): the bound is turned round after rounding to the dtype.
+    return np.where(stored == dtype.numpy.type(high), dtype.numpy.type(low), stored)
+
+
+def _philox_unit(words: Array, dtype: dtype) -> Array:
+    return rng.uniform_double(words) if dtype is float64 else rng.uniform_float(words)
+
+
+def _fused(a: Array, b: Any, c: Any) -> Array:
+    """a * b + c of float32 with one rounding, as the GPU's fused multiply-add: the product is exact in float64."""
+    return (a.astype(np.float64) * np.float64(b) + np.float64(c)).astype(np.float32)
+
+
+uniform = _distribution("uniform_", FLOATS, 2, _twist_uniform, _philox_uniform, _is_double)
+
+
+# -- normal ---------------------------------------------------------------------------------------------
+
+
+def _twist_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
+    mean, std = parameters
+    if count < 16:
+        return np.array(_normals_in_turn(engine, count)) * std + mean
+    wide = dtype is float64
+    unit, kind = (_unit_double, np.float64) if wide else (_unit_float, np.float32)
+    values = unit(engine, count)
+    whole = count // 16 * 16
+    values[:whole] = _box_muller(values[:whole].reshape(-1, 2, 8), kind(mean), kind(std))
+    if whole < count:  # the last sixteen are drawn anew, so that every vector is full
+        values[-16:] = _box_muller(unit(engine, 16).reshape(1, 2, 8), kind(mean), kind(std))
+    return values
+
+
+def _box_muller(pairs: Array, mean: Any, std: Any) -> Array:
+    """(n, 2, 8) uniform numbers to 16 n normal ones: eight of the cosine, then eight of the sine."""
+    kind = pairs.dtype.type
+    radius = np.sqrt(kind(-2) * np.log(kind(1) - pairs[:, 0]))
+    angle = kind(2 * np.pi) * pairs[:, 1]
+    both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return (both * std + mean).reshape(-1)  # type: ignore[no-any-return]
+
+
+def _normals_in_turn(engine: MersenneTwister, count: int) -> list[float]:
+    """PyTorch's distribution for small tensors: float64 pairs, of which the engine keeps the second."""
+    out: list[float] = []
+    if count and engine.normal is not None:
+        out.append(engine.normal)
+        engine.normal = None
+    pairs = (count - len(out) + 1) // 2
+    uniforms = _unit_double(engine, 2 * pairs)
+    radius, angle = np.sqrt(-2.0 * np.log1p(-uniforms[1::2])), 2 * np.pi * uniforms[0::2]
+    out += np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1).tolist()
+    if len(out) > count:
+        engine.normal = out.pop()
+    return out
+
+
+def _philox_normal(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
+    mean, std = parameters
+    if dtype is float64:
+        return rng.normal_double(words) * std + mean
+    return _fused(rng.normal_float(words), np.float32(std), np.float32(mean))
+
+
+normal = _distribution("normal_", FLOATS, 2, _twist_normal, _philox_normal, _is_double)
+
+
+# -- integers -------------------------------------------------------------------------------------------
+
+
+
+def _is_wide(dtype: dtype, parameters: Sequence[Any]) -> bool:
+    return bool(parameters[2])
+
+
+def _twist_integers(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
+    words = engine.long_words(count) if _is_wide(dtype, parameters) else engine.words(count)
+    return _into_range(words, dtype, parameters)
+
+
+def _philox_integers(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
+    if _is_wide(dtype, parameters):  # the first word of a pair is the high half
+        words = (words[0::2] << rng.SHIFT) | words[1::2]
+    return _into_range(words, dtype, parameters)
+
+
+def _into_range(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
+    """words % (high - low) + low; the whole 64-bit range needs no modulo."""
+    low, high, _ = parameters
+    span = high - low
+    values = words % np.uint64(span) if span < 1 << 64 else words
+    return values.astype(np.int64) + np.int64(low) if span < 1 << 63 else (values + np.uint64(low % (1 << 64)))
+
+
+integers = _distribution("random_", DTYPES, 3, _twist_integers, _philox_integers, _is_wide)
+
+
+def random_range(dtype: dtype) -> tuple[int, int, bool]:
+    """(low, high, wide) of `random_()` without bounds: all non-negative integers that the dtype holds exactly."""
+    wide = dtype.itemsize == 8
+    if dtype.category == FLOATING:
+        return 0, (1 << DIGITS[dtype]) + 1, wide
+    if dtype is bool_:
+        return 0, 2, wide
+    return 0, 1 << (dtype.itemsize * 8 - dtype.is_signed), wide
+
+
+def is_wide_range(low: int, high: int) -> bool:
+    """Whether `random_(low, high)` takes a 64-bit draw for each element: PyTorch's bound."""
+    return high - low >= 1 << 28
+
+
+# -- others: a uniform number through the inverse of the distribution ------------------------------------
+
+
+def _by_inverse(name: str, dtypes: tuple[dtype, ...], arity: int, inverse: Callable[..., Array]) -> Op:
+    """On the CPU the uniform number is always float64; on a GPU it has the dtype's precision, in (0, 1]."""
+
+    def twister(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
+        return inverse(_unit_double(engine, count), False, *parameters)
+
+    def transform(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
+        return inverse(_philox_unit(words, dtype), True, *parameters)
+
+    return _distribution(name, dtypes, arity, twister, transform, _is_double)
+
+
+def _bernoulli(u: Array, cuda: bool, p: float) -> Array:
+    return u < u.dtype.type(p)
+
+
+def _exponential(u: Array, cuda: bool, rate: float) -> Array:
+    one = u.dtype.type(1)
+    if not cuda:
+        return -np.log1p(-u) / u.dtype.type(rate)
+    eps = np.finfo(u.dtype).eps / 2  # log of a number that rounds to 1 would give 0, which the distribution excludes
+    return np.where(u >= one - eps, -eps, np.log(u)) * (-one / u.dtype.type(rate))
+
+
+def _cauchy(u: Array, cuda: bool, median: float, sigma: float) -> Array:
+    kind = u.dtype.type
+    return kind(median) + kind(sigma) * np.tan(kind(np.pi) * (u - kind(0.5)))  # type: ignore[no-any-return]
+
+
+def _geometric(u: Array, cuda: bool, p: float) -> Array:
+    kind = u.dtype.type
+    return np.ceil(np.log(u if cuda else 1 - u) / np.log1p(-kind(p)))  # type: ignore[no-any-return]
+
+
+bernoulli = _by_inverse("bernoulli_", DTYPES, 1, _bernoulli)
+exponential = _by_inverse("exponential_", FLOATS, 1, _exponential)
+cauchy = _by_inverse("cauchy_", FLOATS, 2, _cauchy)
+geometric = _by_inverse("geometric_", DTYPES, 1, _geometric)
+
+
+def _twist_log_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
+    mean, std = parameters
+    return np.exp(np.array(_normals_in_turn(engine, count)) * std + mean)  # type: ignore[no-any-return]
+
+
+def _philox_log_normal(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
+    return np.exp(_philox_normal(words, dtype, parameters))  # type: ignore[no-any-return]
+
+
+log_normal = _distribution("log_normal_", FLOATS, 2, _twist_log_normal, _philox_log_normal, _is_double)
+
+
+# -- permutations ---------------------------------------------------------------------------------------
+
+
+def _randperm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    meta, policy = params[:2]
+    return Signature((meta,), (int64,) if policy is None else (int64, int64), params)
+
+
+def _randperm_host(launch: Launch) -> Body:
+    policy: Policy | None = launch.params[1]
+    count = launch.outputs[0].numel
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        order = _shuffled(inputs[0], count) if policy is None else _by_keys(policy, count, *inputs)
+        outputs[0][...] = order.astype(launch.outputs[0].dtype.numpy)
+
+    return body
+
+
+def _shuffled(engine: MersenneTwister, count: int) -> Array:
+    """Fisher and Yates' shuffle, PyTorch's on the CPU: each swap needs the one before, so it is a loop."""
+    out = list(range(count))
+    if count > 1:
+        for i, step in enumerate((engine.words(count - 1) % np.arange(count, 1, -1, dtype=np.uint64)).tolist()):
+            out[i], out[i + step] = out[i + step], out[i]
+    return np.array(out, np.int64)
+
+
+def _by_keys(policy: Policy, count: int, seed: int, offset: int) -> Array:
+    """Sort by random 64-bit keys; the sort is stable, so that equal keys cannot disturb repeatability."""
+    keys = np.empty(count, np.uint64)
+    for start, words in policy.draws(seed, offset, count, 2):
+        values = (words[0::2] | (words[1::2] << rng.SHIFT)).reshape(-1)
+        part = keys[start : start + values.size]
+        part[...] = values[: part.size]
+    return np.argsort(keys, kind="stable")
+
+
+randperm = define(Op("randperm", _randperm_rule, Kernel("randperm", _randperm_host), DTYPES, lambda make, dtype: []))

@@ -1,1 +1,337 @@
-"""Random creation."""
+"""Random creation, in-place random filling, seeds and generator state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core import errors
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64, uint8
+from flambeau.core.flags import flags
+from flambeau.core.random import Policy
+from flambeau.ops import random as ops
+from flambeau.ops.op import Op
+from flambeau.runtime import current, generator, system
+from flambeau.runtime.generator import Generator
+from flambeau.tensor import creation
+from flambeau.tensor.call import call_into
+from flambeau.tensor.public import both, function, method
+from flambeau.tensor.tensor import Tensor
+
+
+def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wide: bool = False) -> Tensor:
+    """Fill `target` from a generator (its device's default one if None)."""
+    where = target.device
+    source = generator.default_of(where) if source is None else source
+    if source.device is not where:
+        raise RuntimeError(
+            f"Expected a '{where}' generator device but found '{source.device}': a generator serves one device"
+        )
+    if not target.numel():
+        return target
+    if where is CPU:
+        with source.lock:
+            call_into(op, (target,), (source.engine, *parameters), (target.meta, None))
+        return target
+    policy = _policy(where)
+    increment = policy.increment(target.numel(), 2 if wide else 4)
+    call_into(op, (target,), (*source.reserve(increment), *parameters), (target.meta, policy))
+    return target
+
+
+def _policy(where: device) -> Policy:
+    context = system.context_of(where)
+    properties = context.driver.device_properties(context.driver_index)
+    return Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+
+
+# -- filling in place -----------------------------------------------------------------------------------
+
+
+@method
+def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, **named: float) -> Tensor:
+    """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`. Raises RuntimeError: from > to."""
+    low, high = _bounds("uniform_", bounds, named, (0.0, 1.0))
+    if not low <= high:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}")
+    return _fill(ops.uniform, self, generator, float(low), float(high), wide=self.dtype is float64)
+
+
+def _bounds(function: str, given: Sequence[Any], named: dict[str, Any], default: tuple[Any, Any]) -> tuple[Any, Any]:
+    """`from` and `to`, by position or by name (`from` is a Python keyword, so it comes in a dict)."""
+    values = dict(zip(("from", "to"), default, strict=True))
+    values.update(zip(("from", "to"), given, strict=False))
+    if len(given) > 2 or not named.keys() <= values.keys():
+        raise TypeError(f"{function}() takes from and to, got {len(given)} positional arguments and {sorted(named)}")
+    return tuple({**values, **named}.values())  # type: ignore[return-value]
+
+
+@method
+def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with normal numbers. Raises RuntimeError: std < 0."""
+    if not std >= 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
+    if self.dtype.is_complex:
+        raise NotImplementedError("normal_ of complex tensors is not in Flambeau yet; fill real and imag apart")
+    return _fill(ops.normal, self, generator, float(mean), float(std), wide=self.dtype is float64)
+
+
+@method
+def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **named: int) -> Tensor:
+    """Fill with integers in [from, to): `random_()`, `random_(to)`, `random_(from, to)`.
+
+    Without bounds: all non-negative integers that the dtype holds exactly.
+    Raises RuntimeError: an empty range, or one that the dtype cannot hold.
+    """
+    low, high, wide = ops.random_range(self.dtype)
+    if bounds or named:
+        given = (0, *bounds) if len(bounds) == 1 and not named else bounds
+        low, high = map(int, _bounds("random_", given, named, (low, high)))
+        _check_range(low, high, self.dtype)
+        wide = ops.is_wide_range(low, high)
+    return _fill(ops.integers, self, generator, low, high, wide, wide=wide)
+
+
+def _check_range(low: int, high: int, dtype: dtype) -> None:
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    if dtype.category in (BOOL, INTEGRAL):
+        smallest, largest = (0, 1) if dtype.category == BOOL else _limits(dtype)
+        for name, bound in (("from", low), ("to - 1", high - 1)):
+            if not smallest <= bound <= largest:
+                raise RuntimeError(f"{name} is out of bounds for {dtype.torch_name.lower()}: {bound}")
+
+
+def _limits(dtype: dtype) -> tuple[int, int]:
+    info = np.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
+
+
+@method
+def bernoulli_(self: Tensor, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Fill with 1 with probability `p` (a number, or a tensor of probabilities), else 0."""
+    if isinstance(p, Tensor):
+        return self.copy_(_compare_with_uniform(p.to(self.device).expand(self.shape), generator))  # type: ignore[no-any-return]
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
+    return _fill(ops.bernoulli, self, generator, float(p), wide=self.dtype is float64)
+
+
+def _compare_with_uniform(p: Tensor, source: Generator | None) -> Tensor:
+    u = creation.empty(p.shape, dtype=p.dtype if p.dtype is float64 else flags.default_dtype, device=p.device)
+    return uniform_(u, generator=source) < p
+
+
+@method
+def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with exponential numbers of rate `lambd` > 0."""
+    if not lambd > 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd:g}")
+    return _fill(ops.exponential, self, generator, float(lambd), wide=self.dtype is float64)
+
+
+@method
+def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with numbers of the Cauchy distribution, sigma > 0."""
+    if not sigma > 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma:g}")
+    return _fill(ops.cauchy, self, generator, float(median), float(sigma), wide=self.dtype is float64)
+
+
+@method
+def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with exp(normal(mean, std)), std > 0."""
+    if not std > 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std:g}")
+    return _fill(ops.log_normal, self, generator, float(mean), float(std), wide=self.dtype is float64)
+
+
+@method
+def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
+    """Fill with the number of trials up to the first success of probability 0 < p < 1."""
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p:g}")
+    return _fill(ops.geometric, self, generator, float(p), wide=self.dtype is float64)
+
+
+# -- creation -------------------------------------------------------------------------------------------
+
+
+@function
+def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
+    """Numbers uniform in [0, 1) of shape `size`."""
+    return uniform_(_made(size, out, options), generator=generator)
+
+
+@function
+def randn(*size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
+    """Normal numbers (mean 0, variance 1) of shape `size`."""
+    return normal_(_made(size, out, options), generator=generator)
+
+
+@function
+def randint(*args: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
+    """Integers in [low, high) of a shape: `randint(high, size)`, `randint(low, high, size)`; int64 by default."""
+    low, high, size = _randint_arguments(args, options)
+    options.setdefault("dtype", int64)
+    made = _made((size,), out, options)
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    return random_(made, low, high, generator=generator)
+
+
+def _randint_arguments(args: Sequence[Any], options: dict[str, Any]) -> tuple[int, int, Any]:
+    named = [options.pop(name) for name in ("low", "high", "size") if name in options]
+    values = [*args, *named]
+    if len(values) == 2:
+        return 0, int(values[0]), values[1]
+    if len(values) == 3:
+        return int(values[0]), int(values[1]), values[2]
+    raise TypeError(f"randint() takes (high, size) or (low, high, size), got {len(values)} positional arguments")
+
+
+def _made(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]) -> Tensor:
+    if out is None:
+        return creation.empty(*size, **options)
+    if options:
+        raise TypeError(f"with out=, {', '.join(sorted(options))} cannot be given: out has its own")
+    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+    return out if tuple(out.shape) == shape else out.resize_(shape)  # type: ignore[no-any-return]
+
+
+@function
+def rand_like(input: Tensor, **options: Any) -> Tensor:
+    """`rand` of the shape, dtype and device of `input`."""
+    return uniform_(creation.empty_like(input, **options))
+
+
+@function
+def randn_like(input: Tensor, **options: Any) -> Tensor:
+    """`randn` of the shape, dtype and device of `input`."""
+    return normal_(creation.empty_like(input, **options))
+
+
+@function
+def randint_like(input: Tensor, *bounds: int, **options: Any) -> Tensor:
+    """`randint` of the shape, dtype and device of `input`: `(input, high)` or `(input, low, high)`."""
+    values = [*bounds, *[options.pop(name) for name in ("low", "high") if name in options]]
+    return random_(creation.empty_like(input, **options), *values)
+
+
+@function
+def randperm(
+    n: int, *, generator: Generator | None = None, out: Tensor | None = None, dtype: dtype = int64, **options: Any
+) -> Tensor:
+    """A random permutation of 0 .. n - 1. On CUDA the order is not PyTorch's yet (docs/random.md)."""
+    if n < 0:
+        raise RuntimeError(f"n must be non-negative, got {n}")
+    made = _made((n,), out, options if out is not None else {**options, "dtype": dtype})
+    return _fill(ops.randperm, made, generator, wide=True)
+
+
+@function
+def normal(
+    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, out: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Normal numbers of the given means and standard deviations: numbers with `size`, or tensors, broadcast."""
+    if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
+        if size is None:
+            raise TypeError("normal() of two numbers needs a size")
+        return normal_(_made((size,), out, options), float(mean), float(std), generator=generator)
+    like = mean if isinstance(mean, Tensor) else std
+    shape = (mean + std).shape if isinstance(mean, Tensor) and isinstance(std, Tensor) else like.shape
+    if isinstance(std, Tensor) and std.numel() and bool((std < 0).any()):
+        raise RuntimeError("normal expects all elements of std >= 0.0")
+    made = out.resize_(shape) if out is not None else creation.empty(shape, dtype=like.dtype, device=like.device)
+    return normal_(made, generator=generator).mul_(std).add_(mean)  # type: ignore[no-any-return]
+
+
+@both
+def bernoulli(
+    input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Tensor | None = None
+) -> Tensor:
+    """1 with the probability that `input` holds (or `p`), else 0; of input's shape and dtype."""
+    if p is not None:
+        made = creation.empty_like(input) if out is None else out
+        return bernoulli_(made, p, generator=generator)
+    if input.dtype.category < FLOATING:
+        raise RuntimeError(f"bernoulli expects probabilities of a floating-point dtype, not {input.dtype}")
+    drawn = _compare_with_uniform(input, generator).to(input.dtype)
+    return drawn if out is None else out.copy_(drawn)  # type: ignore[no-any-return]
+
+
+# -- seeds and states -----------------------------------------------------------------------------------
+
+
+@function
+def manual_seed(seed: int) -> Generator:
+    """Seed the default generators of the CPU and of every CUDA device; the CPU's generator."""
+    generator.seed_all_cuda(int(seed))
+    return generator.default_cpu.manual_seed(seed)
+
+
+@function
+def seed() -> int:
+    """Seed every default generator from the operating system's entropy; the seed."""
+    drawn = generator.default_cpu.seed()
+    generator.seed_all_cuda(drawn)
+    return drawn
+
+
+@function
+def initial_seed() -> int:
+    """The seed that the CPU's default generator was last started from."""
+    return generator.default_cpu.initial_seed()
+
+
+@function
+def get_rng_state() -> Tensor:
+    """The state of the CPU's default generator, a ByteTensor."""
+    return get_state(generator.default_cpu)
+
+
+@function
+def set_rng_state(new_state: Tensor) -> None:
+    """Set the state of the CPU's default generator."""
+    set_state(generator.default_cpu, new_state)
+
+
+def get_state(self: Generator) -> Tensor:
+    """The generator's state as a ByteTensor on the CPU: 5,056 bytes for the CPU's, 16 for a CUDA device's."""
+    return creation.tensor(list(self.state_bytes()), dtype=uint8)
+
+
+def set_state(self: Generator, new_state: Tensor) -> Generator:
+    """Set the state. Raises TypeError: no ByteTensor on the CPU; RuntimeError: a wrong size."""
+    if not isinstance(new_state, Tensor):
+        raise TypeError(errors.argument_type("set_state", "new_state", 1, "Tensor", new_state))
+    if new_state.dtype is not uint8 or new_state.device is not CPU:
+        raise TypeError(f"expected a torch.ByteTensor on the CPU, but got {new_state.type()}")
+    self.load_state_bytes(bytes(new_state.contiguous().numpy()))
+    return self
+
+
+Generator.get_state = get_state  # type: ignore[attr-defined]
+Generator.set_state = set_state  # type: ignore[attr-defined]
+
+
+@function
+@contextlib.contextmanager
+def fork_rng(devices: Sequence[Any] | None = None, enabled: bool = True) -> Iterator[None]:
+    """On leaving, put back the states of the CPU's generator and of the given CUDA devices' (None: all)."""
+    if not enabled:
+        yield
+        return
+    if devices is None:
+        devices = [stream.context.device for stream in current.local.streams[:-1]]
+    sources = [generator.default_cpu, *[generator.default_of(device(d)) for d in devices]]
+    states = [source.state_bytes() for source in sources]
+    try:
+        yield
+    finally:
+        for source, state in zip(sources, states, strict=True):
+            source.load_state_bytes(state)

@@ -1,0 +1,26 @@
+"""The `flambeau` command: one subcommand a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from flambeau.cli import run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and dispatch. Returns the exit status: the program's own, 2 for a wrong command line, 3 for a race."""
+    parser = argparse.ArgumentParser(
+        prog="flambeau",
+        description="Run torch.cuda programs on real or virtual GPUs, and prove them race-free.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run.add_parser(commands)
+    options = parser.parse_args(argv)
+    status: int = options.do(options)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""`Generator`: a random number generator of one device. Owner of the default generators and their offsets.
+
+Unlike PyTorch, whose default generators start from the operating system's entropy, ours start from PyTorch's
+documented default seed: a run without `manual_seed` repeats exactly, as each run on virtual GPUs must.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU, device
+from flambeau.core.random import MersenneTwister
+from flambeau.runtime import current, system
+
+DEFAULT_SEED = 67280421310721
+# PyTorch's layout: seed, left, seeded, next, 624 words, then the cached normal (x, y, rho, valid; float, valid).
+_CPU_STATE = struct.Struct("<QiiQ624Q3di4xf?3x")
+
+
+class Generator:
+    """A generator: MT19937 on the CPU, Philox 4x32-10 (a seed and an offset) on a CUDA device.
+
+    Args:
+        device: "cpu" (the default), "cuda" or "cuda:1".
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_offset", "_seed", "device", "engine", "lock")
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self.device: device = _as_device(device)
+        self.lock = threading.Lock()
+        self.engine = MersenneTwister(DEFAULT_SEED) if self.device is CPU else None
+        self._seed = DEFAULT_SEED
+        self._offset = 0
+
+    def __repr__(self) -> str:
+        return f"<torch.Generator device={self.device}>"
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start anew from `seed` (64 bits; negative values wrap). Raises RuntimeError past 64 bits."""
+        seed = checked_seed(seed)
+        with self.lock:
+            self._seed, self._offset = seed, 0
+            if self.engine is not None:
+                self.engine.reseed(seed)
+        return self
+
+    def seed(self) -> int:
+        """Start anew from the operating system's entropy; the seed."""
+        seed = int.from_bytes(os.urandom(8), "little") & 0x1FFFFFFFFFFFFF
+        self.manual_seed(seed)
+        return seed
+
+    def initial_seed(self) -> int:
+        """The seed it was last started from."""
+        return self._seed
+
+    def reserve(self, increment: int) -> tuple[int, int]:
+        """(seed, offset) for a kernel that uses `increment` numbers of each subsequence; CUDA generators."""
+        with self.lock:
+            offset = self._offset
+            self._offset = offset + -(-increment // 4) * 4
+        return self._seed, offset
+
+    def state_bytes(self) -> bytes:
+        """The state as PyTorch lays it out: 5,056 bytes on the CPU; seed and offset, 16 bytes, on CUDA."""
+        with self.lock:
+            if self.engine is None:
+                return struct.pack("<Qq", self._seed, self._offset)
+            return _pack_cpu_state(self.engine)
+
+    def load_state_bytes(self, state: bytes) -> None:
+        """Set the state. Raises RuntimeError for another size."""
+        wanted = 16 if self.engine is None else _CPU_STATE.size
+        if len(state) != wanted:
+            raise RuntimeError(
+                f"RNG state is wrong size: a generator of {self.device} has {wanted} bytes, got {len(state)}"
+            )
+        with self.lock:
+            if self.engine is None:
+                self._seed, self._offset = struct.unpack("<Qq", state)
+            else:
+                _unpack_cpu_state(self.engine, state)
+                self._seed = self.engine.seed
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed as 64 unsigned bits. Raises as PyTorch: TypeError no int, RuntimeError out of range."""
+    seed = int(seed)
+    if not -(1 << 63) <= seed < 1 << 64:
+        raise RuntimeError(
+            f"Overflow when unpacking long long: seed {seed} is outside [-0x8000_0000_0000_0000, 0xffff_ffff_ffff_ffff]"
+        )
+    return seed & 0xFFFFFFFFFFFFFFFF
+
+
+def _as_device(where: Any) -> device:
+    return system.resolve(where if isinstance(where, device) else device(where))
+
+
+def _pack_cpu_state(engine: MersenneTwister) -> bytes:
+    key, used = engine.words_and_position
+    left, following = (1, 0) if used == 624 else (625 - used, used)  # with left = 1 the next draw twists first
+    normal = engine.normal
+    return _CPU_STATE.pack(
+        engine.seed, left, 1, following, *key.tolist(), 0.0, normal or 0.0, 0.0, normal is not None, 0.0, False
+    )
+
+
+def _unpack_cpu_state(engine: MersenneTwister, state: bytes) -> None:
+    seed, left, _, following, *rest = _CPU_STATE.unpack(state)
+    engine.seed = seed
+    engine.words_and_position = (np.array(rest[:624], np.uint64), 624 if left == 1 else following)
+    engine.normal = rest[625] if rest[627] else None
+
+
+default_cpu = Generator()
+_default_cuda: dict[int, Generator] = {}
+_cuda_seed = DEFAULT_SEED  # what CUDA generators that do not exist yet will start from
+
+
+def default_of(where: device) -> Generator:
+    """The default generator of a device. A CUDA one starts from the last `manual_seed_all`."""
+    where = system.resolve(where)
+    if where is CPU:
+        return default_cpu
+    assert where.index is not None
+    found = _default_cuda.get(where.index)
+    if found is None:
+        found = _default_cuda.setdefault(where.index, Generator(where).manual_seed(_cuda_seed))
+    return found
+
+
+def seed_current_cuda(seed: int) -> None:
+    """Seed the current CUDA device's default generator; also before CUDA is there."""
+    default_of(device("cuda", current.local.device)).manual_seed(seed)
+
+
+def seed_all_cuda(seed: int) -> None:
+    """Seed the default generators of all CUDA devices, of those too that are opened later."""
+    global _cuda_seed
+    _cuda_seed = checked_seed(seed)
+    for generator in _default_cuda.values():
+        generator.manual_seed(seed)
+
+
+def _forget_cuda() -> None:
+    """A fresh machine has fresh generators."""
+    _default_cuda.clear()
+
+
+system.on_close(_forget_cuda)
