@@ -1,1 +1,220 @@
-"""Copy and fill kernels."""
+"""Copies with conversion, and fills: the operators under every creation and transfer on one device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import (
+    BOOL, DTYPES, FLOATING, bool_, complex32, complex64, dtype, float8_e4m3fn, float32,
+)  # fmt: skip
+from flambeau.core.layout import broadcast_shapes, expand_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+
+Array = np.ndarray[Any, Any]
+Store = Callable[[Array, Array], None]
+
+_BITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+
+
+def caster(source: dtype, target: dtype) -> Store:
+    """`store(out, x)`: write x of one dtype into out of another, as PyTorch converts.
+
+    Floats truncate to integers; to bool asks for `!= 0`; complex numbers lose their imaginary part; what
+    is narrower than float32 comes from float32, so that a double rounds twice as it does in PyTorch.
+    """
+    if source is target:
+        return _same(source)
+    if target is bool_:
+        return _to_bool(source)
+    if source is complex32:
+        return _copy if target is complex64 else _through(complex64, source, target)
+    if source.is_complex and not target.is_complex:
+        return _real_part(source, target)
+    if target is complex32:
+        if source is complex64:
+            return _copy
+        return _through(complex64, source, target)
+    if (_narrow(target) or _narrow(source)) and source is not float32 and target is not float32:
+        return _through(float32, source, target)
+    return _saturate if target is float8_e4m3fn else _copy
+
+
+def _narrow(x: dtype) -> bool:
+    return x.category == FLOATING and x.itemsize < 4
+
+
+def _copy(out: Array, x: Array) -> None:
+    np.copyto(out, x, casting="unsafe")
+
+
+def _saturate(out: Array, x: Array) -> None:
+    largest = float(ml_dtypes.finfo(out.dtype).max)  # the type has no infinity, and PyTorch clips
+    np.copyto(out, np.clip(x, -largest, largest), casting="unsafe")
+
+
+def _same(kind: dtype) -> Store:
+    if kind.numpy.isbuiltin == 1:
+        return _copy
+    bits = _BITS[kind.itemsize]  # NumPy copies its own types faster, and leaves the bits of NaNs alone
+
+    def store(out: Array, x: Array) -> None:
+        np.copyto(out.view(bits), x.view(bits))
+
+    return store
+
+
+def _to_bool(source: dtype) -> Store:
+    if source is complex32 or _narrow(source):
+        wide = (complex64 if source.is_complex else float32).numpy
+        return lambda out, x: np.copyto(out, x.astype(wide) != 0)
+    return lambda out, x: np.copyto(out, x != 0)
+
+
+def _through(middle: dtype, source: dtype, target: dtype) -> Store:
+    """Convert in two steps: via an array of `middle`."""
+    first, second = caster(source, middle), caster(middle, target)
+
+    def store(out: Array, x: Array) -> None:
+        wide = np.empty(x.shape, middle.numpy)
+        first(wide, x)
+        second(out, wide)
+
+    return store
+
+
+def _real_part(source: dtype, target: dtype) -> Store:
+    parts = dtype_of_parts(source)
+    store = caster(parts, target)
+    return lambda out, x: store(out, x.real)
+
+
+def dtype_of_parts(kind: dtype) -> dtype:
+    """The dtype of the real and imaginary parts of a complex dtype."""
+    return _PARTS[kind.name]
+
+
+_PARTS = {d.name: p for d in DTYPES if d.is_complex for p in DTYPES if p.is_floating_point
+          and p.itemsize * 2 == d.itemsize and p.name in ("float16", "float32", "float64")}  # fmt: skip
+
+
+# -- copy: params (dtype, shape) of the target; the source is broadcast ---------------------------------
+
+
+def _copy_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    (source,) = operands
+    assert isinstance(source, Meta)
+    to, shape = params
+    seen = source
+    if source.shape != shape:
+        if broadcast_shapes([shape, source.shape]) != shape:
+            raise RuntimeError(
+                f"output with shape {list(shape)} doesn't match the broadcast shape "
+                f"{list(broadcast_shapes([shape, source.shape]))}"
+            )
+        seen = source.with_(shape, expand_strides(source.shape, source.strides, shape))
+    return Signature((Meta.contiguous_of(shape, to, source.device),), (seen,))
+
+
+def _copy_host(launch: Launch) -> Body:
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    store = caster(source.dtype, launch.outputs[0].dtype)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        with np.errstate(all="ignore"):
+            store(outputs[0], inputs[0])
+
+    return body
+
+
+def _copy_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4),), (kind, (3, 4))
+    yield (make(4),), (float32, (3, 4))
+    yield (make(),), (kind, ())
+    yield (make(0, 2),), (kind, (0, 2))
+
+
+copy = define(Op("copy", _copy_rule, Kernel("copy", _copy_host), DTYPES, _copy_samples))
+
+
+# -- fill: params (dtype, shape, device) of the target; the value travels by value ----------------------
+
+
+def _fill_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    kind, shape, device = params
+    return Signature((Meta.contiguous_of(shape, kind, device),), (kind,))
+
+
+def _fill_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        with np.errstate(all="ignore"):
+            outputs[0][...] = inputs[0]
+
+    return body
+
+
+def _fill_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (1,), (kind, (3, 4), CPU)
+    yield (0,), (kind, (), CPU)
+    yield (1,), (kind, (0, 2), CPU)
+
+
+fill = define(Op("fill", _fill_rule, Kernel("fill", _fill_host), DTYPES, _fill_samples))
+
+
+# -- scalars --------------------------------------------------------------------------------------------
+
+_C_NAMES = {
+    "bool": "bool", "uint8": "uint8_t", "int8": "int8_t", "int16": "int16_t", "int32": "int",
+    "int64": "int64_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t",
+    "float16": "at::Half", "bfloat16": "at::BFloat16", "float32": "float", "float64": "double",
+    "complex32": "c10::complex<at::Half>", "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>", "float8_e4m3fn": "c10::Float8_e4m3fn",
+    "float8_e5m2": "c10::Float8_e5m2",
+}  # fmt: skip
+
+
+def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
+    """`value` as PyTorch stores it in a tensor of `kind`: floats truncate, negatives wrap in unsigned types.
+
+    Raises RuntimeError: the value is out of the dtype's range, or has an imaginary part that is lost.
+    """
+    if kind.category == BOOL:
+        return bool(value)
+    if kind.is_complex:
+        return complex(value)
+    if isinstance(value, complex):
+        if value.imag != 0:
+            raise RuntimeError(_overflow(kind))
+        value = value.real
+    if kind.is_floating_point:
+        return _checked_float(value, kind)
+    return _checked_int(value, kind)
+
+
+def _checked_float(value: float, kind: dtype) -> float:
+    number = float(value)
+    if math.isfinite(number) and abs(number) > float(ml_dtypes.finfo(kind.numpy).max):
+        raise RuntimeError(_overflow(kind))
+    return number
+
+
+def _checked_int(value: float, kind: dtype) -> int:
+    limits = np.iinfo(kind.numpy)
+    low = int(limits.min) if kind.is_signed else -int(limits.max)  # PyTorch lets negatives wrap
+    if not math.isfinite(value) or not low <= value <= int(limits.max):
+        raise RuntimeError(_overflow(kind))
+    number = int(value)
+    return number if kind.is_signed else number % (int(limits.max) + 1)
+
+
+def _overflow(kind: dtype) -> str:
+    return f"value cannot be converted to type {_C_NAMES[kind.name]} without overflow"

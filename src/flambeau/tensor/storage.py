@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flambeau.driver.api import HostMemory
+from flambeau.runtime import system
 from flambeau.runtime.context import Block, Context
 
 
@@ -39,3 +40,18 @@ class Storage:
     def host_memory(self, ptr: int, nbytes: int) -> HostMemory:
         """`nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
         return HostMemory(ptr, nbytes, self, self.pinned)
+
+
+class PinnedStorage(Storage):
+    """Host memory of the pinned allocator, which reuses a block only after the copies that use it."""
+
+    __slots__ = ()
+
+    def __init__(self, nbytes: int) -> None:
+        self.block = None
+        block = system.pinned.allocate(nbytes)
+        super().__init__(block.ptr, nbytes, system.host, block, pinned=True)
+
+    def __del__(self) -> None:
+        if self.block is not None:
+            system.pinned.free(self.block)

@@ -1,1 +1,321 @@
-"""Copies: copy_, to, cuda, cpu, clone, contiguous, item, pin_memory."""
+"""Copies: in place, to another dtype, device or layout, to Python values. `torch.*` fills and resizes too.
+
+# Note [How a copy between devices is ordered]
+As in PyTorch. Between host and device: on the device's current stream; the host waits for it unless
+`non_blocking`, which only pinned memory makes use of. Between two devices: on the source's current
+stream, which first waits for the target's current stream, which then waits for the copy; so each side
+sees the copy in its own order and the host waits for nothing.
+What one memory copy cannot do (another dtype, gaps, an expanded source) goes through a contiguous
+temporary of the target's dtype: conversion on the device where one side is a CUDA source or the copy
+does not block, on the host otherwise.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import dtype
+from flambeau.core.layout import may_self_overlap
+from flambeau.core.memory import array_at
+from flambeau.core.meta import Meta
+from flambeau.ops import copy as ops
+from flambeau.runtime import current, system
+from flambeau.tensor.call import call, call_into, empty
+from flambeau.tensor.public import alias, both, method
+from flambeau.tensor.storage import PinnedStorage, Storage
+from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.typing import contiguous_format, memory_format, parse_type, strides_like, type_name
+
+
+# -- copy_ ------------------------------------------------------------------------------------------------
+
+
+@method
+def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """Copy the elements of `src`, of any dtype and device, broadcast to this shape. Returns itself.
+
+    With `non_blocking`, a copy between pinned host memory and a CUDA device returns before it is done.
+    """
+    if not isinstance(src, Tensor):
+        raise TypeError(f"copy_(): argument 'other' (position 1) must be Tensor, not {type(src).__name__}")
+    if src.meta.dtype.is_complex and not self.meta.dtype.is_complex and self.meta.dtype is not dtypes.bool_:
+        _warn_of_lost_imaginary()
+    if self.ptr == src.ptr and self.meta is src.meta:
+        return self
+    write(self, src, non_blocking)
+    self.counter.version += 1
+    return self
+
+
+def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
+    """`copy_`, less its version: a new tensor's first contents do not count as a change."""
+    to, where = target.meta, source.meta
+    if to.device is where.device:
+        version = target.counter.version
+        call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
+        target.counter.version = version
+        return
+    if where.shape != to.shape or may_self_overlap(to.shape, to.strides):
+        _check(target, source)
+    if to.numel == 0:
+        return
+    if where.device is CPU:
+        _copy_in(target, source, non_blocking)
+    elif to.device is CPU:
+        _copy_out(target, source, non_blocking)
+    else:
+        _copy_across(target, source)
+
+
+def _check(target: Tensor, source: Tensor) -> None:
+    """Raise what a copy on one device would, before anything is queued."""
+    ops.copy.rule((source.meta,), (target.meta.dtype, target.meta.shape))
+    if may_self_overlap(target.meta.shape, target.meta.strides):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single "
+            "memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def _warn_of_lost_imaginary() -> None:
+    warnings.warn(
+        "Casting complex values to real discards the imaginary part", UserWarning, stacklevel=3
+    )
+
+
+def _alike(target: Meta, source: Meta) -> bool:
+    """Whether one memory copy does it: the same bytes in the same order, without gaps."""
+    return (
+        target.dtype is source.dtype
+        and target.shape == source.shape
+        and ((target.contiguous and source.contiguous)
+             or (target.strides == source.strides and target.span == target.nbytes))
+    )  # fmt: skip
+
+
+def _packed(source: Tensor, kind: dtype, shape: tuple[int, ...]) -> Tensor:
+    """`source` as a contiguous tensor of a dtype and (broadcast) shape: itself if it is one."""
+    meta = source.meta
+    if meta.dtype is kind and meta.shape == shape and meta.contiguous:
+        return source
+    packed: Tensor = call(ops.copy, (source,), (kind, shape))
+    return packed
+
+
+def _copy_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    to = target.meta
+    if _alike(to, source.meta):
+        _copy_bytes_in(target, source, non_blocking)
+        return
+    packed = _packed(source, to.dtype, to.shape)
+    if to.contiguous:
+        _copy_bytes_in(target, packed, non_blocking)
+        return
+    landing = empty(Meta.contiguous_of(to.shape, to.dtype, to.device))
+    _copy_bytes_in(landing, packed, non_blocking)
+    write(target, landing)
+
+
+def _copy_bytes_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    context = target.storage.context
+    stream = current.local.streams[context.index]
+    memory = source.storage.host_memory(source.ptr, source.meta.nbytes)
+    context.driver.copy_in(target.ptr, memory, stream.handle)
+    _finish(source.storage, stream, non_blocking)
+
+
+def _copy_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    to = target.meta
+    if _alike(to, source.meta):
+        _copy_bytes_out(target, source, non_blocking)
+        return
+    packed = _packed(source, to.dtype, to.shape)
+    if to.contiguous:
+        _copy_bytes_out(target, packed, non_blocking)
+        return
+    landing = empty(Meta.contiguous_of(to.shape, to.dtype, CPU))  # pageable: filled on return
+    _copy_bytes_out(landing, packed, non_blocking)
+    write(target, landing)
+
+
+def _copy_bytes_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    context = source.storage.context
+    stream = current.local.streams[context.index]
+    memory = target.storage.host_memory(target.ptr, target.meta.nbytes)
+    context.driver.copy_out(memory, source.ptr, stream.handle)
+    _finish(target.storage, stream, non_blocking)
+
+
+def _finish(host: Storage, stream: Any, non_blocking: bool) -> None:
+    """Wait for a copy, or have its pinned block wait: the allocator reuses it once the copy is done."""
+    if not non_blocking:
+        stream.context.driver.stream_sync(stream.handle)
+    elif isinstance(host, PinnedStorage):
+        system.pinned.record_use(host.block, stream)
+
+
+def _copy_across(target: Tensor, source: Tensor) -> None:
+    """Between two devices: see Note [How a copy between devices is ordered]."""
+    to = target.meta
+    if not _alike(to, source.meta):
+        packed = _packed(source, to.dtype, to.shape)
+        if not to.contiguous:
+            landing = empty(Meta.contiguous_of(to.shape, to.dtype, to.device))
+            _copy_across(landing, packed)
+            write(target, landing)
+            return
+        source = packed
+    giver, taker = source.storage.context, target.storage.context
+    here, there = current.local.streams[giver.index], current.local.streams[taker.index]
+    driver = giver.driver
+    _reach(giver, taker)
+    _wait(here, there)
+    driver.copy(target.ptr, source.ptr, to.nbytes, here.handle)
+    _wait(there, here)
+
+
+def _wait(waiter: Any, for_: Any) -> None:
+    """Let a stream wait for all that is queued on another."""
+    context = for_.context
+    event = context.driver.event_create(context.driver_index, False)
+    context.driver.event_record(event, for_.handle)
+    waiter.context.driver.stream_wait(waiter.handle, event)
+    context.driver.event_destroy(event)
+
+
+def _reach(giver: Any, taker: Any) -> None:
+    """Enable peer access on the first copy, where the devices have it; else the copy is staged."""
+    if giver.driver.peer_can(giver.driver_index, taker.driver_index):
+        giver.driver.peer_enable(giver.driver_index, taker.driver_index)
+
+
+# -- copies to elsewhere ----------------------------------------------------------------------------------
+
+
+def empty_pinned(meta: Meta) -> Tensor:
+    """A new uninitialized CPU tensor in pinned memory."""
+    storage = PinnedStorage(meta.nbytes)
+    return make(meta, storage, storage.ptr)
+
+
+def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = False) -> Tensor:
+    """A new tensor of `meta` (dense) with the elements of `source`."""
+    if source.meta.device is meta.device and not pin and meta.contiguous:
+        result: Tensor = call(ops.copy, (source,), (meta.dtype, meta.shape))
+        return result
+    result = empty_pinned(meta) if pin else empty(meta)
+    write(result, source, non_blocking)
+    return result
+
+
+@both
+def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
+    """A copy; the order of dimensions in memory is kept unless `memory_format` says otherwise."""
+    meta = input.meta
+    return copied(input, meta.with_(strides=strides_like(meta, memory_format)))
+
+
+@method
+def contiguous(self: Tensor, memory_format: memory_format = contiguous_format) -> Tensor:
+    """Itself if its memory is in this format, else a copy that is."""
+    if is_contiguous(self, memory_format):
+        return self
+    return clone(self, memory_format=memory_format)
+
+
+@method
+def is_contiguous(self: Tensor, memory_format: memory_format = contiguous_format) -> bool:
+    """Whether the elements lie in memory in this order, without gaps."""
+    meta = self.meta
+    if memory_format is contiguous_format:
+        return meta.contiguous
+    if meta.ndim != (4 if memory_format.name == "channels_last" else 5):
+        return False
+    want = strides_like(meta, memory_format)
+    return all(n == 1 or a == b for n, a, b in zip(meta.shape, meta.strides, want, strict=True))
+
+
+# -- Python values ----------------------------------------------------------------------------------------
+
+
+def host_array(t: Tensor, write: bool = False) -> Any:
+    """The elements of a CPU tensor as a window; observers hear that the host reads (or writes) them now."""
+    meta = t.meta
+    if meta.numel:
+        system.host.driver.host_touch(t.ptr, meta.span, write)
+    return array_at(t.ptr, meta.shape, meta.dtype.numpy, meta.byte_strides)
+
+
+def on_host(t: Tensor) -> Tensor:
+    """`t`, or a copy of it on the CPU; waits for the current stream of its device."""
+    return t if t.meta.device is CPU else copied(t, t.meta.with_(device=CPU, strides=strides_like(t.meta, None)))
+
+
+@method
+def item(self: Tensor) -> bool | int | float | complex:
+    """The one element as a Python number. A CUDA tensor's current stream is synchronized."""
+    if self.meta.numel != 1:
+        raise RuntimeError(f"a Tensor with {self.meta.numel} elements cannot be converted to Scalar")
+    here = on_host(self)  # named: a window does not keep its memory
+    value: bool | int | float | complex = host_array(here).item()
+    return value
+
+
+@method
+def tolist(self: Tensor) -> Any:
+    """The elements as nested lists of Python numbers; a 0-dim tensor gives its number."""
+    here = on_host(self)
+    return host_array(here).tolist()
+
+
+# -- fills ------------------------------------------------------------------------------------------------
+
+
+def filled(meta: Meta, value: Any) -> Tensor:
+    """A new dense tensor of one value."""
+    number = ops.checked_scalar(value, meta.dtype)
+    if meta.contiguous:
+        result: Tensor = call(ops.fill, (number,), (meta.dtype, meta.shape, meta.device))
+        return result
+    result = empty(meta)
+    call_into(ops.fill, (result,), (number,), (meta.dtype, meta.shape, meta.device))
+    result.counter.version = 0
+    return result
+
+
+@method
+def fill_(self: Tensor, value: Any) -> Tensor:
+    """Set every element to `value`, a number or a 0-dim tensor. Returns itself."""
+    if isinstance(value, Tensor):
+        if value.meta.ndim:
+            raise RuntimeError(
+                f"fill_ only supports 0-dimension value tensor but got tensor with {value.meta.ndim} dimensions."
+            )
+        if value.meta.device is not CPU:
+            return copy_(self, value)
+        value = item(value)
+    number = ops.checked_scalar(value, self.meta.dtype)
+    target = _once(self)
+    meta = target.meta
+    call_into(ops.fill, (target,), (number,), (meta.dtype, meta.shape, meta.device))
+    return self
+
+
+def _once(t: Tensor) -> Tensor:
+    """Each element once: an expanded dimension as one of size 1, since a fill may repeat."""
+    meta = t.meta
+    if not any(n > 1 and s == 0 for n, s in zip(meta.shape, meta.strides, strict=True)):
+        return t
+    shape = tuple([min(n, 1) if s == 0 else n for n, s in zip(meta.shape, meta.strides, strict=True)])
+    once = make(meta.with_(shape=shape), t.storage, t.ptr)
+    once.counter = t.counter
+    return once
+
+
+@method
+def zero_(self: Tensor) -> Tensor:
+    """Set every element to zero. Returns itself."""
+    return fill_(self, 0)

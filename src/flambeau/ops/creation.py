@@ -1,0 +1,117 @@
+"""Sequences of numbers and the identity matrix, computed where they will lie.
+
+All take their numbers by value; params end in the dtype and the device of the new tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import BOOL, DTYPES, complex128, dtype, float64, int64
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.copy import caster
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+
+Array = np.ndarray[Any, Any]
+_NUMBERS = tuple(d for d in DTYPES if d.category != BOOL)
+
+
+def _wide(kind: dtype) -> dtype:
+    """The dtype that the numbers are computed in, before one rounding."""
+    if kind.is_complex:
+        return complex128
+    return float64 if kind.is_floating_point else int64
+
+
+def _sequence_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Params: count, dtype, device, then the operator's own."""
+    count, kind, device = params[:3]
+    number = _wide(kind)
+    return Signature(
+        (Meta.contiguous_of((count,), kind, device),), tuple([number for _ in operands]), params
+    )
+
+
+def _arange_host(launch: Launch) -> Body:
+    (target,) = launch.outputs
+    wide = _wide(target.dtype)
+    store = caster(wide, target.dtype)
+    count = np.arange(target.numel, dtype=wide.numpy)
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        start, step = inputs
+        with np.errstate(all="ignore"):
+            store(outputs[0], wide.numpy.type(start) + wide.numpy.type(step) * count)
+
+    return body
+
+
+def _linspace_host(launch: Launch) -> Body:
+    """From both ends towards the middle, so that the last number is exactly `end`."""
+    (target,) = launch.outputs
+    wide = complex128 if target.dtype.is_complex else float64
+    store = caster(wide, target.dtype)
+    n = target.numel
+    up = np.arange(n, dtype=wide.numpy)
+    half = n // 2
+    base = launch.params[3] if len(launch.params) > 3 else None
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        start, end = inputs
+        step = (end - start) / (n - 1) if n > 1 else 0.0
+        with np.errstate(all="ignore"):
+            numbers = np.where(np.arange(n) < half, start + step * up, end - step * (n - 1 - up))
+            if n == 1:
+                numbers[...] = start
+            store(outputs[0], numbers if base is None else np.power(wide.numpy.type(base), numbers))
+
+    return body
+
+
+def _linspace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    count, kind, device = params[:3]
+    number = complex128 if kind.is_complex else float64
+    return Signature((Meta.contiguous_of((count,), kind, device),), (number, number), params)
+
+
+def _eye_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    rows, columns, kind, device = params
+    return Signature((Meta.contiguous_of((rows, columns), kind, device),), (), params)
+
+
+def _eye_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        outputs[0][...] = 0
+        np.einsum("ii->i", outputs[0][: min(outputs[0].shape), : min(outputs[0].shape)])[...] = 1
+
+    return body
+
+
+def _sequence_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (0, 1), (5, kind, CPU)
+    yield (1, 2), (0, kind, CPU)
+
+
+def _linspace_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (0, 8), (5, kind, CPU)
+    yield (1, 2), (1, kind, CPU)
+
+
+def _logspace_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (0, 3), (4, kind, CPU, 2.0)
+
+
+def _eye_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (), (3, 3, kind, CPU)
+    yield (), (2, 4, kind, CPU)
+
+
+arange = define(Op("arange", _sequence_rule, Kernel("arange", _arange_host), _NUMBERS, _sequence_samples))
+linspace = define(Op("linspace", _linspace_rule, Kernel("linspace", _linspace_host), _NUMBERS, _linspace_samples))
+logspace = define(Op("logspace", _linspace_rule, Kernel("logspace", _linspace_host), _NUMBERS, _logspace_samples))
+eye = define(Op("eye", _eye_rule, Kernel("eye", _eye_host), DTYPES, _eye_samples))

@@ -1,0 +1,248 @@
+"""Tensors from data: nested sequences, numbers, NumPy arrays, other tensors."""
+
+from __future__ import annotations
+
+import warnings
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype
+from flambeau.core.flags import flags
+from flambeau.core.memory import address_of
+from flambeau.core.meta import Meta
+from flambeau.ops.copy import caster
+from flambeau.runtime import system
+from flambeau.tensor.options import kind_of, kind_of_number, place, refuse
+from flambeau.tensor.public import function
+from flambeau.tensor.storage import Storage
+from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.transfer import copied, item
+from flambeau.tensor.typing import strides_like
+
+Array = np.ndarray[Any, Any]
+
+
+@function
+def tensor(
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    """A new tensor with a copy of `data`: nested sequences, a number, a NumPy array or a tensor.
+
+    The dtype is inferred from the data unless given: Python floats give the default dtype, ints int64.
+    Raises ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
+    """
+    refuse(None, requires_grad)
+    if isinstance(data, Tensor):
+        warnings.warn(
+            "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+            "sourceTensor.detach().clone().requires_grad_(True), rather than torch.tensor(sourceTensor).",
+            UserWarning,
+            stacklevel=2,
+        )
+    return _new(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
+
+
+def _kind(kind: Any, function: str) -> dtype | None:
+    return None if kind is None else kind_of(kind, function)
+
+
+def _new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) -> Tensor:
+    """A new tensor with a copy of `data`, where the data lies unless told otherwise."""
+    if isinstance(data, Tensor):
+        meta = data.meta.with_(dtype=kind, device=where)
+        return copied(data, meta.with_(strides=strides_like(meta, None)), pin=pin)
+    here = _from_array(data, kind) if isinstance(data, np.ndarray) else _from_sequence(data, kind)
+    if (where is None or where is CPU) and not pin:
+        return here
+    return copied(here, here.meta.with_(device=where), pin=pin)
+
+
+def over(array: Array, kind: dtype) -> Tensor:
+    """A tensor that shares an array's memory and keeps the array alive."""
+    itemsize = array.itemsize
+    strides = tuple([s // itemsize for s in array.strides])
+    meta = Meta.of(array.shape, strides, kind, CPU)
+    ptr = address_of(array) if array.size else 0
+    return make(meta, Storage(ptr, meta.span, system.host, None, owner=array), ptr)
+
+
+def _from_array(array: Array, kind: dtype | None) -> Tensor:
+    return over(_converted(np.array(array, order="K"), numpy_kind(array), kind), kind or numpy_kind(array))
+
+
+def _converted(array: Array, source: dtype, target: dtype | None) -> Array:
+    if target is None or source is target:
+        return array
+    out = np.empty_like(array, dtype=target.numpy)
+    with np.errstate(all="ignore"):
+        caster(source, target)(out, array)
+    return out
+
+
+def numpy_kind(array: Array) -> dtype:
+    """The dtype of a NumPy array. Raises TypeError, in PyTorch's words, where there is none."""
+    if array.dtype.byteorder == ">":
+        raise ValueError(
+            "given numpy array has byte order different from the native byte order. Conversion between "
+            "byte orders is currently not supported."
+        )
+    try:
+        return dtypes.from_numpy(array.dtype)
+    except TypeError:
+        raise TypeError(
+            f"can't convert np.ndarray of type numpy.{array.dtype.type.__name__}. The only supported types "
+            "are: float64, float32, float16, complex64, complex128, int64, int32, int16, int8, uint64, "
+            "uint32, uint16, uint8, and bool."
+        ) from None
+
+
+# -- nested sequences -------------------------------------------------------------------------------------
+
+
+def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
+    """A tensor of a number or of sequences of sequences of numbers, all of one shape."""
+    shape = _shape(data)
+    types: set[Any] = set()
+    _gather(data, shape, 0, types)
+    if Tensor in types:
+        types.discard(Tensor)
+        data = _plain(data, len(shape), types)
+    inferred = _inferred(types)
+    target = kind or inferred
+    source = _wide(inferred, target)
+    return over(_converted(_array(data, shape, source, target), source, target), target)
+
+
+def _is_sequence(x: Any) -> bool:
+    if isinstance(x, (list, tuple, range)):
+        return True
+    if isinstance(x, (Tensor, str, bytes, dict, np.generic)):
+        return False
+    return hasattr(x, "__len__") and hasattr(x, "__getitem__")
+
+
+def _shape(data: Any) -> tuple[int, ...]:
+    """The shape as the first elements tell it."""
+    shape = []
+    while _is_sequence(data):
+        shape.append(len(data))
+        if not shape[-1]:
+            break
+        data = data[0]
+    if shape and isinstance(data, (str, bytes)):
+        raise ValueError(f"too many dimensions '{type(data).__name__}'")
+    return tuple(shape)
+
+
+def _gather(data: Any, shape: tuple[int, ...], depth: int, types: set[Any]) -> None:
+    """Check that all of `data` has `shape`; put the types of its elements in `types`."""
+    if depth == len(shape):
+        types.add(type(data))
+        return
+    if not _is_sequence(data):
+        raise TypeError("not a sequence")
+    if len(data) != shape[depth]:
+        raise ValueError(f"expected sequence of length {shape[depth]} at dim {depth} (got {len(data)})")
+    if isinstance(data, np.ndarray):
+        _gather_array(data, shape, depth, types)
+    elif depth == len(shape) - 1:
+        types.update(map(type, data))
+    else:
+        for part in data:
+            _gather(part, shape, depth + 1, types)
+
+
+def _gather_array(array: Array, shape: tuple[int, ...], depth: int, types: set[Any]) -> None:
+    if array.shape != shape[depth:]:
+        raise ValueError(f"expected sequence of shape {shape[depth:]} at dim {depth} (got {array.shape})")
+    types.add(array.dtype.type)
+    warnings.warn(
+        "Creating a tensor from a list of numpy.ndarrays is extremely slow. Please consider converting the "
+        "list to a single numpy.ndarray with numpy.array() before converting to a tensor.",
+        UserWarning,
+        stacklevel=5,
+    )
+
+
+def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
+    """`data` with one-element tensors as numbers; their dtypes go to `kinds`."""
+    if depth:
+        return [_plain(part, depth - 1, kinds) for part in data]
+    if not isinstance(data, Tensor):
+        return data
+    if data.meta.numel != 1:
+        raise ValueError("only one element tensors can be converted to Python scalars")
+    kinds.add(data.meta.dtype)
+    return item(data)
+
+
+def _inferred(types: set[Any]) -> dtype:
+    """The dtype of elements of these types (or dtypes); no elements: the default dtype."""
+    kinds = [_kind_of_type(t) for t in types]
+    return reduce(promote, kinds) if kinds else flags.default_dtype
+
+
+def promote(a: dtype, b: dtype) -> dtype:
+    """The narrowest dtype of the higher category that holds both."""
+    if a.category != b.category:
+        return a if a.category > b.category else b
+    return dtypes.from_numpy(np.result_type(a.numpy, b.numpy))
+
+
+def _kind_of_type(kind: Any) -> dtype:
+    if isinstance(kind, dtype):
+        return kind
+    if issubclass(kind, np.generic):
+        return numpy_kind(np.empty(0, kind))
+    for python in (bool, int, float, complex):
+        if issubclass(kind, python):
+            return kind_of_number(python())
+    if issubclass(kind, (str, bytes)):
+        raise TypeError(f"new(): invalid data type '{kind.__name__}'")
+    if issubclass(kind, (list, tuple)):
+        raise TypeError(f"'{kind.__name__}' object cannot be interpreted as an integer")
+    raise RuntimeError(f"Could not infer dtype of {kind.__name__}")
+
+
+def _wide(inferred: dtype, target: dtype) -> dtype:
+    """The dtype to read numbers as, before they become `target`: wide, so that nothing is lost on the way."""
+    if inferred.is_complex:
+        if not target.is_complex and target.category != BOOL:
+            raise TypeError("must be real number, not complex")
+        return dtypes.complex128
+    if inferred.is_floating_point or target.category >= FLOATING:
+        return dtypes.float64
+    if target is dtypes.uint64:
+        return target
+    return dtypes.bool_ if inferred is target is dtypes.bool_ else dtypes.int64
+
+
+def _array(data: Any, shape: tuple[int, ...], source: dtype, target: dtype) -> Array:
+    """The numbers as an array of `source`. Raises if they do not fit an integral `target`."""
+    if not all(shape):
+        return np.empty(shape, source.numpy)
+    try:
+        array = np.array(data, source.numpy)
+    except OverflowError:
+        raise ValueError("Overflow when unpacking long long") from None
+    if target.category == INTEGRAL and source is not target:
+        _check_range(array, target)
+    return array
+
+
+def _check_range(array: Array, target: dtype) -> None:
+    limits = np.iinfo(target.numpy)
+    low = int(limits.min) if target.is_signed else -int(limits.max)  # PyTorch lets negatives wrap
+    with np.errstate(all="ignore"):
+        fits = (array >= low) & (array <= int(limits.max))
+    if not fits.all():
+        raise RuntimeError(f"value cannot be converted to type {target.name} without overflow")

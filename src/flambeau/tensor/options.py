@@ -1,0 +1,107 @@
+"""The arguments that creations share: sizes, dtype, device, layout, and what they refuse."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import dtype
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.flags import flags
+from flambeau.core.layout import Shape
+from flambeau.runtime import system
+from flambeau.tensor.typing import layout, strided
+
+_PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, complex: dtypes.complex128}
+_COMPLEX_OF = {
+    dtypes.float16: dtypes.complex32, dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128,
+}  # fmt: skip
+
+
+def place(where: Any) -> device:
+    """The device that an argument names, with an index on CUDA; None is the CPU."""
+    return CPU if where is None else system.resolve(device(where))
+
+
+def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
+    """The dtype that an argument names: a dtype, or Python's bool, int, float, complex; None is the default."""
+    if kind.__class__ is dtype:
+        return kind  # type: ignore[no-any-return]
+    if kind is None:
+        return flags.default_dtype if default is None else default
+    if kind in _PYTHON_TYPES:
+        return _PYTHON_TYPES[kind]
+    raise TypeError(f"{function}(): argument 'dtype' must be torch.dtype, not {type(kind).__name__}")
+
+
+def default_complex() -> dtype:
+    """The complex dtype whose parts are of the default dtype."""
+    return _COMPLEX_OF.get(flags.default_dtype, dtypes.complex64)
+
+
+def kind_of_number(value: Any) -> dtype:
+    """The dtype that a Python number has by itself."""
+    if isinstance(value, bool):
+        return dtypes.bool_
+    if isinstance(value, int):
+        return dtypes.int64
+    return default_complex() if isinstance(value, builtins.complex) else flags.default_dtype
+
+
+def refuse(form: layout | None, requires_grad: bool) -> None:
+    """Raise for what creations do not take (yet)."""
+    if requires_grad:
+        raise NotSupportedError("requires_grad=True: Flambeau has no automatic differentiation yet")
+    if form is not None and form is not strided:
+        raise NotSupportedError(f"layout {form!r}: Flambeau's tensors are strided")
+
+
+def shape_of(size: Any, function: str) -> Shape:
+    """The sizes that a creation was given, as varargs or as one sequence.
+
+    Raises TypeError for what is no int, RuntimeError for a negative size.
+    """
+    if len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = size[0]
+    elif size and not _is_int(size[0]):
+        raise TypeError(
+            f"{function}(): argument 'size' (position 1) must be tuple of ints, not {_type_name(size[0])}"
+        )
+    return checked_shape(size, function)
+
+
+def checked_shape(size: Sequence[Any], function: str) -> Shape:
+    """A sequence of sizes as a tuple of ints."""
+    for at, n in enumerate(size):
+        if not _is_int(n):
+            raise TypeError(_not_a_size(function, n, at))
+    shape = tuple([index(n) for n in size])
+    for n in shape:
+        if n < 0:
+            raise RuntimeError(f"Trying to create tensor with negative dimension {n}: {list(shape)}")
+    return shape
+
+
+def _is_int(n: Any) -> bool:
+    return hasattr(n, "__index__") and not isinstance(n, bool) and getattr(n, "ndim", 0) == 0
+
+
+def _not_a_size(function: str, n: Any, at: int) -> str:
+    if at == 0:
+        return (
+            f"{function}(): argument 'size' (position 1) must be tuple of ints, but found element of type "
+            f"{_type_name(n)} at pos 0"
+        )
+    return (
+        f"{function}(): argument 'size' failed to unpack the object at pos {at + 1} with error "
+        f'"type must be tuple of ints,but got {_type_name(n)}"'
+    )
+
+
+def _type_name(x: Any) -> str:
+    module = type(x).__module__
+    return type(x).__name__ if module != "numpy" else f"numpy.{type(x).__name__}"
