@@ -31,8 +31,7 @@ class HostExecutable(Executable):
         self.body: Body = launch.kernel.host(launch)
         self.outputs = [(m.shape, m.dtype.numpy, m.byte_strides) for m in launch.outputs]
         self.inputs = [
-            (m.shape, m.dtype.numpy, m.byte_strides) if isinstance(m, Meta) else None
-            for m in launch.inputs
+            (m.shape, m.dtype.numpy, m.byte_strides) if isinstance(m, Meta) else None for m in launch.inputs
         ]
 
 
@@ -174,15 +173,12 @@ class HostDriver:
     def unload(self, exe: Executable) -> None:
         pass
 
-    def launch(
-        self, exe: HostExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int
-    ) -> None:
+    def launch(self, exe: HostExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         outputs = [array_at(ptr, *layout) for ptr, layout in zip(ptrs, exe.outputs, strict=False)]
         addresses = iter(ptrs[len(outputs) :])
         values = iter(scalars)
         inputs = [
-            next(values) if layout is None else array_at(next(addresses), *layout)
-            for layout in exe.inputs
+            next(values) if layout is None else array_at(next(addresses), *layout) for layout in exe.inputs
         ]
         exe.body(outputs, inputs)
 

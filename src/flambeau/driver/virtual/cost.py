@@ -1,0 +1,72 @@
+"""What commands cost in simulated time: pure functions of sizes and a profile.
+
+A kernel takes the longer of its memory time and its arithmetic time (the roofline model of Williams,
+Waterman and Patterson, 2009), at the share of the peaks that the profile states, on the multiprocessors
+that its largest output fills with one thread an element. A quarter of the multiprocessors saturates the
+memory, so that small kernels that run side by side do not share its bandwidth unfairly.
+"""
+
+from __future__ import annotations
+
+from flambeau.driver.api import Launch
+from flambeau.driver.virtual.profile import Profile
+
+_SATURATING_SHARE = 4  # one SM draws at most this many times its share of the bandwidth
+
+
+def kernel_sms(launch: Launch, profile: Profile) -> int:
+    """Multiprocessors that a launch fills."""
+    threads = max([meta.numel for meta in launch.outputs], default=1)
+    if not launch.outputs and launch.operands:
+        threads = max(meta.numel for meta in launch.operands)
+    return min(max(-(-threads // profile.threads_per_sm), 1), profile.sms)
+
+
+def kernel_ns(launch: Launch, profile: Profile, sms: int) -> int:
+    """Nanoseconds of a launch on `sms` multiprocessors, its start aside."""
+    share = min(1.0, sms * _SATURATING_SHARE / profile.sms)
+    memory = launch.nbytes / (profile.bandwidth * profile.efficiency.bandwidth * share)
+    flops = launch.kernel.flops(launch)
+    arithmetic = flops / (peak(launch.kernel.rate(launch), profile) * sms / profile.sms) if flops else 0.0
+    return round(max(memory, arithmetic) * 1e9)
+
+
+def peak(rate: str, profile: Profile) -> float:
+    """Operations a second that the whole device reaches; kinds that it lacks run as float32."""
+    for kind in (_KINDS.get(rate, rate), "float32"):
+        value = getattr(profile.rates, kind, None)
+        if value is not None:
+            return float(value * getattr(profile.efficiency, kind))
+    raise AssertionError("a profile has a float32 rate")
+
+
+_KINDS = {"float8_e4m3fn": "float8", "float8_e5m2": "float8"}
+
+
+def cycles_ns(cycles: int, profile: Profile) -> int:
+    """Nanoseconds of clock cycles."""
+    return max(cycles, 0) * 1_000_000 // profile.clock_khz
+
+
+def bytes_ns(nbytes: int, rate: float) -> int:
+    """Nanoseconds of moving bytes at a rate in bytes a second."""
+    return round(nbytes * 1e9 / rate)
+
+
+def local_copy_ns(nbytes: int, profile: Profile) -> int:
+    """A copy within a device reads and writes its memory."""
+    return bytes_ns(2 * nbytes, profile.bandwidth * profile.efficiency.bandwidth)
+
+
+def fill_ns(nbytes: int, profile: Profile) -> int:
+    return bytes_ns(nbytes, profile.bandwidth * profile.efficiency.bandwidth)
+
+
+def linked(index: int, peer: int, rule: str) -> bool:
+    """Whether two devices reach each other's memory directly, by the profile's rule.
+
+    all: through a switch. cube-mesh: DGX-1's two squares of four, each corner linked to its counterpart.
+    """
+    if index == peer or rule == "none":
+        return False
+    return rule == "all" or index // 4 == peer // 4 or (index // 8 == peer // 8 and index % 4 == peer % 4)

@@ -1,0 +1,687 @@
+"""`VirtualDriver`: simulated CUDA devices behind the `Driver` protocol.
+
+Each call becomes a command on its stream's queue, or a wait; `scheduler.py` runs commands, `policy.py` chooses
+their order, `memory.py` holds the bytes, `cost.py` and the profiles give durations. Kernels are the operators'
+own host bodies on NumPy views of device memory, so results are real and only time is simulated.
+
+# What is modelled, and where each rule comes from
+- Streams (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution"): commands of one stream run in order;
+  commands of different streams are unordered unless an event, a synchronization or the host orders them. CUDA's
+  legacy default stream waits for all blocking streams and they for it; its per-thread default stream is an
+  ordinary stream of each thread. PyTorch creates its streams with cudaStreamNonBlocking, which wait for neither.
+  Here, too, no created stream waits for the default stream, and there is one default stream per device.
+- Events: a wait captures the record that is current when it is called; an event that was never recorded is
+  complete and waited for in no time (cudaStreamWaitEvent, cudaEventQuery in the Runtime API's reference).
+- Copies (Runtime API, "API synchronization behavior"): pageable memory is staged before `copy_in` returns
+  and complete when `copy_out` returns; pinned memory is asynchronous in both directions. Each device has one
+  engine for each direction, and one link to each peer. Between devices without peer access copies go through the
+  host, over both engines. Kernels reach a peer's memory only after `peer_enable`.
+- Host functions hold their stream up and must make no driver call (cudaLaunchHostFunc): one that does fails.
+- An error in a kernel's body is sticky, as a device-side assert is: it is raised by every later
+  synchronization, query and launch of that device, and no later work of the device touches memory.
+- A launch queue of 1,024 commands per stream (a figure observed on hardware, not promised): then the host waits.
+- Memory: capacity, less what a context takes; allocations aligned to 512 bytes; mem_free waits for the
+  device. A command's addresses are checked when it is enqueued, where hardware faults later, or never.
+- Time: durations by roofline and by the profile's rates and latencies; multiprocessors, engines and links are
+  contended. The host's clock advances by the profile's cost of each driver call and poll and by waiting; the
+  host's own computing costs nothing, so the host is always ahead of its devices.
+
+# What is not modelled
+- Commands are indivisible: two racing kernels run one after the other, in either order, never interleaved.
+- Caches, clocks that throttle, power, occupancy limits by registers or shared memory, page faults, ECC.
+- Graphs, managed memory, stream-ordered allocation, cooperative launches, MPS and MIG.
+- Host reads of pinned memory between the start and the end of a copy: a copy's bytes move in one step, when
+  the scheduler runs it; the scheduler runs commands when the host waits, polls, or fills a queue.
+
+# What a run depends on
+The program's driver calls in their order, the profile and the schedule: nothing else. No wall clock, no identity,
+no set order, no hash seed. Threads may share a driver (one lock); their order is the program's business.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+import zlib
+from collections.abc import Callable, Sequence
+from threading import RLock
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
+from flambeau.core.memory import address_of, bytes_at
+from flambeau.core.meta import Meta
+from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch
+from flambeau.driver.virtual import cost, scheduler
+from flambeau.driver.virtual.memory import Arena, next_generation
+from flambeau.driver.virtual.policy import open_policy, write_token
+from flambeau.driver.virtual.profile import Profile, load_profile
+from flambeau.driver.virtual.scheduler import (
+    UNLIMITED, Command, CommandRecord, DeviceState, Engine, Lane, Path, Processors, Scheduler, Stream,
+)  # fmt: skip
+
+_MOST_DEVICES = 255  # an address has 8 bits for the device
+_HOST_ALIGNMENT = 4096
+_UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
+
+
+class Device:
+    """One simulated device: its memory, its engines, its default stream."""
+
+    __slots__ = ("arena", "default", "index", "inward", "links", "outward", "peers", "processors", "state")
+
+    def __init__(self, index: int, arena: Arena, default: int, sms: int) -> None:
+        self.index = index
+        self.arena = arena
+        self.state = DeviceState(index)
+        self.default = Stream(default, self.state, 0)
+        self.state.streams[default] = self.default
+        self.processors = Processors(sms)
+        self.inward = Lane()
+        self.outward = Lane()
+        self.links: dict[int, Lane] = {}  # to peers, made when first used
+        self.peers: set[int] = set()  # whose memory this device may reach
+
+
+class Event:
+    """An event of a device. `record` is the marker of its last record."""
+
+    __slots__ = ("index", "record", "timing")
+
+    def __init__(self, index: int, timing: bool) -> None:
+        self.index = index
+        self.timing = timing
+        self.record: Command | None = None
+
+
+class VirtualExecutable(Executable):
+    """A launch with its body, the layouts of its operands and its duration worked out."""
+
+    __slots__ = (
+        "body",
+        "code",
+        "cycles",
+        "inputs",
+        "layouts",
+        "name",
+        "nbytes",
+        "outputs",
+        "sms",
+        "spans",
+        "work",
+    )
+
+    def __init__(self, launch: Launch, index: int, profile: Profile) -> None:
+        super().__init__(launch, index)
+        self.body = launch.kernel.host(launch)
+        self.name = launch.kernel.name
+        self.code = zlib.crc32(self.name.encode())
+        self.layouts = [(m.shape, m.dtype.numpy, m.byte_strides) for m in launch.operands]
+        self.spans = tuple([m.span for m in launch.operands])
+        self.outputs = len(launch.outputs)
+        self.inputs = [isinstance(x, Meta) for x in launch.inputs]  # else a scalar
+        self.nbytes = launch.nbytes
+        self.cycles = launch.kernel.cycles
+        self.sms = 1 if self.cycles else cost.kernel_sms(launch, profile)
+        self.work = 0 if self.cycles else cost.kernel_ns(launch, profile, self.sms)
+
+
+class VirtualDriver:
+    """`devices` simulated GPUs of one profile. See the module's docstring; contracts in `driver.api.Driver`.
+
+    Args:
+        devices: how many, 0 to 255.
+        profile: a profile's name, or the path of a TOML file.
+        schedule: who runs next: `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH`, `replay:TOKEN`.
+        poison: fill fresh memory and freed blocks with bytes that show.
+
+    Raises:
+        ValueError: an argument that is none of these, or a broken profile.
+    """
+
+    name = "virtual"
+
+    def __init__(
+        self, devices: int = 1, profile: str = "a100-40g", schedule: str = "earliest", poison: bool = False
+    ) -> None:
+        if isinstance(devices, bool) or not isinstance(devices, int) or not 0 <= devices <= _MOST_DEVICES:
+            raise ValueError(f"devices must be an integer from 0 to {_MOST_DEVICES}, not {devices!r}")
+        self.profile = load_profile(profile)
+        self.observes_blocks = bool(poison)
+        self._scheduler = Scheduler(open_policy(schedule), self.profile.queue)
+        self._lock = RLock()
+        self._handles = itertools.count(1)
+        self._generation = next_generation()
+        self._devices = [self._open(i) for i in range(devices)]
+        self._streams = {d.default.handle: d.default for d in self._devices}
+        self._events: dict[int, Event] = {}
+        self._pinned: dict[int, HostMemory] = {}
+        self._closed = False
+
+    def _open(self, index: int) -> Device:
+        profile = self.profile
+        arena = Arena(self._generation, index, profile.memory, profile.reserved, self.observes_blocks)
+        return Device(index, arena, next(self._handles), profile.sms)
+
+    # -- what upper rooms may look at -------------------------------------------------------------------
+    @property
+    def on_command(self) -> Callable[[CommandRecord], None] | None:
+        """Called with each command as it completes, in the order in which commands ran."""
+        return self._scheduler.on_command
+
+    @on_command.setter
+    def on_command(self, call: Callable[[CommandRecord], None] | None) -> None:
+        self._scheduler.on_command = call
+
+    def time_ns(self) -> int:
+        """The host's simulated time."""
+        return self._scheduler.now
+
+    def device_time_ns(self, index: int) -> int:
+        """When the last command of the device that has run ended."""
+        return self._device(index).state.end
+
+    def trace_hash(self) -> str:
+        """A hash over what ran so far: order, kinds, sizes, times, relative addresses; no data."""
+        with self._lock:
+            return self._scheduler.trace_hash()
+
+    def token(self) -> str:
+        """The choices made so far, as text: `schedule="replay:" + token` runs this program in the same order."""
+        with self._lock:
+            return write_token(self._scheduler.choices)
+
+    # -- devices ----------------------------------------------------------------------------------------
+    def device_count(self) -> int:
+        self._check_open()
+        return len(self._devices)
+
+    def device_properties(self, index: int) -> DeviceProperties:
+        self._device(index)
+        profile = self.profile
+        return DeviceProperties(
+            profile.name, profile.major, profile.minor, profile.memory, profile.sms, profile.threads_per_sm,
+            shared_memory_per_multiprocessor=profile.shared_memory_per_sm, L2_cache_size=profile.l2,
+            clock_rate=profile.clock_khz, uuid=str(uuid.uuid5(_UUIDS, f"{profile.name}/{index}")),
+            pci_bus_id=index + 1,
+        )  # fmt: skip
+
+    def device_sync(self, index: int) -> None:
+        with self._lock:
+            device = self._device(index)
+            self._scheduler.now += self.profile.costs.sync_ns
+            self._scheduler.wait_device(device.state)
+            self._check_error(device.state)
+
+    def mem_info(self, index: int) -> tuple[int, int]:
+        arena = self._device(index).arena
+        return arena.free, arena.total
+
+    def close(self) -> None:
+        """Finish all work and give everything back; errors of kernels die with it. Again: nothing happens."""
+        with self._lock:
+            for device in self._devices:
+                self._scheduler.wait_device(device.state)
+            self._closed = True
+            self._devices = []
+            self._streams = {}
+            self._events = {}
+            self._pinned = {}
+
+    # -- memory -----------------------------------------------------------------------------------------
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        with self._lock:
+            device = self._device(index)
+            ptr = device.arena.allocate(nbytes)
+            self._scheduler.now += self.profile.costs.alloc_ns
+            return ptr
+
+    def mem_free(self, ptr: int) -> None:
+        with self._lock:
+            device = self._owner("mem_free", ptr, 0)
+            if ptr not in device.arena.ends:
+                raise device.arena.invalid("mem_free", ptr, 0, "is not the start of an allocation")
+            self._scheduler.wait_device(device.state)
+            self._scheduler.now += self.profile.costs.alloc_ns
+            device.arena.release(ptr)
+
+    def host_alloc(self, nbytes: int) -> HostMemory:
+        if nbytes < 0:
+            raise DriverError(f"host_alloc: the size must not be negative, got {nbytes}")
+        with self._lock:
+            self._check_open()
+            try:
+                owner = np.empty(nbytes + _HOST_ALIGNMENT, np.uint8)
+            except MemoryError:
+                raise OutOfMemoryError(f"host_alloc: the host cannot allocate {nbytes} bytes") from None
+            ptr = address_of(owner)
+            memory = HostMemory(ptr + -ptr % _HOST_ALIGNMENT, nbytes, owner, pinned=True)
+            self._pinned[memory.ptr] = memory
+            self._scheduler.now += self.profile.costs.alloc_ns
+            return memory
+
+    def host_free(self, memory: HostMemory) -> None:
+        with self._lock:
+            self._check_open()
+            if memory.ptr not in self._pinned:
+                raise DriverError(
+                    f"host_free: {memory.ptr:#x} was not allocated by host_alloc of this machine, or freed already"
+                )
+            for device in self._devices:
+                self._scheduler.wait_device(device.state)
+            self._scheduler.now += self.profile.costs.alloc_ns
+            del self._pinned[memory.ptr]
+
+    def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
+        pass
+
+    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+        self._poison_block("block_alloc", ptr, nbytes, stream)
+
+    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
+        self._poison_block("block_free", ptr, nbytes, stream)
+
+    def _poison_block(self, what: str, ptr: int, nbytes: int, handle: int) -> None:
+        if not self.observes_blocks or not nbytes:
+            return
+        with self._lock:
+            stream = self._stream(handle)
+            arena = self._owner(what, ptr, nbytes).arena
+            arena.check(what, ptr, nbytes)
+            self._put(
+                scheduler.POISON, what, stream, nbytes, None, 0, 0, arena.lay_poison, (ptr, nbytes), ptr
+            )
+
+    # -- copies and fills -------------------------------------------------------------------------------
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        nbytes = source.nbytes
+        with self._lock:
+            queue = self._stream(stream)
+            self._check_error(queue.device)
+            if not nbytes:
+                return
+            device = self._range("copy_in", target, nbytes)
+            profile = self.profile
+            rate = profile.links.pcie if source.pinned else profile.links.pageable
+            if not source.pinned:
+                source = _staged(source)
+                self._scheduler.now += cost.bytes_ns(nbytes, profile.links.host_copy)
+            self._scheduler.now += profile.costs.launch_ns
+            self._put(
+                scheduler.COPY_IN, "copy_in", queue, nbytes, device.inward, profile.links.copy_latency_ns,
+                cost.bytes_ns(nbytes, rate), self._do_copy_in, (device.arena, target, source), target,
+            )  # fmt: skip
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        nbytes = target.nbytes
+        with self._lock:
+            queue = self._stream(stream)
+            self._check_error(queue.device)
+            if nbytes:
+                device = self._range("copy_out", source, nbytes)
+                links = self.profile.links
+                self._scheduler.now += self.profile.costs.launch_ns
+                self._put(
+                    scheduler.COPY_OUT, "copy_out", queue, nbytes, device.outward, links.copy_latency_ns,
+                    cost.bytes_ns(nbytes, links.pcie if target.pinned else links.pageable),
+                    self._do_copy_out, (target, device.arena, source), source,
+                )  # fmt: skip
+            if not target.pinned:
+                self._scheduler.wait_stream(queue)
+                self._check_error(queue.device)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        with self._lock:
+            queue = self._stream(stream)
+            self._check_error(queue.device)
+            if not nbytes:
+                return
+            to, origin = self._range("copy", target, nbytes), self._range("copy", source, nbytes)
+            engine, latency, work = self._route(origin, to, nbytes)
+            self._scheduler.now += self.profile.costs.launch_ns
+            self._put(
+                scheduler.COPY, "copy", queue, nbytes, engine, latency, work,
+                self._do_copy, (to.arena, target, origin.arena, source, nbytes), target,
+            )  # fmt: skip
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        with self._lock:
+            queue = self._stream(stream)
+            self._check_error(queue.device)
+            if not nbytes:
+                return
+            device = self._range("fill", target, nbytes)
+            self._check_reach("fill", queue.index, device, target, nbytes)
+            self._scheduler.now += self.profile.costs.launch_ns
+            self._put(
+                scheduler.FILL, "fill", queue, nbytes, self._devices[queue.index].processors,
+                self.profile.costs.kernel_ns, cost.fill_ns(nbytes, self.profile),
+                self._do_fill, (device.arena, target, byte & 255, nbytes), target,
+                max(self.profile.sms // 4, 1),
+            )  # fmt: skip
+
+    def _route(self, origin: Device, to: Device, nbytes: int) -> tuple[Engine, int, int]:
+        """The engine, latency and time of a copy between device memories."""
+        links = self.profile.links
+        if origin is to:
+            return origin.processors, self.profile.costs.kernel_ns, cost.local_copy_ns(nbytes, self.profile)
+        if to.index in origin.peers or origin.index in to.peers:
+            lane = origin.links.setdefault(to.index, Lane())
+            return lane, links.peer_latency_ns, cost.bytes_ns(nbytes, links.peer)
+        return Path(origin.outward, to.inward), 2 * links.copy_latency_ns, cost.bytes_ns(nbytes, links.pcie)
+
+    # -- streams ----------------------------------------------------------------------------------------
+    def stream_default(self, index: int) -> int:
+        return self._device(index).default.handle
+
+    def stream_create(self, index: int, priority: int) -> int:
+        with self._lock:
+            device = self._device(index)
+            self._scheduler.now += self.profile.costs.call_ns
+            stream = Stream(next(self._handles), device.state, max(min(priority, 0), -1))
+            self._streams[stream.handle] = device.state.streams[stream.handle] = stream
+            return stream.handle
+
+    def stream_destroy(self, stream: int) -> None:
+        with self._lock:
+            gone = self._stream(stream)
+            if gone is self._devices[gone.index].default:
+                raise DriverError(
+                    f"stream_destroy: stream {stream} is the default stream of cuda:{gone.index}"
+                )
+            del self._streams[stream]
+            if not gone.pending:
+                del gone.device.streams[stream]
+
+    def stream_native(self, stream: int) -> int:
+        found = self._stream(stream)
+        return 0 if found is self._devices[found.index].default else stream << 4
+
+    def stream_query(self, stream: int) -> bool:
+        with self._lock:
+            found = self._stream(stream)
+            core = self._scheduler
+            core.now += self.profile.costs.poll_ns
+            core.poll()
+            self._check_error(found.device)
+            return not found.pending and found.end <= core.now
+
+    def stream_sync(self, stream: int) -> None:
+        with self._lock:
+            found = self._stream(stream)
+            self._scheduler.now += self.profile.costs.sync_ns
+            self._scheduler.wait_stream(found)
+            self._check_error(found.device)
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        with self._lock:
+            queue, awaited = self._stream(stream), self._event(event).record
+            self._scheduler.now += self.profile.costs.call_ns
+            if awaited is not None:
+                self._put(scheduler.WAIT, "wait", queue, 0, None, 0, 0, None, (), awaited.seq, 0, (awaited,))
+
+    # -- events -----------------------------------------------------------------------------------------
+    def event_create(
+        self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False
+    ) -> int:
+        with self._lock:
+            self._device(index)
+            if interprocess:
+                raise NotSupportedError("the virtual driver has no interprocess events")
+            handle = next(self._handles)
+            self._events[handle] = Event(index, timing)
+            self._scheduler.now += self.profile.costs.call_ns
+            return handle
+
+    def event_destroy(self, event: int) -> None:
+        with self._lock:
+            self._event(event)
+            del self._events[event]
+
+    def event_record(self, event: int, stream: int) -> None:
+        with self._lock:
+            found, queue = self._event(event), self._stream(stream)
+            if found.index != queue.index:
+                raise DriverError(
+                    f"event_record: event {event} belongs to cuda:{found.index}, stream {stream} to "
+                    f"cuda:{queue.index}; they must be of one device"
+                )
+            self._scheduler.now += self.profile.costs.call_ns
+            found.record = self._put(scheduler.RECORD, "record", queue, 0, None, 0, 0, None, (), event)
+
+    def event_query(self, event: int, internal: bool = False) -> bool:
+        with self._lock:
+            found = self._event(event)
+            core, record = self._scheduler, found.record
+            core.now += self.profile.costs.poll_ns
+            core.poll()
+            self._check_error(self._devices[found.index].state)
+            return record is None or (record.done and record.end <= core.now)
+
+    def event_sync(self, event: int) -> None:
+        with self._lock:
+            found = self._event(event)
+            self._scheduler.now += self.profile.costs.sync_ns
+            if found.record is not None:
+                self._scheduler.wait_command(found.record)
+            self._check_error(self._devices[found.index].state)
+
+    def event_elapsed_ns(self, start: int, end: int) -> int:
+        with self._lock:
+            first, last = self._event(start), self._event(end)
+            if first.index != last.index:
+                raise DriverError(
+                    f"event_elapsed_ns: the events belong to cuda:{first.index} and cuda:{last.index}; "
+                    "time is measured on one device"
+                )
+            self._scheduler.poll()
+            times = [self._time_of(event, found) for event, found in ((start, first), (end, last))]
+            return times[1] - times[0]
+
+    def _time_of(self, handle: int, event: Event) -> int:
+        if not event.timing:
+            raise DriverError(f"event_elapsed_ns: event {handle} was created without timing")
+        if event.record is None:
+            raise DriverError(f"event_elapsed_ns: event {handle} was never recorded")
+        if not event.record.done or event.record.end > self._scheduler.now:
+            raise DriverError(f"event_elapsed_ns: event {handle} is not complete; synchronize with it first")
+        return event.record.end
+
+    # -- kernels ----------------------------------------------------------------------------------------
+    def load(self, launch: Launch, index: int) -> VirtualExecutable:
+        with self._lock:
+            self._device(index)
+            return VirtualExecutable(launch, index, self.profile)
+
+    def unload(self, exe: Executable) -> None:
+        self._check_open()
+
+    def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        assert isinstance(exe, VirtualExecutable)
+        with self._lock:
+            queue = self._streams.get(stream) or self._stream(stream)
+            index = queue.index
+            if exe.index != index:
+                raise DriverError(
+                    f"launch: '{exe.name}' was loaded for cuda:{exe.index}, stream {stream} is cuda:{index}'s"
+                )
+            if queue.device.error is not None:
+                self._check_error(queue.device)
+            device = self._devices[index]
+            arena = device.arena
+            base, limit = arena.base, arena.limit
+            for ptr, span in zip(ptrs, exe.spans, strict=True):
+                if base <= ptr < limit:
+                    arena.check(exe.name, ptr, span)
+                elif span:
+                    owner = self._range(exe.name, ptr, span)
+                    self._check_reach(exe.name, index, owner, ptr, span)
+            costs = self.profile.costs
+            work = exe.work if exe.cycles is None else cost.cycles_ns(exe.cycles(scalars), self.profile)
+            core = self._scheduler
+            core.now += costs.launch_ns
+            core.enqueue(
+                Command(
+                    scheduler.KERNEL,
+                    exe.name,
+                    queue,
+                    exe.nbytes,
+                    device.processors,
+                    exe.sms,
+                    costs.kernel_ns,
+                    work,
+                    self._do_launch,
+                    (exe, ptrs, scalars),
+                    exe.code,
+                )  # fmt: skip
+            )
+
+    def host_call(self, call: Callable[[], None], stream: int) -> None:
+        with self._lock:
+            queue = self._stream(stream)
+            self._check_error(queue.device)
+            costs = self.profile.costs
+            self._scheduler.now += costs.launch_ns
+            name = getattr(call, "__qualname__", "host function")
+            self._put(scheduler.HOST_CALL, name, queue, 0, UNLIMITED, costs.host_call_ns, 0, call, ())
+
+    # -- peers ------------------------------------------------------------------------------------------
+    def peer_can(self, index: int, peer: int) -> bool:
+        self._device(index), self._device(peer)
+        return cost.linked(index, peer, self.profile.links.rule)
+
+    def peer_enable(self, index: int, peer: int) -> None:
+        with self._lock:
+            if not self.peer_can(index, peer):
+                raise NotSupportedError(
+                    f"cuda:{index} cannot reach cuda:{peer}'s memory: {self.profile.name}"
+                )
+            self._scheduler.now += self.profile.costs.call_ns
+            self._devices[index].peers.add(peer)
+
+    # -- what commands do when they run -----------------------------------------------------------------
+    def _do_launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
+        arena = self._devices[exe.index].arena
+        base, limit, memory = arena.base, arena.limit, arena.bytes
+        views = []
+        for ptr, layout in zip(ptrs, exe.layouts, strict=True):
+            if base <= ptr < limit:
+                views.append(np.ndarray(layout[0], layout[1], memory, ptr - base, layout[2]))
+            else:
+                views.append(self._view_elsewhere(ptr, layout))
+        if self.observes_blocks:
+            self._touch_all(ptrs, exe.spans)
+        count = exe.outputs
+        if scalars:
+            values, arrays = iter(scalars), iter(views[count:])
+            inputs = [next(arrays) if is_array else next(values) for is_array in exe.inputs]
+        else:
+            inputs = views[count:]
+        exe.body(views[:count], inputs)
+
+    def _view_elsewhere(self, ptr: int, layout: tuple[Any, Any, Any]) -> np.ndarray[Any, Any]:
+        """A view of a peer's memory; an empty operand has no memory at all."""
+        if ptr == 0 or 0 in layout[0]:
+            return np.empty(layout[0], layout[1])
+        arena = self._owner("launch", ptr, 1).arena
+        return np.ndarray(layout[0], layout[1], arena.bytes, ptr - arena.base, layout[2])
+
+    def _touch_all(self, ptrs: Sequence[int], spans: Sequence[int]) -> None:
+        for ptr, span in zip(ptrs, spans, strict=True):
+            if span:
+                self._owner("launch", ptr, span).arena.touch(ptr, span)
+
+    def _window(self, arena: Arena, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
+        if arena.poison:
+            arena.touch(ptr, nbytes)
+        return arena.bytes[ptr - arena.base : ptr - arena.base + nbytes]
+
+    def _do_copy_in(self, arena: Arena, target: int, source: HostMemory) -> None:
+        np.copyto(self._window(arena, target, source.nbytes), bytes_at(source.ptr, source.nbytes))
+
+    def _do_copy_out(self, target: HostMemory, arena: Arena, source: int) -> None:
+        np.copyto(bytes_at(target.ptr, target.nbytes), self._window(arena, source, target.nbytes))
+
+    def _do_copy(self, to: Arena, target: int, origin: Arena, source: int, nbytes: int) -> None:
+        np.copyto(self._window(to, target, nbytes), self._window(origin, source, nbytes))
+
+    def _do_fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
+        self._window(arena, target, nbytes)[...] = byte
+
+    # -- looking things up ------------------------------------------------------------------------------
+    def _put(
+        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, latency: int, work: int,
+        effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0, sms: int = 1,
+        waits: tuple[Command, ...] = (),
+    ) -> Command:  # fmt: skip
+        relative = origin & (1 << 48) - 1  # the machine's generation is no part of a trace
+        command = Command(kind, name, stream, nbytes, engine, sms, latency, work, effect, args, relative)
+        command.waits = waits
+        self._scheduler.enqueue(command)
+        return command
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DriverError("the virtual machine has been closed")
+
+    def _device(self, index: int) -> Device:
+        self._check_open()
+        if not 0 <= index < len(self._devices):
+            raise DriverError(
+                f"CUDA error: invalid device ordinal: {index}; there are {len(self._devices)} devices"
+            )
+        return self._devices[index]
+
+    def _stream(self, handle: int) -> Stream:
+        found = self._streams.get(handle)
+        return found if found is not None else self._unknown("stream", handle)
+
+    def _event(self, handle: int) -> Event:
+        found = self._events.get(handle)
+        return found if found is not None else self._unknown("event", handle)
+
+    def _unknown(self, what: str, handle: int) -> NoReturn:
+        self._check_open()
+        raise DriverError(
+            f"CUDA error: invalid resource handle: {handle} is no {what} of this machine, or was destroyed"
+        )
+
+    def _check_error(self, state: DeviceState) -> None:
+        if state.error is not None:
+            raise DriverError(str(state.error)) from state.error.__cause__
+
+    def _owner(self, what: str, ptr: int, nbytes: int) -> Device:
+        """The device that an address belongs to."""
+        self._check_open()
+        generation, index = ptr >> 48, (ptr >> 40 & 255) - 1
+        if generation == self._generation and 0 <= index < len(self._devices):
+            return self._devices[index]
+        where = f"{what}: {nbytes} bytes at {ptr:#x}: the address "
+        if generation == 0:
+            raise InvalidAddressError(
+                where + "is none of a virtual device's; host memory crosses as HostMemory"
+            )
+        if generation < self._generation:
+            raise InvalidAddressError(
+                where + f"is of cuda:{index} of a machine that was opened before this one"
+            )
+        raise InvalidAddressError(where + "is of no device of this machine")
+
+    def _range(self, what: str, ptr: int, nbytes: int) -> Device:
+        device = self._owner(what, ptr, nbytes)
+        device.arena.check(what, ptr, nbytes)
+        return device
+
+    def _check_reach(self, what: str, index: int, owner: Device, ptr: int, nbytes: int) -> None:
+        if owner.index != index and owner.index not in self._devices[index].peers:
+            raise InvalidAddressError(
+                f"{what}: {nbytes} bytes at {ptr:#x} are cuda:{owner.index}'s, and cuda:{index} has no peer access "
+                "to them; enable it (peer_enable) or copy them first"
+            )
+
+
+def _staged(source: HostMemory) -> HostMemory:
+    """The bytes as they are now, in memory of their own."""
+    copy = bytes_at(source.ptr, source.nbytes).copy()
+    return HostMemory(address_of(copy), source.nbytes, copy)

@@ -1,0 +1,194 @@
+"""`Arena`: the memory of one virtual device: reserved address space, an allocator of ranges, and checks.
+
+Addresses are simulated: `(generation << 48) + ((index + 1) << 40) + offset`, where the generation counts
+the machines that this process opened, from 1. No host pointer of a user process has a bit above the 47th
+set, so an address says by itself that it is a device's, which device's, and of which machine.
+
+An arena's pages are reserved and not committed, so 80 GB cost nothing until they are written; freed
+pages go back to the system. Ranges are handed out best fit, lowest address first, in multiples of 512 bytes
+(a real cudaMalloc maps 2 MiB pages; the caching allocator above asks for nothing smaller, so no program
+sees the difference but in `mem_info` after tiny direct allocations).
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import sys
+from bisect import bisect_right, insort
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.errors import DriverError, InvalidAddressError, OutOfMemoryError
+
+ALIGNMENT = 512
+POISON = 0xCB  # floats of these bytes are about -2.7e7, half-precision ones -15: wrong wherever they show
+_CHUNK = 1 << 21  # poison is laid per chunk, when the chunk is first touched
+_PAGE = mmap.PAGESIZE
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
+
+_generations = itertools.count(1)
+
+
+def next_generation() -> int:
+    """The number of a machine that opens now."""
+    return next(_generations)
+
+
+class Arena:
+    """One device's memory. `base` is its first address; `bytes` a NumPy window of all of it."""
+
+    def __init__(self, generation: int, index: int, total: int, reserved: int, poison: bool) -> None:
+        self.generation = generation
+        self.index = index
+        self.total = total
+        self.base = (generation << 48) + ((index + 1) << 40)
+        self.limit = self.base + (total - reserved) // ALIGNMENT * ALIGNMENT
+        self.free = self.limit - self.base
+        self.starts: list[int] = []  # of live segments, sorted
+        self.ends: dict[int, int] = {}  # of live segments, by start
+        self._gaps: list[tuple[int, int]] = [(self.free, self.base)]  # (size, start), sorted: best fit
+        self._gap_sizes = {self.base: self.free}  # by start
+        self._gap_ends = {self.limit: self.base}
+        self._map: mmap.mmap | None = None
+        self._window: np.ndarray[Any, Any] | None = None
+        self.poison = poison
+        self._touched: set[int] = set()  # chunks that hold something, if poison
+
+    @property
+    def bytes(self) -> np.ndarray[Any, Any]:
+        """All of the memory as uint8. Reserved at the first use: a device that is not used has none."""
+        if self._window is None:
+            self._map = _reserve(self.limit - self.base, self.index)
+            self._window = np.frombuffer(self._map, np.uint8)
+        return self._window
+
+    # -- ranges ---------------------------------------------------------------------------------------
+    def allocate(self, nbytes: int) -> int:
+        """The address of `nbytes` new bytes. OutOfMemoryError leaves all as it was."""
+        if nbytes < 0:
+            raise DriverError(f"mem_alloc on cuda:{self.index}: the size must not be negative, got {nbytes}")
+        size = max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
+        at = bisect_right(self._gaps, (size, -1))
+        if at == len(self._gaps):
+            raise OutOfMemoryError(self._out_of_memory(nbytes))
+        gap, start = self._gaps.pop(at)
+        del self._gap_sizes[start], self._gap_ends[start + gap]
+        if gap > size:
+            self._add_gap(start + size, gap - size)
+        insort(self.starts, start)
+        self.ends[start] = start + size
+        self.free -= size
+        if self.poison:
+            self._lay(start, size)
+        return start
+
+    def release(self, ptr: int) -> None:
+        """Take back a range that `allocate` gave out; its whole pages go back to the system."""
+        end = self.ends.pop(ptr, None)
+        if end is None:
+            raise self.invalid("mem_free", ptr, 0, "is not the start of an allocation")
+        del self.starts[bisect_right(self.starts, ptr) - 1]
+        self.free += end - ptr
+        self._give_back(ptr - self.base, end - self.base)
+        start, size = ptr, end - ptr
+        before = self._gap_ends.get(start)
+        if before is not None:
+            size += self._drop_gap(before)
+            start = before
+        if start + size in self._gap_sizes:
+            size += self._drop_gap(start + size)
+        self._add_gap(start, size)
+
+    def _add_gap(self, start: int, size: int) -> None:
+        insort(self._gaps, (size, start))
+        self._gap_sizes[start] = size
+        self._gap_ends[start + size] = start
+
+    def _drop_gap(self, start: int) -> int:
+        size = self._gap_sizes.pop(start)
+        del self._gap_ends[start + size]
+        del self._gaps[bisect_right(self._gaps, (size, start)) - 1]
+        return size
+
+    def _out_of_memory(self, nbytes: int) -> str:
+        largest = self._gaps[-1][0] if self._gaps else 0
+        return (
+            f"cuda:{self.index} cannot allocate {nbytes} bytes: {self.free} of {self.total} bytes are free, "
+            f"{largest} of them in one piece"
+        )
+
+    # -- checks ---------------------------------------------------------------------------------------
+    def check(self, what: str, ptr: int, nbytes: int) -> None:
+        """Raise InvalidAddressError unless `nbytes` from `ptr` on lie in one live segment."""
+        at = bisect_right(self.starts, ptr) - 1
+        if at < 0 or ptr + nbytes > self.ends[self.starts[at]]:
+            raise self.invalid(what, ptr, nbytes, "is not allocated (freed, or out of bounds)")
+
+    def invalid(self, what: str, ptr: int, nbytes: int, why: str) -> InvalidAddressError:
+        return InvalidAddressError(
+            f"{what}: {nbytes} bytes at {ptr:#x} on cuda:{self.index}: the address {why}; {self._nearest(ptr)}"
+        )
+
+    def _nearest(self, ptr: int) -> str:
+        if not self.starts:
+            return f"nothing is allocated on cuda:{self.index}"
+        at = max(bisect_right(self.starts, ptr) - 1, 0)
+        near = min(self.starts[at : at + 2], key=lambda start: _distance(ptr, start, self.ends[start]))
+        return f"the nearest segment is {near:#x} to {self.ends[near]:#x} ({self.ends[near] - near} bytes)"
+
+    # -- pages ----------------------------------------------------------------------------------------
+    def _give_back(self, start: int, end: int) -> None:
+        first, last = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE
+        if self._map is None:
+            return
+        if last > first:
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+        if self.poison:
+            whole = range(-(-start // _CHUNK), end // _CHUNK)
+            self._touched.difference_update(whole)
+            for chunk in range(start // _CHUNK, -(-end // _CHUNK)):
+                if chunk in self._touched:
+                    self._fill(max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK))
+
+    # -- poison ---------------------------------------------------------------------------------------
+    # Every chunk that nothing has touched reads as poison: it is laid when a command first reaches the
+    # chunk. So poisoning costs memory only where the program itself would commit it.
+    def touch(self, ptr: int, nbytes: int) -> None:
+        """Say that a command reaches these bytes now."""
+        start = ptr - self.base
+        for chunk in range(start // _CHUNK, (start + nbytes - 1) // _CHUNK + 1):
+            if chunk not in self._touched:
+                self._touched.add(chunk)
+                self._fill(chunk * _CHUNK, min((chunk + 1) * _CHUNK, self.limit - self.base))
+
+    def _lay(self, ptr: int, nbytes: int) -> None:
+        """Poison these bytes: at once where the chunk was touched, else when it is."""
+        start, end = ptr - self.base, ptr - self.base + nbytes
+        for chunk in range(start // _CHUNK, -(-end // _CHUNK)):
+            if chunk in self._touched:
+                self._fill(max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK))
+
+    def lay_poison(self, ptr: int, nbytes: int) -> None:
+        """Poison a block, as a command of its stream."""
+        self._lay(ptr, nbytes)
+
+    def _fill(self, start: int, end: int) -> None:
+        self.bytes[start:end] = POISON
+
+
+def _distance(ptr: int, start: int, end: int) -> int:
+    return max(start - ptr, ptr - end, 0)
+
+
+def _reserve(nbytes: int, index: int) -> mmap.mmap:
+    """Address space without commitment."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        return mmap.mmap(-1, nbytes, flags=flags | _NORESERVE)
+    except OSError as error:
+        raise DriverError(
+            f"cuda:{index}: the system refuses to reserve {nbytes} bytes of address space ({error}); allow "
+            "overcommitment (vm.overcommit_memory=0 or 1, no ulimit -v) or take a smaller profile"
+        ) from error

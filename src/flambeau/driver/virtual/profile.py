@@ -1,0 +1,175 @@
+"""`Profile`: the figures of one model of GPU and its host. A profile is data; it needs no code."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+_FOLDER = Path(__file__).parent / "profiles"
+ALIASES = {"v100": "v100-16g", "a100": "a100-40g"}
+LINK_RULES = ("all", "none", "cube-mesh")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Peak operations a second by kind of arithmetic; None: the device lacks it, float32's rate holds."""
+
+    float32: float
+    float64: float
+    float16: float
+    bfloat16: float | None = None
+    tf32: float | None = None
+    float8: float | None = None
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The share of the peak that large products reach, by kind of arithmetic, and of the bandwidth."""
+
+    float32: float
+    float64: float
+    float16: float
+    bfloat16: float
+    tf32: float
+    float8: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Links:
+    """How devices reach the host and one another: bytes a second in one direction, ns of latency."""
+
+    pcie: float
+    pageable: float
+    host_copy: float
+    copy_latency_ns: int
+    rule: str
+    peer: float
+    peer_latency_ns: int
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nanoseconds of host time of a driver call, and of device time of a command's start."""
+
+    call_ns: int
+    launch_ns: int
+    poll_ns: int
+    sync_ns: int
+    alloc_ns: int
+    kernel_ns: int
+    host_call_ns: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One model of GPU. Sizes in bytes, rates in units a second, clock in kHz as CUDA gives it.
+
+    `reserved` is what a context takes of `memory` before the first allocation. `queue` is how many commands
+    a stream holds before the host waits.
+    """
+
+    name: str
+    major: int
+    minor: int
+    memory: int
+    reserved: int
+    sms: int
+    threads_per_sm: int
+    shared_memory_per_sm: int
+    clock_khz: int
+    l2: int
+    bandwidth: float
+    queue: int
+    rates: Rates
+    efficiency: Efficiency
+    links: Links
+    costs: Costs
+
+
+def profile_names() -> list[str]:
+    """The names of the profiles that come with Flambeau, aliases aside."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load_profile(name: str) -> Profile:
+    """The profile of that name, or of the TOML file at that path.
+
+    Raises ValueError: unknown name, no such file, broken file (with the file, the key and the reason).
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"profile must be a name or the path of a TOML file, not {type(name).__name__}")
+    path = _FOLDER / f"{ALIASES.get(name, name)}.toml"
+    if "/" in name or name.endswith(".toml"):
+        path = Path(name)
+    elif ALIASES.get(name, name) not in profile_names():
+        raise ValueError(
+            f"no profile is called {name!r}; there are {', '.join(profile_names())}, "
+            f"{' and '.join(ALIASES)}, or the path of a TOML file"
+        )
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"profile {str(path)!r} cannot be read: {error}") from None
+    profile: Profile = _read(Profile, table, str(path), "")
+    _check(profile, str(path))
+    return profile
+
+
+def _read(record: Any, table: Mapping[str, Any], file: str, prefix: str) -> Any:
+    """Build a record from a table; the record's annotations are the schema."""
+    hints = get_type_hints(record)
+    names = [field.name for field in fields(record)]
+    for key in table:
+        if key not in names:
+            raise ValueError(f"profile {file!r}: unknown key {prefix + key!r}; there are {', '.join(names)}")
+    values = {}
+    for field in fields(record):
+        if field.name in table:
+            values[field.name] = _value(hints[field.name], table[field.name], file, prefix + field.name)
+        elif field.default is not None:
+            raise ValueError(f"profile {file!r}: the key {prefix + field.name!r} is missing")
+    return record(**values)
+
+
+def _value(hint: Any, value: Any, file: str, key: str) -> Any:
+    if hasattr(hint, "__dataclass_fields__"):
+        if not isinstance(value, dict):
+            raise ValueError(f"profile {file!r}: {key!r} must be a table, not {value!r}")
+        return _read(hint, value, file, key + ".")
+    if hint is str:
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"profile {file!r}: {key!r} must be a non-empty string, not {value!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int if hint is int else (int, float)):
+        kind = "an integer" if hint is int else "a number"
+        raise ValueError(f"profile {file!r}: {key!r} must be {kind}, not {value!r}")
+    least = 0 if hint is int else 1e-9  # a rate divides
+    if not least <= value < float("inf"):
+        raise ValueError(f"profile {file!r}: {key!r} must be finite and at least {least}, not {value!r}")
+    return value if hint is int else float(value)
+
+
+def _check(profile: Profile, file: str) -> None:
+    """What the single values cannot say of themselves."""
+    for key in ("major", "memory", "sms", "threads_per_sm", "clock_khz", "queue", "costs.poll_ns"):
+        value: Any = profile
+        for part in key.split("."):
+            value = getattr(value, part)
+        if value < 1:
+            raise ValueError(f"profile {file!r}: {key!r} must be at least 1, not {value}")
+    if profile.memory > 1 << 40:
+        raise ValueError(f"profile {file!r}: 'memory' must be at most 1 TiB, not {profile.memory} bytes")
+    if profile.reserved >= profile.memory:
+        raise ValueError(f"profile {file!r}: 'reserved' must be less than 'memory', not {profile.reserved}")
+    if profile.links.rule not in LINK_RULES:
+        raise ValueError(
+            f"profile {file!r}: 'links.rule' must be one of {', '.join(LINK_RULES)}, "
+            f"not {profile.links.rule!r}"
+        )
+    for field in fields(profile.efficiency):
+        if getattr(profile.efficiency, field.name) > 1:
+            raise ValueError(f"profile {file!r}: 'efficiency.{field.name}' must be at most 1")

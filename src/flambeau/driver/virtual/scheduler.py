@@ -1,0 +1,453 @@
+"""`Scheduler`: the discrete-event heart: commands, streams, engines, and the order in which they run.
+
+A command becomes runnable when it is at the head of its stream and what it waits for is over. It starts no
+earlier than that, no earlier than the host enqueued it, and when its engine has room. Commands run lazily:
+when the host waits, polls, or fills a queue. Laziness changes no time: under `Earliest` the heap holds what a
+device would have begun, and the host can only add commands that start later.
+
+A command acts on memory when it starts, as one indivisible step; it counts as done from its end on.
+Markers (records of events, waits, poison) take no engine and no choice: they happen as soon as they can.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from flambeau.core.errors import DriverError
+from flambeau.driver.virtual.policy import STOP, Policy
+
+KINDS = ("kernel", "copy_in", "copy_out", "copy", "fill", "record", "wait", "host_call", "poison")
+KERNEL, COPY_IN, COPY_OUT, COPY, FILL, RECORD, WAIT, HOST_CALL, POISON = range(len(KINDS))
+_FLUSH = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRecord:
+    """A command that has run, for whoever observes: times in simulated ns, `waits` are seqs of commands."""
+
+    index: int
+    stream: int
+    kind: str
+    name: str
+    start_ns: int
+    end_ns: int
+    nbytes: int
+    seq: int
+    waits: tuple[int, ...]
+
+
+class Stream:
+    """A queue of one device. `end` is when its last finished command ended, `pending` counts the others."""
+
+    __slots__ = ("device", "end", "handle", "index", "pending", "priority", "tail")
+
+    def __init__(self, handle: int, device: DeviceState, priority: int) -> None:
+        self.handle = handle
+        self.device = device
+        self.index = device.index
+        self.priority = priority
+        self.pending = 0
+        self.end = 0
+        self.tail: Command | None = None
+
+
+class DeviceState:
+    """What the scheduler knows of a device: unfinished work, the time of the last end, the sticky error."""
+
+    __slots__ = ("end", "error", "index", "pending", "streams")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.streams: dict[int, Stream] = {}  # those that exist or still have work
+        self.pending = 0
+        self.end = 0
+        self.error: DriverError | None = None
+
+
+class Engine(Protocol):
+    """A part of the hardware that commands compete for. Starts never go back in time."""
+
+    def free_at(self, time: int, sms: int) -> int:
+        """The first time from `time` on when a command that wants so many multiprocessors can start."""
+        ...
+
+    def occupy(self, start: int, command: Command) -> int:
+        """Start a command at a time that `free_at` gave; its end."""
+        ...
+
+
+class Unlimited:
+    """No engine at all: host functions."""
+
+    def free_at(self, time: int, sms: int) -> int:
+        return time
+
+    def occupy(self, start: int, command: Command) -> int:
+        return start + command.latency + command.work
+
+
+class Lane:
+    """One command at a time: a copy engine, a link."""
+
+    __slots__ = ("until",)
+
+    def __init__(self) -> None:
+        self.until = 0
+
+    def free_at(self, time: int, sms: int) -> int:
+        return time if time > self.until else self.until
+
+    def occupy(self, start: int, command: Command) -> int:
+        self.until = start + command.latency + command.work
+        return self.until
+
+
+class Path:
+    """Lanes that a command takes together: a copy between devices through the host."""
+
+    __slots__ = ("lanes",)
+
+    def __init__(self, *lanes: Lane) -> None:
+        self.lanes = lanes
+
+    def free_at(self, time: int, sms: int) -> int:
+        return max([lane.free_at(time, sms) for lane in self.lanes])
+
+    def occupy(self, start: int, command: Command) -> int:
+        return max([lane.occupy(start, command) for lane in self.lanes])
+
+
+class Processors:
+    """The multiprocessors. A command starts when half of those it wants are free, and takes what is free.
+
+    Its work stretches in proportion: so a long kernel on one multiprocessor does not hold up large ones.
+    """
+
+    __slots__ = ("_clock", "_free", "_running", "_total")
+
+    def __init__(self, sms: int) -> None:
+        self._total = sms
+        self._free = sms
+        self._clock = 0
+        self._running: list[tuple[int, int]] = []  # (end, sms), a heap
+
+    def free_at(self, time: int, sms: int) -> int:
+        if time < self._clock:
+            time = self._clock
+        free, needed = self._free, (sms + 1) >> 1
+        if free >= needed:
+            return time
+        end = time
+        for end, held in sorted(self._running):
+            free += held
+            if free >= needed:
+                break
+        return end if end > time else time
+
+    def occupy(self, start: int, command: Command) -> int:
+        running = self._running
+        while running and running[0][0] <= start:
+            self._free += heappop(running)[1]
+        self._clock = start
+        wanted = command.sms
+        granted = wanted if wanted <= self._free else self._free
+        self._free -= granted
+        end = (
+            start
+            + command.latency
+            + (command.work if granted == wanted else command.work * wanted // granted)
+        )
+        heappush(running, (end, granted))
+        return end
+
+
+UNLIMITED = Unlimited()
+
+
+class Command:
+    """One piece of work on a stream. `ready` is its earliest start so far; `blockers` counts what it waits for."""
+
+    __slots__ = (
+        "args", "blockers", "done", "effect", "end", "engine", "followers", "kind", "latency", "mark", "name",
+        "nbytes", "origin", "prior", "priority", "ready", "seq", "sms", "start", "stream", "successor", "waits",
+        "work",
+    )  # fmt: skip
+
+    def __init__(
+        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, sms: int, latency: int,
+        work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0,
+    ) -> None:  # fmt: skip
+        self.kind = kind
+        self.name = name
+        self.stream = stream
+        self.priority = stream.priority
+        self.nbytes = nbytes
+        self.engine: Any = engine  # None: a marker
+        self.sms = sms
+        self.latency = latency  # ns that no engine shortens
+        self.work = work  # ns on all the multiprocessors it wants
+        self.effect = effect
+        self.args: Any = args
+        self.origin = origin  # what tells it from others in the trace: code of its name, relative address
+        self.blockers = 0
+        self.done = False
+        self.successor: Command | None = None
+        self.followers: list[Command] | None = None
+        self.prior: Command | None = None
+        self.waits: tuple[Command, ...] = ()
+        self.seq = self.mark = self.ready = self.start = self.end = 0
+
+
+class Scheduler:
+    """Runs commands; owner of simulated time, of the trace and of the choices made."""
+
+    def __init__(self, policy: Policy, queue: int) -> None:
+        self.now = 0  # the host's simulated time
+        self.on_command: Callable[[CommandRecord], None] | None = None
+        self.running: Command | None = None
+        self._policy = policy
+        self._queue = queue
+        self._seq = 0
+        self._inbox: list[Command] = []
+        self._choices = array("q")
+        self._trace = array("Q")
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    # -- the host's side --------------------------------------------------------------------------------
+    def enqueue(self, command: Command) -> None:
+        """Put a command at the end of its stream."""
+        if self.running is not None:  # a destructor amid a kernel's body: right after it
+            self._inbox.append(command)
+            return
+        stream = command.stream
+        self._link(command, stream)
+        if stream.pending > self._queue:
+            self._drain(stream)
+
+    def _link(self, command: Command, stream: Stream) -> None:
+        command.seq = self._seq
+        self._seq += 1
+        command.mark = (command.kind * 31 + command.nbytes * 7 + command.origin) % 251
+        tail = stream.tail
+        stream.tail = command
+        stream.pending += 1
+        stream.device.pending += 1
+        command.ready = self.now if self.now > stream.end else stream.end
+        if tail is not None:
+            command.blockers = 1
+            command.prior = tail
+            tail.successor = command
+        for awaited in command.waits:
+            if awaited.done:
+                command.ready = max(command.ready, awaited.end)
+            else:
+                command.blockers += 1
+                if awaited.followers is None:
+                    awaited.followers = []
+                awaited.followers.append(command)
+        if not command.blockers:
+            self._runnable(command)
+
+    def _drain(self, stream: Stream) -> None:
+        """A full queue: the host waits until its oldest command is done."""
+        while stream.pending > self._queue:
+            self.step(stream)
+        self.now = max(self.now, stream.end)
+
+    def wait_stream(self, stream: Stream) -> None:
+        while stream.pending:
+            self.step(stream)
+        self.now = max(self.now, stream.end)
+
+    def wait_device(self, device: DeviceState) -> None:
+        while device.pending:
+            self.step(device)
+        self.now = max(self.now, device.end)
+
+    def wait_command(self, command: Command) -> None:
+        while not command.done:
+            self.step(command)
+        self.now = max(self.now, command.end)
+
+    def poll(self) -> None:
+        """Run what the policy thinks is due at this time."""
+        if self.running is not None:
+            return
+        while True:
+            command = self._policy.take(self.now)
+            if command is None:
+                self._choices.append(STOP)
+                return
+            self._run(command)
+
+    # -- the device's side ------------------------------------------------------------------------------
+    def step(self, target: Stream | DeviceState | Command) -> None:
+        """Run one command. DriverError if none can run though the host waits for `target`."""
+        if self.running is not None:
+            raise DriverError(
+                f"CUDA error: operation not permitted: the host waits inside '{self.running.name}', which a stream "
+                "runs; host functions and kernel bodies must make no driver call"
+            )
+        command = self._policy.take(None)
+        if command is None:
+            raise DriverError(_deadlock(target))
+        self._run(command)
+
+    def _runnable(self, command: Command) -> None:
+        if command.engine is None:
+            self._finish(command)
+        else:
+            self._policy.offer(command)
+
+    def _run(self, command: Command) -> None:
+        start = command.engine.free_at(command.ready, command.sms)
+        command.start = start
+        command.end = command.engine.occupy(start, command)
+        self._choices.append(command.seq << 8 | command.mark)
+        self.running = command
+        try:
+            if command.stream.device.error is None:
+                command.effect(*command.args)  # type: ignore[misc]
+        except Exception as error:  # kept, as a device keeps it, until the host synchronizes
+            command.stream.device.error = _device_error(command, error)
+        finally:
+            self.running = None
+            self._finish(command)
+            while self._inbox:
+                late = self._inbox.pop(0)
+                self._link(late, late.stream)
+
+    def _finish(self, first: Command) -> None:
+        """Count a command as done, and with it every marker that this lets happen."""
+        done = [first]
+        for command in done:  # grows as markers follow
+            stream, device = command.stream, command.stream.device
+            if command.engine is None:
+                command.start = command.end = command.ready
+                if command.effect is not None and device.error is None:
+                    command.effect(*command.args)
+            end = command.end
+            command.done = True
+            stream.pending -= 1
+            device.pending -= 1
+            stream.end = end
+            if end > device.end:
+                device.end = end
+            self._note(command)
+            successor, followers = command.successor, command.followers
+            if successor is None:
+                stream.tail = None
+            else:
+                successor.prior = None
+                self._unblock(successor, end, done)
+            if followers is not None:
+                for follower in followers:
+                    self._unblock(follower, end, done)
+            command.effect = command.args = command.successor = command.followers = None
+            command.waits = ()
+
+    def _unblock(self, command: Command, time: int, done: list[Command]) -> None:
+        if time > command.ready:
+            command.ready = time
+        command.blockers -= 1
+        if not command.blockers:
+            if command.engine is None:
+                done.append(command)
+            else:
+                self._policy.offer(command)
+
+    # -- what is known afterwards -----------------------------------------------------------------------
+    def _note(self, command: Command) -> None:
+        stream = command.stream
+        self._trace.extend(
+            (
+                command.kind << 48 | stream.index << 40 | stream.handle,
+                command.origin,
+                command.nbytes,
+                command.start,
+                command.end,
+            )
+        )
+        if len(self._trace) > _FLUSH:
+            self._flush()
+        if self.on_command is not None:
+            waits = tuple([c.seq for c in command.waits])
+            self.on_command(
+                CommandRecord(
+                    stream.index,
+                    stream.handle,
+                    KINDS[command.kind],
+                    command.name,
+                    command.start,
+                    command.end,
+                    command.nbytes,
+                    command.seq,
+                    waits,
+                )  # fmt: skip
+            )
+
+    def _flush(self) -> None:
+        if self._trace.itemsize != 8:
+            raise AssertionError("array('Q') holds 64 bits")
+        self._hash.update(self._trace.tobytes())
+        del self._trace[:]
+
+    def trace_hash(self) -> str:
+        self._flush()
+        return self._hash.hexdigest()
+
+    @property
+    def choices(self) -> array[int]:
+        return self._choices
+
+
+def _device_error(command: Command, error: Exception) -> DriverError:
+    wrapped = DriverError(
+        f"CUDA error: device-side assert triggered: '{command.name}' on cuda:{command.stream.index} (stream "
+        f"{command.stream.handle}) failed with {type(error).__name__}: {error}. The error came late, at a "
+        "synchronization, and stays: no later work of this device runs."
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+# -- Deadlocks -------------------------------------------------------------------------------------------
+
+
+def _deadlock(target: Stream | DeviceState | Command) -> str:
+    """Who waits for whom, from what the host waits for back to a command that nothing will let run."""
+    lines = [f"deadlock: the host waits for {_called(target)}, and no command can run"]
+    command = _last(target)
+    seen: set[int] = set()
+    while command is not None and command.seq not in seen:
+        seen.add(command.seq)
+        while command.prior is not None:
+            command = command.prior
+        pending = [c for c in command.waits if not c.done]
+        if not pending:
+            lines.append(f"{_called(command)} waits for something outside this driver")
+            break
+        lines.append(f"{_called(command)} waits for {_called(pending[0])}")
+        command = pending[0]
+    return "\n  ".join(lines)
+
+
+def _last(target: Stream | DeviceState | Command) -> Command | None:
+    if isinstance(target, Command):
+        return target
+    if isinstance(target, Stream):
+        return target.tail
+    return next((s.tail for s in target.streams.values() if s.tail is not None), None)
+
+
+def _called(target: Stream | DeviceState | Command) -> str:
+    if isinstance(target, Command):
+        return f"command #{target.seq} '{target.name}' of stream {target.stream.handle} (cuda:{target.stream.index})"
+    if isinstance(target, Stream):
+        return f"stream {target.handle} (cuda:{target.index})"
+    return f"device cuda:{target.index}"
