@@ -1,1 +1,262 @@
-"""How tensors print: identical to PyTorch."""
+"""Printing: what `print(t)` shows, to the last blank what PyTorch's does. Owner of the print options."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU
+from flambeau.core.flags import flags
+from flambeau.tensor.options import default_complex
+from flambeau.tensor.public import function, method
+from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.transfer import host_array, item, on_host
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How numbers are printed. Lengths in characters, `threshold` in elements."""
+
+    precision: int = 4
+    threshold: float = 1000
+    edgeitems: int = 3
+    linewidth: int = 80
+    sci_mode: bool | None = None
+
+
+_PROFILES = {"default": Options(), "short": Options(precision=2, edgeitems=2), "full": Options(threshold=math.inf)}
+_options = _PROFILES["default"]
+
+
+@function
+def set_printoptions(
+    precision: int | None = None,
+    threshold: float | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """Set how tensors are printed.
+
+    Args:
+        precision: digits after the point (4).
+        threshold: more elements than this are summarized (1000).
+        edgeitems: elements shown at each end of a summarized dimension (3).
+        linewidth: characters per line (80).
+        profile: "default", "short" or "full", applied before the other arguments.
+        sci_mode: scientific notation always (True), never (False), where it helps (None, set each time).
+    """
+    global _options
+    base = _options if profile is None else _PROFILES.get(profile.lower(), _options)
+    given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    _options = replace(base, sci_mode=sci_mode, **changed)
+
+
+@function
+def get_printoptions() -> dict[str, Any]:
+    """The print options in use."""
+    return asdict(_options)
+
+
+@function
+@contextmanager
+def printoptions(**options: Any) -> Iterator[None]:
+    """Print options for the length of a `with` block."""
+    global _options
+    before = _options
+    set_printoptions(**options)
+    try:
+        yield
+    finally:
+        _options = before
+
+
+# -- a tensor as text -------------------------------------------------------------------------------------
+
+_PREFIX = "tensor("
+
+
+def text_of(t: Tensor) -> str:
+    """What `repr(t)` is. A CUDA tensor's current stream is synchronized."""
+    body = _body(t) if t.meta.numel else "[]"
+    return _with_suffixes(_PREFIX + body, _suffixes(t))
+
+
+@method
+def __repr__(self: Tensor, *, tensor_contents: Any = None) -> str:
+    return text_of(self)
+
+
+@method
+def __format__(self: Tensor, format_spec: str) -> str:
+    if self.meta.ndim == 0:
+        return format(item(self), format_spec)
+    return object.__format__(self, format_spec)
+
+
+def _suffixes(t: Tensor) -> list[str]:
+    meta, found = t.meta, []
+    if meta.device is not CPU:
+        found.append(f"device='{meta.device}'")
+    plain = {flags.default_dtype}
+    if meta.numel:
+        plain |= {default_complex(), dtypes.int64, dtypes.bool_}
+    elif meta.ndim != 1:
+        found.append(f"size={meta.shape}")
+    if meta.dtype not in plain:
+        found.append(f"dtype={meta.dtype}")
+    return found
+
+
+def _with_suffixes(text: str, suffixes: list[str]) -> str:
+    """Append suffixes to the last line, or on lines of their own where it gets too long."""
+    used = len(text) - text.rfind("\n") + 1
+    for suffix in suffixes:
+        if used + len(suffix) + 2 > _options.linewidth:
+            text += ",\n" + " " * len(_PREFIX) + suffix
+            used = len(_PREFIX) + len(suffix)
+        else:
+            text += ", " + suffix
+            used += len(suffix) + 2
+    return text + ")"
+
+
+def _body(t: Tensor) -> str:
+    summarize = t.meta.numel > _options.threshold
+    values, cut = _edges(t) if summarize else (_values(t), (False,) * t.meta.ndim)
+    if t.meta.dtype.is_complex:
+        style: _Style = _ComplexStyle(values)
+    elif t.meta.dtype.is_floating_point:
+        style = _FloatStyle(values)
+    else:
+        style = _PlainStyle(values)
+    return _nested(values.tolist(), cut, style, len(_PREFIX))
+
+
+def _values(t: Tensor) -> Array:
+    """The elements as a host array of a type that NumPy prints exactly: small floats as float64."""
+    here = on_host(t)
+    kind = here.meta.dtype
+    values = host_array(here)
+    if kind.is_complex:
+        return values.astype(np.complex64 if kind is dtypes.complex32 else values.dtype)
+    return values.astype(np.float64) if kind.is_floating_point else values.copy()
+
+
+def _edges(t: Tensor) -> tuple[Array, tuple[bool, ...]]:
+    """The elements at the ends of the dimensions, and which dimensions they are cut from.
+
+    Only the corners travel, so a huge CUDA tensor prints at once.
+    """
+    meta, edge = t.meta, _options.edgeitems
+    cut = tuple([n > 2 * edge for n in meta.shape])
+    shape = tuple([2 * edge if c else n for n, c in zip(meta.shape, cut, strict=True)])
+    edges: Array | None = None
+    ends = [((0, edge), (n - edge, edge)) if c else ((0, n),) for n, c in zip(meta.shape, cut, strict=True)]
+    places = [((0, edge), (edge, 2 * edge)) if c else ((0, n),) for n, c in zip(meta.shape, cut, strict=True)]
+    for corner, place in zip(itertools.product(*ends), itertools.product(*places), strict=True):
+        values = _values(_part(t, corner))
+        if edges is None:
+            edges = np.empty(shape, values.dtype)
+        edges[tuple([slice(*p) for p in place])] = values
+    assert edges is not None
+    return edges, cut
+
+
+def _part(t: Tensor, ranges: tuple[tuple[int, int], ...]) -> Tensor:
+    """A view of (start, length) in each dimension."""
+    offset = sum(start * stride for (start, _), stride in zip(ranges, t.meta.strides, strict=True))
+    meta = t.meta.with_(shape=tuple([length for _, length in ranges]))
+    return make(meta, t.storage, t.ptr + offset * meta.itemsize)
+
+
+def _nested(values: Any, cut: tuple[bool, ...], style: _Style, indent: int) -> str:
+    if not cut:
+        return style.text(values)
+    if len(cut) == 1:
+        return _line(values, cut[0], style, indent)
+    parts = [_nested(v, cut[1:], style, indent + 1) for v in values]
+    if cut[0]:
+        parts.insert(_options.edgeitems, "...")
+    return "[" + ("," + "\n" * (len(cut) - 1) + " " * (indent + 1)).join(parts) + "]"
+
+
+def _line(values: Any, cut: bool, style: _Style, indent: int) -> str:
+    """The innermost dimension, broken into lines."""
+    texts = [style.text(v) for v in values]
+    if cut:
+        texts.insert(_options.edgeitems, " ..." if _options.edgeitems else "...")
+    per_line = max(1, (_options.linewidth - indent) // (style.width + 2))
+    lines = [", ".join(texts[i : i + per_line]) for i in range(0, len(texts), per_line)]
+    return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
+
+
+# -- one number -------------------------------------------------------------------------------------------
+
+
+class _PlainStyle:
+    """Integers and booleans: right-aligned to the longest."""
+
+    def __init__(self, values: Array) -> None:
+        self.width = max([1, *[len(str(v)) for v in values.ravel().tolist()]])
+
+    def text(self, value: Any) -> str:
+        return str(value).rjust(self.width)
+
+
+class _FloatStyle:
+    """Floats: whole numbers as "3.", else fixed or scientific, decided over all finite numbers but zeros."""
+
+    def __init__(self, values: Array) -> None:
+        numbers = values[np.isfinite(values) & (values != 0)].astype(np.float64)
+        self.whole = bool((numbers == np.ceil(numbers)).all())
+        self.scientific = _options.sci_mode if _options.sci_mode is not None else _spread(numbers)
+        self.scientific = self.scientific and numbers.size > 0
+        self.width = 1
+        self.width = max([1, *[len(self.text(v)) for v in numbers.tolist()]])
+
+    def text(self, value: float) -> str:
+        if self.scientific:
+            shown = f"{value:.{_options.precision}e}"
+        elif self.whole:
+            shown = f"{value:.0f}" + ("." if math.isfinite(value) else "")
+        else:
+            shown = f"{value:.{_options.precision}f}"
+        return shown.rjust(self.width)
+
+
+def _spread(numbers: Array) -> bool:
+    """Whether fixed notation would lose too much: PyTorch's rule."""
+    if not numbers.size:
+        return False
+    sizes = np.abs(numbers)
+    low, high = float(sizes.min()), float(sizes.max())
+    with np.errstate(all="ignore"):
+        return high / low > 1000.0 or high > 1e8 or low < 1e-4
+
+
+class _ComplexStyle:
+    """Complex numbers: a style for each part."""
+
+    def __init__(self, values: Array) -> None:
+        self.real = _FloatStyle(values.real)
+        self.imag = _FloatStyle(values.imag)
+        self.width = self.real.width + self.imag.width + 1
+
+    def text(self, value: complex) -> str:
+        imag = self.imag.text(value.imag).lstrip()
+        return self.real.text(value.real) + ("" if imag[0] in "+-" else "+") + imag + "j"
+
+
+_Style = _PlainStyle | _FloatStyle | _ComplexStyle
