@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+from typing import Any as _Any
+
+from flambeau import backends, cuda
+from flambeau.backends.cuda import get_float32_matmul_precision, set_float32_matmul_precision
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import OutOfMemoryError, RaceError
+from flambeau.runtime.system import virtual
 from flambeau.tensor import (  # each binds its functions and methods
     arithmetic as _arithmetic,
     creation as _creation,
@@ -26,5 +31,9 @@ from flambeau.tensor import (  # each binds its functions and methods
 )
 from flambeau.tensor.tensor import Tensor
 
-globals().update({d.name: d for d in _dtypes.DTYPES})
+globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
 globals().update(_public.functions)
+
+
+def __getattr__(name: str) -> _Any:
+    raise AttributeError(f"module 'torch' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)")

@@ -54,3 +54,31 @@ def argument_type(function: str, name: str, position: int, expected: str, got: o
         f"{function}(): argument '{name}' (position {position}) must be {expected}, "
         f"not {type(got).__name__}"
     )
+
+
+FORKED = (
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, "
+    "you must use the 'spawn' start method"
+)
+HOW_TO_GET_VIRTUAL = (
+    "For virtual GPUs set FLAMBEAU_VIRTUAL_DEVICES=2, call flambeau.virtual(devices=2) before first use, "
+    "or run the program with `flambeau run`."
+)
+
+
+def no_nvidia_driver(because: str) -> str:
+    return (
+        "Found no NVIDIA driver on your system that Flambeau can use. Please check that you have an NVIDIA GPU "
+        f"and installed a driver from http://www.nvidia.com/Download/index.aspx ({because}). {HOW_TO_GET_VIRTUAL}"
+    )
+
+
+def no_gpus(because: str) -> str:
+    return f"No CUDA GPUs are available: {because}. {HOW_TO_GET_VIRTUAL}"
+
+
+def invalid_ordinal(index: int, count: int) -> str:
+    return (
+        f"CUDA error: invalid device ordinal: cuda:{index} was asked for, and there "
+        f"{'is 1 device, cuda:0' if count == 1 else f'are {count} devices, cuda:0 to cuda:{count - 1}'}"
+    )

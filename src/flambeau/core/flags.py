@@ -16,12 +16,16 @@ class Flags:
     """Every switch with its default. Setting one tells the subscribers, if its value changed."""
 
     __slots__ = (
-        "_subscribers", "cudnn_allow_tf32", "default_dtype", "deterministic", "launch_blocking",
-        "matmul_allow_tf32",
+        "_subscribers", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled",
+        "default_dtype", "deterministic", "float32_matmul_precision", "launch_blocking", "matmul_allow_tf32",
     )  # fmt: skip
 
     matmul_allow_tf32: bool
+    float32_matmul_precision: str  # what programs read; products go by matmul_allow_tf32
     cudnn_allow_tf32: bool
+    cudnn_enabled: bool
+    cudnn_benchmark: bool
+    cudnn_deterministic: bool
     deterministic: bool
     default_dtype: dtype
     launch_blocking: bool
@@ -30,7 +34,11 @@ class Flags:
         put = object.__setattr__
         put(self, "_subscribers", [])
         put(self, "matmul_allow_tf32", True)  # the documentation's default (SPEC C01)
+        put(self, "float32_matmul_precision", "high")
         put(self, "cudnn_allow_tf32", True)
+        put(self, "cudnn_enabled", True)
+        put(self, "cudnn_benchmark", False)
+        put(self, "cudnn_deterministic", False)
         put(self, "deterministic", False)
         put(self, "default_dtype", float32)
         put(self, "launch_blocking", False)
@@ -48,7 +56,10 @@ class Flags:
 
     def key(self) -> tuple[Any, ...]:
         """The values that plans depend on."""
-        return (self.matmul_allow_tf32, self.cudnn_allow_tf32, self.deterministic, self.default_dtype)
+        return (
+            self.matmul_allow_tf32, self.cudnn_allow_tf32, self.deterministic, self.default_dtype,
+            self.launch_blocking,
+        )  # fmt: skip
 
 
 flags = Flags()

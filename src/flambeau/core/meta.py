@@ -5,6 +5,7 @@ An operator's rule sees metas only, and plans are cached by them (see Note [The 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from flambeau.core.device import device
@@ -65,6 +66,23 @@ class Meta:
 
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.strides}, {self.dtype}, {self.device})"
+
+
+def set_aside() -> list[Meta]:
+    """Stop sharing the metas of CUDA devices, and return them: what a machine that closes or is left needs.
+
+    Its tensors then share no meta with those of the next machine, so that no plan of the next one fits them.
+    """
+    set_aside = [meta for meta in list(_interned.values()) if meta.device.type == "cuda"]
+    for meta in set_aside:
+        _interned.pop((meta.shape, meta.strides, meta.dtype, meta.device), None)
+    return set_aside
+
+
+def take_up(metas: Iterable[Meta]) -> None:
+    """Share again what `set_aside` returned: the machine that was left is entered again."""
+    for meta in metas:
+        _interned[meta.shape, meta.strides, meta.dtype, meta.device] = meta
 
 
 def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtype, device: device) -> Meta:

@@ -28,10 +28,13 @@ class Allocator(Protocol):
 class Context:
     """A device that is in use. `index` is the CUDA index, -1 for the CPU (see `runtime/current.py`).
 
-    `driver_index` is the index that `driver` knows the device by. `closed` is set when its machine closes.
+    `driver_index` is the index that `driver` knows the device by: CUDA_VISIBLE_DEVICES may leave out and
+    reorder devices. `closed` is set when its machine closes.
     """
 
-    __slots__ = ("allocator", "closed", "default_stream", "device", "driver", "driver_index", "index")
+    __slots__ = (
+        "__weakref__", "allocator", "closed", "default_stream", "device", "driver", "driver_index", "index",
+    )  # fmt: skip
 
     allocator: Allocator
     default_stream: Stream
@@ -42,3 +45,21 @@ class Context:
         self.driver = driver
         self.driver_index = driver_index
         self.closed = False
+
+    def close(self) -> None:
+        """Mark it closed: storages that outlive their machine are freed quietly."""
+        self.closed = True
+        self.allocator = _ClosedAllocator(self.device)
+
+
+class _ClosedAllocator:
+    """The allocator of a closed device: there is nothing to give back, and nothing to be had."""
+
+    def __init__(self, device: device) -> None:
+        self._device = device
+
+    def allocate(self, nbytes: int, stream: Stream) -> Block:
+        raise RuntimeError(f"{self._device} belongs to a machine that has been closed")
+
+    def free(self, block: Block) -> None:
+        pass

@@ -1,20 +1,24 @@
 """The current device and the current stream of each device, per thread. Owner of that state.
 
 `local.streams[index]` is the current stream of CUDA device `index`; `local.streams[-1]`, the last, is the
-CPU's, so that the launch path reads a stream the same way for every device.
+CPU's, so that the launch path reads a stream the same way for every device. Before devices are opened the
+CPU's is the only one.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flambeau.core.device import device
 
 if TYPE_CHECKING:
+    from flambeau.runtime.context import Context
     from flambeau.runtime.stream import Stream
 
 
-class _Local(threading.local):
+class Selection(threading.local):
     """One thread's selection: device 0 and the default streams at first."""
 
     def __init__(self, defaults: Sequence[Stream]) -> None:
@@ -22,10 +26,59 @@ class _Local(threading.local):
         self.streams = list(defaults)
 
 
-local: _Local = _Local(())
+local: Selection = Selection(())
+_open: Callable[[int], Context]
 
 
-def reset(defaults: Sequence[Stream]) -> None:
-    """Start anew in every thread: called when devices are opened or closed."""
+def use(selection: Selection) -> None:
+    """Select anew in every thread: called when a machine is opened, left or closed."""
     global local
-    local = _Local(tuple(defaults))
+    local = selection
+
+
+def opened_by(open_context: Callable[[int], Context]) -> None:
+    """Say who opens a device that is asked for and not open yet: `runtime/system.py`, once."""
+    global _open
+    _open = open_context
+
+
+def context_at(index: int) -> Context:
+    """The context of CUDA device `index`, opened on first use. RuntimeError: there is no such device."""
+    streams = local.streams
+    if 0 <= index < len(streams) - 1:
+        return streams[index].context
+    return _open(index)
+
+
+def stream_at(index: int) -> Stream:
+    """The current stream of CUDA device `index`, whose machine is opened on first use."""
+    if not 0 <= index < len(local.streams) - 1:
+        _open(index)
+    return local.streams[index]
+
+
+def index_of(where: Any, optional: bool = False) -> int:
+    """The CUDA index that a public `device` argument names; negative ints pass through.
+
+    `optional` allows None and "cuda" without an index: they mean the current device.
+    Raises ValueError, with PyTorch's texts, for anything else.
+    """
+    if isinstance(where, int):
+        return where
+    if isinstance(where, str):
+        where = device(where)
+    if isinstance(where, device):
+        if where.type != "cuda":
+            raise ValueError(f"Expected a cuda device, but got: {where}")
+        if where.index is not None:
+            return where.index
+    elif where is not None:
+        guarded = getattr(where, "idx", None)  # a torch.cuda.device guard names its device
+        if isinstance(guarded, int):
+            return guarded
+        optional = False
+    if not optional:
+        raise ValueError(
+            f"Expected a torch.device with a specified index or an integer, but got:{where}"
+        )
+    return local.device

@@ -1,16 +1,140 @@
-"""`Stream`: a queue of one device."""
+"""`Stream`: a queue of one device.
+
+# Note [Streams are not pooled]
+PyTorch hands out streams from pools of 32 per device and priority, so its 33rd stream is the first again.
+Here each Stream is a stream of its own, given back when it is collected (its queued work still runs). Two
+streams of a program that never share a queue are thus never in order by accident: an order that depends on how
+many streams other code has made would hide races from the race detector.
+"""
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.core.errors import NotSupportedError
+from flambeau.runtime import current
 from flambeau.runtime.context import Context
+from flambeau.runtime.event import Event
+from flambeau.runtime.guards import put_back, select
 
 
 class Stream:
-    """A linear sequence of execution on one device. (Skeleton: the runtime room completes it.)"""
+    """A linear sequence of execution on one device, independent of other streams.
 
-    __slots__ = ("__weakref__", "context", "handle", "priority")
+    Args:
+        device: a torch.device, int or str; None (default) or a negative int mean the current device.
+        priority: -1 (high) or 0 (low, default); other ints count as the nearest of these.
 
-    def __init__(self, context: Context, handle: int, priority: int = 0) -> None:
-        self.context = context
-        self.handle = handle
-        self.priority = priority
+    Two streams are equal if they are the same queue. `with stream:` selects it.
+    """
+
+    __slots__ = ("__weakref__", "_owned", "_saved", "context", "device_index", "handle", "priority")
+
+    context: Context
+    device_index: int
+    handle: int
+    priority: int
+    _owned: bool
+    _saved: list[tuple[Any, ...]]  # of `with stream:`, see Note [What a guard saves]
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if kwargs:
+            raise NotSupportedError(
+                f"Flambeau makes no Stream from {', '.join(kwargs)}: streams of other libraries cannot be taken over"
+            )
+        if not isinstance(priority, int):
+            raise TypeError(f"priority must be an int, not {type(priority).__name__}")
+        index = current.index_of(device, optional=True)
+        context = current.context_at(current.local.device if index < 0 else index)
+        level = -1 if priority < 0 else 0
+        handle = context.driver.stream_create(context.driver_index, level)
+        return _fill(super().__new__(cls), context, handle, level, owned=True)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """(lowest, highest) priority: a lower number is a higher priority."""
+        return 0, -1
+
+    def query(self) -> bool:
+        """Whether all the work submitted has been completed."""
+        return self.context.driver.stream_query(self.handle)
+
+    def synchronize(self) -> None:
+        """Wait on the host for all the work of this stream."""
+        self.context.driver.stream_sync(self.handle)
+
+    def wait_event(self, event: Event) -> None:
+        """Make all later work of this stream wait for an event; returns at once."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Make all later work of this stream wait for what `stream` has been given until now; returns at once."""
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, a new one if none is given, and return it."""
+        if event is None:
+            event = Event()
+        event.record(self)
+        return event
+
+    @property
+    def device(self) -> device:
+        """The device that it belongs to."""
+        return self.context.device
+
+    @property
+    def cuda_stream(self) -> int:
+        """The native stream, a cudaStream_t as an int; 0 for the default stream."""
+        return self.context.driver.stream_native(self.handle)
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+    def __enter__(self) -> Stream:
+        select(self, self._saved)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        put_back(self, self._saved)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Stream) and self.context is other.context and self.handle == other.handle
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.device_index, self.handle))
+
+    def __repr__(self) -> str:
+        native = 0 if not self._owned else self.handle if self.context.closed else self.cuda_stream
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={native:#x}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_owned", False) and not self.context.closed:  # False: the constructor raised
+            self.context.driver.stream_destroy(self.handle)
+
+
+def default_stream_of(context: Context) -> Stream:
+    """A new object for a context's default stream; the context keeps the one that programs see."""
+    handle = context.driver.stream_default(context.driver_index)
+    return _fill(object.__new__(Stream), context, handle, 0, owned=False)
+
+
+def _fill(self: Stream, context: Context, handle: int, priority: int, owned: bool) -> Stream:
+    self.context = context
+    self.device_index = context.index
+    self.handle = handle
+    self.priority = priority
+    self._owned = owned
+    self._saved = []
+    return self
+
+
+Stream.__module__ = "torch.cuda"

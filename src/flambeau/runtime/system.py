@@ -1,28 +1,50 @@
-"""The process root: opened drivers, the context of each device, lazy initialization. (Skeleton.)"""
+"""The process root: the machine that is in use, the context of each device, lazy initialization.
+
+# Note [Machines]
+At most one machine is in use. The environment's is opened on first use. `virtual(...)` opens another in its
+place. Inside `with virtual(...)` the machine from before rests: its tensors cannot be used, and when the block is
+left it is in use again as it was. A machine that a plain call made stays until the program ends, so what it
+replaced is closed when it is first used. Real GPUs do not rest: while they are open `virtual` is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import atexit
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
+from flambeau.core import errors
 from flambeau.core.device import CPU, device
+from flambeau.core.flags import flags
+from flambeau.driver.api import Driver
 from flambeau.driver.registry import open_driver
-from flambeau.runtime import current
-from flambeau.runtime.allocator import PlainAllocator
+from flambeau.runtime import current, settings
 from flambeau.runtime.context import Context
-from flambeau.runtime.stream import Stream
+from flambeau.runtime.direct import DirectAllocator
+from flambeau.runtime.machine import Machine
+from flambeau.runtime.stream import default_stream_of
 
 
 def _open_host() -> Context:
-    driver = open_driver("host")
-    context = Context(CPU, -1, driver, 0)
-    context.allocator = PlainAllocator(context)
-    context.default_stream = Stream(context, driver.stream_default(0))
+    context = Context(CPU, -1, open_driver("host"), 0)
+    context.allocator = DirectAllocator(context.driver)
+    context.default_stream = default_stream_of(context)
     return context
 
 
 host: Context = _open_host()
+_host_driver = host.driver
+_at_rest = current.Selection([host.default_stream])  # while no device is open
 _closed_subscribers: list[Callable[[], None]] = []
-current.reset([host.default_stream])
+_lock = threading.RLock()
+_machine: Machine | None = None
+_contexts: list[Context] = []  # of the machine in use, once it is initialized
+_forked = False  # this process was forked from one whose machine was initialized
+_warned = False  # that CUDA_VISIBLE_DEVICES changed
 
 
 def context_of(where: device) -> Context:
@@ -32,7 +54,10 @@ def context_of(where: device) -> Context:
     """
     if where is CPU:
         return host
-    raise RuntimeError("No CUDA GPUs are available")
+    if where.type != "cuda":
+        raise RuntimeError(f"Flambeau has no context for device {where}")
+    index = current.local.device if where.index is None else where.index
+    return _contexts[index] if index < len(_contexts) else _open_context(index)
 
 
 def resolve(where: device) -> device:
@@ -42,6 +67,263 @@ def resolve(where: device) -> device:
     return where
 
 
+def require_open(context: Context) -> None:
+    """Raise RuntimeError unless the context is the CPU's or of the machine in use."""
+    if context is host or (context.index < len(_contexts) and _contexts[context.index] is context):
+        return
+    if _forked:
+        raise RuntimeError(errors.FORKED)
+    raise RuntimeError(
+        f"a tensor or stream lies on {context.device} of a machine that has been closed or left; "
+        "create it anew on the machine that is in use now"
+    )
+
+
 def on_close(closed: Callable[[], None]) -> None:
-    """Call `closed()` whenever devices are closed: whoever keeps executables or addresses drops them."""
+    """Call `closed()` whenever a machine is closed or left: whoever keeps executables or addresses drops them."""
     _closed_subscribers.append(closed)
+
+
+def init() -> None:
+    """Initialize CUDA: open the machine and make its contexts. Does nothing if that is done.
+
+    Raises RuntimeError: there is no GPU, or this is a fork of an initialized process; ValueError: a malformed
+    environment variable.
+    """
+    if _contexts:
+        return
+    with _lock:
+        if _contexts:
+            return
+        if _forked:
+            raise RuntimeError(errors.FORKED)
+        machine = _opened()
+        if machine is None or not machine.visible:
+            raise RuntimeError(_why_none(machine))
+        machine.start(host.default_stream)
+        flags.launch_blocking = settings.launch_blocking()
+        _enter(machine)
+        if not machine.entered:
+            _close_outer(machine)
+
+
+def is_initialized() -> bool:
+    return bool(_contexts)
+
+
+def device_count() -> int:
+    """How many CUDA devices are visible. Makes no context. ValueError: a malformed environment variable."""
+    machine = _opened()
+    _warn_if_changed(machine)
+    return 0 if machine is None else len(machine.visible)
+
+
+def is_available() -> bool:
+    """Whether there is a CUDA device. Never raises: a malformed variable is warned of and means False."""
+    try:
+        return device_count() > 0
+    except (ValueError, RuntimeError, OSError) as error:
+        warnings.warn(f"CUDA initialization: {error}", UserWarning, stacklevel=3)
+        return False
+
+
+def accelerator() -> Driver:
+    """The driver of the CUDA devices, initialized."""
+    init()
+    return _contexts[0].driver
+
+
+class VirtualMachine:
+    """Virtual GPUs that `flambeau.virtual` opened. `with` closes them when the block is left."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    @property
+    def driver(self) -> Any:
+        """The driver, for the trace hash and the like."""
+        return self._machine.driver
+
+    @property
+    def closed(self) -> bool:
+        return self._machine.closed
+
+    def close(self) -> None:
+        """Finish all work and close the devices; their tensors raise when they are used. Again is allowed."""
+        with _lock:
+            if not self._machine.closed:
+                _leave(self._machine)
+                self._machine.close()
+
+    def __enter__(self) -> VirtualMachine:
+        if self._machine is not _machine:
+            raise RuntimeError("these virtual GPUs have been closed, or others were opened after them")
+        self._machine.entered = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        wish = self._machine.wish
+        state = "closed" if self.closed else "open"
+        return f"<flambeau.virtual devices={wish.devices} profile={wish.profile} schedule={wish.schedule} {state}>"
+
+
+def virtual(
+    devices: int | None = None,
+    profile: str | None = None,
+    schedule: str | None = None,
+    races: str | None = None,
+    poison: bool | None = None,
+) -> VirtualMachine:
+    """Open virtual GPUs in place of those in use. What is not given is as the environment says.
+
+    Args:
+        devices: how many (default 2); 0 means that CUDA is not available.
+        profile: which GPU they model, as "a100-40g" (default).
+        schedule: "earliest" (default), "random:SEED", "adversarial:SEED", "pct:SEED:DEPTH" or "replay:TOKEN".
+        races: "off" (default), "warn" or "error".
+        poison: fill fresh and freed memory with a pattern.
+
+    Returns a context manager: leaving it closes the machine and goes back to the one before. A plain call
+    lasts until the next one. See Note [Machines].
+
+    Raises RuntimeError while real GPUs are open; ValueError for a malformed argument.
+    """
+    global _forked
+    wish = settings.virtual_settings(devices, profile, schedule, races, poison)
+    with _lock:
+        if _machine is not None and _machine.wish.driver == "cuda" and _contexts:
+            raise RuntimeError("flambeau.virtual() was called while real GPUs are open; call it before first use")
+        machine = Machine(wish, _host_driver)
+        _forked = False  # a machine of this process's own
+        machine.outer = None if _machine is None or _machine.closed else _machine
+        _use(machine)
+    return VirtualMachine(machine)
+
+
+def _open_context(index: int) -> Context:
+    """The slow half of `context_of`."""
+    init()
+    if not 0 <= index < len(_contexts):
+        raise RuntimeError(errors.invalid_ordinal(index, len(_contexts)))
+    return _contexts[index]
+
+
+current.use(_at_rest)
+current.opened_by(_open_context)
+
+
+def _opened() -> Machine | None:
+    """The machine in use; the environment's, opened now, if there is none. None where it asks for none."""
+    global _machine
+    if _machine is None:
+        with _lock:
+            if _machine is None:
+                wish = settings.from_environment()
+                if wish.driver != "virtual":
+                    return None
+                _machine = Machine(wish, _host_driver)
+    return _machine
+
+
+def _use(machine: Machine | None) -> None:
+    """Put a machine, or none, in the place of the one in use."""
+    global _machine, _warned
+    if _machine is not None:
+        _machine.leave()
+    _machine = machine
+    _warned = False
+    _enter(machine)
+
+
+def _enter(machine: Machine | None) -> None:
+    """Make its contexts the ones that every thread sees."""
+    global _contexts
+    started = machine is not None and machine.selection is not None
+    host.driver = machine.host if machine is not None and started else _host_driver
+    current.use(machine.selection if machine is not None and machine.selection is not None else _at_rest)
+    _contexts = machine.contexts if machine is not None else []
+    if machine is not None:
+        machine.resume()
+    for closed in _closed_subscribers:
+        closed()
+
+
+def _leave(machine: Machine) -> None:
+    """Take a machine out: go back to the outer one, or cut it out from among those that rest."""
+    if machine is _machine:
+        _use(machine.outer)
+        return
+    for inner in _chain():
+        if inner.outer is machine:
+            inner.outer = machine.outer
+
+
+def _chain() -> Iterator[Machine]:
+    """The machine in use and those that rest, from the inside out."""
+    machine = _machine
+    while machine is not None:
+        yield machine
+        machine = machine.outer
+
+
+def _close_outer(machine: Machine) -> None:
+    outer, machine.outer = machine.outer, None
+    while outer is not None:
+        outer.close()
+        outer = outer.outer
+
+
+def _why_none(machine: Machine | None) -> str:
+    if machine is None:
+        wish = settings.from_environment().driver
+        asked = "FLAMBEAU_DRIVER=cuda" if wish == "cuda" else "no virtual GPUs were asked for"
+        return errors.no_nvidia_driver(f"{asked}, and this version of Flambeau drives virtual GPUs only")
+    if machine.wish.devices == 0:
+        return errors.no_gpus("the virtual machine was asked for with 0 devices")
+    return errors.no_gpus(f"CUDA_VISIBLE_DEVICES={machine.visible_text!r} leaves none")
+
+
+def _warn_if_changed(machine: Machine | None) -> None:
+    global _warned
+    if machine is None or not _contexts or _warned or settings.visible_text() == machine.visible_text:
+        return
+    _warned = True
+    warnings.warn(
+        f"CUDA_VISIBLE_DEVICES was changed to {settings.visible_text()!r} after CUDA was initialized with "
+        f"{machine.visible_text!r}; the change has no effect in this process",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _after_fork() -> None:
+    """In a forked child: the parent's devices cannot be used here, and nothing of them may be called."""
+    global _lock, _contexts, _forked
+    _lock = threading.RLock()
+    if not any(machine.contexts for machine in _chain()):
+        return
+    _forked = True
+    for machine in _chain():
+        machine.forget()
+    _contexts = []
+    host.driver = _host_driver
+    current.use(_at_rest)
+    for closed in _closed_subscribers:
+        closed()
+
+
+def _at_exit() -> None:
+    """Finish and close everything, without noise."""
+    global _contexts
+    with _lock:
+        for machine in list(_chain()):
+            with suppress(Exception):  # errors of unfinished work have nobody to go to
+                machine.close()
+        _contexts = []
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

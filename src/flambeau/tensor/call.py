@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau.core.dtype import dtype
+from flambeau.core.device import device
+from flambeau.core.dtype import dtype, int64
 from flambeau.core.flags import flags
 from flambeau.core.layout import may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Executable, Launch
+from flambeau.driver.api import Driver, Executable, Kernel, Launch
 from flambeau.ops.op import Op, Operand, Signature, common_device
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
@@ -40,7 +41,7 @@ class Plan:
         self.context = context
         self.index = context.index
         self.allocate = context.allocator.allocate
-        self.launch = context.driver.launch if exe is not None else _launch_nothing
+        self.launch = _launch_of(context.driver) if exe is not None else _launch_nothing
         self.exe = exe
         self.outputs = signature.outputs
         self.output = signature.outputs[0]
@@ -53,6 +54,9 @@ plans: dict[tuple[Any, ...], Plan] = {}
 _caches: dict[tuple[Any, ...], dict[tuple[Any, ...], Plan]] = {flags.key(): plans}
 
 
+_spending: dict[device, Executable] = {}
+
+
 def _flags_changed() -> None:
     global plans
     plans = _caches.setdefault(flags.key(), {})
@@ -61,6 +65,7 @@ def _flags_changed() -> None:
 def _forget_plans() -> None:
     for cache in _caches.values():
         cache.clear()
+    _spending.clear()
 
 
 flags.subscribe(_flags_changed)
@@ -161,6 +166,27 @@ def _launch_nothing(exe: Any, ptrs: Sequence[int], scalars: Sequence[Any], strea
     """The launch of a plan whose outputs are empty."""
 
 
+def _launch_of(driver: Driver) -> Callable[..., None]:
+    """The driver's launch; with CUDA_LAUNCH_BLOCKING=1 each is waited for, so that errors show at the call."""
+    if not flags.launch_blocking:
+        return driver.launch
+
+    def launch(exe: Any, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        driver.launch(exe, ptrs, scalars, stream)
+        driver.stream_sync(stream)
+
+    return launch
+
+
+def spend(kernel: Kernel, where: device, cycles: int) -> None:
+    """Launch a kernel that has no tensors and only spends time, on the current stream of a CUDA device."""
+    context = system.context_of(where)
+    exe = _spending.get(where)
+    if exe is None:
+        exe = _spending[where] = context.driver.load(Launch(kernel, (), (int64,)), context.driver_index)
+    _launch_of(context.driver)(exe, (), (cycles,), current.local.streams[context.index].handle)
+
+
 def _value(x: Any, to: dtype) -> Any:
     """A scalar input's value: a Python scalar, or what a 0-dim CPU tensor holds."""
     if not isinstance(x, Tensor):
@@ -186,11 +212,8 @@ def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
     if len(plans) >= _LIMIT:
         plans.clear()
     for a in args:
-        if isinstance(a, Tensor) and a.storage.context.closed:
-            raise RuntimeError(
-                f"{op.name}: a tensor lies on {a.meta.device} of a machine that has been closed; "
-                "create it anew inside the machine that is open now"
-            )
+        if isinstance(a, Tensor):
+            system.require_open(a.storage.context)
     context = system.context_of(signature.outputs[0].device)
     exe = None
     if any(meta.numel for meta in signature.outputs):

@@ -1,0 +1,142 @@
+"""`torch.cuda`'s functions on devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.driver.api import DeviceProperties
+from flambeau.runtime import current, system
+from flambeau.runtime.guards import device, device_of
+from flambeau.runtime.system import device_count, init, is_available, is_initialized
+
+__all__ = [
+    "OutOfMemoryError", "can_device_access_peer", "current_device", "device", "device_count", "device_of",
+    "get_arch_list", "get_device_capability", "get_device_name", "get_device_properties", "get_gencode_flags",
+    "init", "is_available", "is_bf16_supported", "is_initialized", "set_device",
+]  # fmt: skip
+
+
+def current_device() -> int:
+    """The index of the currently selected device. Initializes CUDA."""
+    system.init()
+    return current.local.device
+
+
+def set_device(device: Any) -> None:
+    """Select a device (torch.device, int or str). Negative ints change nothing. Better: `with torch.cuda.device(...)`.
+
+    Raises RuntimeError: there is no such device.
+    """
+    index = current.index_of(device)
+    if index >= 0:
+        current.context_at(index)
+        current.local.device = index
+
+
+def get_device_name(device: Any = None) -> str | None:
+    """A device's name. None for a negative int.
+
+    Differs from PyTorch: its documentation calls a negative int a no-op, and its code raises.
+    """
+    properties = _optional_properties(device)
+    return None if properties is None else properties.name
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int] | None:
+    """A device's compute capability, (major, minor). None for a negative int.
+
+    Differs from PyTorch: its documentation calls a negative int a no-op, and its code raises.
+    """
+    properties = _optional_properties(device)
+    return None if properties is None else (properties.major, properties.minor)
+
+
+def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
+    """The properties of a device (torch.device, int or str; default: the current device).
+
+    Raises AssertionError: there is no such device.
+    """
+    return _properties(current.index_of(device, optional=True))
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Whether a device can reach another's memory directly. Raises AssertionError: no such device."""
+    init()
+    index, peer = current.index_of(device, optional=True), current.index_of(peer_device)
+    if not 0 <= index < device_count():
+        raise AssertionError(_invalid("device", index))
+    if not 0 <= peer < device_count():
+        raise AssertionError(_invalid("peer device", peer))
+    context, other = current.context_at(index), current.context_at(peer)
+    return context.driver.peer_can(context.driver_index, other.driver_index)
+
+
+def get_arch_list() -> list[str]:
+    """The architectures that code is made for: those of the visible devices. Empty without any."""
+    if not is_available():
+        return []
+    capabilities = {get_device_capability(i) for i in range(device_count())}
+    return [f"sm_{major}{minor}" for major, minor in sorted(c for c in capabilities if c is not None)]
+
+
+def get_gencode_flags() -> str:
+    """NVCC's flags for the architectures of `get_arch_list`."""
+    versions = [arch.removeprefix("sm_") for arch in get_arch_list()]
+    return " ".join([f"-gencode compute=compute_{v},code=sm_{v}" for v in versions])
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether the current device has bfloat16: in hardware from capability 8.0 on, else by emulation."""
+    return is_available() and (including_emulation or get_device_properties().major >= 8)
+
+
+class _CudaDeviceProperties:
+    """What PyTorch tells of a device. Sizes in bytes, clock in kHz."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, properties: DeviceProperties) -> None:
+        self._of = properties
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(self._of, name):
+            raise AttributeError(
+                f"'_CudaDeviceProperties' object has no attribute '{name}' in Flambeau (PyTorch may have it)"
+            )
+        return getattr(self._of, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._of.__dataclass_fields__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _CudaDeviceProperties) and self._of == other._of
+
+    def __hash__(self) -> int:
+        return hash(self._of)
+
+    def __repr__(self) -> str:
+        p = self._of
+        return (
+            f"_CudaDeviceProperties(name='{p.name}', major={p.major}, minor={p.minor}, "
+            f"total_memory={p.total_memory // 2**20}MB, multi_processor_count={p.multi_processor_count}, "
+            f"uuid={p.uuid}, pci_bus_id={p.pci_bus_id}, pci_device_id={p.pci_device_id}, "
+            f"pci_domain_id={p.pci_domain_id}, L2_cache_size={p.L2_cache_size // 2**20}MB)"
+        )
+
+
+def _optional_properties(device: Any) -> _CudaDeviceProperties | None:
+    index = current.index_of(device, optional=True)
+    return None if index < 0 else _properties(index)
+
+
+def _properties(index: int) -> _CudaDeviceProperties:
+    init()
+    if not 0 <= index < device_count():
+        raise AssertionError(_invalid("device", index))
+    context = current.context_at(index)
+    return _CudaDeviceProperties(context.driver.device_properties(context.driver_index))
+
+
+def _invalid(what: str, index: int) -> str:
+    return f"Invalid {what} id: {index}; there are {device_count()} devices"

@@ -1,0 +1,18 @@
+"""The kernel of `cuda._sleep`: it occupies its stream for a number of clock cycles and touches no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.driver.api import Body, Kernel, Launch
+
+
+def _host(launch: Launch) -> Body:
+    def body(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """Nothing: the time that passes is the device's."""
+
+    return body
+
+
+SLEEP = Kernel("_sleep", _host, cycles=lambda scalars: int(scalars[0]))

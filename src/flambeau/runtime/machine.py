@@ -1,0 +1,88 @@
+"""`Machine`: an opened accelerator driver and the contexts of its visible devices."""
+
+from __future__ import annotations
+
+from flambeau import observe
+from flambeau.core.device import device
+from flambeau.core.meta import Meta, set_aside, take_up
+from flambeau.driver.api import Driver
+from flambeau.driver.registry import open_driver
+from flambeau.runtime import current, settings
+from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.context import Context
+from flambeau.runtime.settings import Settings
+from flambeau.runtime.stream import Stream, default_stream_of
+
+
+class Machine:
+    """A driver with its devices, opened as `wish` says. Contexts are made by `start`, on first use.
+
+    `visible` holds the driver's index of each CUDA device. A context of ours costs no driver call but that
+    for the default stream's handle: a driver makes its native context when a call first needs one.
+    """
+
+    def __init__(self, wish: Settings, host: Driver) -> None:
+        self.wish = wish
+        self.host = host
+        self.driver = _open(wish)
+        self.visible_text = settings.visible_text()
+        self.visible = settings.visible_devices(self.visible_text, _uuids(self.driver))
+        self.contexts: list[Context] = []
+        self.selection: current.Selection | None = None
+        self.closed = False
+        self.entered = False  # by `with`: leaving it goes back to the outer machine
+        self.outer: Machine | None = None
+        self._metas: list[Meta] = []
+
+    def start(self, host_stream: Stream) -> None:
+        """Make the contexts, behind observers if races are to be found."""
+        if self.wish.races != "off":
+            self.driver, self.host = observe.observed(self.driver, self.host, races=self.wish.races)
+        contexts = []
+        for index, driver_index in enumerate(self.visible):
+            context = Context(device("cuda", index), index, self.driver, driver_index)
+            context.allocator = CachingAllocator(context)
+            context.default_stream = default_stream_of(context)
+            contexts.append(context)
+        self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])
+        self.contexts = contexts
+
+    def leave(self) -> None:
+        """Another machine takes its place: keep its tensors apart from that one's."""
+        self._metas = set_aside()
+
+    def resume(self) -> None:
+        """It is in use again."""
+        take_up(self._metas)
+        self._metas = []
+
+    def close(self) -> None:
+        """Finish all work and give everything back. Errors of work that nobody waited for end with it."""
+        if not self.closed:
+            self.forget()
+            self.driver.close()
+
+    def forget(self) -> None:
+        """Close the contexts without a call to the driver: what a forked child must do."""
+        self.closed = True
+        for context in self.contexts:
+            context.close()
+
+
+def _open(wish: Settings) -> Driver:
+    chosen = {"devices": wish.devices, "profile": wish.profile, "schedule": wish.schedule}
+    if wish.poison is not None:
+        chosen["poison"] = wish.poison
+    try:
+        return open_driver(wish.driver, **chosen)
+    except (ValueError, OSError) as error:
+        if not wish.said:
+            raise
+        raise ValueError(f"{error} (the environment says {', '.join(wish.said)})") from error
+
+
+def _uuids(driver: Driver) -> list[str]:
+    """Each device's UUID as CUDA_VISIBLE_DEVICES writes it."""
+    uuids = [driver.device_properties(i).uuid for i in range(driver.device_count())]
+    return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]
+

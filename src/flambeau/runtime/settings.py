@@ -1,0 +1,143 @@
+"""`Settings`: where devices come from. A call's wish goes before the environment's.
+
+`flambeau run` writes its options into the environment of the program that it runs, so the order of
+precedence (call, command line, environment) needs no third source here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DEVICES = 2  # the machine that is meant where nothing is said
+PROFILE = "a100-40g"
+SCHEDULE = "earliest"
+_DRIVERS = ("auto", "cuda", "virtual")
+_RACES = ("off", "warn", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One machine as it was asked for.
+
+    driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for.
+    said: the environment's variables that decided, as `NAME='value'`, for messages.
+    """
+
+    driver: str
+    devices: int = DEVICES
+    profile: str = PROFILE
+    schedule: str = SCHEDULE
+    races: str = "off"
+    poison: bool | None = None
+    said: tuple[str, ...] = ()
+
+
+def from_environment() -> Settings:
+    """What the environment asks for. Raises ValueError for a malformed variable."""
+    driver = _one_of("FLAMBEAU_DRIVER", _DRIVERS, "auto")
+    if driver == "auto":
+        asked = _get("FLAMBEAU_VIRTUAL_DEVICES") or _get("FLAMBEAU_VIRTUAL_PROFILE")
+        driver = "virtual" if asked else "none"
+    if driver != "virtual":
+        return Settings(driver)
+    return virtual_settings()
+
+
+def virtual_settings(
+    devices: int | None = None,
+    profile: str | None = None,
+    schedule: str | None = None,
+    races: str | None = None,
+    poison: bool | None = None,
+) -> Settings:
+    """A virtual machine: what is None here is as the environment says.
+
+    Raises ValueError: a malformed argument or variable; TypeError: an argument of another type.
+    """
+    if devices is not None and (not isinstance(devices, int) or isinstance(devices, bool)):
+        raise TypeError(f"devices must be an int, not {type(devices).__name__}")
+    if devices is not None and devices < 0:
+        raise ValueError(f"devices must be 0 or more, got {devices}")
+    if races is not None and races not in _RACES:
+        raise ValueError(f"races={races!r}: must be one of {', '.join(_RACES)}")
+    said = []
+    if profile is None and (profile := _get("FLAMBEAU_VIRTUAL_PROFILE")) is not None:
+        said.append(f"FLAMBEAU_VIRTUAL_PROFILE={profile!r}")
+    if schedule is None and (schedule := _get("FLAMBEAU_SCHEDULE")) is not None:
+        said.append(f"FLAMBEAU_SCHEDULE={schedule!r}")
+    return Settings(
+        "virtual",
+        _count("FLAMBEAU_VIRTUAL_DEVICES") if devices is None else devices,
+        PROFILE if profile is None else profile,
+        SCHEDULE if schedule is None else schedule,
+        _one_of("FLAMBEAU_RACES", _RACES, "off") if races is None else races,
+        poison,
+        tuple(said),
+    )
+
+
+def launch_blocking() -> bool:
+    """Whether CUDA_LAUNCH_BLOCKING asks that each launch be waited for."""
+    return os.environ.get("CUDA_LAUNCH_BLOCKING", "").strip() not in ("", "0")
+
+
+def visible_text() -> str | None:
+    """CUDA_VISIBLE_DEVICES as it stands; None if it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def visible_devices(text: str | None, uuids: Sequence[str]) -> list[int]:
+    """Which of the devices with these UUIDs CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    Indices or UUIDs (prefixes that fit one device alone). As in CUDA the first invalid entry ends the
+    list, a device named twice empties it, and digits may be followed by anything ("1gpu" is 1).
+    """
+    if text is None:
+        return list(range(len(uuids)))
+    by_uuid = text.startswith(("GPU-", "MIG-"))
+    found: list[int] = []
+    for entry in text.split(","):
+        index = _by_uuid(entry.strip(), uuids) if by_uuid else _leading_int(entry.strip())
+        if not 0 <= index < len(uuids):
+            break
+        if index in found:
+            return []
+        found.append(index)
+    return found
+
+
+def _by_uuid(prefix: str, uuids: Sequence[str]) -> int:
+    fits = [i for i, uuid in enumerate(uuids) if prefix and uuid.startswith(prefix)]
+    return fits[0] if len(fits) == 1 else -1
+
+
+def _leading_int(text: str) -> int:
+    """C's strtoul for our purpose: the digits that the text begins with; -1 if there are none."""
+    body = text[1:] if text.startswith("+") else text
+    digits = body[: len(body) - len(body.lstrip("0123456789"))]
+    return int(digits) if digits else -1
+
+
+def _get(name: str) -> str | None:
+    """A variable of ours; one that is empty counts as not set."""
+    return os.environ.get(name, "").strip() or None
+
+
+def _one_of(name: str, allowed: Sequence[str], default: str) -> str:
+    value = _get(name)
+    if value is None:
+        return default
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+    return value
+
+
+def _count(name: str) -> int:
+    value = _get(name)
+    if value is None:
+        return DEVICES
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError(f"{name}={value!r}: must be a whole number of devices, 0 or more")
+    return int(value)
