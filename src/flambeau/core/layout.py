@@ -47,15 +47,44 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     return reach
 
 
-def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
-    """Strides of a new tensor that keeps the order of dimensions in memory (`empty_like`'s rule).
-
-    Dimensions are laid out densely in the order of the given strides; where these do not describe
-    a dense layout (overlap, expansion), PyTorch keeps the permutation where it is defined.
-    """
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the layout reaches each element of its span exactly once, in any order of dimensions."""
     if is_contiguous(shape, strides):
+        return True
+    step = 1
+    for stride, size in sorted((st, n) for n, st in zip(shape, strides, strict=True) if n > 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
+    """Strides of a copy that keeps the memory format: the rule of `empty_like` and `clone`.
+
+    A dense layout is kept as it is; any other is laid out densely in its own order of dimensions.
+    """
+    if is_dense(shape, strides):
+        return tuple(strides)
+    return _packed(shape, memory_order(shape, strides))
+
+
+def result_strides(shape: Sequence[int], *operands: Sequence[int]) -> Strides:
+    """Strides of a new result of `shape` computed from operands of these strides, broadcast to `shape`.
+
+    PyTorch's rule for pointwise operators and indexing: the operands' common order of dimensions, the
+    first operand that has an opinion on a pair deciding it.
+    """
+    if all(is_contiguous(shape, strides) for strides in operands):
         return contiguous_strides(shape)
-    order = memory_order(shape, strides)
+    first = operands[0]
+    if is_dense(shape, first) and all(tuple(strides) == tuple(first) for strides in operands):
+        return tuple(first)
+    return _packed(shape, memory_order(shape, *operands))
+
+
+def _packed(shape: Sequence[int], order: Sequence[int]) -> Strides:
+    """Dense strides with the dimensions in `order`, outermost first."""
     out, step = [0] * len(shape), 1
     for dim in reversed(order):
         out[dim] = step
@@ -63,25 +92,36 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
     return tuple(out)
 
 
-def memory_order(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Dimensions from outermost to innermost: larger strides first, ties as they stand.
+def memory_order(shape: Sequence[int], *operands: Sequence[int]) -> list[int]:
+    """Dimensions from outermost to innermost: larger strides first, ties by larger size, else as they stand.
 
-    Expanded dimensions (stride 0) and those of size 1 say nothing of the order: they stay put.
+    A stride of 0 (an expanded dimension) says nothing of the order; then the next operand is asked. The
+    comparison is partial, so the order of the insertion sort matters: it runs from the innermost
+    dimension outwards, as PyTorch's.
     """
-    order = list(range(len(shape)))
-    for i in range(1, len(order)):  # insertion sort: the comparison is partial, as in PyTorch
+    order = list(reversed(range(len(shape))))  # innermost first
+    for i in range(1, len(order)):
         at = i
         for j in range(i - 1, -1, -1):
-            outer, inner = order[j], order[at]
-            if strides[outer] == 0 or strides[inner] == 0:
-                continue
-            if strides[outer] > strides[inner]:
+            sign = _compare(shape, operands, order[j], order[at])
+            if sign < 0:
                 break
-            if strides[outer] == strides[inner] and shape[outer] >= shape[inner]:
-                continue
-            order[j], order[at] = inner, outer
-            at = j
-    return order
+            if sign > 0:
+                order[j], order[at] = order[at], order[j]
+                at = j
+    return order[::-1]
+
+
+def _compare(shape: Sequence[int], operands: Sequence[Sequence[int]], a: int, b: int) -> int:
+    """-1 if dimension `a` lies inside `b`, 1 if outside, 0 if no operand says."""
+    for strides in operands:
+        if strides[a] == 0 or strides[b] == 0:
+            continue
+        if strides[a] != strides[b]:
+            return -1 if strides[a] < strides[b] else 1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
 
 
 def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> Shape:
