@@ -1,30 +1,33 @@
 """`VirtualDriver`: simulated CUDA devices behind the `Driver` protocol.
 
-Each call becomes a command on its stream's queue, or a wait; `scheduler.py` runs commands, `policy.py` chooses
-their order, `memory.py` holds the bytes, `cost.py` and the profiles give durations. Kernels are the operators'
-own host bodies on NumPy views of device memory, so results are real and only time is simulated.
+Each call becomes a command on its stream's queue, or a wait; `scheduler.py` runs commands, `policy.py`
+chooses their order, `memory.py` holds the bytes, `cost.py` and the profiles give durations. Kernels are the
+operators' own host bodies on NumPy views of device memory, so results are real and only time is simulated.
 
 # What is modelled, and where each rule comes from
-- Streams (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution"): commands of one stream run in order;
-  commands of different streams are unordered unless an event, a synchronization or the host orders them. CUDA's
-  legacy default stream waits for all blocking streams and they for it; its per-thread default stream is an
-  ordinary stream of each thread. PyTorch creates its streams with cudaStreamNonBlocking, which wait for neither.
-  Here, too, no created stream waits for the default stream, and there is one default stream per device.
+- Streams (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution"): commands of one stream run in
+  order; commands of different streams are unordered unless an event, a synchronization or the host orders
+  them. CUDA's legacy default stream waits for all blocking streams and they for it; its per-thread default
+  stream is an ordinary stream of each thread. PyTorch creates its streams with cudaStreamNonBlocking, which
+  wait for neither. Here, too, no created stream waits for the default stream, and there is one default
+  stream per device.
 - Events: a wait captures the record that is current when it is called; an event that was never recorded is
   complete and waited for in no time (cudaStreamWaitEvent, cudaEventQuery in the Runtime API's reference).
 - Copies (Runtime API, "API synchronization behavior"): pageable memory is staged before `copy_in` returns
-  and complete when `copy_out` returns; pinned memory is asynchronous in both directions. Each device has one
-  engine for each direction, and one link to each peer. Between devices without peer access copies go through the
-  host, over both engines. Kernels reach a peer's memory only after `peer_enable`.
-- Host functions hold their stream up and must make no driver call (cudaLaunchHostFunc): one that does fails.
+  and complete when `copy_out` returns; pinned memory is asynchronous in both directions. Each device has
+  one engine for each direction, and one link to each peer. Between devices without peer access copies go
+  through the host, over both engines. Kernels reach a peer's memory only after `peer_enable`.
+- Host functions hold their stream up and must make no driver call (cudaLaunchHostFunc): one that does
+  fails.
 - An error in a kernel's body is sticky, as a device-side assert is: it is raised by every later
   synchronization, query and launch of that device, and no later work of the device touches memory.
-- A launch queue of 1,024 commands per stream (a figure observed on hardware, not promised): then the host waits.
+- A launch queue of 1,024 commands per stream (a figure observed on hardware, not promised): then the host
+  waits.
 - Memory: capacity, less what a context takes; allocations aligned to 512 bytes; mem_free waits for the
   device. A command's addresses are checked when it is enqueued, where hardware faults later, or never.
-- Time: durations by roofline and by the profile's rates and latencies; multiprocessors, engines and links are
-  contended. The host's clock advances by the profile's cost of each driver call and poll and by waiting; the
-  host's own computing costs nothing, so the host is always ahead of its devices.
+- Time: durations by roofline and by the profile's rates and latencies; multiprocessors, engines and links
+  are contended. The host's clock advances by the profile's cost of each driver call and poll and by
+  waiting; the host's own computing costs nothing, so the host is always ahead of its devices.
 
 # What is not modelled
 - Commands are indivisible: two racing kernels run one after the other, in either order, never interleaved.
@@ -34,8 +37,9 @@ own host bodies on NumPy views of device memory, so results are real and only ti
   the scheduler runs it; the scheduler runs commands when the host waits, polls, or fills a queue.
 
 # What a run depends on
-The program's driver calls in their order, the profile and the schedule: nothing else. No wall clock, no identity,
-no set order, no hash seed. Threads may share a driver (one lock); their order is the program's business.
+The program's driver calls in their order, the profile and the schedule: nothing else. No wall clock, no
+identity, no set order, no hash seed. Threads may share a driver (one lock); their order is the program's
+business.
 """
 
 from __future__ import annotations
@@ -58,7 +62,16 @@ from flambeau.driver.virtual.memory import Arena, next_generation
 from flambeau.driver.virtual.policy import open_policy, write_token
 from flambeau.driver.virtual.profile import Profile, load_profile
 from flambeau.driver.virtual.scheduler import (
-    UNLIMITED, Command, CommandRecord, DeviceState, Engine, Lane, Path, Processors, Scheduler, Stream,
+    UNLIMITED,
+    Command,
+    CommandRecord,
+    DeviceState,
+    Engine,
+    Lane,
+    Path,
+    Processors,
+    Scheduler,
+    Stream,
 )  # fmt: skip
 
 _MOST_DEVICES = 255  # an address has 8 bits for the device
@@ -133,7 +146,8 @@ class VirtualDriver:
     Args:
         devices: how many, 0 to 255.
         profile: a profile's name, or the path of a TOML file.
-        schedule: who runs next: `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH`, `replay:TOKEN`.
+        schedule: who runs next: `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH` or
+            `replay:TOKEN`.
         poison: fill fresh memory and freed blocks with bytes that show.
 
     Raises:
@@ -188,7 +202,7 @@ class VirtualDriver:
             return self._scheduler.trace_hash()
 
     def token(self) -> str:
-        """The choices made so far, as text: `schedule="replay:" + token` runs this program in the same order."""
+        """The choices made so far, as text: `schedule="replay:" + token` repeats this run's order."""
         with self._lock:
             return write_token(self._scheduler.choices)
 
@@ -266,7 +280,7 @@ class VirtualDriver:
             self._check_open()
             if memory.ptr not in self._pinned:
                 raise DriverError(
-                    f"host_free: {memory.ptr:#x} was not allocated by host_alloc of this machine, or freed already"
+                    f"host_free: {memory.ptr:#x} is none of this machine's pinned memory, or freed already"
                 )
             for device in self._devices:
                 self._scheduler.wait_device(device.state)
@@ -519,23 +533,13 @@ class VirtualDriver:
                     self._check_reach(exe.name, index, owner, ptr, span)
             costs = self.profile.costs
             work = exe.work if exe.cycles is None else cost.cycles_ns(exe.cycles(scalars), self.profile)
+            command = Command(
+                scheduler.KERNEL, exe.name, queue, exe.nbytes, device.processors, exe.sms, costs.kernel_ns,
+                work, self._do_launch, (exe, ptrs, scalars), exe.code,
+            )  # fmt: skip
             core = self._scheduler
             core.now += costs.launch_ns
-            core.enqueue(
-                Command(
-                    scheduler.KERNEL,
-                    exe.name,
-                    queue,
-                    exe.nbytes,
-                    device.processors,
-                    exe.sms,
-                    costs.kernel_ns,
-                    work,
-                    self._do_launch,
-                    (exe, ptrs, scalars),
-                    exe.code,
-                )  # fmt: skip
-            )
+            core.enqueue(command)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
@@ -611,13 +615,14 @@ class VirtualDriver:
 
     # -- looking things up ------------------------------------------------------------------------------
     def _put(
-        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, latency: int, work: int,
-        effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0, sms: int = 1,
+        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, latency: int,
+        work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0, sms: int = 1,
         waits: tuple[Command, ...] = (),
     ) -> Command:  # fmt: skip
         relative = origin & (1 << 48) - 1  # the machine's generation is no part of a trace
-        command = Command(kind, name, stream, nbytes, engine, sms, latency, work, effect, args, relative)
-        command.waits = waits
+        command = Command(
+            kind, name, stream, nbytes, engine, sms, latency, work, effect, args, relative, waits
+        )
         self._scheduler.enqueue(command)
         return command
 
@@ -644,7 +649,7 @@ class VirtualDriver:
     def _unknown(self, what: str, handle: int) -> NoReturn:
         self._check_open()
         raise DriverError(
-            f"CUDA error: invalid resource handle: {handle} is no {what} of this machine, or was destroyed"
+            f"CUDA error: invalid resource handle: {handle} is no {what} of this machine, or destroyed"
         )
 
     def _check_error(self, state: DeviceState) -> None:
@@ -676,8 +681,8 @@ class VirtualDriver:
     def _check_reach(self, what: str, index: int, owner: Device, ptr: int, nbytes: int) -> None:
         if owner.index != index and owner.index not in self._devices[index].peers:
             raise InvalidAddressError(
-                f"{what}: {nbytes} bytes at {ptr:#x} are cuda:{owner.index}'s, and cuda:{index} has no peer access "
-                "to them; enable it (peer_enable) or copy them first"
+                f"{what}: {nbytes} bytes at {ptr:#x} are cuda:{owner.index}'s, and cuda:{index} has no peer "
+                "access to them; enable it (peer_enable) or copy them first"
             )
 
 

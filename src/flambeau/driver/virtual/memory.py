@@ -128,7 +128,8 @@ class Arena:
 
     def invalid(self, what: str, ptr: int, nbytes: int, why: str) -> InvalidAddressError:
         return InvalidAddressError(
-            f"{what}: {nbytes} bytes at {ptr:#x} on cuda:{self.index}: the address {why}; {self._nearest(ptr)}"
+            f"{what}: {nbytes} bytes at {ptr:#x} on cuda:{self.index}: the address {why}; "
+            f"{self._nearest(ptr)}"
         )
 
     def _nearest(self, ptr: int) -> str:

@@ -41,7 +41,7 @@ class Earliest:
         self._heap: list[tuple[int, int, int, Command]] = []
 
     def offer(self, command: Command) -> None:
-        heappush(self._heap, (command.ready, command.priority, command.seq, command))
+        heappush(self._heap, (command.ready, command.stream.priority, command.seq, command))
 
     def take(self, now: int | None) -> Command | None:
         heap = self._heap
@@ -183,8 +183,8 @@ class Replay:
 
     def _refusal(self, why: str) -> DriverError:
         return DriverError(
-            f"replay: this program is not the one that the token was recorded from. At choice {self._at + 1} of "
-            f"{len(self._choices)}, {why}"
+            "replay: this program is not the one that the token was recorded from. "
+            f"At choice {self._at + 1} of {len(self._choices)}, {why}"
         )
 
 
@@ -215,7 +215,8 @@ def open_policy(schedule: str) -> Policy:
     except ValueError as error:
         raise ValueError(f"schedule {schedule!r}: {error}") from None
     raise ValueError(
-        f"schedule {schedule!r} is none of earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN"
+        f"schedule {schedule!r} is none of earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, "
+        "replay:TOKEN"
     )
 
 
@@ -240,9 +241,8 @@ def write_token(choices: Iterable[int]) -> str:
             value >>= 7
         data.append(value)
     packed = zlib.compress(bytes(data), 9)
-    return "1" + base64.urlsafe_b64encode(zlib.crc32(packed).to_bytes(4, "big") + packed).decode(
-        "ascii"
-    ).rstrip("=")
+    raw = zlib.crc32(packed).to_bytes(4, "big") + packed
+    return "1" + base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
 def read_token(token: str) -> list[int]:

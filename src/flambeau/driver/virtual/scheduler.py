@@ -142,12 +142,11 @@ class Processors:
         free, needed = self._free, (sms + 1) >> 1
         if free >= needed:
             return time
-        end = time
         for end, held in sorted(self._running):
             free += held
             if free >= needed:
-                break
-        return end if end > time else time
+                return end if end > time else time
+        raise AssertionError("a command wants more multiprocessors than there are")
 
     def occupy(self, start: int, command: Command) -> int:
         running = self._running
@@ -157,11 +156,10 @@ class Processors:
         wanted = command.sms
         granted = wanted if wanted <= self._free else self._free
         self._free -= granted
-        end = (
-            start
-            + command.latency
-            + (command.work if granted == wanted else command.work * wanted // granted)
-        )
+        work = command.work
+        if granted != wanted:
+            work = work * wanted // granted
+        end = start + command.latency + work
         heappush(running, (end, granted))
         return end
 
@@ -170,37 +168,50 @@ UNLIMITED = Unlimited()
 
 
 class Command:
-    """One piece of work on a stream. `ready` is its earliest start so far; `blockers` counts what it waits for."""
+    """One piece of work on a stream. `ready` is its earliest start so far, `blockers` how many it waits for.
+
+    `latency` is ns that no engine shortens, `work` ns on all the multiprocessors that it wants. `origin`
+    tells it from others in the trace: a code of its name, or a relative address. A marker has no engine.
+    `seq` and `ready` come with `Scheduler.enqueue`, `start` and `end` when it runs.
+    """
 
     __slots__ = (
-        "args", "blockers", "done", "effect", "end", "engine", "followers", "kind", "latency", "mark", "name",
-        "nbytes", "origin", "prior", "priority", "ready", "seq", "sms", "start", "stream", "successor", "waits",
-        "work",
+        "args", "blockers", "done", "effect", "end", "engine", "followers", "kind", "latency", "name",
+        "nbytes", "origin", "prior", "ready", "seq", "sms", "start", "stream", "successor", "waits", "work",
     )  # fmt: skip
+    seq: int
+    ready: int
+    start: int
+    end: int
+    prior: Command | None
+    followers: list[Command] | None
 
     def __init__(
-        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, sms: int, latency: int,
-        work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0,
+        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, sms: int,
+        latency: int, work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0,
+        waits: tuple[Command, ...] = (),
     ) -> None:  # fmt: skip
         self.kind = kind
         self.name = name
         self.stream = stream
-        self.priority = stream.priority
         self.nbytes = nbytes
-        self.engine: Any = engine  # None: a marker
+        self.engine: Any = engine
         self.sms = sms
-        self.latency = latency  # ns that no engine shortens
-        self.work = work  # ns on all the multiprocessors it wants
+        self.latency = latency
+        self.work = work
         self.effect = effect
         self.args: Any = args
-        self.origin = origin  # what tells it from others in the trace: code of its name, relative address
+        self.origin = origin
+        self.waits = waits
         self.blockers = 0
         self.done = False
         self.successor: Command | None = None
-        self.followers: list[Command] | None = None
-        self.prior: Command | None = None
-        self.waits: tuple[Command, ...] = ()
-        self.seq = self.mark = self.ready = self.start = self.end = 0
+        self.followers = None
+
+    @property
+    def mark(self) -> int:
+        """A byte by which a replay tells another program's command."""
+        return (self.kind * 31 + self.nbytes * 7 + self.origin) % 251
 
 
 class Scheduler:
@@ -232,15 +243,14 @@ class Scheduler:
     def _link(self, command: Command, stream: Stream) -> None:
         command.seq = self._seq
         self._seq += 1
-        command.mark = (command.kind * 31 + command.nbytes * 7 + command.origin) % 251
         tail = stream.tail
         stream.tail = command
         stream.pending += 1
         stream.device.pending += 1
         command.ready = self.now if self.now > stream.end else stream.end
+        command.prior = tail
         if tail is not None:
             command.blockers = 1
-            command.prior = tail
             tail.successor = command
         for awaited in command.waits:
             if awaited.done:
@@ -251,7 +261,10 @@ class Scheduler:
                     awaited.followers = []
                 awaited.followers.append(command)
         if not command.blockers:
-            self._runnable(command)
+            if command.engine is None:
+                self._finish(command)
+            else:
+                self._policy.offer(command)
 
     def _drain(self, stream: Stream) -> None:
         """A full queue: the host waits until its oldest command is done."""
@@ -290,19 +303,13 @@ class Scheduler:
         """Run one command. DriverError if none can run though the host waits for `target`."""
         if self.running is not None:
             raise DriverError(
-                f"CUDA error: operation not permitted: the host waits inside '{self.running.name}', which a stream "
-                "runs; host functions and kernel bodies must make no driver call"
+                f"CUDA error: operation not permitted: the host waits inside '{self.running.name}', which a "
+                "stream runs; host functions and kernel bodies must make no driver call"
             )
         command = self._policy.take(None)
         if command is None:
             raise DriverError(_deadlock(target))
         self._run(command)
-
-    def _runnable(self, command: Command) -> None:
-        if command.engine is None:
-            self._finish(command)
-        else:
-            self._policy.offer(command)
 
     def _run(self, command: Command) -> None:
         start = command.engine.free_at(command.ready, command.sms)
@@ -376,24 +383,9 @@ class Scheduler:
         if len(self._trace) > _FLUSH:
             self._flush()
         if self.on_command is not None:
-            waits = tuple([c.seq for c in command.waits])
-            self.on_command(
-                CommandRecord(
-                    stream.index,
-                    stream.handle,
-                    KINDS[command.kind],
-                    command.name,
-                    command.start,
-                    command.end,
-                    command.nbytes,
-                    command.seq,
-                    waits,
-                )  # fmt: skip
-            )
+            self.on_command(_record(command))
 
     def _flush(self) -> None:
-        if self._trace.itemsize != 8:
-            raise AssertionError("array('Q') holds 64 bits")
         self._hash.update(self._trace.tobytes())
         del self._trace[:]
 
@@ -404,6 +396,14 @@ class Scheduler:
     @property
     def choices(self) -> array[int]:
         return self._choices
+
+
+def _record(command: Command) -> CommandRecord:
+    stream = command.stream
+    return CommandRecord(
+        stream.index, stream.handle, KINDS[command.kind], command.name, command.start, command.end,
+        command.nbytes, command.seq, tuple([c.seq for c in command.waits]),
+    )  # fmt: skip
 
 
 def _device_error(command: Command, error: Exception) -> DriverError:
@@ -447,7 +447,7 @@ def _last(target: Stream | DeviceState | Command) -> Command | None:
 
 def _called(target: Stream | DeviceState | Command) -> str:
     if isinstance(target, Command):
-        return f"command #{target.seq} '{target.name}' of stream {target.stream.handle} (cuda:{target.stream.index})"
+        return f"command #{target.seq} '{target.name}' of {_called(target.stream)}"
     if isinstance(target, Stream):
         return f"stream {target.handle} (cuda:{target.index})"
     return f"device cuda:{target.index}"
