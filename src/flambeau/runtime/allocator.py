@@ -26,7 +26,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.context import Context
@@ -43,8 +43,10 @@ from flambeau.runtime.statistics import (
     allocated_bytes_of,
     format_size,
 )
-from flambeau.runtime.stream import Stream
 from flambeau.runtime.uses import Uses
+
+if TYPE_CHECKING:
+    from flambeau.runtime.stream import Stream
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUND = 512
@@ -70,7 +72,8 @@ class Block:
     """A part of a segment: handed out, or free. `previous` and `next` are its neighbours in the segment."""
 
     __slots__ = (
-        "bin", "gain", "home", "is_hole", "loss", "next", "pool", "previous", "ptr", "requested", "size", "uses",
+        "bin", "gain", "home", "is_hole", "loss", "next", "pool", "previous", "ptr", "requested", "size",
+        "uses",
     )  # fmt: skip
 
     gain: Posting
@@ -90,7 +93,7 @@ class Block:
 
     @property
     def is_split(self) -> bool:
-        """Whether the segment has other blocks. Constant from hand-out to joining: neighbours join only holes."""
+        """Whether its segment has other blocks. Constant while it is no hole: only holes join or split."""
         return self.previous is not None or self.next is not None
 
 
@@ -105,7 +108,7 @@ class Bin(list[Block]):
 
 
 class Pool:
-    """The small or the large blocks of one stream: free ones by size, in bins, and loose (freed, to be joined)."""
+    """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join."""
 
     __slots__ = ("bins", "holes", "kind", "loose", "seen", "stream")
 
@@ -250,7 +253,7 @@ class CachingAllocator:
 
     # -- uses by other streams ----------------------------------------------------------------------------
     def record_stream(self, block: Block, stream: Stream) -> None:
-        """When the block is freed, do not reuse it before the work that `stream` has queued by then is done."""
+        """When the block is freed, reuse it only after the work that `stream` has queued by then."""
         if stream.handle == block.pool.stream or not block.size:
             return
         block.uses[stream.handle] = stream
@@ -362,7 +365,7 @@ class CachingAllocator:
 
     # -- joining ------------------------------------------------------------------------------------------
     def _consolidate(self, pool: Pool) -> None:
-        """Join the blocks of all bins with their neighbours; bins that no block calls home give up their place."""
+        """Join the blocks of all bins with their neighbours; bins that no block calls home go."""
         for blocks in list(pool.bins.values()):
             blocks.blocks -= self._join_all(pool, blocks)
         self._join_all(pool, pool.loose)
@@ -513,7 +516,7 @@ class CachingAllocator:
             self._ledger.post(postings)
 
     def segments(self) -> Iterator[list[Block]]:
-        """The blocks of each segment, in the order of their addresses. For reports: not while others allocate."""
+        """The blocks of each segment, in the order of their addresses. For reports."""
         for first in self._segments.values():
             blocks, block = [], first.next
             blocks.append(first)
@@ -556,8 +559,8 @@ class CachingAllocator:
             )
         if unallocated >= size:
             return (
-                "What is reserved but unallocated would be enough, but lies in pieces of segments that are in "
-                "use, or belongs to other streams: free the large tensors before the small ones that were "
+                "What is reserved but unallocated would be enough, but lies in pieces of segments in use, "
+                "or belongs to other streams: free the large tensors before the small ones that were "
                 "made after them, or allocate on fewer streams."
             )
         return "Free tensors (del, or leave their function), or make the batch smaller."

@@ -7,9 +7,12 @@ Sizes round up to 64 bytes, addresses are aligned to 64. Freed blocks of at most
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from flambeau.runtime.context import Context
-from flambeau.runtime.stream import Stream
+
+if TYPE_CHECKING:
+    from flambeau.runtime.stream import Stream
 
 ROUND = 64
 KEPT_PER_SIZE = 1 << 20
@@ -46,7 +49,7 @@ class HostAllocator:
         self._nowhere = Shelf(0)
 
     def allocate(self, nbytes: int, stream: Stream) -> HostBlock:
-        """A block of at least `nbytes` bytes. 0 bytes: a block at address 0. OutOfMemoryError changes nothing."""
+        """A block of at least `nbytes` bytes; 0 bytes are at address 0. Raises OutOfMemoryError."""
         size = -nbytes // ROUND * -ROUND
         shelf = self._shelves.get(size)
         if shelf:

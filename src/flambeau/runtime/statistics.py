@@ -6,8 +6,8 @@ path writes one tuple per event into a list, the journal, and nothing else; the 
 when somebody looks, or when it is long (with NumPy, 0.2 us an event). A tuple, the posting, is
 `(pool, allocation, allocated_bytes, requested_bytes, active, active_bytes, inactive_split,
 inactive_split_bytes)`: the pool (0 large, 1 small) and what the event adds to each figure of it.
-`list.append` is atomic, so that a destructor may write at any time, in any thread, without a lock; blocks
-enter a free list only after their posting, so that the journal's order is one in which it all could have happened.
+`list.append` is atomic, so that a destructor may write at any time, in any thread, without a lock. A block
+enters a free list only after its posting, so the journal's order is one in which all could have happened.
 """
 
 from __future__ import annotations

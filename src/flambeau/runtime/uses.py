@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flambeau.driver.api import Driver
-from flambeau.runtime.stream import Stream
+
+if TYPE_CHECKING:
+    from flambeau.runtime.stream import Stream
 
 T = TypeVar("T")
 
@@ -47,7 +49,7 @@ class Uses(Generic[T]):
         self.waiting[block] = None
 
     def done(self, *, block_host: bool = False) -> list[T]:
-        """The blocks whose wait is over, no longer waiting. `block_host` waits on the host for all of them."""
+        """The blocks whose wait is over, no longer waiting; `block_host` waits on the host for all."""
         over: list[T] = []
         for handle, queue in list(self._queues.items()):
             while queue:
