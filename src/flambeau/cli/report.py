@@ -1,0 +1,185 @@
+"""What `flambeau run` says after a program: on one screen, as JSON, as a trace, as a picture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from flambeau.observe.reports import Certificate, Race
+from flambeau.observe.sites import place
+from flambeau.observe.timeline import Timeline, chrome_trace, svg
+from flambeau.runtime import statistics
+from flambeau.runtime.machine import Machine
+
+
+@dataclass
+class DeviceReport:
+    """One device's memory, in bytes."""
+
+    index: int
+    name: str
+    peak_allocated: int
+    peak_reserved: int
+    left_allocated: int
+
+
+@dataclass
+class MachineReport:
+    """One machine of the program: what it was, how long it took in simulated time, what it proved."""
+
+    driver: str
+    profile: str | None
+    schedule: str | None
+    devices: list[DeviceReport]
+    time_ns: int | None
+    trace_hash: str | None
+    token: str | None
+    certificate: Certificate | None
+
+
+@dataclass
+class Recorder:
+    """Watches every machine of a process (`system.watch`)."""
+
+    timeline: bool = False
+    machines: list[MachineReport] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)
+
+    @property
+    def races(self) -> list[Race]:
+        return [race for m in self.machines if m.certificate for race in m.certificate.races]
+
+    def started(self, machine: Machine) -> None:
+        if self.timeline and machine.wish.driver == "virtual":
+            timeline = Timeline()
+            machine.bare.on_command = timeline.add  # type: ignore[attr-defined]
+            self.timelines.append(timeline)
+
+    def closing(self, machine: Machine) -> None:
+        bare: Any = machine.bare
+        detector = getattr(machine.driver, "detector", None)
+        virtual = machine.wish.driver == "virtual"
+        self.machines.append(
+            MachineReport(
+                driver=machine.wish.driver,
+                profile=machine.wish.profile if virtual else None,
+                schedule=machine.wish.schedule if virtual else None,
+                devices=[_device_report(context) for context in machine.contexts],
+                time_ns=bare.time_ns() if virtual else None,
+                trace_hash=bare.trace_hash() if virtual else None,
+                token=bare.token() if virtual else None,
+                certificate=detector.certificate() if detector is not None else None,
+            )
+        )
+
+
+def _device_report(context: Any) -> DeviceReport:
+    name = context.driver.device_properties(context.driver_index).name
+    allocator = context.allocator
+    return DeviceReport(
+        context.index,
+        name,
+        allocator.peak_allocated(),
+        allocator.peak_reserved(),
+        allocator.allocated(),
+    )
+
+
+def write_screen(recorder: Recorder, file: TextIO, written: list[Path]) -> None:
+    """One screen for a person."""
+    line = "─" * 78
+    print(f"── flambeau {line}"[:79], file=file)
+    if not recorder.machines:
+        print("The program used no CUDA device.", file=file)
+    for machine in recorder.machines:
+        _write_machine(machine, file)
+    for path in written:
+        print(f"written    {path}", file=file)
+    print(line + "─", file=file)
+
+
+def _write_machine(machine: MachineReport, file: TextIO) -> None:
+    names = ", ".join(sorted({device.name for device in machine.devices}))
+    kind = f"virtual, profile {machine.profile}, schedule {machine.schedule}" if machine.profile else "real"
+    print(f"devices    {len(machine.devices)} x {names} ({kind})", file=file)
+    if machine.time_ns is not None:
+        print(f"time       {_time(machine.time_ns)} simulated", file=file)
+    for device in machine.devices:
+        print(
+            f"memory     cuda:{device.index}  peak {statistics.format_size(device.peak_allocated)} allocated, "
+            f"{statistics.format_size(device.peak_reserved)} reserved",
+            file=file,
+        )
+    if machine.certificate is None:
+        print("races      not looked for (--races warn or error does)", file=file)
+        return
+    text = str(machine.certificate).splitlines()
+    print(f"races      {text[0]}", file=file)
+    for rest in text[1:]:
+        print(f"           {rest}" if rest else "", file=file)
+    if machine.certificate.races and machine.token:
+        print(f"           This order again: --schedule replay:{_short(machine.token)}", file=file)
+
+
+def _short(token: str) -> str:
+    return token if len(token) <= 200 else f"{token[:60]}... (whole in --report FILE)"
+
+
+def _time(ns: int) -> str:
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if ns >= size:
+            return f"{ns / size:.3f} {unit}"
+    return f"{ns} ns"
+
+
+def write_json(recorder: Recorder, path: Path, status: int) -> None:
+    """The report for programs: `{"exit_status", "machines": [...]}`; sizes in bytes, times in nanoseconds."""
+    machines = []
+    for machine in recorder.machines:
+        fields = asdict(machine) | {"certificate": None}
+        if machine.certificate is not None:
+            fields["certificate"] = _certificate(machine.certificate)
+        machines.append(fields)
+    path.write_text(json.dumps({"exit_status": status, "machines": machines}, indent=1) + "\n")
+
+
+def _certificate(certificate: Certificate) -> dict[str, Any]:
+    return {
+        "race_free": certificate.race_free,
+        "assumptions": certificate.assumptions,
+        "violated": certificate.violated,
+        "races": [_race(race) for race in certificate.races],
+    }
+
+
+def _race(race: Race) -> dict[str, Any]:
+    sides = [
+        {
+            "kind": side.kind, "operator": side.operator, "stream": side.stream, "place": side.place,
+            "shape": side.shape, "dtype": side.dtype, "begin": side.begin, "end": side.end,
+        }
+        for side in (race.first, race.second)
+    ]  # fmt: skip
+    return {
+        "first": sides[0], "second": sides[1], "device": race.device, "count": race.count, "reused": race.reused,
+        "mend": {"call": race.mend.call, "text": race.mend.text, "verified": race.mend.verified},
+        "allocated": place(race.allocated) if race.allocated else None,
+        "freed": place(race.freed) if race.freed else None,
+    }  # fmt: skip
+
+
+def write_trace(recorder: Recorder, path: Path) -> None:
+    """A Chrome/Perfetto trace of the first machine's commands."""
+    path.write_text(json.dumps(chrome_trace(_only(recorder))))
+
+
+def write_picture(recorder: Recorder, path: Path) -> None:
+    """The same as an SVG picture, races in red."""
+    path.write_text(svg(_only(recorder), races=recorder.races))
+
+
+def _only(recorder: Recorder) -> Timeline:
+    """The longest timeline: a program has one machine unless it opens more itself."""
+    return max(recorder.timelines, key=len, default=Timeline())

@@ -1,0 +1,152 @@
+"""`flambeau run`: execute a torch program, unmodified, and say on one screen what it did on its devices."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from flambeau.cli import finder
+from flambeau.cli.report import Recorder, write_json, write_picture, write_screen, write_trace
+from flambeau.core.errors import RaceError
+from flambeau.runtime import system
+
+RACE_STATUS = 3
+_DEFAULTS = {"FLAMBEAU_VIRTUAL_DEVICES": "2", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="run a torch program and report on its devices",
+        description="Run a program written for torch.cuda, unmodified: `import torch` finds Flambeau. "
+        "Without a GPU and without options it sees 2 virtual a100-40g and its races are looked for.",
+        epilog="The exit status is the program's own, or 3 whenever --races error found a race.",
+    )
+    parser.add_argument("--driver", choices=("auto", "cuda", "virtual"), help="real or virtual GPUs")
+    parser.add_argument("--devices", metavar="N", help="how many virtual GPUs")
+    parser.add_argument("--profile", metavar="NAME", help="which GPU they model: a100-40g, h100, ... or a TOML file")
+    parser.add_argument("--schedule", metavar="S", help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN")
+    parser.add_argument("--races", choices=("off", "warn", "error"), help="look for races: collect, or raise")
+    parser.add_argument("--trace", metavar="FILE", type=Path, help="write a Chrome/Perfetto trace")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print no report")
+    parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
+    parser.add_argument("program", metavar="PROGRAM", help="a script, or with -m a module")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments")
+    parser.set_defaults(do=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the program as `options` say; the exit status."""
+    if not options.module and not Path(options.program).is_file():
+        print(f"flambeau run: can't open file {options.program!r}: no such file", file=sys.stderr)
+        return 2
+    for file in (options.trace, options.picture, options.report):
+        if file is not None and not file.parent.is_dir():
+            print(f"flambeau run: can't write {str(file)!r}: its folder does not exist", file=sys.stderr)
+            return 2
+    _set_environment(options)
+    finder.install()
+    recorder = Recorder(timeline=bool(options.trace or options.picture))
+    system.watch(recorder)
+    status = _status_of(lambda: _execute(options.program, options.arguments, options.module))
+    for problem in system.close_all():
+        print(f"flambeau run: the program ended without waiting for this: {problem}", file=sys.stderr)
+        status = status or 1
+    if os.environ.get("FLAMBEAU_RACES") == "error" and recorder.races:
+        status = RACE_STATUS
+    _write_reports(options, recorder, status)
+    return status
+
+
+def _set_environment(options: argparse.Namespace) -> None:
+    """Options go before the environment, and reach the program's children through it."""
+    chosen = {
+        "FLAMBEAU_DRIVER": options.driver,
+        "FLAMBEAU_VIRTUAL_DEVICES": options.devices,
+        "FLAMBEAU_VIRTUAL_PROFILE": options.profile,
+        "FLAMBEAU_SCHEDULE": options.schedule,
+        "FLAMBEAU_RACES": options.races,
+    }
+    os.environ.update({name: value for name, value in chosen.items() if value is not None})
+    if os.environ.get("FLAMBEAU_DRIVER", "auto") == "cuda":
+        return
+    if os.environ.get("FLAMBEAU_DRIVER", "auto") == "auto" and not _DEFAULTS.keys() & os.environ.keys():
+        os.environ.update(_DEFAULTS)
+    os.environ.setdefault("FLAMBEAU_RACES", "warn")
+
+
+def _execute(program: str, arguments: list[str], is_module: bool) -> None:
+    sys.argv = [program, *arguments]
+    if is_module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        return
+    path = Path(program).resolve()
+    sys.path.insert(0, str(path.parent))
+    module = ModuleType("__main__")
+    module.__file__ = program
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module  # what spawned children import again, and pickles refer to
+    exec(_compiled(path, program), module.__dict__)
+
+
+def _compiled(path: Path, name: str) -> CodeType:
+    return compile(path.read_bytes(), name, "exec", dont_inherit=True)
+
+
+def _status_of(program: Callable[[], None]) -> int:
+    """Run it as the interpreter would: its exit status, its traceback on stderr, its threads waited for."""
+    try:
+        program()
+        status = 0
+    except SystemExit as exit:
+        status = _exit_status(exit.code)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        status = 130
+    except BaseException as error:
+        _print_traceback(error)
+        status = RACE_STATUS if isinstance(error, RaceError) else 1
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    sys.stdout.flush()
+    return status
+
+
+def _exit_status(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _print_traceback(error: BaseException) -> None:
+    """The program's frames alone: what lies between this file and the program is no news."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+    error.__traceback__ = None  # its frames hold tensors
+
+
+def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int) -> None:
+    if options.trace is not None:
+        write_trace(recorder, options.trace)
+    if options.picture is not None:
+        write_picture(recorder, options.picture)
+    if options.report is not None:
+        write_json(recorder, options.report, status)
+    if not options.quiet:
+        write_screen(recorder, sys.stderr, [f for f in (options.trace, options.picture, options.report) if f])
