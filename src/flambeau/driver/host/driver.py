@@ -15,24 +15,46 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.errors import DriverError, NotSupportedError, OutOfMemoryError
+from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, DeviceProperties, Executable, HostMemory, Launch
 
+_DEFAULT = -1  # the handle of the default stream
+_KEPT = 16  # windows per operand
 _ALIGNMENT = 512  # mem_alloc's contract; PyTorch's CPU tensors have 64
 
 
+class Windows(dict[int, np.ndarray[Any, Any]]):
+    """Arrays of one layout by address. `windows[ptr]` makes what it lacks.
+
+    Making an array costs as much as adding 1,024 floats, and allocators hand out few addresses over and over. A
+    window owns nothing, so keeping it keeps no memory; it is used only while its address is in use.
+    """
+
+    __slots__ = ("layout",)
+
+    def __init__(self, meta: Meta) -> None:
+        self.layout = (meta.shape, meta.dtype.numpy, meta.byte_strides)
+
+    def __missing__(self, ptr: int) -> np.ndarray[Any, Any]:
+        if len(self) >= _KEPT:
+            self.clear()
+        found = self[ptr] = array_at(ptr, *self.layout)
+        return found
+
+
 class HostExecutable(Executable):
-    __slots__ = ("body", "inputs", "outputs")
+    """A launch with its body and a window for each operand. `scalars`: places of the inputs that are values."""
+
+    __slots__ = ("body", "outputs", "scalars", "windows")
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch, 0)
         self.body: Body = launch.kernel.host(launch)
-        self.outputs = [(m.shape, m.dtype.numpy, m.byte_strides) for m in launch.outputs]
-        self.inputs = [
-            (m.shape, m.dtype.numpy, m.byte_strides) if isinstance(m, Meta) else None for m in launch.inputs
-        ]
+        self.windows = [Windows(meta) for meta in launch.operands]
+        self.outputs = len(launch.outputs)
+        self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
 
 
 class HostDriver:
@@ -43,22 +65,26 @@ class HostDriver:
 
     def __init__(self) -> None:
         self._owners: dict[int, np.ndarray[Any, Any]] = {}
-        self._handles = itertools.count(-2, -1)
+        self._handles = itertools.count(_DEFAULT - 1, -1)
+        self._streams = {_DEFAULT}
         self._events: dict[int, tuple[bool, int | None]] = {}  # timing, when recorded
         self._closed = False
 
     # -- devices --------------------------------------------------------------------------------------
     def device_count(self) -> int:
+        self._check_open()
         return 1
 
     def device_properties(self, index: int) -> DeviceProperties:
+        self._check_device(index)
         return DeviceProperties(platform.processor() or platform.machine(), 0, 0, _total_memory(), 1)
 
     def device_sync(self, index: int) -> None:
-        pass
+        self._check_device(index)
 
     def mem_info(self, index: int) -> tuple[int, int]:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _total_memory()
+        self._check_device(index)
+        return _available_memory(), _total_memory()
 
     def close(self) -> None:
         self._owners.clear()
@@ -66,9 +92,12 @@ class HostDriver:
 
     # -- memory ---------------------------------------------------------------------------------------
     def mem_alloc(self, index: int, nbytes: int) -> int:
+        self._check_device(index)
+        if nbytes < 0:
+            raise DriverError(f"mem_alloc: the size must not be negative, got {nbytes}")
         try:
             owner = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        except MemoryError:
+        except (MemoryError, ValueError):  # ValueError: more than an address can say
             raise OutOfMemoryError(
                 f"DefaultCPUAllocator: can't allocate memory: you tried to allocate {nbytes} bytes."
             ) from None
@@ -79,7 +108,10 @@ class HostDriver:
 
     def mem_free(self, ptr: int) -> None:
         if self._owners.pop(ptr, None) is None:
-            raise DriverError(f"mem_free: {ptr:#x} was not allocated by this driver, or freed already")
+            self._check_open()
+            raise InvalidAddressError(
+                f"mem_free: {ptr:#x} was not allocated by this driver, or freed already"
+            )
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         raise NotSupportedError("the host driver pins no memory: pinning needs a CUDA device")
@@ -104,39 +136,52 @@ class HostDriver:
         self.copy(target.ptr, source, target.nbytes, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self._check_stream(stream)
         if nbytes:
             np.copyto(bytes_at(target, nbytes), bytes_at(source, nbytes))
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        self._check_stream(stream)
         if nbytes:
-            bytes_at(target, nbytes)[...] = byte
+            bytes_at(target, nbytes)[...] = byte & 255
 
     # -- streams: one kind, always idle ---------------------------------------------------------------
     def stream_default(self, index: int) -> int:
-        return -1
+        self._check_device(index)
+        return _DEFAULT
 
     def stream_create(self, index: int, priority: int) -> int:
-        return next(self._handles)
+        self._check_device(index)
+        stream = next(self._handles)
+        self._streams.add(stream)
+        return stream
 
     def stream_destroy(self, stream: int) -> None:
-        pass
+        self._check_stream(stream)
+        if stream == _DEFAULT:
+            raise DriverError("stream_destroy: the default stream stays")
+        self._streams.remove(stream)
 
     def stream_native(self, stream: int) -> int:
-        return 0
+        self._check_stream(stream)
+        return 0 if stream == _DEFAULT else -stream
 
     def stream_query(self, stream: int) -> bool:
+        self._check_stream(stream)
         return True
 
     def stream_sync(self, stream: int) -> None:
-        pass
+        self._check_stream(stream)
 
     def stream_wait(self, stream: int, event: int) -> None:
-        pass
+        self._check_stream(stream)
+        self._event(event)
 
     # -- events ---------------------------------------------------------------------------------------
     def event_create(
         self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False
     ) -> int:
+        self._check_device(index)
         if interprocess:
             raise NotSupportedError("the host driver has no interprocess events")
         event = next(self._handles)
@@ -144,54 +189,92 @@ class HostDriver:
         return event
 
     def event_destroy(self, event: int) -> None:
-        self._events.pop(event)
+        self._event(event)
+        del self._events[event]
 
     def event_record(self, event: int, stream: int) -> None:
-        self._events[event] = (self._events[event][0], time.perf_counter_ns())
+        self._check_stream(stream)
+        self._events[event] = (self._event(event)[0], time.perf_counter_ns())
 
     def event_query(self, event: int, internal: bool = False) -> bool:
+        self._event(event)
         return True
 
     def event_sync(self, event: int) -> None:
-        pass
+        self._event(event)
 
     def event_elapsed_ns(self, start: int, end: int) -> int:
         times = []
         for event in (start, end):
-            timing, recorded = self._events[event]
+            timing, recorded = self._event(event)
             if not timing:
-                raise DriverError("event_elapsed_ns: an event was created without timing")
+                raise DriverError(f"event_elapsed_ns: event {event} was created without timing")
             if recorded is None:
-                raise DriverError("event_elapsed_ns: an event was never recorded")
+                raise DriverError(f"event_elapsed_ns: event {event} was never recorded")
             times.append(recorded)
         return times[1] - times[0]
 
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> HostExecutable:
+        self._check_device(index)
         return HostExecutable(launch)
 
     def unload(self, exe: Executable) -> None:
-        pass
+        self._check_open()
 
     def launch(self, exe: HostExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        outputs = [array_at(ptr, *layout) for ptr, layout in zip(ptrs, exe.outputs, strict=False)]
-        addresses = iter(ptrs[len(outputs) :])
-        values = iter(scalars)
-        inputs = [
-            next(values) if layout is None else array_at(next(addresses), *layout) for layout in exe.inputs
-        ]
-        exe.body(outputs, inputs)
+        if self._closed:
+            self._check_open()
+        arrays = [windows[ptr] for windows, ptr in zip(exe.windows, ptrs, strict=True)]
+        inputs: list[Any] = arrays[exe.outputs :]
+        if exe.scalars:
+            for place, value in zip(exe.scalars, scalars, strict=True):
+                inputs.insert(place, value)
+        exe.body(arrays[: exe.outputs], inputs)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
+        self._check_stream(stream)
         call()
 
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:
+        self._check_device(index)
+        self._check_device(peer)
         return False
 
     def peer_enable(self, index: int, peer: int) -> None:
         raise NotSupportedError("the host driver has one device and no peers")
 
+    # -- checks ---------------------------------------------------------------------------------------
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DriverError("the host driver has been closed")
+
+    def _check_device(self, index: int) -> None:
+        self._check_open()
+        if index != 0:
+            raise DriverError(f"the host driver has one device, 0; there is no device {index}")
+
+    def _check_stream(self, stream: int) -> None:
+        self._check_open()
+        if stream not in self._streams:
+            raise DriverError(f"{stream} is no stream of the host driver, or was destroyed")
+
+    def _event(self, event: int) -> tuple[bool, int | None]:
+        self._check_open()
+        found = self._events.get(event)
+        if found is None:
+            raise DriverError(f"{event} is no event of the host driver, or was destroyed")
+        return found
+
 
 def _total_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _available_memory() -> int:
+    """What the system says is free; all of it where it does not say (macOS)."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return _total_memory()

@@ -511,8 +511,9 @@ class VirtualDriver:
     def unload(self, exe: Executable) -> None:
         self._check_open()
 
-    def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        assert isinstance(exe, VirtualExecutable)
+    def launch(
+        self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int
+    ) -> None:
         with self._lock:
             queue = self._streams.get(stream) or self._stream(stream)
             index = queue.index
