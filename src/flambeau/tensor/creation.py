@@ -8,135 +8,264 @@ lies; "cuda" is the current device), `pin_memory` (CPU only), `layout` (strided 
 from __future__ import annotations
 
 import math
-from typing import Any
+import warnings
+from typing import Any, Unpack
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
-from flambeau.core.dtype import dtype
+from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, dtype
+from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
-from flambeau.core.layout import Shape
+from flambeau.core.layout import Shape, Strides, span
 from flambeau.core.meta import Meta
 from flambeau.ops import creation as ops
 from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate
-from flambeau.tensor.options import kind_of, kind_of_number, place, refuse, shape_of
-from flambeau.tensor.public import function
-from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.transfer import copied, copy_, empty_pinned, fill_, filled, item
-from flambeau.tensor.typing import contiguous_format, layout, memory_format, preserve_format, strides_in
+from flambeau.tensor.options import (
+    Given, Options, checked_shape, default_complex, integer, kind_of_number, number, shape_of,
+)  # fmt: skip
+from flambeau.tensor.public import function, method
+from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.transfer import copy_, empty_pinned, fill_, filled, resize_
+from flambeau.tensor.typing import contiguous_format, strides_in, strides_like
 
 
-def _new(meta: Meta, pin_memory: bool) -> Tensor:
-    if not pin_memory:
+def _new(meta: Meta, options: Options) -> Tensor:
+    """An uninitialized tensor, or `out` as it asks."""
+    if options.out is not None:
+        return _fitted(options.out, meta, options)
+    if not options.pin_memory:
         return allocate(meta)
     if meta.device is not CPU:
         raise RuntimeError("Only dense CPU tensors can be pinned")
     return empty_pinned(meta)
 
 
-@function
-def empty(
-    *size: Any,
-    out: Tensor | None = None,
-    dtype: Any = None,
-    layout: layout | None = None,
-    device: Any = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-    memory_format: memory_format = contiguous_format,
-) -> Tensor:
-    """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
-    refuse(layout, requires_grad)
-    shape = shape_of(size, "empty")
-    if memory_format is preserve_format:
+def _constant(meta: Meta, value: Any, options: Options) -> Tensor:
+    if options.out is None and not options.pin_memory:
+        return filled(meta, value)
+    return fill_(_new(meta, options), value)
+
+
+def _computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], kind: dtype, own: tuple[Any, ...],
+              options: Options) -> Tensor:  # fmt: skip
+    """What an operator makes of numbers: new, or in `out`."""
+    out = options.out
+    device = options.device or (CPU if out is None else out.meta.device)
+    made: Tensor = call(op, numbers, (*sizes, kind, device, *own))
+    if out is None and not options.pin_memory:
+        return made
+    return copy_(_new(made.meta, options), made)
+
+
+def _fitted(out: Tensor, meta: Meta, options: Options) -> Tensor:
+    """`out` in the shape that is asked for. Raises RuntimeError if dtype or device are asked to be others."""
+    if options.kind is not None and out.meta.dtype is not options.kind:
         raise RuntimeError(
-            "Unsupported memory format: torch.empty takes contiguous_format and channels_last formats"
+            f"dtype {options.kind.torch_name} does not match dtype of out parameter ({out.meta.dtype.torch_name})"
         )
-    meta = Meta.of(shape, strides_in(shape, memory_format), kind_of(dtype, "empty"), place(device))
-    return _new(meta, pin_memory)
+    if options.device is not None and out.meta.device is not options.device:
+        raise RuntimeError(
+            f"device {options.device} does not match device of out parameter ({out.meta.device})"
+        )
+    return out if out.meta.shape == meta.shape else resize_(out, meta.shape)
 
 
-def _full(shape: Shape, value: Any, kind: dtype, device: Any, pin_memory: bool) -> Tensor:
-    meta = Meta.contiguous_of(shape, kind, place(device))
-    return fill_(_new(meta, pin_memory), value) if pin_memory else filled(meta, value)
+def _sizes(function: str, size: tuple[Any, ...], given: Given) -> Shape:
+    """The shape, from positional sizes or `size=`."""
+    return shape_of(size or ((given["size"],) if "size" in given else ()), function)
+
+
+# -- from sizes -------------------------------------------------------------------------------------------
 
 
 @function
-def zeros(
-    *size: Any,
-    out: Tensor | None = None,
-    dtype: Any = None,
-    layout: layout | None = None,
-    device: Any = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+def empty(*size: Any, **given: Unpack[Given]) -> Tensor:
+    """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
+    options = Options("empty", given)
+    shape = _sizes("empty", size, given)
+    strides = strides_in(shape, options.memory_format or contiguous_format)
+    kind = options.kind or flags.default_dtype
+    return _new(Meta.of(shape, strides, kind, options.device or CPU), options)
+
+
+@function
+def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
+    """A new tensor of uninitialized memory with the given strides, counted in elements."""
+    options = Options("empty_strided", given)
+    shape, strides = checked_shape(size, "empty_strided"), tuple([int(s) for s in stride])
+    check_strides(shape, strides)
+    kind, device = options.kind or flags.default_dtype, options.device or CPU
+    memory = _new(Meta.contiguous_of((span(shape, strides),), kind, device), options)
+    return make(Meta.of(shape, strides, kind, device), memory.storage, memory.ptr)
+
+
+def check_strides(shape: Shape, strides: Strides) -> None:
+    """Raise RuntimeError for strides that belong to no tensor of `shape`."""
+    if len(shape) != len(strides):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(shape)}) must match dimensionality of strides ({len(strides)})"
+        )
+    if any(s < 0 for s in strides):
+        raise RuntimeError(
+            f"Storage size calculation overflowed with sizes={list(shape)} and strides={list(strides)}"
+        )
+
+
+def _of_one_value(function: str, size: tuple[Any, ...], value: Any, given: Given, natural: dtype | None) -> Tensor:
+    options = Options(function, given)
+    shape = _sizes(function, size, given)
+    kind = options.kind or (options.out.meta.dtype if options.out is not None else natural or flags.default_dtype)
+    return _constant(Meta.contiguous_of(shape, kind, options.device or CPU), value, options)
+
+
+@function
+def zeros(*size: Any, **given: Unpack[Given]) -> Tensor:
     """A new tensor of zeros."""
-    refuse(layout, requires_grad)
-    return _full(shape_of(size, "zeros"), 0, kind_of(dtype, "zeros"), device, pin_memory)
+    return _of_one_value("zeros", size, 0, given, None)
 
 
 @function
-def ones(
-    *size: Any,
-    out: Tensor | None = None,
-    dtype: Any = None,
-    layout: layout | None = None,
-    device: Any = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+def ones(*size: Any, **given: Unpack[Given]) -> Tensor:
     """A new tensor of ones."""
-    refuse(layout, requires_grad)
-    return _full(shape_of(size, "ones"), 1, kind_of(dtype, "ones"), device, pin_memory)
+    return _of_one_value("ones", size, 1, given, None)
 
 
 @function
-def full(
-    size: Any,
-    fill_value: Any,
-    *,
-    out: Tensor | None = None,
-    dtype: Any = None,
-    layout: layout | None = None,
-    device: Any = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+def full(size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
     """A new tensor of one value. Its dtype is the value's own (int64, bool, the default) unless given."""
-    refuse(layout, requires_grad)
-    value = item(fill_value) if isinstance(fill_value, Tensor) else fill_value
-    return _full(shape_of((size,), "full"), value, kind_of(dtype, "full", kind_of_number(value)), device, pin_memory)
+    if not isinstance(size, (tuple, list)):
+        raise TypeError(argument_type("full", "size", 1, "tuple of ints", size))
+    value = number(fill_value, "full", "fill_value", 2)
+    return _of_one_value("full", (size,), value, given, kind_of_number(value))
 
 
 @function
-def arange(
-    start: Any,
-    end: Any = None,
-    step: Any = 1,
-    *,
-    out: Tensor | None = None,
-    dtype: Any = None,
-    layout: layout | None = None,
-    device: Any = None,
-    requires_grad: bool = False,
-    pin_memory: bool = False,
-) -> Tensor:
+def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
+    """A 0-dim tensor of a number, of the default dtype unless told otherwise."""
+    return _of_one_value("scalar_tensor", ((),), number(s, "scalar_tensor", "s", 1), given, None)
+
+
+@function
+def eye(n: Any, m: Any = None, **given: Unpack[Given]) -> Tensor:
+    """The identity matrix of `n` rows and `m` (or n) columns."""
+    options = Options("eye", given)
+    rows = integer(n, "eye", "n", 1)
+    columns = rows if m is None else integer(m, "eye", "m", 2)
+    for name, size in (("n", rows), ("m", columns)):
+        if size < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
+    return _computed(ops.eye, (), (rows, columns), _kind(options, flags.default_dtype), (), options)
+
+
+# -- like another tensor ----------------------------------------------------------------------------------
+
+
+def _like(function: str, input: Any, given: Given) -> tuple[Meta, Options]:
+    if not isinstance(input, Tensor):
+        raise TypeError(argument_type(function, "input", 1, "Tensor", input))
+    options = Options(function, given)
+    strides = strides_like(input.meta, options.memory_format)
+    return input.meta.with_(strides=strides, dtype=options.kind, device=options.device), options
+
+
+@function
+def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
+    """An uninitialized tensor of the shape, dtype, device and memory order of `input`."""
+    return _new(*_like("empty_like", input, given))
+
+
+@function
+def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
+    """Zeros in the shape, dtype, device and memory order of `input`."""
+    meta, options = _like("zeros_like", input, given)
+    return _constant(meta, 0, options)
+
+
+@function
+def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
+    """Ones in the shape, dtype, device and memory order of `input`."""
+    meta, options = _like("ones_like", input, given)
+    return _constant(meta, 1, options)
+
+
+@function
+def full_like(input: Tensor, fill_value: Any, **given: Unpack[Given]) -> Tensor:
+    """One value in the shape, dtype, device and memory order of `input`."""
+    meta, options = _like("full_like", input, given)
+    return _constant(meta, number(fill_value, "full_like", "fill_value", 2), options)
+
+
+def _new_like(self: Tensor, function: str, size: tuple[Any, ...], given: Given) -> tuple[Meta, Options]:
+    """A contiguous meta of the sizes, on the tensor's device and of its dtype unless told otherwise."""
+    options = Options(function, given)
+    shape = _sizes(function, size, given)
+    kind, device = options.kind or self.meta.dtype, options.device or self.meta.device
+    return Meta.contiguous_of(shape, kind, device), options
+
+
+@method
+def new_empty(self: Tensor, *size: Any, **given: Unpack[Given]) -> Tensor:
+    """An uninitialized tensor on this one's device and of its dtype."""
+    return _new(*_new_like(self, "new_empty", size, given))
+
+
+@method
+def new_zeros(self: Tensor, *size: Any, **given: Unpack[Given]) -> Tensor:
+    """Zeros on this tensor's device and of its dtype."""
+    meta, options = _new_like(self, "new_zeros", size, given)
+    return _constant(meta, 0, options)
+
+
+@method
+def new_ones(self: Tensor, *size: Any, **given: Unpack[Given]) -> Tensor:
+    """Ones on this tensor's device and of its dtype."""
+    meta, options = _new_like(self, "new_ones", size, given)
+    return _constant(meta, 1, options)
+
+
+@method
+def new_full(self: Tensor, size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
+    """One value on this tensor's device and of its dtype."""
+    meta, options = _new_like(self, "new_full", (size,), given)
+    return _constant(meta, number(fill_value, "new_full", "fill_value", 2), options)
+
+
+@method
+def new_empty_strided(self: Tensor, size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
+    """`torch.empty_strided` on this tensor's device and of its dtype."""
+    given.setdefault("dtype", self.meta.dtype)
+    given.setdefault("device", self.meta.device)
+    return empty_strided(size, stride, **given)
+
+
+# -- sequences --------------------------------------------------------------------------------------------
+
+_UNSIGNED = (dtypes.uint16, dtypes.uint32, dtypes.uint64)
+
+
+def _kind(options: Options, natural: dtype) -> dtype:
+    return options.kind or (natural if options.out is None else options.out.meta.dtype)
+
+
+@function
+def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
     """Numbers from `start` (0 if one argument is given) to `end`, which is not among them, by `step`.
 
     int64 if all three are ints, else the default dtype. Raises RuntimeError for a step of 0 or of the wrong sign.
     """
-    refuse(layout, requires_grad)
-    start, end = (0, start) if end is None else (start, end)
-    numbers = tuple([item(x) if isinstance(x, Tensor) else x for x in (start, end, step)])
-    start, end, step = numbers
-    natural = dtypes.int64 if all(isinstance(x, int) for x in numbers) else flags.default_dtype
-    kind = kind_of(dtype, "arange", natural)
-    count = _count(start, end, step)
-    if not kind.category >= dtypes.FLOATING:
+    options = Options("arange", given)
+    start, end = (0, start) if end is None else (0 if start is None else start, end)
+    start = number(start, "arange", "start", 1)
+    end = number(end, "arange", "end", 1)
+    step = number(step, "arange", "step", 3)
+    whole = all(isinstance(x, int) for x in (start, end, step))
+    kind = _kind(options, dtypes.int64 if whole else flags.default_dtype)
+    if kind.category in (BOOL, COMPLEX) or kind in _UNSIGNED:
+        raise NotImplementedError(f'"arange" not implemented for \'{kind.torch_name}\'')
+    if kind.category == INTEGRAL:
         start, step = int(start), int(step)
-    result: Tensor = call(ops.arange, (start, step), (count, kind, place(device)))
-    return result
+    return _computed(ops.arange, (start, step), (_count(start, end, step),), kind, (), options)
 
 
 def _count(start: Any, end: Any, step: Any) -> int:
@@ -149,3 +278,47 @@ def _count(start: Any, end: Any, step: Any) -> int:
     if isinstance(start, int) and isinstance(end, int) and isinstance(step, int):
         return -((start - end) // step)
     return math.ceil((end - start) / step)
+
+
+@function
+def range(start: Any = 0, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
+    """Numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
+    warnings.warn(
+        "torch.range is deprecated and will be removed in a future release because its behavior is "
+        "inconsistent with Python's range builtin. Instead, use torch.arange, which produces values in "
+        "[start, end).",
+        UserWarning,
+        stacklevel=2,
+    )
+    options = Options("range", given)
+    start, end = (0, start) if end is None else (start, end)
+    numbers = [number(x, "range", name, 1) for name, x in (("start", start), ("end", end), ("step", step))]
+    _count(*numbers)
+    count = math.floor((numbers[1] - numbers[0]) / numbers[2]) + 1
+    kind = _kind(options, flags.default_dtype)
+    return _computed(ops.arange, (numbers[0], numbers[2]), (count,), kind, (), options)
+
+
+@function
+def linspace(start: Any, end: Any, steps: Any, **given: Unpack[Given]) -> Tensor:
+    """`steps` numbers from `start` to `end` (both among them), equally spaced."""
+    return _spaced("linspace", ops.linspace, start, end, steps, (), given)
+
+
+@function
+def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **given: Unpack[Given]) -> Tensor:
+    """`steps` numbers from base**start to base**end, their exponents equally spaced."""
+    return _spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)
+
+
+def _spaced(name: str, op: Any, start: Any, end: Any, steps: Any, own: tuple[Any, ...], given: Given) -> Tensor:
+    options = Options(name, given)
+    start, end = number(start, name, "start", 1), number(end, name, "end", 2)
+    count = integer(steps, name, "steps", 3)
+    if count < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    complexes = isinstance(start, complex) or isinstance(end, complex)
+    kind = _kind(options, default_complex() if complexes else flags.default_dtype)
+    if kind.category == BOOL:
+        raise NotImplementedError(f'"{name}" not implemented for \'Bool\'')
+    return _computed(op, (start, end), (count,), kind, own, options)

@@ -66,13 +66,13 @@ def _new(data: Any, kind: dtype | None, where: device | None, pin: bool = False)
     return copied(here, here.meta.with_(device=where), pin=pin)
 
 
-def over(array: Array, kind: dtype) -> Tensor:
+def over(array: Array, kind: dtype, storage: type[Storage] = Storage) -> Tensor:
     """A tensor that shares an array's memory and keeps the array alive."""
     itemsize = array.itemsize
     strides = tuple([s // itemsize for s in array.strides])
     meta = Meta.of(array.shape, strides, kind, CPU)
     ptr = address_of(array) if array.size else 0
-    return make(meta, Storage(ptr, meta.span, system.host, None, owner=array), ptr)
+    return make(meta, storage(ptr, meta.span, system.host, None, owner=array), ptr)
 
 
 def _from_array(array: Array, kind: dtype | None) -> Tensor:

@@ -11,6 +11,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.tensor.data import numpy_kind, over
 from flambeau.tensor.public import function, method
+from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import host_array, on_host
 
@@ -46,7 +47,7 @@ def from_numpy(ndarray: Array) -> Tensor:
             UserWarning,
             stacklevel=2,
         )
-    return over(ndarray, kind)
+    return over(ndarray, kind, ForeignStorage)
 
 
 class _Owner:

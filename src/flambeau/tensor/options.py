@@ -5,16 +5,49 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypedDict
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
-from flambeau.core.errors import NotSupportedError
+from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape
 from flambeau.runtime import system
 from flambeau.tensor.typing import layout, strided
+
+class Given(TypedDict, total=False):
+    """The keywords that every creation takes besides its own."""
+
+    size: Any
+    out: Any
+    dtype: Any
+    layout: layout | None
+    device: Any
+    requires_grad: bool
+    pin_memory: bool
+    memory_format: Any
+
+
+class Options:
+    """A creation's keywords, checked. `kind` and `device` are None where the caller left them open."""
+
+    __slots__ = ("device", "kind", "memory_format", "out", "pin_memory")
+
+    def __init__(self, function: str, given: Given) -> None:
+        for name in given:
+            if name not in Given.__annotations__:
+                raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+        refuse(given.get("layout"), given.get("requires_grad", False))
+        kind, where = given.get("dtype"), given.get("device")
+        self.kind = None if kind is None else kind_of(kind, function)
+        self.device = None if where is None else place(where)
+        self.out = given.get("out")
+        self.pin_memory = bool(given.get("pin_memory", False))
+        self.memory_format = given.get("memory_format")
+        if self.pin_memory and self.device is not None and self.device is not CPU:
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+
 
 _PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, complex: dtypes.complex128}
 _COMPLEX_OF = {
@@ -52,6 +85,22 @@ def kind_of_number(value: Any) -> dtype:
     return default_complex() if isinstance(value, builtins.complex) else flags.default_dtype
 
 
+def number(x: Any, function: str, name: str, position: int) -> Any:
+    """A Python number, or what a 0-dim tensor or NumPy scalar holds. Raises TypeError."""
+    if isinstance(x, (bool, int, float, builtins.complex)):
+        return x
+    if getattr(x, "ndim", None) == 0 and hasattr(x, "item"):
+        return x.item()
+    raise TypeError(argument_type(function, name, position, "Number", x))
+
+
+def integer(x: Any, function: str, name: str, position: int) -> int:
+    """An int, or what acts as one. Raises TypeError."""
+    if _is_int(x):
+        return index(x)
+    raise TypeError(argument_type(function, name, position, "int", x))
+
+
 def refuse(form: layout | None, requires_grad: bool) -> None:
     """Raise for what creations do not take (yet)."""
     if requires_grad:
@@ -65,6 +114,8 @@ def shape_of(size: Any, function: str) -> Shape:
 
     Raises TypeError for what is no int, RuntimeError for a negative size.
     """
+    if not size:
+        raise TypeError(f'{function}() missing 1 required positional arguments: "size"')
     if len(size) == 1 and isinstance(size[0], (tuple, list)):
         size = size[0]
     elif size and not _is_int(size[0]):

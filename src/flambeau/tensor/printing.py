@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,24 +61,6 @@ def set_printoptions(
     _options = replace(base, sci_mode=sci_mode, **changed)
 
 
-@function
-def get_printoptions() -> dict[str, Any]:
-    """The print options in use."""
-    return asdict(_options)
-
-
-@function
-@contextmanager
-def printoptions(**options: Any) -> Iterator[None]:
-    """Print options for the length of a `with` block."""
-    global _options
-    before = _options
-    set_printoptions(**options)
-    try:
-        yield
-    finally:
-        _options = before
-
 
 # -- a tensor as text -------------------------------------------------------------------------------------
 
@@ -112,7 +92,7 @@ def _suffixes(t: Tensor) -> list[str]:
     plain = {flags.default_dtype}
     if meta.numel:
         plain |= {default_complex(), dtypes.int64, dtypes.bool_}
-    elif meta.ndim != 1:
+    if meta.ndim != 1 if not meta.numel else not _options.edgeitems:
         found.append(f"size={meta.shape}")
     if meta.dtype not in plain:
         found.append(f"dtype={meta.dtype}")

@@ -55,3 +55,9 @@ class PinnedStorage(Storage):
     def __del__(self) -> None:
         if self.block is not None:
             system.pinned.free(self.block)
+
+
+class ForeignStorage(Storage):
+    """Memory that belongs to another library's object, which it keeps alive. It cannot grow."""
+
+    __slots__ = ()

@@ -18,29 +18,38 @@ from typing import Any
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import may_self_overlap
+from flambeau.core.errors import argument_type
+from flambeau.core.layout import contiguous_strides, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
 from flambeau.runtime import current, system
 from flambeau.tensor.call import call, call_into, empty
-from flambeau.tensor.public import alias, both, method
-from flambeau.tensor.storage import PinnedStorage, Storage
+from flambeau.tensor.options import kind_of, place, shape_of
+from flambeau.tensor.public import both, method
+from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.typing import contiguous_format, memory_format, parse_type, strides_like, type_name
+from flambeau.tensor.typing import (
+    contiguous_format, memory_format, parse_type, preserve_format, strides_like, type_name,
+)  # fmt: skip
 
 
 # -- copy_ ------------------------------------------------------------------------------------------------
 
 
 @method
-def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Tensor:
     """Copy the elements of `src`, of any dtype and device, broadcast to this shape. Returns itself.
 
     With `non_blocking`, a copy between pinned host memory and a CUDA device returns before it is done.
     """
+    if old:
+        _rename_async(old, "copy_")
+        non_blocking = old.pop("non_blocking", non_blocking)
+    if isinstance(src, (bool, int, float, complex)):
+        return fill_(self, src)
     if not isinstance(src, Tensor):
-        raise TypeError(f"copy_(): argument 'other' (position 1) must be Tensor, not {type(src).__name__}")
+        raise TypeError(argument_type("copy_", "other", 1, "Tensor", src))
     if src.meta.dtype.is_complex and not self.meta.dtype.is_complex and self.meta.dtype is not dtypes.bool_:
         _warn_of_lost_imaginary()
     if self.ptr == src.ptr and self.meta is src.meta:
@@ -271,6 +280,162 @@ def tolist(self: Tensor) -> Any:
     return host_array(here).tolist()
 
 
+# -- the whole of it: to, cuda, cpu, type ------------------------------------------------------------------
+
+
+def _moved(t: Tensor, meta: Meta, non_blocking: bool, copy: bool) -> Tensor:
+    """`t` as `meta` says: itself if it is so already and no `copy` is asked for."""
+    if meta is t.meta and not copy:
+        return t
+    if t.meta.dtype.is_complex and not meta.dtype.is_complex and meta.dtype is not dtypes.bool_:
+        _warn_of_lost_imaginary()
+    leaves = meta.device is CPU and t.meta.device is not CPU
+    return copied(t, meta, non_blocking, pin=non_blocking and leaves)
+
+
+@method
+def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """This tensor with another dtype, device or memory format: `to(dtype)`, `to(device, dtype)`, `to(other)`.
+
+    Itself if nothing changes (and not `copy`). With `non_blocking`, a copy from pinned memory to a CUDA
+    device returns before it is done, and one to the CPU gives a pinned tensor and leaves the stream busy.
+    """
+    where, kind, non_blocking, copy, form = _to_arguments(args, kwargs)
+    meta = self.meta
+    if form is None:
+        strides = meta.strides if _dense(meta) else strides_like(meta, None)
+    else:
+        strides = meta.strides if is_contiguous(self, form) else strides_like(meta, form)
+    wanted = meta.with_(strides=strides, dtype=kind, device=where)
+    if not copy and form is None and wanted.dtype is meta.dtype and wanted.device is meta.device:
+        return self
+    return _moved(self, wanted, non_blocking, copy)
+
+
+def _dense(meta: Meta) -> bool:
+    """Without gaps or overlaps, in whatever order: such strides are kept as they are."""
+    return meta.span == meta.nbytes and not may_self_overlap(meta.shape, meta.strides)
+
+
+def _to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool, bool, Any]:
+    """(device, dtype, non_blocking, copy, memory_format) of `to`'s overloads."""
+    given = dict(kwargs)
+    _rename_async(given, "to", 3)
+    rest = list(args)
+    first = rest.pop(0) if rest else given.pop("other", None)
+    where = kind = None
+    if isinstance(first, Tensor):
+        where, kind = first.meta.device, first.meta.dtype
+    elif first.__class__ is dtype or first in (float, int, bool, complex):
+        kind = kind_of(first, "to")
+    else:
+        where = None if first is None else place(first)
+        second = rest.pop(0) if rest else None
+        kind = None if second is None else kind_of(second, "to")
+    for name, value in zip(("non_blocking", "copy"), rest, strict=False):
+        given[name] = value
+    where = place(given.pop("device")) if given.get("device") is not None else where
+    kind = kind_of(given.pop("dtype"), "to") if given.get("dtype") is not None else kind
+    non_blocking, copy = given.pop("non_blocking", False), given.pop("copy", False)
+    form = given.pop("memory_format", None)
+    given = {name: value for name, value in given.items() if name not in ("device", "dtype")}
+    if given or len(rest) > 2:
+        raise TypeError(f"to() received an invalid combination of arguments - got {_listing(args, kwargs)}")
+    return where, kind, bool(non_blocking), bool(copy), None if form is preserve_format else form
+
+
+def _listing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Arguments as PyTorch's argument parser lists them."""
+    return "(" + ", ".join([a.__class__.__name__ for a in args] + [f"{k}={v.__class__.__name__}" for k, v in kwargs.items()]) + ")"
+
+
+def _rename_async(given: dict[str, Any], function: str, stacklevel: int = 3) -> None:
+    """`async`, the old name of `non_blocking`, is a keyword of Python now: only `**{'async': True}` passes it."""
+    if "async" in given:
+        warnings.warn(
+            f"This overload of {function} is deprecated: 'async' is now called 'non_blocking'",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+        given["non_blocking"] = given.pop("async")
+
+
+@method
+def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **old: Any) -> Tensor:
+    """This tensor on a CUDA device (None: the current one); itself if it lies there."""
+    _rename_async(old, "cuda")
+    non_blocking = old.pop("non_blocking", non_blocking)
+    if old:
+        raise TypeError(f"cuda() got an unexpected keyword argument '{next(iter(old))}'")
+    where = place("cuda" if device is None else device)
+    if where.type != "cuda":
+        raise RuntimeError(f"Invalid device, must be cuda device, but got {where}")
+    return to(self, where, non_blocking=non_blocking)
+
+
+@method
+def cpu(self: Tensor, memory_format: memory_format = preserve_format) -> Tensor:
+    """This tensor on the CPU; itself if it lies there. Waits for the current stream of its device."""
+    return to(self, CPU, memory_format=memory_format)
+
+
+@method
+def type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """Its type's name ('torch.cuda.FloatTensor'); or the tensor as the type or dtype given."""
+    if dtype is None:
+        return type_name(self.meta)
+    if isinstance(dtype, str) or hasattr(dtype, "torch_type_name"):
+        kind, where = parse_type(dtype if isinstance(dtype, str) else dtype.torch_type_name)
+        if where.type == self.meta.device.type:
+            where = self.meta.device
+        return to(self, place(where), kind, non_blocking=non_blocking)
+    if dtype.__class__ is not dtypes.dtype:
+        raise ValueError(f"invalid type: '{getattr(dtype, '__name__', dtype)}'")
+    return to(self, dtype, non_blocking=non_blocking)
+
+
+@method
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """This tensor with the dtype and on the device of another."""
+    return to(self, other)
+
+
+def _define_cast(name: str, kind: dtype) -> None:
+    def cast(self: Tensor, memory_format: memory_format = preserve_format) -> Tensor:
+        return to(self, kind, memory_format=memory_format)
+
+    cast.__name__ = name
+    cast.__doc__ = f"This tensor as {kind!r}; itself if it is."
+    method(cast)
+
+
+for _name, _kind in {
+    "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
+    "int": dtypes.int32, "long": dtypes.int64, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
+    "bool": dtypes.bool_, "cfloat": dtypes.complex64, "cdouble": dtypes.complex128, "chalf": dtypes.complex32,
+}.items():  # fmt: skip
+    _define_cast(_name, _kind)
+
+
+# -- pinned memory ----------------------------------------------------------------------------------------
+
+
+@method
+def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    """A copy in pinned host memory, which copies to CUDA devices may use asynchronously; itself if pinned."""
+    if self.meta.device is not CPU:
+        raise RuntimeError(f"cannot pin '{type_name(self.meta)}' only dense CPU tensors can be pinned")
+    if self.storage.pinned:
+        return self
+    return copied(self, self.meta.with_(strides=strides_like(self.meta, None)), pin=True)
+
+
+@method
+def is_pinned(self: Tensor, device: Any = None) -> bool:
+    """Whether it lies in pinned host memory."""
+    return self.storage.pinned
+
+
 # -- fills ------------------------------------------------------------------------------------------------
 
 
@@ -319,3 +484,51 @@ def _once(t: Tensor) -> Tensor:
 def zero_(self: Tensor) -> Tensor:
     """Set every element to zero. Returns itself."""
     return fill_(self, 0)
+
+
+# -- sizes and storage, in place --------------------------------------------------------------------------
+
+
+@method
+def resize_(self: Tensor, *sizes: Any, memory_format: memory_format = contiguous_format) -> Tensor:
+    """Give it another size; memory grows if it must, and what is new is uninitialized. Returns itself."""
+    shape = shape_of(sizes, "resize_")
+    meta = Meta.of(shape, strides_like(self.meta.with_(shape=shape, strides=contiguous_strides(shape)), memory_format),
+                   self.meta.dtype, self.meta.device)  # fmt: skip
+    if shape == self.meta.shape and memory_format is contiguous_format:
+        return self
+    _grow(self, self.storage_offset() * meta.itemsize + meta.span)
+    self.meta = meta
+    return self
+
+
+def _grow(t: Tensor, nbytes: int) -> None:
+    """Move it to a storage of `nbytes` bytes if its own is smaller. Views of the old storage keep that."""
+    old = t.storage
+    if old.nbytes >= nbytes:
+        return
+    new = grown(old, nbytes)
+    t.ptr += new.ptr - old.ptr
+    t.storage = t.counter = new
+
+
+def grown(old: Storage, nbytes: int) -> Storage:
+    """A larger storage that begins with the bytes of `old`; the rest is uninitialized."""
+    if isinstance(old, ForeignStorage):
+        raise RuntimeError("Trying to resize storage that is not resizable")
+    context, stream = old.context, current.local.streams[old.context.index]
+    if old.pinned:
+        new: Storage = PinnedStorage(nbytes)
+    else:
+        block = context.allocator.allocate(nbytes, stream)
+        new = Storage(block.ptr, nbytes, context, block)
+    if old.nbytes:
+        context.driver.copy(new.ptr, old.ptr, old.nbytes, stream.handle)
+    new.version = old.version
+    return new
+
+
+@method
+def resize_as_(self: Tensor, the_template: Tensor) -> Tensor:
+    """`resize_` to another tensor's size."""
+    return resize_(self, the_template.meta.shape)
