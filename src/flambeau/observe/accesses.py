@@ -1,0 +1,261 @@
+"""`Shadow`: who last wrote and read each piece of memory.
+
+# Note [Cells]
+The last accesses are kept per layout: one `Cell` for each (address, extent) that was ever used, with the
+cells that truly share bytes with it as its neighbours. Programs use the same few layouts again and again,
+so an access is one dictionary hit, and what overlaps with what is computed once, exactly, for strided
+layouts too. Nothing is split: two columns of one matrix are two cells that are not neighbours.
+
+A cell keeps its last write, and its last read (or, where reads of several agents are unordered, the last
+of each). That is enough (FastTrack's argument): an access ordered after the last write is ordered after
+all that the last write came after; if it is not ordered after the last write, it races with it already.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from types import CodeType
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from flambeau.observe.clocks import Agent, Clock
+from flambeau.observe.layouts import Extent, covers, overlap, span_of
+from flambeau.observe.sites import Site
+
+Command: TypeAlias = tuple[Agent, int, str, CodeType, int]
+"""Agent, number, name of what runs, and the site's two fields. A plain tuple: one is made per operation."""
+
+Key: TypeAlias = tuple[int, Extent]
+
+
+class _Ranged(Protocol):
+    start: int
+    end: int
+
+
+R = TypeVar("R", bound=_Ranged)
+
+
+class Block:
+    """A piece of memory with an owner, through its successive lives.
+
+    `born` is the command number at which its present life began. `polled` is what only the runtime's own
+    polling knew then: it orders this life after the last, nothing else. `prior` are the blocks that lay
+    here when memory was divided otherwise.
+    """
+
+    __slots__ = (
+        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "polled", "prior", "site", "start",
+    )  # fmt: skip
+
+    def __init__(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site | None) -> None:
+        self.start, self.end = start, start + nbytes
+        self.agent = agent
+        self.born = born
+        self.site = site
+        self.host = False
+        self.polled: Clock = {}
+        self.freed = 0
+        self.freed_at: Site | None = None
+        self.last: tuple[Site | None, int, Site | None] | None = None  # former life: made at, freed, freed at
+        self.prior: tuple[Block, ...] = ()
+        self.cells: list[Cell] = []
+
+    def renew(self, agent: Agent | None, born: int, site: Site | None, polled: Clock) -> None:
+        """Begin another life at the same place."""
+        self.last = (self.site, self.freed, self.freed_at)
+        self.agent, self.born, self.site, self.polled = agent, born, site, polled
+        self.freed, self.freed_at = 0, None
+
+
+class Cell:
+    """The last accesses with one address and extent. `checked` is the life whose contents were looked at."""
+
+    __slots__ = (
+        "block", "checked", "end", "extent", "neighbours", "read", "reads", "start", "write",
+    )  # fmt: skip
+
+    def __init__(self, start: int, extent: Extent, block: Block) -> None:
+        self.start, self.end = start, start + span_of(extent)
+        self.extent = extent
+        self.block = block
+        self.checked = -1
+        self.write: Command | None = None
+        self.read: Command | None = None
+        self.reads: dict[Agent, Command] | None = None  # instead of `read`, where several are unordered
+        self.neighbours: list[Cell] = []
+
+    def all_reads(self) -> Iterable[Command]:
+        if self.reads is not None:
+            return self.reads.values()
+        return () if self.read is None else (self.read,)
+
+    def accesses(self) -> Iterable[Command]:
+        return self.all_reads() if self.write is None else (self.write, *self.all_reads())
+
+    def add_read(self, command: Command, clock: Clock) -> None:
+        """Keep a read: in place of the last one if that came before it, beside it otherwise."""
+        agent, last = command[0], self.read
+        if self.reads is not None:
+            self.reads[agent] = command
+        elif last is None or last[0] is agent or clock.get(last[0], 0) >= last[1]:
+            self.read = command
+        else:
+            self.reads = {last[0]: last, agent: command}
+            self.read = None
+
+    def set_write(self, command: Command | None) -> None:
+        """Keep a write alone: whatever came before it is ordered before it, or has been reported."""
+        self.write = command
+        self.read = self.reads = None
+
+
+class Ranges(Generic[R]):
+    """Byte ranges, found by overlap. Kept by size class, so that one large range slows nothing down."""
+
+    def __init__(self) -> None:
+        self._classes: dict[int, tuple[list[int], list[R]]] = {}
+
+    def add(self, item: R) -> None:
+        starts, items = self._classes.setdefault((item.end - item.start).bit_length(), ([], []))
+        at = bisect_right(starts, item.start)
+        starts.insert(at, item.start)
+        items.insert(at, item)
+
+    def remove(self, item: R) -> None:
+        starts, items = self._classes[(item.end - item.start).bit_length()]
+        at = bisect_left(starts, item.start)
+        while items[at] is not item:
+            at += 1
+        del starts[at], items[at]
+
+    def overlapping(self, begin: int, end: int) -> list[R]:
+        """All that share a byte with [begin, end), in an order that depends on addresses alone."""
+        found: list[R] = []
+        for size, (starts, items) in self._classes.items():
+            low = bisect_right(starts, begin - (1 << size))
+            high = bisect_left(starts, end)
+            found += [item for item in items[low:high] if item.end > begin]
+        return found
+
+
+NOWHERE = Block(0, 0, None, 0, None)
+"""Stands for the owner of memory that no call of the driver allocated."""
+
+_MANY = 16  # cells of a block kept apart through its lives
+
+
+class Shadow:
+    """All cells and blocks of one machine: device memory and pinned host memory."""
+
+    def __init__(self) -> None:
+        self.cells: dict[Key, Cell] = {}
+        self.blocks: dict[int, Block] = {}
+        self._by_range: Ranges[Cell] = Ranges()
+        self._owners: Ranges[Block] = Ranges()
+
+    def cell(self, key: Key) -> Cell:
+        """A new cell for an access that was not seen before."""
+        start, extent = key
+        cell = Cell(start, extent, self.owner(start))
+        near = self._by_range.overlapping(cell.start, cell.end)
+        cell.neighbours = [c for c in near if overlap(start, extent, c.start, c.extent)]
+        for other in cell.neighbours:
+            other.neighbours.append(cell)
+        self.cells[key] = cell
+        if cell.end > cell.start:
+            self._by_range.add(cell)
+            cell.block.cells.append(cell)
+        return cell
+
+    def owner(self, ptr: int) -> Block:
+        """The block that an address belongs to now: the innermost, which is the last one made."""
+        return max(self._owners.overlapping(ptr, ptr + 1), key=_born, default=NOWHERE)
+
+    def overlapping(self, begin: int, end: int) -> list[Cell]:
+        return self._by_range.overlapping(begin, end)
+
+    def own(
+        self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site, polled: Clock
+    ) -> Block:
+        """A block begins a life: the same block as before if memory is divided as it was."""
+        block = self.blocks.get(start)
+        if block is not None and block.end - start == nbytes:
+            block.renew(agent, born, site, polled)
+            if len(block.cells) > _MANY:
+                self._condense(block)
+            return block
+        block = Block(start, nbytes, agent, born, site)
+        block.polled = polled
+        stale = [b for b in self._owners.overlapping(start, start + nbytes) if b.freed]
+        for old in stale:
+            self._disown(old)
+            old.prior = ()
+        block.prior = tuple(stale)
+        self.blocks[start] = block
+        self._owners.add(block)
+        for cell in self._by_range.overlapping(start, start + nbytes):
+            if cell in cell.block.cells:
+                cell.block.cells.remove(cell)
+            cell.block = block
+            block.cells.append(cell)
+        if len(block.cells) > _MANY:
+            self._condense(block)
+        return block
+
+    def forget(self, start: int, nbytes: int) -> None:
+        """Memory went back to the driver, which waited for all that used it."""
+        for cell in self._by_range.overlapping(start, start + nbytes):
+            self.drop(cell)
+        for block in self._owners.overlapping(start, start + nbytes):
+            self._disown(block)
+
+    def _disown(self, block: Block) -> None:
+        self._owners.remove(block)
+        if self.blocks.get(block.start) is block:
+            del self.blocks[block.start]
+
+    def drop(self, cell: Cell) -> None:
+        """Forget a cell, whose accesses can conflict with nothing any more."""
+        for other in cell.neighbours:
+            other.neighbours.remove(cell)
+        if self.cells.get((cell.start, cell.extent)) is cell:
+            del self.cells[cell.start, cell.extent]
+        self._by_range.remove(cell)
+        if cell in cell.block.cells:
+            cell.block.cells.remove(cell)
+
+    def _condense(self, block: Block) -> None:
+        """Replace the cells of past lives, of ever new shapes, by one for each agent that wrote.
+
+        They stand for the bytes from the first to the last of those they replace, which says slightly too
+        much; but only of a life that is over, whose accesses should all be ordered before the present one.
+        """
+        groups: dict[Agent | None, list[Cell]] = {}
+        for cell in list(block.cells):
+            groups.setdefault(None if cell.write is None else cell.write[0], []).append(cell)
+            self.drop(cell)
+        for group in groups.values():
+            start = min(cell.start for cell in group)
+            key = (start, max(cell.end for cell in group) - start)
+            into = self.cell(key)
+            into.write = max([c.write for c in group if c.write is not None], key=_number, default=None)
+            reads = sorted((r for c in group for r in c.all_reads()), key=_number)
+            into.reads = {read[0]: read for read in reads} or None
+
+
+def _born(block: Block) -> int:
+    return block.born
+
+
+def _number(command: Command) -> int:
+    return command[1]
+
+
+def clear_covered(cell: Cell, clock: Clock, agent: Agent) -> None:
+    """A write makes the accesses of neighbours that it covers, and comes after, irrelevant."""
+    for other in cell.neighbours:
+        if covers(cell.start, cell.extent, other.start, other.extent) and all(
+            a[0] is agent or clock.get(a[0], 0) >= a[1] for a in other.accesses()
+        ):
+            other.set_write(None)

@@ -1,0 +1,80 @@
+"""Agents and what they know of each other: vector clocks, whose ticks are numbers of driver calls.
+
+# Note [Clocks]
+A stream is an agent. Each command that it is given takes the next number of one counter for the whole
+process, so a number names a command and says which of two was requested first. A clock maps agents to
+numbers: `clock[a] >= n` says that command n of agent a, and all before it on a, are done before whatever
+the clock belongs to. Two accesses are ordered if the later one's clock covers the earlier.
+
+The host is not an agent. What it does itself is done when its call returns, so every command given later
+comes after it; all that it needs is a clock of its own, which grows when it waits. A command starts with
+everything that the host knew when it gave it.
+
+Clocks are never changed, only replaced. A snapshot, for an event, is therefore three references, and
+whether a stream has caught up with the host is one comparison of identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from flambeau.observe.sites import Site
+
+Clock: TypeAlias = "Mapping[Agent, int]"
+Snapshot: TypeAlias = "tuple[Agent, int, Clock]"
+"""The point that an agent's queue had reached: the agent, its last command, what it knew."""
+
+NOTHING: Clock = {}
+
+
+class Agent:
+    """A stream as the detector sees it: its last command's number, what it knows of other streams.
+
+    `caught` is the host's clock that it has taken over. `waits` keeps the latest wait for each other agent
+    (number waited for, where), to explain a wait that came too early.
+    """
+
+    __slots__ = ("caught", "clock", "device", "handle", "ordinal", "site", "time", "waits")
+
+    def __init__(self, device: int, handle: int, ordinal: int, site: Site | None) -> None:
+        self.device = device
+        self.handle = handle
+        self.ordinal = ordinal  # 0 is the default stream; side streams count from 1
+        self.site = site
+        self.time = 0
+        self.clock: Clock = NOTHING
+        self.caught: Clock = NOTHING
+        self.waits: dict[Agent, tuple[int, Site]] = {}
+
+    def __str__(self) -> str:
+        if self.ordinal == 0:
+            return f"the default stream of cuda:{self.device}"
+        return f"side stream {self.ordinal} of cuda:{self.device}"
+
+
+def snapshot(agent: Agent) -> Snapshot:
+    return agent, agent.time, agent.clock
+
+
+def joined(clock: Clock, point: Snapshot) -> Clock:
+    """`clock` with the knowledge of `point`; the same object if that adds nothing.
+
+    Whoever knows an agent's command knows what the agent knew at it: an agent takes a new number whenever
+    its clock grows.
+    """
+    agent, time, theirs = point
+    if clock.get(agent, 0) >= time:
+        return clock
+    return merged(clock, {**theirs, agent: max(time, theirs.get(agent, 0))})
+
+
+def merged(clock: Clock, other: Clock) -> Clock:
+    """The least clock that covers both."""
+    if not clock:
+        return other
+    result = dict(clock)
+    for agent, time in other.items():
+        if result.get(agent, 0) < time:
+            result[agent] = time
+    return result

@@ -1,0 +1,426 @@
+"""`Detector`: finds accesses to one piece of memory that conflict and that nothing orders.
+
+Owner of all race clocks. See Note [Clocks] and Note [Cells]; what the answer means is in docs/determinism.md.
+
+# Note [The host is one agent]
+All host threads share one clock: what any thread waited for, all know. How threads hand work to each other
+(queues, locks, joins) cannot be seen from here, and an alarm for each such hand-over would bury the true
+ones; so nothing is reported that the run's own order of host threads rules out. The price is stated where
+it is paid: with more than one thread, the certificate names that as an assumption that was not checked.
+
+# Note [Reuse]
+A block that is handed out again begins another life. If a stream used it in its last life, and neither the
+new owner's stream nor the host waited for that stream, the two lives race: `record_stream` is missing. The
+runtime polls events to see whether a block can be reused (`internal`). Its success orders the lives of that
+block and nothing else: under another schedule the poll fails and the tensor lies elsewhere, so the program
+itself must not draw any order from it. `Block.polled` is what such polls knew when the life began.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+from flambeau.core.errors import RaceError
+from flambeau.core.meta import Meta
+from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Key, Shadow, clear_covered
+from flambeau.observe.clocks import NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
+from flambeau.observe.layouts import Extent, drawn, overlap
+from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
+from flambeau.observe.sites import Site, caller, place
+
+_READ, _WRITE = "reads", "writes"
+
+
+class Detector:
+    """Watches one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access).
+
+    Not locked: the drivers that feed it hold `lock`, so that its order of commands is the queues' order.
+    """
+
+    def __init__(self, mode: str = "warn") -> None:
+        if mode not in ("warn", "error"):
+            raise ValueError(f"races must be 'warn' or 'error' here, not {mode!r}")
+        self.mode = mode
+        self.lock = threading.RLock()
+        self.shadow = Shadow()
+        self.known: Clock = NOTHING  # the host's
+        self.polled: Clock = NOTHING  # what only the runtime's polling found out
+        self.number = 0
+        self.agents: dict[int, Agent] = {}
+        self._on_device: dict[int, list[Agent]] = {}
+        self._events: dict[int, Snapshot] = {}
+        self._pending_host: dict[Cell, None] = {}
+        self._races: dict[tuple[object, ...], Race] = {}
+        self._unwritten: dict[str, str] = {}
+        self._queries: dict[str, str] = {}
+        self._times: dict[str, None] = {}
+        self._threads: dict[int, None] = {}
+        self._reuses_polled = 0
+        self._told = False
+
+    # -- answers --------------------------------------------------------------------------------------
+    @property
+    def races(self) -> list[Race]:
+        """The races found, one for each pair of lines, in the order of their discovery."""
+        return list(self._races.values())
+
+    def certificate(self) -> Certificate:
+        """What this run proves. Asking for it counts as having been told of the races."""
+        self._told = True
+        assumptions = ["every operator computes the same result from the same input each time"]
+        violated = []
+        if len(self._threads) > 1:
+            violated.append(
+                f"{len(self._threads)} host threads made driver calls; how they hand work to each other is not "
+                "visible, so this holds only for the order in which they met in this run"
+            )
+        else:
+            assumptions.append("one host thread made all driver calls (checked)")
+        violated += self._queries.values()
+        if not self._queries:
+            assumptions.append("the program never asked query(), so it cannot branch on timing (checked)")
+        if self._times:
+            assumptions.append(f"times read at {_some(self._times)} are only reported, they steer nothing")
+        violated += self._unwritten.values()
+        if not self._unwritten:
+            assumptions.append("no operation read memory that was never written (checked)")
+        if self._reuses_polled:
+            assumptions.append(
+                f"{self._reuses_polled} reuses of memory followed the runtime's own polling: other schedules may "
+                "change addresses, statistics and out-of-memory errors, not values"
+            )
+        return Certificate(assumptions, violated, self.races)
+
+    def warn(self) -> None:
+        """Give a RaceWarning for each race that nobody was told of."""
+        if not self._told:
+            self._told = True
+            for race in self._races.values():
+                warnings.warn(RaceWarning(str(race)), stacklevel=3)
+
+    # -- agents and edges ------------------------------------------------------------------------------
+    def add_stream(self, device: int, handle: int, site: Site | None, default: bool = False) -> None:
+        if handle not in self.agents:
+            mine = self._on_device.setdefault(device, [])
+            ordinal = 0 if default else 1 + max((a.ordinal for a in mine), default=0)
+            agent = self.agents[handle] = Agent(device, handle, ordinal, site)
+            mine.append(agent)
+
+    def remove_stream(self, handle: int) -> None:
+        """The handle is gone; the agent stays for those that still know or wait for it."""
+        self.agents.pop(handle, None)
+
+    def catch_up(self, agent: Agent) -> None:
+        """A command starts with all that the host knows when it gives it."""
+        if agent.caught is not self.known:
+            agent.caught = self.known
+            agent.clock = merged(agent.clock, self.known)
+
+    def tick(self, agent: Agent) -> None:
+        self.catch_up(agent)
+        self.number = agent.time = self.number + 1
+
+    def record(self, event: int, stream: int) -> None:
+        agent = self.agents[stream]
+        self.tick(agent)
+        self._events[event] = snapshot(agent)
+
+    def forget_event(self, event: int) -> None:
+        self._events.pop(event, None)
+
+    def wait(self, stream: int, event: int, site: Site) -> None:
+        """The stream takes over the event's snapshot, as it is now."""
+        point = self._events.get(event)
+        agent = self.agents[stream]
+        self.tick(agent)
+        if point is not None:
+            agent.clock = joined(agent.clock, point)
+            agent.waits[point[0]] = (point[1], site)
+
+    def point_of(self, stream: int) -> Snapshot:
+        """Where the stream's queue ends now. Take it before a wait on the host: others may queue meanwhile."""
+        return snapshot(self.agents[stream])
+
+    def points_of(self, device: int | None) -> list[Snapshot]:
+        """The same of all streams of a device, or of all devices."""
+        if device is not None:
+            return [snapshot(a) for a in self._on_device.get(device, ())]
+        return [snapshot(a) for mine in self._on_device.values() for a in mine]
+
+    def event_point(self, event: int) -> Snapshot | None:
+        return self._events.get(event)
+
+    def host_waited(self, points: Sequence[Snapshot | None]) -> None:
+        """The host has waited for these points: it knows them."""
+        before = self.known
+        for point in points:
+            if point is not None:
+                self.known = joined(self.known, point)
+        if self.known is not before and self._pending_host:
+            self._settle_host_memory()
+
+    def runtime_polled(self, point: Snapshot | None) -> None:
+        """The runtime found this point done by polling. See Note [Reuse]."""
+        if point is not None:
+            self.polled = joined(self.polled, point)
+
+    def asked(self, what: str) -> None:
+        """The program asked whether work is done: its answers may steer what it does."""
+        at = place(caller())
+        self._queries.setdefault(
+            at, f"the program asked {what} at {at}: its answer depends on timing and may steer it"
+        )
+
+    def read_time(self) -> None:
+        self._times[place(caller())] = None
+
+    # -- memory ----------------------------------------------------------------------------------------
+    def own(self, ptr: int, nbytes: int, stream: int | None, host: bool = False) -> None:
+        """A piece of memory begins a life with a new owner."""
+        agent = None if stream is None else self.agents.get(stream)
+        self.number += 1
+        block = self.shadow.own(ptr, nbytes, agent, self.number, caller(), self.polled)
+        block.host = host
+
+    def disown(self, ptr: int) -> None:
+        block = self.shadow.blocks.get(ptr)
+        if block is not None:
+            self.number += 1
+            block.freed, block.freed_at = self.number, caller()
+
+    def forget(self, ptr: int, nbytes: int) -> None:
+        """Memory went back to the driver, after a wait for all that used it."""
+        for cell in self.shadow.overlapping(ptr, ptr + nbytes):
+            self._pending_host.pop(cell, None)
+        self.shadow.forget(ptr, nbytes)
+
+    # -- accesses --------------------------------------------------------------------------------------
+    def command(self, stream: int, what: str, writes: Sequence[Key], reads: Sequence[Key]) -> None:
+        """A command is about to be queued: check it against all that is not ordered before it, then keep it.
+
+        Raises RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
+        """
+        agent = self.agents[stream]
+        if agent.caught is not self.known:
+            self.catch_up(agent)
+        clock = agent.clock
+        number = self.number + 1
+        find = self.shadow.cells.get
+        command: Command = (agent, number, what, *caller())
+        readers = []
+        for key in reads:
+            cell = find(key) or self.shadow.cell(key)
+            readers.append(cell)
+            last = cell.write
+            if last is None or last[1] < cell.block.born:
+                self._check_written(cell, command)
+            if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
+                self._conflict(cell, _WRITE, last, cell, _READ, command)
+            for other in cell.neighbours:
+                last = other.write
+                if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
+                    self._conflict(other, _WRITE, last, cell, _READ, command)
+        writers = []
+        for key in writes:
+            cell = find(key) or self.shadow.cell(key)
+            writers.append(cell)
+            self._check_write(cell, command, clock)
+            for other in cell.neighbours:
+                self._check_write(other, command, clock, cell)
+        self.number = agent.time = number
+        for cell in readers:
+            if cell.read is None or cell.read[0] is not agent:
+                cell.add_read(command, clock)
+            else:
+                cell.read = command
+        for cell in writers:
+            cell.write = command
+            cell.read = cell.reads = None
+            if cell.neighbours:
+                clear_covered(cell, clock, agent)
+
+    def _check_write(self, old: Cell, command: Command, clock: Clock, cell: Cell | None = None) -> None:
+        """A write against the last accesses of its own cell, or of a neighbour."""
+        agent = command[0]
+        last = old.write
+        if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
+            self._conflict(old, _WRITE, last, cell or old, _WRITE, command)
+        last = old.read
+        if last is not None:
+            if last[0] is not agent and clock.get(last[0], 0) < last[1]:
+                self._conflict(old, _READ, last, cell or old, _WRITE, command)
+        elif old.reads is not None:
+            for last in old.reads.values():
+                if last[0] is not agent and clock.get(last[0], 0) < last[1]:
+                    self._conflict(old, _READ, last, cell or old, _WRITE, command)
+
+    def host_pending(self, ptr: int, nbytes: int) -> None:
+        """A queued command uses this host memory: remember to check what the host does with it."""
+        for cell in self.shadow.overlapping(ptr, ptr + nbytes):
+            self._pending_host[cell] = None
+
+    @property
+    def watches_host(self) -> bool:
+        """Whether any host memory is in use by commands that the host has not waited for."""
+        return bool(self._pending_host)
+
+    def host_access(self, ptr: int, extent: Extent, kind: str, what: str) -> None:
+        """The host itself reads or writes host memory now. Raises RaceError in mode "error"."""
+        for cell in list(self._pending_host):
+            if not overlap(ptr, extent, cell.start, cell.extent):
+                continue
+            for last in list(cell.all_reads()) if kind is _WRITE else ():
+                self._check_host(cell, _READ, last, ptr, extent, kind, what)
+            if cell.write is not None:
+                self._check_host(cell, _WRITE, cell.write, ptr, extent, kind, what)
+
+    def _check_host(
+        self, cell: Cell, before: str, last: Command, ptr: int, extent: Extent, kind: str, what: str
+    ) -> None:
+        if self.known.get(last[0], 0) >= last[1]:
+            return
+        if last[1] < cell.block.born and cell.block.polled.get(last[0], 0) >= last[1]:
+            self._reuses_polled += 1
+            return
+        site = caller()
+        first = _access(cell.start, cell.extent, before, last)
+        second = Access(kind, what, None, self.number, ptr, ptr + _span(extent), *_shape(extent), site)
+        text = (
+            f"Call synchronize() on {last[0]}, or on an event recorded there after {first.place}, "
+            f"before {second.place}."
+        )
+        ordered = joined(self.known, snapshot(last[0])).get(last[0], 0) >= last[1]
+        mend = Mend("synchronize", text, ordered)
+        self._report(Race(first, second, "pinned host memory", mend, cell.block.site))
+
+    def _settle_host_memory(self) -> None:
+        """Host memory whose commands are all known to be done needs no more watching."""
+        known = self.known
+        for cell in list(self._pending_host):
+            if all(known.get(a[0], 0) >= a[1] for a in cell.accesses()):
+                del self._pending_host[cell]
+                self.shadow.drop(cell)
+
+    # -- findings --------------------------------------------------------------------------------------
+    def _conflict(
+        self, old: Cell, before: str, last: Command, cell: Cell, kind: str, command: Command
+    ) -> None:
+        """Two accesses conflict and their clocks do not order them."""
+        block = cell.block
+        reused = last[1] < block.born
+        if reused and block.polled.get(last[0], 0) >= last[1]:
+            self._reuses_polled += 1
+            return
+        first = _access(old.start, old.extent, before, last)
+        second = _access(cell.start, cell.extent, kind, command)
+        record = reused and last[0] is not block.agent
+        allocated, freed_number, freed = _life(block, last[1]) if reused else (block.site, 0, None)
+        if record:
+            mend = _record_stream(first, last[0], freed, freed_number > last[1])
+        else:
+            mend = _wait_stream(second, last, command)
+        device = "pinned host memory" if block.host else f"cuda:{_device_of(cell, command)}"
+        self._report(Race(first, second, device, mend, allocated, freed, record, _late(last, command)))
+
+    def _report(self, race: Race) -> None:
+        first, second = race.first, race.second
+        key = (first.place, second.place, first.kind, second.kind, first.stream, second.stream, race.reused)
+        found = self._races.get(key)
+        if found is None:
+            self._races[key] = race
+        else:
+            found.count += 1
+        if self.mode == "error":
+            self._raise(race)
+
+    def _raise(self, race: Race) -> NoReturn:
+        self._told = True
+        raise RaceError(str(race))
+
+    def _check_written(self, cell: Cell, command: Command) -> None:
+        """Note a read of memory that nothing wrote since it was allocated: its contents are anyone's guess."""
+        block = cell.block
+        if cell.checked == block.born or block is NOWHERE or block.host or cell.start == cell.end:
+            return
+        cell.checked = block.born
+        near = (cell, *cell.neighbours)
+        writes = [(c.start, c.extent) for c in near if c.write is not None and c.write[1] >= block.born]
+        touched = drawn(cell.start, cell.end, writes)
+        wanted = drawn(cell.start, cell.end, [(cell.start, cell.extent)])
+        if touched is None or wanted is None:
+            unwritten = not writes
+        else:
+            unwritten = bool(((wanted == 1) & (touched == 0)).any())
+        if unwritten:
+            at = place((command[3], command[4]))
+            made = f", allocated at {place(block.site)}," if block.site else ""
+            self._unwritten.setdefault(
+                at, f"{command[2]} at {at} reads memory{made} that was never written: its result is undefined"
+            )
+
+    def note_thread(self) -> None:
+        self._threads[threading.get_ident()] = None
+
+
+def _access(start: int, extent: Extent, kind: str, command: Command) -> Access:
+    agent, number, what, code, offset = command
+    return Access(
+        kind, what, str(agent), number, start, start + _span(extent), *_shape(extent), (code, offset)
+    )
+
+
+def _shape(extent: Extent) -> tuple[tuple[int, ...] | None, str | None]:
+    return (extent.shape, repr(extent.dtype)) if isinstance(extent, Meta) else (None, None)
+
+
+def _span(extent: Extent) -> int:
+    return extent.span if isinstance(extent, Meta) else extent
+
+
+def _device_of(cell: Cell, command: Command) -> int | None:
+    return cell.extent.device.index if isinstance(cell.extent, Meta) else command[0].device
+
+
+def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
+    """Where the memory was allocated, when and where freed, in the life that an old command belongs to."""
+    lives = [block.last] if block.last else []
+    lives += [(b.site, b.freed, b.freed_at) for b in block.prior]
+    for site, freed, freed_at in lives:
+        if freed > number:
+            return site, freed, freed_at
+    return block.site, 0, None
+
+
+def _record_stream(first: Access, agent: Agent, freed: Site | None, verified: bool) -> Mend:
+    """The first stream's use outlived the tensor. `record_stream` makes the runtime wait for it before reuse."""
+    end = f"at {place(freed)}" if freed else "later"
+    text = f"Call tensor.record_stream(stream), with {agent}, between its use at {first.place} and its end {end}."
+    return Mend("record_stream", text, verified)
+
+
+def _wait_stream(second: Access, last: Command, command: Command) -> Mend:
+    """A wait just before the second access takes over all that the first one's stream was given by then."""
+    later, earlier = command[0], last[0]
+    name = f"torch.cuda.default_stream({earlier.device})" if earlier.ordinal == 0 else str(earlier)
+    text = f"On {later}, call stream.wait_stream({name}) before {second.place}."
+    ordered = joined(later.clock, snapshot(earlier)).get(earlier, 0) >= last[1]
+    return Mend("wait_stream", text, ordered)
+
+
+def _late(last: Command, command: Command) -> str:
+    """Whether the second stream did wait for the first, but for a point before the access."""
+    waited = command[0].waits.get(last[0])
+    if waited is None or waited[0] >= last[1]:
+        return ""
+    return (
+        f"note:   it waits for {last[0]} at {place(waited[1])}, but for a point before this access: record the "
+        "event, or call wait_stream, after it."
+    )
+
+
+def _some(places: dict[str, None]) -> str:
+    names = list(places)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more places" if len(names) > 3 else "")

@@ -1,0 +1,135 @@
+"""`ForwardingDriver`: a driver that holds a driver and passes every call on. What wrappers derive from.
+
+Every call is spelled out. A forwarder by `__getattr__` once passed a call on that its wrapper had to see,
+and so hid a real race; a house test checks that each wrapper defines each call of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.driver.api import DeviceProperties, Driver, Executable, HostMemory, Launch
+
+
+class ForwardingDriver:
+    """Passes every call on to `inner`; contracts in `flambeau.driver.api.Driver`."""
+
+    def __init__(self, inner: Driver) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.observes_blocks = inner.observes_blocks
+
+    # -- devices --------------------------------------------------------------------------------------
+    def device_count(self) -> int:
+        return self.inner.device_count()
+
+    def device_properties(self, index: int) -> DeviceProperties:
+        return self.inner.device_properties(index)
+
+    def device_sync(self, index: int) -> None:
+        self.inner.device_sync(index)
+
+    def mem_info(self, index: int) -> tuple[int, int]:
+        return self.inner.mem_info(index)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    # -- memory ---------------------------------------------------------------------------------------
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        return self.inner.mem_alloc(index, nbytes)
+
+    def mem_free(self, ptr: int) -> None:
+        self.inner.mem_free(ptr)
+
+    def host_alloc(self, nbytes: int) -> HostMemory:
+        return self.inner.host_alloc(nbytes)
+
+    def host_free(self, memory: HostMemory) -> None:
+        self.inner.host_free(memory)
+
+    def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
+        self.inner.host_touch(ptr, nbytes, write)
+
+    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+        self.inner.block_alloc(ptr, nbytes, stream)
+
+    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
+        self.inner.block_free(ptr, nbytes, stream)
+
+    # -- copies and fills -----------------------------------------------------------------------------
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        self.inner.copy_in(target, source, stream)
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        self.inner.copy_out(target, source, stream)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.inner.copy(target, source, nbytes, stream)
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        self.inner.fill(target, byte, nbytes, stream)
+
+    # -- streams --------------------------------------------------------------------------------------
+    def stream_default(self, index: int) -> int:
+        return self.inner.stream_default(index)
+
+    def stream_create(self, index: int, priority: int) -> int:
+        return self.inner.stream_create(index, priority)
+
+    def stream_destroy(self, stream: int) -> None:
+        self.inner.stream_destroy(stream)
+
+    def stream_native(self, stream: int) -> int:
+        return self.inner.stream_native(stream)
+
+    def stream_query(self, stream: int) -> bool:
+        return self.inner.stream_query(stream)
+
+    def stream_sync(self, stream: int) -> None:
+        self.inner.stream_sync(stream)
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        self.inner.stream_wait(stream, event)
+
+    # -- events ---------------------------------------------------------------------------------------
+    def event_create(
+        self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False
+    ) -> int:
+        return self.inner.event_create(index, timing, blocking, interprocess)
+
+    def event_destroy(self, event: int) -> None:
+        self.inner.event_destroy(event)
+
+    def event_record(self, event: int, stream: int) -> None:
+        self.inner.event_record(event, stream)
+
+    def event_query(self, event: int, internal: bool = False) -> bool:
+        return self.inner.event_query(event, internal)
+
+    def event_sync(self, event: int) -> None:
+        self.inner.event_sync(event)
+
+    def event_elapsed_ns(self, start: int, end: int) -> int:
+        return self.inner.event_elapsed_ns(start, end)
+
+    # -- kernels --------------------------------------------------------------------------------------
+    def load(self, launch: Launch, index: int) -> Executable:
+        return self.inner.load(launch, index)
+
+    def unload(self, exe: Executable) -> None:
+        self.inner.unload(exe)
+
+    def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        self.inner.launch(exe, ptrs, scalars, stream)
+
+    def host_call(self, call: Callable[[], None], stream: int) -> None:
+        self.inner.host_call(call, stream)
+
+    # -- peers ----------------------------------------------------------------------------------------
+    def peer_can(self, index: int, peer: int) -> bool:
+        return self.inner.peer_can(index, peer)
+
+    def peer_enable(self, index: int, peer: int) -> None:
+        self.inner.peer_enable(index, peer)

@@ -1,0 +1,289 @@
+"""The race detector's drivers: `RaceDriver` over an accelerator's driver, `HostRaceDriver` over the CPU's.
+
+Both feed one `Detector`. Each call tells the detector what it orders or touches, then goes on to the driver
+below; a wait on the host goes first, because only its return orders anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any
+
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Driver, Executable, HostMemory, Launch
+from flambeau.observe.detector import Detector
+from flambeau.observe.forward import ForwardingDriver
+from flambeau.observe.layouts import Extent
+from flambeau.observe.sites import caller
+
+_READ, _WRITE = "reads", "writes"
+
+
+def observed(accelerator: Driver, host: Driver, races: str = "warn") -> tuple[RaceDriver, HostRaceDriver]:
+    """The two drivers of a machine behind one race detector; both have it as `.detector`.
+
+    `races` is "warn" (collect) or "error" (RaceError at the second access). The runtime must call
+    `block_alloc` and `block_free` for device memory and for cached pinned memory (stream 0) alike.
+    """
+    detector = Detector(races)
+    return RaceDriver(accelerator, detector), HostRaceDriver(host, detector)
+
+
+class RaceDriver(ForwardingDriver):
+    """An accelerator's driver whose commands are checked for races."""
+
+    def __init__(self, inner: Driver, detector: Detector) -> None:
+        super().__init__(inner)
+        self.observes_blocks = True
+        self.detector = detector
+        self._lock = detector.lock
+        self._sizes: dict[int, int] = {}
+        self._plans: dict[Executable, tuple[str, int, tuple[Meta, ...], bool]] = {}
+        self._thread = 0  # the first that made a driver call
+        for index in range(inner.device_count()):
+            detector.add_stream(index, inner.stream_default(index), None, default=True)
+
+    # -- devices --------------------------------------------------------------------------------------
+    def device_sync(self, index: int) -> None:
+        self._note_thread()
+        points = self.detector.points_of(index)
+        self.inner.device_sync(index)
+        self._host_waited(points)
+
+    def close(self) -> None:
+        self.inner.close()
+        self.detector.warn()
+
+    # -- memory ---------------------------------------------------------------------------------------
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        ptr = self.inner.mem_alloc(index, nbytes)
+        with self._lock:
+            self._sizes[ptr] = nbytes
+            self.detector.own(ptr, nbytes, None)
+        return ptr
+
+    def mem_free(self, ptr: int) -> None:
+        points = self.detector.points_of(None)
+        self.inner.mem_free(ptr)
+        self._forget(ptr, self._sizes.pop(ptr), points)
+
+    def host_alloc(self, nbytes: int) -> HostMemory:
+        memory = self.inner.host_alloc(nbytes)
+        with self._lock:
+            self.detector.own(memory.ptr, nbytes, None, host=True)
+        return memory
+
+    def host_free(self, memory: HostMemory) -> None:
+        points = self.detector.points_of(None)
+        self.inner.host_free(memory)
+        self._forget(memory.ptr, memory.nbytes, points)
+
+    def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
+        if self.detector.watches_host:
+            with self._lock:
+                what = "a write by the host" if write else "a read by the host"
+                self.detector.host_access(ptr, nbytes, _WRITE if write else _READ, what)
+        self.inner.host_touch(ptr, nbytes, write)
+
+    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+        with self._lock:
+            self.detector.own(ptr, nbytes, stream)
+        self.inner.block_alloc(ptr, nbytes, stream)
+
+    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
+        self.detector.disown(ptr)
+        self.inner.block_free(ptr, nbytes, stream)
+
+    # -- copies and fills -----------------------------------------------------------------------------
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        with self._lock:
+            key = (source.ptr, source.nbytes)
+            if source.pinned:
+                self._command(stream, "copy_in", [(target, source.nbytes)], [key])
+                self.detector.host_pending(*key)
+            else:  # the host's bytes are read before the call returns
+                self.detector.host_access(*key, _READ, "copy_in")
+                self._command(stream, "copy_in", [(target, source.nbytes)], [])
+            self.inner.copy_in(target, source, stream)
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        key = (target.ptr, target.nbytes)
+        with self._lock:
+            if target.pinned:
+                self._command(stream, "copy_out", [key], [(source, target.nbytes)])
+                self.detector.host_pending(*key)
+                self.inner.copy_out(target, source, stream)
+                return
+            self.detector.host_access(*key, _WRITE, "copy_out")
+            self._command(stream, "copy_out", [], [(source, target.nbytes)])
+            point = self.detector.point_of(stream)
+        self.inner.copy_out(target, source, stream)  # done on return: it may wait, so without the lock
+        self._host_waited([point])
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        with self._lock:
+            self._command(stream, "copy", [(target, nbytes)], [(source, nbytes)])
+            self.inner.copy(target, source, nbytes, stream)
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        with self._lock:
+            self._command(stream, "fill", [(target, nbytes)], [])
+            self.inner.fill(target, byte, nbytes, stream)
+
+    # -- streams --------------------------------------------------------------------------------------
+    def stream_create(self, index: int, priority: int) -> int:
+        handle = self.inner.stream_create(index, priority)
+        with self._lock:
+            self.detector.add_stream(index, handle, caller())
+        return handle
+
+    def stream_destroy(self, stream: int) -> None:
+        self.inner.stream_destroy(stream)
+        self.detector.remove_stream(stream)
+
+    def stream_query(self, stream: int) -> bool:
+        self.detector.asked("Stream.query()")
+        point = self.detector.point_of(stream)
+        done = self.inner.stream_query(stream)
+        if done:
+            self._host_waited([point])
+        return done
+
+    def stream_sync(self, stream: int) -> None:
+        self._note_thread()
+        point = self.detector.point_of(stream)
+        self.inner.stream_sync(stream)
+        self._host_waited([point])
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        self._note_thread()
+        with self._lock:
+            self.detector.wait(stream, event, caller())
+            self.inner.stream_wait(stream, event)
+
+    # -- events ---------------------------------------------------------------------------------------
+    def event_destroy(self, event: int) -> None:
+        self.inner.event_destroy(event)
+        self.detector.forget_event(event)
+
+    def event_record(self, event: int, stream: int) -> None:
+        with self._lock:
+            self.inner.event_record(event, stream)
+            self.detector.record(event, stream)
+
+    def event_query(self, event: int, internal: bool = False) -> bool:
+        if not internal:
+            self.detector.asked("Event.query()")
+        point = self.detector.event_point(event)
+        done = self.inner.event_query(event, internal)
+        if done and internal:
+            self.detector.runtime_polled(point)
+        elif done:
+            self._host_waited([point])
+        return done
+
+    def event_sync(self, event: int) -> None:
+        self._note_thread()
+        point = self.detector.event_point(event)
+        self.inner.event_sync(event)
+        self._host_waited([point])
+
+    def event_elapsed_ns(self, start: int, end: int) -> int:
+        self.detector.read_time()
+        return self.inner.event_elapsed_ns(start, end)
+
+    # -- kernels --------------------------------------------------------------------------------------
+    def load(self, launch: Launch, index: int) -> Executable:
+        exe = self.inner.load(launch, index)
+        self._plans[exe] = (launch.kernel.name, len(launch.outputs), launch.operands, launch.updates)
+        return exe
+
+    def unload(self, exe: Executable) -> None:
+        self.inner.unload(exe)
+        self._plans.pop(exe, None)
+
+    def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        name, outputs, metas, updates = self._plans[exe]
+        keys: list[tuple[int, Extent]] = list(zip(ptrs, metas, strict=True))
+        if get_ident() != self._thread:
+            self._note_thread()
+        with self._lock:
+            self.detector.command(stream, name, keys[:outputs], keys if updates else keys[outputs:])
+            self.inner.launch(exe, ptrs, scalars, stream)
+
+    def host_call(self, call: Callable[[], None], stream: int) -> None:
+        with self._lock:
+            self._command(stream, "host function", [], [])
+            self.inner.host_call(call, stream)
+
+    # -- the rest ------------------------------------------------------------------------------------
+    def _command(
+        self, stream: int, what: str, writes: list[tuple[int, Extent]], reads: list[tuple[int, Extent]]
+    ) -> None:
+        self._note_thread()
+        self.detector.command(stream, what, writes, reads)
+
+    def _host_waited(self, points: Sequence[Any]) -> None:
+        with self._lock:
+            self.detector.host_waited(points)
+
+    def _forget(self, ptr: int, nbytes: int, points: Sequence[Any]) -> None:
+        with self._lock:
+            self.detector.host_waited(points)
+            self.detector.forget(ptr, nbytes)
+
+    def _note_thread(self) -> None:
+        ident = get_ident()
+        if ident != self._thread:
+            self._thread = self._thread or ident
+            self.detector.note_thread()
+
+
+class HostRaceDriver(ForwardingDriver):
+    """The CPU's driver: what it does is done by the host, at once. Watched while commands use host memory."""
+
+    def __init__(self, inner: Driver, detector: Detector) -> None:
+        super().__init__(inner)
+        self.detector = detector
+
+    def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
+        if self.detector.watches_host:
+            self._touched([(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], "the host")
+        self.inner.host_touch(ptr, nbytes, write)
+
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        if self.detector.watches_host:
+            self._touched([(target, source.nbytes)], [(source.ptr, source.nbytes)], "copy")
+        self.inner.copy_in(target, source, stream)
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        if self.detector.watches_host:
+            self._touched([(target.ptr, target.nbytes)], [(source, target.nbytes)], "copy")
+        self.inner.copy_out(target, source, stream)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        if self.detector.watches_host:
+            self._touched([(target, nbytes)], [(source, nbytes)], "copy")
+        self.inner.copy(target, source, nbytes, stream)
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        if self.detector.watches_host:
+            self._touched([(target, nbytes)], [], "fill")
+        self.inner.fill(target, byte, nbytes, stream)
+
+    def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        if self.detector.watches_host:
+            launch = exe.launch
+            keys: list[tuple[int, Extent]] = list(zip(ptrs, launch.operands, strict=True))
+            outputs = len(launch.outputs)
+            reads = keys if launch.updates else keys[outputs:]
+            self._touched(keys[:outputs], reads, launch.kernel.name)
+        self.inner.launch(exe, ptrs, scalars, stream)
+
+    def _touched(self, writes: list[tuple[int, Extent]], reads: list[tuple[int, Extent]], what: str) -> None:
+        with self.detector.lock:
+            for ptr, extent in reads:
+                self.detector.host_access(ptr, extent, _READ, what)
+            for ptr, extent in writes:
+                self.detector.host_access(ptr, extent, _WRITE, what)

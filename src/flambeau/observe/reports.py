@@ -1,0 +1,142 @@
+"""What the detector says: `Race`, the `Mend` that would end it, and the `Certificate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flambeau.observe.sites import Site, place, source
+
+
+class RaceWarning(UserWarning):
+    """A race that was collected, not raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One side of a race. `stream` is None where the host itself touched the memory."""
+
+    kind: str  # "reads" or "writes"
+    operator: str
+    stream: str | None
+    number: int  # of the command, counting all commands of the process in the order of their requests
+    begin: int
+    end: int
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    site: Site
+
+    @property
+    def place(self) -> str:
+        return place(self.site)
+
+    def __str__(self) -> str:
+        return f"{self.operator} on {self.stream or 'the host'} at {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """The smallest call that would order the two accesses, and where it goes.
+
+    `call` is "wait_stream", "record_stream" or "synchronize". `verified` says that the detector put the
+    edge into its clocks and found the accesses ordered.
+    """
+
+    call: str
+    text: str
+    verified: bool
+
+
+@dataclass(slots=True)
+class Race:
+    """Two accesses to the same bytes, at least one of them a write, that nothing orders. `second` was requested later.
+
+    `reused` says that the first access belongs to an earlier life of the memory: it was freed and handed
+    out again in between. `count` is how often this pair of lines raced.
+    """
+
+    first: Access
+    second: Access
+    device: str
+    mend: Mend
+    allocated: Site | None = None
+    freed: Site | None = None
+    reused: bool = False
+    note: str = ""
+    count: int = 1
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The bytes that both may touch."""
+        return max(self.first.begin, self.second.begin), min(self.first.end, self.second.end)
+
+    def __str__(self) -> str:
+        lines = [
+            self.headline,
+            *[f"    {side}" for side in _sides(self)],
+            *[f"    {x}" for x in _memory(self)],
+        ]
+        if self.note:
+            lines.append(f"    {self.note}")
+        lines.append(f"  Mend: {self.mend.text}")
+        if self.count > 1:
+            lines.append(f"  ({self.count} times)")
+        return "\n".join(lines)
+
+    @property
+    def headline(self) -> str:
+        first, second = self.first, self.second
+        if self.reused:
+            freed = f" at {place(self.freed)}" if self.freed else ""
+            return (
+                f"{second} {second.kind} memory that was freed{freed} and handed out again, while {first}, which "
+                f"{first.kind} it, may still run: record_stream missing."
+            )
+        return f"{second} {second.kind} bytes that {first} {first.kind}, and nothing orders them."
+
+
+def _sides(race: Race) -> list[str]:
+    lines = []
+    for word, side in (("first", race.first), ("second", race.second)):
+        what = "bytes" if side.shape is None else f"{list(side.shape)} {side.dtype}"
+        text = source(side.site)
+        lines.append(
+            f"{word}:  {side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x})"
+            + (f":  {text}" if text else "")
+        )
+    return lines
+
+
+def _memory(race: Race) -> list[str]:
+    begin, end = race.range
+    where = f"memory: {end - begin} bytes at {begin:#x} of {race.device}"
+    if race.allocated:
+        where += f", allocated at {place(race.allocated)}"
+    return [where]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Whether the program gives the same answer under every legal schedule. See docs/determinism.md.
+
+    `assumptions` are what that rests on, each looked at while the program ran; `violated` those that did not
+    hold. `race_free` is True if no race was found and nothing is violated.
+    """
+
+    assumptions: list[str]
+    violated: list[str]
+    races: list[Race] = field(default_factory=list)
+
+    @property
+    def race_free(self) -> bool:
+        return not self.races and not self.violated
+
+    def __str__(self) -> str:
+        if self.races:
+            n = len(self.races)
+            head = f"{n} race{'s' if n > 1 else ''} found:"
+            return "\n\n".join([head, *[f"{i}. {race}" for i, race in enumerate(self.races, 1)]])
+        if self.violated:
+            lines = ["No race in this run, but not certified for every schedule:"]
+            return "\n".join([*lines, *[f"  - {text}" for text in self.violated]])
+        lines = ["Race-free under every schedule, given that:", *[f"  - {text}" for text in self.assumptions]]
+        return "\n".join(lines)

@@ -1,0 +1,57 @@
+"""`Site`: the line of the user's program that asked for an operation."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import CodeType
+
+Site = tuple[CodeType, int]
+"""A code object and the offset of an instruction in it. Turned into file and line in reports only: the
+line of an instruction is found by a walk through a table, too slow to do once per operation."""
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_inside: dict[str, bool] = {}  # whether a source file is Flambeau's own; a cache of a pure function
+
+
+def caller() -> Site:
+    """Where the user's program is now: the innermost frame outside this package.
+
+    A thread that holds only frames of this package gives its outermost one.
+    """
+    frame = sys._getframe(2)
+    known = _inside
+    while True:
+        code = frame.f_code
+        inside = known.get(code.co_filename)
+        if inside is None:
+            inside = known[code.co_filename] = os.path.abspath(code.co_filename).startswith(_PACKAGE)
+        if inside and frame.f_back is not None:
+            frame = frame.f_back
+        else:
+            return code, frame.f_lasti
+
+
+def line_of(site: Site) -> int:
+    """The line number of a site."""
+    code, offset = site
+    found = code.co_firstlineno
+    for start, end, line in code.co_lines():
+        if start <= offset < end and line is not None:
+            found = line
+    return found
+
+
+def place(site: Site) -> str:
+    """`train.py:14`: the file relative to the working directory, or its name alone if it lies elsewhere."""
+    path = site[0].co_filename
+    if os.path.isabs(path):
+        below = os.path.relpath(path)
+        path = os.path.basename(path) if below.startswith(os.pardir) else below
+    return f"{path}:{line_of(site)}"
+
+
+def source(site: Site) -> str:
+    """The text of the line, stripped; empty where the file cannot be read."""
+    return linecache.getline(site[0].co_filename, line_of(site)).strip()
