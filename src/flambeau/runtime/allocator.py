@@ -13,17 +13,11 @@ to grow, so a steady program neither splits nor joins. Both operations are atomi
 free takes none, ever, so that it may run in a destructor in any thread, even one that the garbage
 collector runs in the middle of an allocation. Where a block goes when it is freed is its `home`: a bin,
 the list of blocks that are to join, or the detour of those that cannot be reused yet.
-
-# Note [Finalizers]
-The garbage collector may run any code in the middle of a search, in the same thread. What it frees goes
-to a home, as always; blocks on the detour wait until whoever has the lock is done. What it allocates gets
-a segment apart, so that no structure is touched that the search is in the middle of changing.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -43,6 +37,7 @@ from flambeau.runtime.statistics import (
     allocated_bytes_of,
     format_size,
 )
+from flambeau.runtime.turn import Turn
 from flambeau.runtime.uses import Uses
 
 if TYPE_CHECKING:
@@ -148,42 +143,6 @@ class _Detour:
         self._receive()
 
 
-class _Turn:
-    """The lock, and how often the thread that has it entered. Entering says whether it had it already."""
-
-    __slots__ = ("_after", "_depth", "_freed", "_lock")
-
-    def __init__(self, freed: deque[Block], after: Callable[[], None]) -> None:
-        self._lock = threading.RLock()
-        self._depth = 0
-        self._freed = freed
-        self._after = after
-
-    def __enter__(self) -> bool:
-        self._lock.acquire()
-        self._depth += 1
-        return self._depth > 1
-
-    def __exit__(self, *error: object) -> None:
-        self.leave()
-        if self._freed:  # by somebody who could not enter
-            self._after()
-
-    def try_enter(self) -> bool:
-        """Enter unless somebody, this thread included, has it."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        if self._depth:
-            self._lock.release()
-            return False
-        self._depth = 1
-        return True
-
-    def leave(self) -> None:
-        self._depth -= 1
-        self._lock.release()
-
-
 class CachingAllocator:
     """Memory of one CUDA device. `allocate` raises OutOfMemoryError, and then nobody lost anything.
 
@@ -201,7 +160,7 @@ class CachingAllocator:
         self._uses: Uses[Block] = Uses(context.driver)
         self._freed: deque[Block] = deque()
         self._detour = _Detour(self._freed, self._try_receive)
-        self._turn = _Turn(self._freed, self._try_receive)  # see Note [Finalizers]
+        self._turn = Turn(self._freed, self._try_receive)  # see Note [Finalizers] in turn.py
         self._caching = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING", "0") in ("", "0")
         self._fraction = 1.0
         self._limit: int | None = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -70,19 +71,27 @@ class Ledger:
                 self.peak[row][figure] = current[figure]
 
     def _post_many(self, postings: Sequence[Posting]) -> None:
-        width = 1 + len(JOURNALED)
-        flat = np.fromiter(chain.from_iterable(postings), np.int64, len(postings) * width)
-        table = flat.reshape(-1, width)
-        changes = table[:, 1:]
-        small = changes * table[:, :1]  # the pool column is 1 where the pool is the small one
-        for row, part in ((LARGE, changes - small), (SMALL, small), (ALL, changes)):
-            sums = np.cumsum(part, axis=0)
-            rises = np.maximum(part, 0).sum(axis=0)
-            self._take_over(row, sums[-1].tolist(), sums.max(axis=0).tolist(), rises.tolist())
+        """By running sums. A steady program writes few distinct postings, over and over: one column each."""
+        ids = np.fromiter(map(id, postings), np.int64, len(postings))
+        _, first, codes = np.unique(ids, return_index=True, return_inverse=True)
+        distinct = chain.from_iterable([postings[i] for i in first.tolist()])
+        table = np.fromiter(distinct, np.int64).reshape(-1, 1 + len(JOURNALED)).T
+        changes = table[1:]
+        small = changes * table[0]  # 1 where the pool is the small one
+        times = np.bincount(codes)
+        running = np.zeros((len(JOURNALED), len(postings)), np.int64)
+        for row, part in ((LARGE, changes - small), (SMALL, small)):
+            sums = np.cumsum(part.take(codes, axis=1), axis=1)
+            running += sums
+            self._take_over(row, sums, np.maximum(part, 0) @ times)
+        self._take_over(ALL, running, np.maximum(changes, 0) @ times)
 
-    def _take_over(self, row: int, nets: list[int], highs: list[int], rises: list[int]) -> None:
+    def _take_over(self, row: int, sums: np.ndarray[Any, Any], rises: np.ndarray[Any, Any]) -> None:
         current, peak = self.current[row], self.peak[row]
-        for figure, (net, high, rise) in enumerate(zip(nets, highs, rises, strict=True)):
+        highs = sums.max(axis=1).tolist()
+        for figure, (net, high, rise) in enumerate(
+            zip(sums[:, -1].tolist(), highs, rises.tolist(), strict=True)
+        ):
             peak[figure] = max(peak[figure], current[figure] + high)
             current[figure] += net
             self.increase[row][figure] += rise
