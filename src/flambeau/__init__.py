@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any as _Any
 
-from flambeau import backends, cuda
+from flambeau import backends, cuda, random
 from flambeau.backends.cuda import get_float32_matmul_precision, set_float32_matmul_precision
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import OutOfMemoryError, RaceError
+from flambeau.runtime.generator import Generator
 from flambeau.runtime.system import virtual
 from flambeau.tensor import (  # each binds its functions and methods
     arithmetic as _arithmetic,

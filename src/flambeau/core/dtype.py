@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -35,11 +37,22 @@ class dtype:  # PyTorch's public name
         """The name in PyTorch's error texts: Float, Long, BFloat16."""
         return _TORCH_NAMES[self.name]
 
+    def to_complex(self) -> dtype:
+        """The complex dtype that holds its values. Raises RuntimeError where PyTorch has none."""
+        found = self if self.is_complex else _COMPLEX.get(self.name)
+        if found is None:
+            raise RuntimeError(f"Unknown Complex ScalarType for {self.torch_name}")
+        return found
+
+    def to_real(self) -> dtype:
+        """The dtype of a complex dtype's parts; any other dtype itself."""
+        return _REAL.get(self.name, self)
+
     def __repr__(self) -> str:
         return f"torch.{self.name}"
 
-    def __reduce__(self) -> str:
-        return self.name
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (named, (self.name,))
 
 
 _TORCH_NAMES = {
@@ -73,6 +86,14 @@ DTYPES = (
     float64, float8_e4m3fn, float8_e5m2, complex32, complex64, complex128,
 )  # fmt: skip
 
+ALIASES = {
+    "float": float32, "double": float64, "half": float16, "short": int16, "int": int32, "long": int64,
+    "chalf": complex32, "cfloat": complex64, "cdouble": complex128,
+}  # fmt: skip
+
+_COMPLEX = {"float16": complex32, "bfloat16": complex64, "float32": complex64, "float64": complex128}
+_REAL = {"complex32": float16, "complex64": float32, "complex128": float64}
+_by_name = {d.name: d for d in DTYPES}
 _by_numpy = {d.numpy: d for d in DTYPES}
 
 
@@ -85,3 +106,92 @@ def from_numpy(numpy: np.dtype[Any]) -> dtype:
             + ", ".join(d.name for d in DTYPES)
         )
     return found
+
+
+def named(name: str) -> dtype:
+    """The dtype of this name: what pickles of dtypes call."""
+    return _by_name[name]
+
+
+# -- promotion --------------------------------------------------------------------------------------------
+
+_ORDER = {d: i for i, d in enumerate(DTYPES)}  # within a category the later wins, but for the pairs below
+_NARROW_PAIRS = {
+    frozenset((uint8, int8)): int16,
+    frozenset((float16, bfloat16)): float32,
+    frozenset((bfloat16, complex32)): complex64,
+}
+_WIDE_UNSIGNED = (uint16, uint32, uint64)  # stored, converted, and combined with floats only
+_FLOAT8 = (float8_e4m3fn, float8_e5m2)
+
+
+@cache
+def promote_types(a: dtype, b: dtype) -> dtype:
+    """The smallest dtype that neither is too large or of too high a kind for.
+
+    Raises RuntimeError for pairs that PyTorch does not combine: float8 with anything else, the unsigned
+    types of 16 bits and more with anything but floats.
+    """
+    if a is b:
+        return a
+    if a in _FLOAT8 or b in _FLOAT8:
+        raise RuntimeError(
+            f"Promotion for Float8 Types is not supported, attempted to promote {a.torch_name} and {b.torch_name}"
+        )
+    low, high = sorted((a, b), key=lambda d: (d.category, _ORDER[d]))
+    if (low in _WIDE_UNSIGNED or high in _WIDE_UNSIGNED) and not high.is_floating_point:
+        raise RuntimeError(
+            "Promotion for uint16, uint32, uint64 types is not supported, "
+            f"attempted to promote {a.torch_name} and {b.torch_name}"
+        )
+    found = _NARROW_PAIRS.get(frozenset((a, b)))
+    if found is not None:
+        return found
+    if high.is_complex and low.is_floating_point:
+        return promote_types(low.to_complex(), high)
+    return high
+
+
+def can_cast(source: dtype, target: dtype) -> bool:
+    """Whether a result of `source` may be stored as `target`: never in a lower category."""
+    return source.category <= target.category
+
+
+_SCALARS: dict[type, dtype | None] = {bool: bool_, int: int64, float: None, complex: None}
+
+
+def dtype_of_scalar(kind: type, default: dtype) -> dtype:
+    """The dtype that a Python scalar of this type has by itself: of the default dtype's width."""
+    found = _SCALARS[kind]
+    if found is not None:
+        return found
+    return default if kind is float else default.to_complex()
+
+
+def combine(dimensioned: Iterable[dtype], zero_dim: Iterable[dtype], scalars: Iterable[dtype]) -> dtype:
+    """The dtype that an operator on these operands computes in.
+
+    Tensors with dimensions decide; 0-dim tensors change the result only by a higher category, and Python
+    scalars again only by a higher one than both.
+    """
+    found: dtype | None = None
+    for kinds in (scalars, zero_dim, dimensioned):
+        own = _promote_all(kinds)
+        found = own if found is None else found if own is None else _raise_category(own, found)
+    assert found is not None
+    return found
+
+
+def _promote_all(kinds: Iterable[dtype]) -> dtype | None:
+    found: dtype | None = None
+    for kind in kinds:
+        found = kind if found is None else promote_types(found, kind)
+    return found
+
+
+def _raise_category(decides: dtype, other: dtype) -> dtype:
+    if other.category <= decides.category and decides is not bool_:
+        return decides
+    if decides.is_floating_point:  # other is complex: of the deciding float's width
+        return decides.to_complex()
+    return other if other.is_complex else promote_types(decides, other)

@@ -26,12 +26,14 @@ class Signature:
     """What a rule decides: metas of new outputs, the inputs as the kernel sees them, static params.
 
     An input that the rule turns into a dtype travels by value (a Python scalar, a 0-dim CPU tensor beside
-    CUDA tensors). A Meta is a layout over the same address (broadcast: stride 0).
+    CUDA tensors). A Meta is a layout over the same address (broadcast: stride 0). `checked` are the positions
+    of scalars that must fit their dtype; others wrap, as PyTorch's do.
     """
 
     outputs: tuple[Meta, ...]
     inputs: tuple[Meta | dtype, ...]
     params: tuple[Any, ...] = ()
+    checked: tuple[int, ...] = ()
 
 
 Rule = Callable[[Sequence[Operand], tuple[Any, ...]], Signature]

@@ -1,29 +1,310 @@
-"""The pointwise family: one output element from the input elements at the same (broadcast) place."""
+"""The pointwise family: one output element from the input elements at the same (broadcast) place.
+
+`pointwise` makes the record of one operator from its arithmetic; the family supplies promotion, broadcasting,
+the result's layout, conversions, and a host body that does as little as the dtypes allow. The operators
+themselves are in `pointwise_arithmetic`, `pointwise_functions` and `pointwise_logic`.
+
+# Note [How a pointwise body computes]
+The operands are converted to the common dtype, as PyTorch's iterator converts them. What NumPy cannot compute
+in (half, bfloat16, complex32) is widened to float32 or complex64, computed there, and rounded once. Where
+every dtype is native and the arithmetic is a ufunc, it writes straight to the output: no temporary.
+"""
 
 from __future__ import annotations
 
-# (Skeleton: the operator room completes it.)
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from flambeau.core.dtype import DTYPES
-from flambeau.core.layout import broadcast_shapes, expand_strides
+from flambeau.core.dtype import (
+    COMPLEX, DTYPES, FLOATING, INTEGRAL, bfloat16, bool_, combine, complex32, complex64, complex128, dtype,
+    dtype_of_scalar, float16, float32, float64, int64, uint16, uint32, uint64,
+)  # fmt: skip
+from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel
-from flambeau.ops.op import Op, Signature, common_device, define
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.copy import caster
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
+
+Array = np.ndarray[Any, Any]
+Compute = Callable[..., Any]
+"""The arithmetic: a ufunc, or a function of arrays and NumPy scalars of one computing dtype (and of params)."""
+Prepare = Callable[[Any], Any]
+
+REFUSED = (uint16, uint32, uint64, *(d for d in DTYPES if d.name.startswith("float8")))  # stored, not computed with
+ALL = tuple(d for d in DTYPES if d not in REFUSED)
+FLOATS = tuple(d for d in ALL if d.category == FLOATING)
+COMPLEXES = tuple(d for d in ALL if d.category == COMPLEX)
+INTEGERS = tuple(d for d in ALL if d.category == INTEGRAL)
+BITS = (bool_, *INTEGERS)
+REALS = (*BITS, *FLOATS)
+NUMBERS = (*INTEGERS, *FLOATS)
+FLOATING_OR_COMPLEX = (*FLOATS, *COMPLEXES)
+
+WIDE = {float16: float32, bfloat16: float32, complex32: complex64} | {
+    d: float32 for d in REFUSED if d.is_floating_point
+}
 
 
-def _rule(operands, params):
-    metas = operands
-    shape = broadcast_shapes([m.shape for m in metas])
-    out = Meta.contiguous_of(shape, metas[0].dtype, common_device(operands))
-    return Signature((out,), tuple(m.with_(shape, expand_strides(m.shape, m.strides, shape)) for m in metas))
+def wide(kind: dtype) -> dtype:
+    """The dtype that a body computes in for operands of `kind`."""
+    return WIDE.get(kind, kind)
 
 
-def _host(launch):
-    def body(outputs, inputs):
-        np.add(inputs[0], inputs[1], out=outputs[0])
+# -- promotion: from the operands' common dtype to the one computed in, and the result's ----------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promotion:
+    """How an operator's dtypes follow from `result_type` of its operands (and the default dtype)."""
+
+    common: Callable[[dtype, dtype], dtype] = lambda kind, default: kind
+    result: Callable[[dtype], dtype] = lambda kind: kind
+
+
+def _to_float(kind: dtype, default: dtype) -> dtype:
+    return default if kind.category <= INTEGRAL else kind
+
+
+def _to_double(kind: dtype, default: dtype) -> dtype:
+    return complex128 if kind.is_complex else float64
+
+
+ARITHMETIC = Promotion()
+TO_FLOAT = Promotion(common=_to_float)
+TO_DOUBLE = Promotion(common=_to_double)
+TO_BOOL = Promotion(result=lambda kind: bool_)
+TO_REAL = Promotion(result=lambda kind: kind.to_real())
+FLOAT_TO_REAL = Promotion(common=_to_float, result=lambda kind: kind.to_real())
+TO_COMPLEX = Promotion(result=lambda kind: kind.to_complex())
+
+
+def result_type(operands: Iterable[Operand], default: dtype) -> dtype:
+    """The dtype in which an operator on these operands computes."""
+    dimensioned, zero_dim, scalars = [], [], []
+    for x in operands:
+        if not isinstance(x, Meta):
+            scalars.append(dtype_of_scalar(x, default))
+        elif x.ndim:
+            dimensioned.append(x.dtype)
+        else:
+            zero_dim.append(x.dtype)
+    return combine(dimensioned, zero_dim, scalars)
+
+
+# -- the record -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pointwise(Op):
+    """A pointwise operator, with what its public form needs.
+
+    arity: how many operands. scalars: positions at which the public function takes Python scalars.
+    exact: an integer scalar is compared or combined by value, in int64, not wrapped to the tensor's dtype.
+    summary: one line, the docstring of its public forms.
+    """
+
+    arity: int = 1
+    scalars: tuple[int, ...] = ()
+    summary: str = ""
+
+
+def pointwise(
+    name: str,
+    compute: Compute | Lazy,
+    arity: int,
+    summary: str,
+    *,
+    promotion: Promotion = ARITHMETIC,
+    dtypes: tuple[dtype, ...] = ALL,
+    stub: str | None = None,
+    check: Callable[[dtype, Sequence[Operand]], None] | None = None,
+    scalars: tuple[int, ...] = (),
+    promoting: slice = slice(None),
+    conditions: int = 0,
+    checked: tuple[int, ...] = (),
+    wide_scalars: bool = False,
+    exact_scalars: bool = False,
+    flops: int = 1,
+    low: float = -3,
+    high: float = 3,
+    params: tuple[tuple[Any, ...], ...] = ((),),
+    examples: tuple[tuple[Any, ...], ...] = (),
+) -> Pointwise:
+    """Define a pointwise operator.
+
+    compute: `compute(*operands, *params)` on arrays of the computing dtype (see Note [How a pointwise body computes]).
+    promotion: how dtypes follow. `dtypes`: those that it computes in. `stub`: PyTorch's name in its refusal.
+    check: raises what PyTorch raises for a common dtype, before anything else.
+    promoting: the operands whose dtypes decide. `conditions`: leading operands that stay bool.
+    checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error.
+    wide_scalars: scalars are not rounded to half before use. `exact_scalars`: an int is used as it is.
+    low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
+    """
+
+    def rule(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:
+        *static, default = given
+        common = promotion.common(result_type(operands[promoting], default), default)
+        if check is not None:
+            check(common, operands)
+        if common not in dtypes:
+            raise NotImplementedError(f"\"{stub or name + '_cpu'}\" not implemented for '{common.torch_name}'")
+        device = common_device(operands)
+        metas = [x for x in operands if isinstance(x, Meta)]
+        shape = broadcast_shapes([m.shape for m in metas])
+        scalar = wide(common) if wide_scalars else common
+        if exact_scalars and common.category <= INTEGRAL:
+            scalar = int64
+        inputs: list[Meta | dtype] = []
+        for i, x in enumerate(operands):
+            if isinstance(x, Meta) and x.device is device:
+                inputs.append(x.with_(shape, expand_strides(x.shape, x.strides, shape)))
+            else:
+                inputs.append(bool_ if i < conditions else scalar)
+        seen = [x.strides for x in inputs if isinstance(x, Meta)]
+        strides = result_strides(shape, *seen) if seen else ()
+        out = Meta.of(shape, strides, promotion.result(common), device)
+        return Signature((out,), tuple(inputs), (common, *static), checked)
+
+    def host(launch: Launch) -> Body:
+        return _body(launch, compute, promotion.result(launch.params[0]), conditions, wide_scalars)
+
+    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
+        return _samples(make, kind, arity, low, high, params, examples)
+
+    def count(launch: Launch) -> int:
+        return flops * launch.outputs[0].numel
+
+    taken = tuple(d for d in DTYPES if promotion.common(d, float32) in dtypes)
+    record = Pointwise(
+        name, rule, Kernel(name, host, count), taken, samples,
+        casts_output=True, flags=("default_dtype",), arity=arity, scalars=scalars, summary=summary,
+    )  # fmt: skip
+    define(record)
+    return record
+
+
+def _samples(
+    make: Make, kind: dtype, arity: int, low: float, high: float, params: Sequence[Any], examples: Sequence[Any]
+) -> Iterable[Sample]:
+    """Same shapes, broadcast, 0-dim and empty operands; the first with every choice of params."""
+
+    def operands(*shapes: tuple[int, ...]) -> tuple[Any, ...]:
+        tensors = arity - (len(examples[0]) if examples else 0)
+        return tuple(make(*shapes[i % len(shapes)], low=low, high=high) for i in range(tensors))
+
+    for static in params:
+        for scalars in examples or ((),):
+            yield (*operands((3, 4)), *scalars), static
+    last = (*examples[0],) if examples else ()
+    for shapes in [((3, 1), (4,)), ((),), ((0, 2),), ((2, 3), ())]:
+        yield (*operands(*shapes), *last), params[0]
+
+
+# -- the body -------------------------------------------------------------------------------------------
+
+
+class Lazy:
+    """Arithmetic whose library is imported when a kernel that needs it is loaded: `Lazy(load)`."""
+
+    def __init__(self, load: Callable[[], Compute]) -> None:
+        self.load = load
+
+
+def _body(launch: Launch, compute: Compute | Lazy, natural: dtype, conditions: int, wide_scalars: bool) -> Body:
+    """See Note [How a pointwise body computes]."""
+    common, *static = launch.params
+    if isinstance(compute, Lazy):
+        compute = compute.load()
+    prepare = [
+        _prepare(x, bool_ if i < conditions else common, wide_scalars) for i, x in enumerate(launch.inputs)
+    ]
+    out = launch.outputs[0].dtype
+    native = wide(common) is common and wide(natural) is natural and natural is out
+    if isinstance(compute, np.ufunc) and native and not static:
+        return _direct(compute, prepare)
+    return _general(compute, prepare, tuple(static), _finish(natural, out))
+
+
+def _direct(ufunc: np.ufunc, prepare: list[Prepare | None]) -> Body:
+    """A ufunc that writes its output itself."""
+    if not any(prepare):
+
+        def plain(outputs: list[Array], inputs: list[Any]) -> None:
+            with np.errstate(all="ignore"):
+                ufunc(*inputs, out=outputs[0])
+
+        return plain
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        with np.errstate(all="ignore"):
+            ufunc(*[x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)], out=outputs[0])
 
     return body
 
 
-add = define(Op("add", _rule, Kernel("add", _host), DTYPES, lambda make, dtype: []))
+def _general(
+    compute: Compute, prepare: list[Prepare | None], static: tuple[Any, ...], finish: Callable[[Array, Any], None]
+) -> Body:
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        with np.errstate(all="ignore"):
+            values = [x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)]
+            finish(outputs[0], compute(*values, *static))
+
+    return body
+
+
+def _prepare(x: Meta | dtype, common: dtype, wide_scalars: bool) -> Prepare | None:
+    """How an input becomes an array, or a NumPy scalar, of the computing dtype; None where it is one."""
+    target = wide(common)
+    if not isinstance(x, Meta):
+        return _prepare_scalar(x, target)
+    if x.dtype is target:
+        return None
+    single = x.dtype is common or common is target or (wide_scalars and not any(x.strides))
+    return _chain((x.dtype, target)) if single else _chain((x.dtype, common, target))
+
+
+def _prepare_scalar(sent: dtype, target: dtype) -> Prepare | None:
+    if sent.category != target.category or (sent is not target and sent.category <= INTEGRAL):
+        return None  # an exact integer: NumPy compares it by value
+    make = target.numpy.type
+    if sent is target:
+        return lambda value: make(value)
+    rounded = _chain((target, sent, target))
+    return lambda value: rounded(np.asarray(value, target.numpy))
+
+
+def _chain(kinds: tuple[dtype, ...]) -> Prepare:
+    """Conversion through each of `kinds` in turn, into new arrays."""
+    steps = [(caster(a, b), b.numpy) for a, b in zip(kinds, kinds[1:], strict=False)]
+
+    def convert(x: Any) -> Any:
+        for store, to in steps:
+            new = np.empty(x.shape, to)
+            store(new, x)
+            x = new
+        return x
+
+    return convert
+
+
+def _finish(natural: dtype, out: dtype) -> Callable[[Array, Any], None]:
+    """How a computed array is rounded once to the result's dtype and stored as the output's."""
+    computed = wide(natural).numpy
+    store = caster(natural, out)
+    if wide(natural) is natural:
+        return lambda target, x: store(target, np.asarray(x, computed))
+    round_once = caster(wide(natural), natural)
+    if natural is out:
+        return lambda target, x: round_once(target, np.asarray(x, computed))
+
+    def finish(target: Array, x: Any) -> None:
+        x = np.asarray(x, computed)
+        rounded = np.empty(x.shape, natural.numpy)
+        round_once(rounded, x)
+        store(target, rounded)
+
+    return finish

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from flambeau.core.device import device
-from flambeau.core.dtype import dtype, int64
+from flambeau.core.dtype import BOOL, COMPLEX, FLOATING, INTEGRAL, can_cast, dtype, int64
 from flambeau.core.flags import flags
 from flambeau.core.layout import may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Driver, Executable, Kernel, Launch
+from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op, Operand, Signature, common_device
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
@@ -47,7 +49,9 @@ class Plan:
         self.output = signature.outputs[0]
         self.nbytes = self.output.nbytes
         self.tensors = tuple(i for i, x in enumerate(signature.inputs) if isinstance(x, Meta))
-        self.scalars = tuple((i, x) for i, x in enumerate(signature.inputs) if isinstance(x, dtype))
+        self.scalars = tuple(
+            (i, _sender(x, i in signature.checked)) for i, x in enumerate(signature.inputs) if isinstance(x, dtype)
+        )
 
 
 plans: dict[tuple[Any, ...], Plan] = {}
@@ -158,7 +162,7 @@ def empty(meta: Meta) -> Tensor:
 def _launch(plan: Plan, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
     ptrs = [t.ptr for t in outputs]
     ptrs += [args[i].ptr for i in plan.tensors]
-    scalars = [_value(args[i], to) for i, to in plan.scalars]
+    scalars = [send(args[i]) for i, send in plan.scalars]
     plan.launch(plan.exe, ptrs, scalars, current.local.streams[plan.index].handle)
 
 
@@ -187,10 +191,37 @@ def spend(kernel: Kernel, where: device, cycles: int) -> None:
     _launch_of(context.driver)(exe, (), (cycles,), current.local.streams[context.index].handle)
 
 
-def _value(x: Any, to: dtype) -> Any:
-    """A scalar input's value: a Python scalar, or what a 0-dim CPU tensor holds."""
-    if not isinstance(x, Tensor):
-        return x
+def _sender(to: dtype, checked: bool) -> Callable[[Any], Any]:
+    """How a scalar input becomes the Python value that is launched: a scalar, or what a 0-dim CPU tensor holds.
+
+    Integers wrap to the dtype; where `checked`, PyTorch's overflow error is raised instead.
+    """
+    convert: Callable[[Any], Any] = _CONVERT[to.category]
+    if checked:
+        convert = partial(checked_scalar, kind=to)
+    elif to.category == INTEGRAL:
+        modulus = 1 << to.itemsize * 8
+        convert = partial(_wrapped, half=modulus >> 1 if to.is_signed else 0, modulus=modulus)
+
+    def send(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return convert(_read(x))
+        if x.__class__ is int and not -(1 << 63) <= x < 1 << 64:
+            raise OverflowError("int too big to convert")
+        return convert(x)
+
+    return send
+
+
+_CONVERT = {BOOL: bool, INTEGRAL: int, FLOATING: float, COMPLEX: complex}
+
+
+def _wrapped(x: Any, half: int, modulus: int) -> int:
+    return (int(x) + half) % modulus - half
+
+
+def _read(x: Tensor) -> Any:
+    """The value of a 0-dim CPU tensor."""
     system.host.driver.host_touch(x.ptr, x.meta.nbytes, write=False)
     return array_at(x.ptr, (), x.meta.dtype.numpy)[()]
 
@@ -229,7 +260,7 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
             raise RuntimeError(
                 f"Expected out tensor to have device {natural.device}, but got {target.meta.device} instead"
             )
-        if not _can_store(natural.dtype, target.meta.dtype):
+        if not can_cast(natural.dtype, target.meta.dtype):
             raise RuntimeError(
                 f"result type {natural.dtype.torch_name} can't be cast to the desired output type "
                 f"{target.meta.dtype.torch_name}"
@@ -261,12 +292,7 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
     same = all(m.dtype is n.dtype for m, n in zip(metas, signature.outputs, strict=True))
     if not (same or op.casts_output):
         return None
-    return Signature(metas, signature.inputs, signature.params)
-
-
-def _can_store(source: dtype, target: dtype) -> bool:
-    """PyTorch's can_cast: a result may be stored in its own or a higher category, or into bool from bool."""
-    return source.category <= target.category
+    return Signature(metas, signature.inputs, signature.params, signature.checked)
 
 
 def _check_overlap(target: Tensor, source: Tensor) -> None:

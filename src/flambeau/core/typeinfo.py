@@ -1,0 +1,88 @@
+"""`finfo` and `iinfo`: the limits of dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+
+from flambeau.core.dtype import BOOL, INTEGRAL, dtype
+from flambeau.core.flags import flags
+
+
+class finfo:  # PyTorch's public name
+    """The limits of a floating dtype; of a complex one's parts. Without a dtype: the default dtype's.
+
+    Raises TypeError for any other dtype.
+    """
+
+    def __init__(self, type: dtype | None = None) -> None:
+        kind = flags.default_dtype if type is None else type
+        if not isinstance(kind, dtype):
+            raise TypeError(f"finfo(): argument 'type' (position 1) must be torch.dtype, not {_name(kind)}")
+        kind = kind.to_real()
+        if not kind.is_floating_point:
+            raise TypeError(
+                "torch.finfo() requires a floating point input type. Use torch.iinfo to handle 'torch.finfo'"
+            )
+        info = ml_dtypes.finfo(kind.numpy)
+        self.dtype = kind.name
+        self.bits = kind.itemsize * 8
+        self.eps = float(info.eps)
+        self.max = float(info.max)
+        self.min = float(info.min)
+        self.tiny = self.smallest_normal = float(info.tiny)
+        digits = int(_mantissa_bits(self.eps) * _LOG10_2)
+        self.resolution = 10.0**-digits
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, finfo) and self.dtype == other.dtype
+
+    def __hash__(self) -> int:
+        return hash(self.dtype)
+
+    def __repr__(self) -> str:
+        return (
+            f"finfo(resolution={self.resolution:g}, min={self.min:g}, max={self.max:g}, eps={self.eps:g}, "
+            f"smallest_normal={self.smallest_normal:g}, tiny={self.tiny:g}, dtype={self.dtype})"
+        )
+
+
+_LOG10_2 = 0.30102999566398120
+
+
+def _mantissa_bits(eps: float) -> int:
+    """The bits of a mantissa whose last place is `eps`."""
+    return -int(eps.hex().rpartition("p")[2])
+
+
+class iinfo:  # PyTorch's public name
+    """The limits of an integer dtype. Raises TypeError for any other, bool among them."""
+
+    def __init__(self, type: dtype) -> None:
+        if not isinstance(type, dtype):
+            raise TypeError(f"iinfo(): argument 'type' (position 1) must be torch.dtype, not {_name(type)}")
+        if type.category == BOOL:
+            raise TypeError("torch.bool is not supported by torch.iinfo")
+        if type.category != INTEGRAL:
+            raise TypeError(
+                "torch.iinfo() requires an integer input type. Use torch.finfo to handle 'torch.iinfo'"
+            )
+        info = ml_dtypes.iinfo(type.numpy)
+        self.dtype = type.name
+        self.bits = type.itemsize * 8
+        self.min = int(info.min)
+        self.max = int(info.max)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, iinfo) and self.dtype == other.dtype
+
+    def __hash__(self) -> int:
+        return hash(self.dtype)
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min:g}, max={self.max:g}, dtype={self.dtype})"
+
+
+def _name(x: Any) -> str:
+    return x.__class__.__name__

@@ -1,0 +1,273 @@
+"""Arithmetic: sums, products, quotients and their remainders, powers, bounds, combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import bool_, dtype
+from flambeau.core.meta import Meta
+from flambeau.ops.op import Operand
+from flambeau.ops.pointwise import (
+    FLOATING_OR_COMPLEX, INTEGERS, NUMBERS, REALS, TO_DOUBLE, TO_FLOAT, TO_REAL, Array, pointwise,
+)  # fmt: skip
+
+NUMBERS_OR_COMPLEX = (*INTEGERS, *FLOATING_OR_COMPLEX)
+
+
+def is_bool(x: Operand) -> bool:
+    return x is bool or (isinstance(x, Meta) and x.dtype is bool_)
+
+
+# -- sums and products ----------------------------------------------------------------------------------
+
+
+def _no_bool_difference(common: dtype, operands: Sequence[Operand]) -> None:
+    first, second = operands[:2]
+    if is_bool(first) and is_bool(second):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. "
+            "Use the `^` or `logical_xor()` operator instead."
+        )
+    if is_bool(first) or is_bool(second):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. "
+            "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+
+
+def _no_bool_negation(common: dtype, operands: Sequence[Operand]) -> None:
+    if common is bool_:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. "
+            "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+
+
+def _alpha_fits(common: dtype, operands: Sequence[Operand]) -> None:
+    alpha = operands[2]
+    if alpha is bool and common is not bool_:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if common.category <= 1 and alpha in (float, complex):
+        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+    if not common.is_complex and alpha is complex:
+        raise RuntimeError("For non-complex input tensors, argument alpha must not be a complex number.")
+
+
+def _difference_alpha_fits(common: dtype, operands: Sequence[Operand]) -> None:
+    _no_bool_difference(common, operands)
+    _alpha_fits(common, operands)
+
+
+add = pointwise(
+    "add", np.add, 2, "The sum of input and other, with other multiplied by alpha first.", stub="add_stub",
+    scalars=(0, 1), wide_scalars=True,
+)  # fmt: skip
+add_alpha = pointwise(
+    "add.alpha", lambda a, b, alpha: a + alpha * b, 3, "input + alpha * other.", stub="add_stub", check=_alpha_fits,
+    promoting=slice(2), checked=(2,), wide_scalars=True, flops=2, examples=((1,),),
+)  # fmt: skip
+sub = pointwise(
+    "sub", np.subtract, 2, "The difference of input and other, with other multiplied by alpha first.",
+    stub="sub_stub", check=_no_bool_difference, dtypes=NUMBERS_OR_COMPLEX, scalars=(0, 1), wide_scalars=True,
+)  # fmt: skip
+sub_alpha = pointwise(
+    "sub.alpha", lambda a, b, alpha: a - alpha * b, 3, "input - alpha * other.", stub="sub_stub",
+    check=_difference_alpha_fits, dtypes=NUMBERS_OR_COMPLEX, promoting=slice(2), checked=(2,), wide_scalars=True,
+    flops=2, examples=((2,),),
+)  # fmt: skip
+mul = pointwise(
+    "mul", np.multiply, 2, "The product of input and other.", stub="mul_cpu", scalars=(0, 1), wide_scalars=True
+)
+neg = pointwise(
+    "neg", np.negative, 1, "Each element with its sign turned.", dtypes=NUMBERS_OR_COMPLEX, check=_no_bool_negation
+)
+abs_ = pointwise("abs", np.abs, 1, "The absolute value of each element.", promotion=TO_REAL)
+
+
+# -- quotients ------------------------------------------------------------------------------------------
+
+
+def _by_integers(floats: Callable[..., Array], integers: Callable[..., Array]) -> Callable[..., Array]:
+    """Division: integers by zero raise, as PyTorch's do on the CPU."""
+
+    def compute(a: Any, b: Any) -> Array:
+        if np.result_type(a).kind not in "iu":
+            return floats(a, b)
+        if not np.all(b):
+            raise RuntimeError("ZeroDivisionError")
+        return integers(a, b)
+
+    return compute
+
+
+def _truncated_quotient(a: Any, b: Any) -> Array:
+    quotient = a // b
+    return np.asarray(quotient + ((a % b != 0) & ((a < 0) != (b < 0))))
+
+
+def _float_remainder(a: Any, b: Any) -> Array:
+    left = np.fmod(a, b)  # the sign of zero is fmod's, where NumPy's remainder takes the divisor's
+    return np.where((left != 0) & ((b < 0) != (left < 0)), left + b, left)
+
+
+div = pointwise(
+    "div", np.true_divide, 2, "The quotient of input and other.", stub="div_true_cpu", promotion=TO_FLOAT,
+    dtypes=FLOATING_OR_COMPLEX, scalars=(0, 1), wide_scalars=True,
+)  # fmt: skip
+div_floor = pointwise(
+    "div.floor", _by_integers(np.floor_divide, np.floor_divide), 2, "The quotient rounded down.",
+    stub="div_floor_cpu", dtypes=NUMBERS, low=1,
+)  # fmt: skip
+div_trunc = pointwise(
+    "div.trunc", _by_integers(lambda a, b: np.trunc(a / b), _truncated_quotient), 2,
+    "The quotient rounded towards zero.", stub="div_trunc_cpu", dtypes=NUMBERS, low=1,
+)  # fmt: skip
+remainder = pointwise(
+    "remainder", _by_integers(_float_remainder, np.remainder), 2,
+    "What is left of input divided by other, with other's sign.", dtypes=NUMBERS, scalars=(0, 1), low=1,
+)  # fmt: skip
+fmod = pointwise(
+    "fmod", _by_integers(np.fmod, np.fmod), 2, "What is left of input divided by other, with input's sign.",
+    dtypes=NUMBERS, scalars=(1,), low=1,
+)  # fmt: skip
+
+
+# -- powers ---------------------------------------------------------------------------------------------
+
+_KNOWN_POWERS: dict[Any, Callable[[Any], Any]] = {
+    0.5: np.sqrt, 2: np.square, 3: lambda x: x * x * x, -0.5: lambda x: 1 / np.sqrt(x), -1: np.reciprocal,
+    -2: lambda x: 1 / np.square(x),
+}  # fmt: skip
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if np.result_type(base).kind in "iu":
+        return _integer_power(base, exponent)
+    if np.ndim(base) and isinstance(exponent, np.generic) and exponent in _KNOWN_POWERS:
+        return _KNOWN_POWERS[exponent](base)
+    return np.power(base, exponent)
+
+
+def _integer_power(base: Any, exponent: Any) -> Any:
+    """Negative exponents give 0, but of 1 and -1."""
+    result = np.power(base, np.maximum(exponent, 0))
+    if np.any(exponent < 0):
+        sign = np.where(exponent % 2 == 0, 1, base)
+        inverse = np.where(np.abs(base) == 1, sign, 0)
+        result = np.where(exponent < 0, inverse, result)
+    return result
+
+
+pow_ = pointwise(
+    "pow", _power, 2, "input to the power of exponent.", stub="pow", dtypes=NUMBERS_OR_COMPLEX, flops=10, low=0,
+)  # fmt: skip
+float_power = pointwise(
+    "float_power", np.power, 2, "input to the power of exponent, in double precision.", promotion=TO_DOUBLE,
+    flops=10, low=0,
+)  # fmt: skip
+
+
+# -- bounds ---------------------------------------------------------------------------------------------
+
+
+def _no_complex(name: str) -> Callable[[dtype, Sequence[Operand]], None]:
+    def check(common: dtype, operands: Sequence[Operand]) -> None:
+        if common.is_complex:
+            raise RuntimeError(f"{name} not implemented for complex tensors.")
+
+    return check
+
+
+def _no_complex_clamp(common: dtype, operands: Sequence[Operand]) -> None:
+    if common.is_complex:
+        raise NotImplementedError("clamp is not supported for complex types")
+
+
+def _clamp(x: Any, low: Any, high: Any) -> Any:
+    return np.minimum(np.maximum(x, low), high)
+
+
+maximum = pointwise(
+    "maximum", np.maximum, 2, "The greater of input and other; NaN if either is.", dtypes=REALS,
+    check=_no_complex("maximum"),
+)  # fmt: skip
+minimum = pointwise(
+    "minimum", np.minimum, 2, "The lesser of input and other; NaN if either is.", dtypes=REALS,
+    check=_no_complex("minimum"),
+)  # fmt: skip
+fmax = pointwise(
+    "fmax", np.fmax, 2, "The greater of input and other; a NaN yields to a number.", dtypes=REALS,
+    check=_no_complex("fmax"),
+)  # fmt: skip
+fmin = pointwise(
+    "fmin", np.fmin, 2, "The lesser of input and other; a NaN yields to a number.", dtypes=REALS,
+    check=_no_complex("fmin"),
+)  # fmt: skip
+clamp = pointwise(
+    "clamp", _clamp, 3, "Each element, or the bound that it passes.", stub="clamp_scalar_cpu", dtypes=NUMBERS,
+    check=_no_complex_clamp, checked=(1, 2), flops=2,
+)  # fmt: skip
+clamp_min = pointwise(
+    "clamp_min", np.maximum, 2, "Each element, at least min.", stub="clamp_min_scalar_cpu", dtypes=NUMBERS,
+    check=_no_complex_clamp, checked=(1,),
+)  # fmt: skip
+clamp_max = pointwise(
+    "clamp_max", np.minimum, 2, "Each element, at most max.", stub="clamp_max_scalar_cpu", dtypes=NUMBERS,
+    check=_no_complex_clamp, checked=(1,),
+)  # fmt: skip
+
+
+# -- combinations ---------------------------------------------------------------------------------------
+
+_TYPE_WORDS = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16",
+               "int64": "long int", "int32": "int", "int16": "short int", "int8": "signed char",
+               "uint8": "unsigned char", "bool": "bool"}  # fmt: skip
+
+
+def _one_dtype(common: dtype, operands: Sequence[Operand]) -> None:
+    start, *rest = operands
+    for name, x in zip(("end", "weight"), rest, strict=False):
+        if isinstance(x, Meta) and isinstance(start, Meta) and x.dtype is not start.dtype:
+            raise RuntimeError(
+                f"expected dtype {_TYPE_WORDS.get(start.dtype.name, start.dtype.name)} for `{name}` "
+                f"but got dtype {_TYPE_WORDS.get(x.dtype.name, x.dtype.name)}"
+            )
+
+
+def _lerp(start: Any, end: Any, weight: Any) -> Any:
+    gap = end - start  # from the nearer end, so that weight 1 gives end exactly
+    return np.where(np.abs(weight) < 0.5, start + weight * gap, end - gap * (1 - weight))
+
+
+def _no_integer_quotient(common: dtype, operands: Sequence[Operand]) -> None:
+    if all(isinstance(x, Meta) and x.dtype.category <= 1 for x in operands[1:3]):
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform "
+            "a true division of tensor1 and tensor2. The historic addcdiv behavior can be implemented as "
+            "(input + value * torch.trunc(tensor1 / tensor2)).to(input.dtype) for integer inputs and as "
+            "(input + value * tensor1 / tensor2) for float inputs. The future addcdiv behavior is just the latter "
+            "implementation: (input + value * tensor1 / tensor2), for all dtypes."
+        )
+
+
+lerp = pointwise(
+    "lerp", _lerp, 3, "The point between start and end at weight.", stub="lerp_kernel_scalar", check=_one_dtype,
+    dtypes=FLOATING_OR_COMPLEX, promoting=slice(2), wide_scalars=True, flops=3, examples=((0.25,), (0.75,)),
+)  # fmt: skip
+addcmul = pointwise(
+    "addcmul", lambda x, a, b, value: x + value * a * b, 4, "input + value * tensor1 * tensor2.",
+    stub="addcmul_cpu_out", dtypes=NUMBERS_OR_COMPLEX, promoting=slice(3), wide_scalars=True, flops=3,
+    examples=((1,), (2,)),
+)  # fmt: skip
+addcdiv = pointwise(
+    "addcdiv", lambda x, a, b, value: x + value * a / b, 4, "input + value * tensor1 / tensor2.",
+    stub="addcdiv_cpu_out", check=_no_integer_quotient, dtypes=FLOATING_OR_COMPLEX, promoting=slice(3),
+    wide_scalars=True, flops=3, examples=((1,), (2,)),
+)  # fmt: skip
+gcd = pointwise("gcd", np.gcd, 2, "The greatest common divisor.", dtypes=INTEGERS)
+lcm = pointwise(
+    "lcm", lambda a, b: np.abs(np.lcm(a, b)), 2, "The least common multiple; never negative.", dtypes=INTEGERS
+)
