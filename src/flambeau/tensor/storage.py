@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from flambeau.core.device import device
 from flambeau.driver.api import HostMemory
 from flambeau.runtime import system
 from flambeau.runtime.context import Block, Context
@@ -37,6 +40,11 @@ class Storage:
         if block is not None:
             self.context.allocator.free(block)
 
+    @property
+    def device(self) -> device:
+        """Where the memory lies."""
+        return self.context.device
+
     def host_memory(self, ptr: int, nbytes: int) -> HostMemory:
         """`nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
         return HostMemory(ptr, nbytes, self, self.pinned)
@@ -45,16 +53,21 @@ class Storage:
 class PinnedStorage(Storage):
     """Host memory of the pinned allocator, which reuses a block only after the copies that use it."""
 
-    __slots__ = ()
+    __slots__ = ("_allocator",)
 
     def __init__(self, nbytes: int) -> None:
-        self.block = None
-        block = system.pinned.allocate(nbytes)
+        self.block = None  # what __del__ sees if there is no memory
+        self._allocator = system.pinned
+        block = self._allocator.allocate(nbytes)
         super().__init__(block.ptr, nbytes, system.host, block, pinned=True)
 
     def __del__(self) -> None:
         if self.block is not None:
-            system.pinned.free(self.block)
+            self._allocator.free(self.block)
+
+    def record_use(self, stream: Any) -> None:
+        """A copy that uses this memory was queued on `stream`."""
+        self._allocator.record_use(self.block, stream)
 
 
 class ForeignStorage(Storage):

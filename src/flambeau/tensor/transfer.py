@@ -24,6 +24,7 @@ from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
 from flambeau.runtime import current, system
+from flambeau.runtime.stream import Stream
 from flambeau.tensor.call import call, call_into, empty
 from flambeau.tensor.options import kind_of, place, shape_of
 from flambeau.tensor.public import both, method
@@ -128,9 +129,16 @@ def _copy_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     write(target, landing)
 
 
+def stream_of(t: Tensor) -> Any:
+    """The current stream of a tensor's device. Raises RuntimeError if its machine is closed."""
+    context = t.storage.context
+    system.require_open(context)
+    return current.local.streams[context.index]
+
+
 def _copy_bytes_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    stream = stream_of(target)
     context = target.storage.context
-    stream = current.local.streams[context.index]
     memory = source.storage.host_memory(source.ptr, source.meta.nbytes)
     context.driver.copy_in(target.ptr, memory, stream.handle)
     _finish(source.storage, stream, non_blocking)
@@ -151,8 +159,8 @@ def _copy_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
 
 
 def _copy_bytes_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    stream = stream_of(source)
     context = source.storage.context
-    stream = current.local.streams[context.index]
     memory = target.storage.host_memory(target.ptr, target.meta.nbytes)
     context.driver.copy_out(memory, source.ptr, stream.handle)
     _finish(target.storage, stream, non_blocking)
@@ -163,7 +171,7 @@ def _finish(host: Storage, stream: Any, non_blocking: bool) -> None:
     if not non_blocking:
         stream.context.driver.stream_sync(stream.handle)
     elif isinstance(host, PinnedStorage):
-        system.pinned.record_use(host.block, stream)
+        host.record_use(stream)
 
 
 def _copy_across(target: Tensor, source: Tensor) -> None:
@@ -177,8 +185,8 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
             write(target, landing)
             return
         source = packed
+    here, there = stream_of(source), stream_of(target)
     giver, taker = source.storage.context, target.storage.context
-    here, there = current.local.streams[giver.index], current.local.streams[taker.index]
     driver = giver.driver
     _reach(giver, taker)
     _wait(here, there)
@@ -434,6 +442,20 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
 def is_pinned(self: Tensor, device: Any = None) -> bool:
     """Whether it lies in pinned host memory."""
     return self.storage.pinned
+
+
+@method
+def record_stream(self: Tensor, stream: Any) -> None:
+    """Say that work on `stream` uses this memory: once freed, it is not handed out again before that work is done.
+
+    Needed where a tensor is used on another stream than the one it was allocated on.
+    """
+    if not isinstance(stream, Stream):
+        raise RuntimeError("unknown parameter type")
+    if self.meta.device is CPU:
+        raise NotImplementedError("Could not run 'aten::record_stream' with arguments from the 'CPU' backend.")
+    if self.storage.block is not None:
+        self.storage.context.allocator.record_stream(self.storage.block, stream)
 
 
 # -- fills ------------------------------------------------------------------------------------------------

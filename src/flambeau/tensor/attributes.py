@@ -1,0 +1,158 @@
+"""What a tensor says of itself, and what it is to Python: a truth value, a number, an index, a length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import BOOL, INTEGRAL
+from flambeau.core.errors import NotSupportedError
+from flambeau.tensor.public import alias, function, method
+from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.transfer import clone, item
+from flambeau.tensor.typing import layout, strided
+
+
+def _property(define: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    alias(define.__name__, property(define), as_function=False)  # type: ignore[arg-type]
+    return define
+
+
+@_property
+def is_cuda(self: Tensor) -> bool:
+    """Whether it lies on a CUDA device."""
+    return self.meta.device.type == "cuda"
+
+
+@_property
+def is_cpu(self: Tensor) -> bool:
+    """Whether it lies on the CPU."""
+    return self.meta.device is CPU
+
+
+@_property
+def is_meta(self: Tensor) -> bool:
+    """Whether it has no memory: Flambeau's always have."""
+    return False
+
+
+@_property
+def is_sparse(self: Tensor) -> bool:
+    """Whether it is sparse: Flambeau's tensors are strided."""
+    return False
+
+
+@_property
+def is_quantized(self: Tensor) -> bool:
+    """Whether it is quantized: Flambeau's are not."""
+    return False
+
+
+def _layout(self: Tensor) -> layout:
+    """How its elements lie in memory."""
+    return strided
+
+
+alias("layout", property(_layout), as_function=False)  # type: ignore[arg-type]
+
+
+@_property
+def itemsize(self: Tensor) -> int:
+    """Bytes per element."""
+    return self.meta.itemsize
+
+
+@_property
+def nbytes(self: Tensor) -> int:
+    """Bytes of its elements."""
+    return self.meta.nbytes
+
+
+@method
+def get_device(self: Tensor) -> int:
+    """The index of its CUDA device; -1 on the CPU."""
+    return -1 if self.meta.device.index is None else self.meta.device.index
+
+
+@function
+def is_tensor(obj: Any) -> bool:
+    """Whether an object is a tensor."""
+    return isinstance(obj, Tensor)
+
+
+# -- to Python --------------------------------------------------------------------------------------------
+
+
+@method
+def __bool__(self: Tensor) -> bool:
+    if self.meta.numel != 1:
+        what = "no values" if not self.meta.numel else "more than one value"
+        raise RuntimeError(f"Boolean value of Tensor with {what} is ambiguous")
+    return bool(item(self))
+
+
+def _one(self: Tensor) -> Any:
+    if self.meta.numel != 1:
+        raise ValueError("only one element tensors can be converted to Python scalars")
+    return item(self)
+
+
+def _real(self: Tensor, kind: str) -> Any:
+    value = _one(self)
+    if isinstance(value, complex):
+        if value.imag:
+            raise RuntimeError(f"value cannot be converted to type {kind} without overflow")
+        return value.real
+    return value
+
+
+@method
+def __float__(self: Tensor) -> float:
+    return float(_real(self, "double"))
+
+
+@method
+def __int__(self: Tensor) -> int:
+    return int(_real(self, "int64_t"))
+
+
+@method
+def __complex__(self: Tensor) -> complex:
+    return complex(_one(self))
+
+
+@method
+def __index__(self: Tensor) -> int:
+    if self.meta.numel != 1 or self.meta.dtype.category not in (BOOL, INTEGRAL):
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+    return int(item(self))
+
+
+@method
+def __len__(self: Tensor) -> int:
+    if not self.meta.ndim:
+        raise TypeError("len() of a 0-d tensor")
+    return self.meta.shape[0]
+
+
+@method
+def __hash__(self: Tensor) -> int:
+    return id(self)
+
+
+@method
+def __copy__(self: Tensor) -> Tensor:
+    return self.detach()
+
+
+@method
+def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    if id(self) not in memo:
+        memo[id(self)] = clone(self)
+    return memo[id(self)]
+
+
+@method
+def __reduce_ex__(self: Tensor, protocol: int) -> Any:
+    raise NotSupportedError("a tensor cannot be pickled: Flambeau has no serialization yet")
