@@ -28,8 +28,8 @@ _ALIGNMENT = 512  # mem_alloc's contract; PyTorch's CPU tensors have 64
 class Windows(dict[int, np.ndarray[Any, Any]]):
     """Arrays of one layout by address. `windows[ptr]` makes what it lacks.
 
-    Making an array costs as much as adding 1,024 floats, and allocators hand out few addresses over and over. A
-    window owns nothing, so keeping it keeps no memory; it is used only while its address is in use.
+    Making an array costs as much as adding 1,024 floats, and allocators hand out few addresses over and
+    over. A window owns nothing, so keeping it keeps no memory; it is used only while its address is in use.
     """
 
     __slots__ = ("layout",)
@@ -45,7 +45,7 @@ class Windows(dict[int, np.ndarray[Any, Any]]):
 
 
 class HostExecutable(Executable):
-    """A launch with its body and a window for each operand. `scalars`: places of the inputs that are values."""
+    """A launch with its body and windows for each operand. `scalars`: places of inputs that are values."""
 
     __slots__ = ("body", "outputs", "scalars", "windows")
 

@@ -1,0 +1,634 @@
+"""The driver's contract as tests: `cases`, each named after the call and what it promises.
+
+A case takes a freshly opened driver and fails with AssertionError. A driver is done when all pass:
+
+    @pytest.mark.parametrize("case", conformance.cases, ids=lambda case: case.__name__)
+    def test_driver(case):
+        driver = MyDriver()
+        case(driver)
+        driver.close()
+
+What a driver cannot do it must refuse with NotSupportedError; the cases check that too. Cases that need two
+devices check the refusals of one where the driver has only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import float32, int64
+from flambeau.core.errors import DriverError, NotSupportedError, OutOfMemoryError
+from flambeau.core.memory import address_of, bytes_at
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Driver, Executable, HostMemory, Kernel, Launch
+
+_COUNT = 1000
+_NBYTES = 4 * _COUNT
+
+
+# -- devices ---------------------------------------------------------------------------------------------
+
+
+def device_count_is_at_least_one_and_stays(driver: Driver) -> None:
+    count = driver.device_count()
+    assert count >= 1
+    assert driver.device_count() == count
+
+
+def device_properties_describe_each_device(driver: Driver) -> None:
+    for index in range(driver.device_count()):
+        properties = driver.device_properties(index)
+        assert properties.name
+        assert properties.total_memory > 0
+        assert driver.device_properties(index) == properties
+
+
+def device_properties_refuses_an_index_past_the_last(driver: Driver) -> None:
+    for index in (driver.device_count(), -1):
+        _raises(DriverError, driver.device_properties, index)
+
+
+def device_sync_waits_for_every_stream(driver: Driver) -> None:
+    streams = [driver.stream_default(0)] + [driver.stream_create(0, 0) for _ in range(3)]
+    ptr = driver.mem_alloc(0, 4 * _NBYTES)
+    for i, stream in enumerate(streams):
+        driver.fill(ptr + i * _NBYTES, i + 1, _NBYTES, stream)
+    driver.device_sync(0)
+    assert all(driver.stream_query(stream) for stream in streams)
+    expected = np.repeat(np.arange(1, 5, dtype=np.uint8), _NBYTES)
+    assert (_read(driver, ptr, 4 * _NBYTES) == expected).all()
+
+
+def mem_info_is_free_and_total(driver: Driver) -> None:
+    free, total = driver.mem_info(0)
+    assert 0 < free <= total
+    assert total == driver.device_properties(0).total_memory
+
+
+def close_makes_every_later_call_raise(driver: Driver) -> None:
+    ptr, stream = driver.mem_alloc(0, _NBYTES), driver.stream_default(0)
+    event = driver.event_create(0, False)
+    exe = _adder(driver)
+    driver.close()
+    host = _host(np.zeros(_COUNT, np.float32))
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (driver.device_count, ()), (driver.device_properties, (0,)), (driver.device_sync, (0,)),
+        (driver.mem_info, (0,)), (driver.mem_alloc, (0, 512)), (driver.mem_free, (ptr,)),
+        (driver.copy_in, (ptr, host, stream)), (driver.copy_out, (host, ptr, stream)),
+        (driver.copy, (ptr, ptr, 8, stream)), (driver.fill, (ptr, 0, 8, stream)),
+        (driver.stream_default, (0,)), (driver.stream_create, (0, 0)), (driver.stream_destroy, (stream,)),
+        (driver.stream_native, (stream,)), (driver.stream_query, (stream,)), (driver.stream_sync, (stream,)),
+        (driver.stream_wait, (stream, event)), (driver.event_create, (0, True)),
+        (driver.event_destroy, (event,)), (driver.event_record, (event, stream)),
+        (driver.event_query, (event,)), (driver.event_sync, (event,)),
+        (driver.event_elapsed_ns, (event, event)), (driver.load, (exe.launch, 0)), (driver.unload, (exe,)),
+        (driver.launch, (exe, (ptr, ptr, ptr), (), stream)), (driver.host_call, (lambda: None, stream)),
+        (driver.peer_can, (0, 0)),
+    ]  # fmt: skip
+    for call, args in calls:
+        _raises(DriverError, call, *args)
+
+
+def close_finishes_queued_work(driver: Driver) -> None:
+    ran: list[int] = []
+    driver.host_call(lambda: ran.append(1), driver.stream_default(0))
+    driver.close()
+    assert ran == [1]
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+
+def mem_alloc_is_aligned_to_512_and_disjoint(driver: Driver) -> None:
+    ptrs = [driver.mem_alloc(0, nbytes) for nbytes in (1, 511, 512, 513, 100_000)]
+    assert all(ptr % 512 == 0 for ptr in ptrs)
+    spans = sorted(zip(ptrs, (1, 511, 512, 513, 100_000), strict=True))
+    assert all(a + n <= b for (a, n), (b, _) in pairwise(spans))
+
+
+def mem_alloc_out_of_memory_leaves_all_as_it_was(driver: Driver) -> None:
+    ptr = _upload(driver, np.arange(_COUNT, dtype=np.float32))
+    before = driver.mem_info(0) if driver.name != "host" else None
+    _raises(OutOfMemoryError, driver.mem_alloc, 0, 1 << 60)
+    assert before is None or driver.mem_info(0) == before
+    assert _read(driver, ptr, _NBYTES).view(np.float32)[-1] == _COUNT - 1
+    driver.mem_free(driver.mem_alloc(0, 512))
+
+
+def mem_free_gives_memory_back(driver: Driver) -> None:
+    if driver.name == "host":  # the system's free memory is not ours alone
+        return driver.mem_free(driver.mem_alloc(0, _NBYTES))
+    before = driver.mem_info(0)
+    ptr = driver.mem_alloc(0, 64 << 20)
+    assert driver.mem_info(0)[0] <= before[0] - (64 << 20)
+    driver.mem_free(ptr)
+    assert driver.mem_info(0) == before
+
+
+def mem_free_refuses_what_is_not_an_allocation(driver: Driver) -> None:
+    ptr = driver.mem_alloc(0, _NBYTES)
+    _raises(DriverError, driver.mem_free, ptr + 512)
+    driver.mem_free(ptr)
+    _raises(DriverError, driver.mem_free, ptr)
+
+
+def mem_free_waits_for_the_devices_work(driver: Driver) -> None:
+    stream, ptr = driver.stream_create(0, 0), driver.mem_alloc(0, _NBYTES)
+    ran: list[int] = []
+    driver.fill(ptr, 1, _NBYTES, stream)
+    driver.host_call(lambda: ran.append(1), stream)
+    driver.mem_free(ptr)
+    assert ran == [1]
+
+
+def host_alloc_is_pinned_and_aligned_to_64(driver: Driver) -> None:
+    memory = _pinned(driver, _NBYTES)
+    if memory is None:
+        return
+    assert memory.pinned
+    assert memory.nbytes == _NBYTES
+    assert memory.ptr % 64 == 0
+    bytes_at(memory.ptr, _NBYTES)[...] = 7
+    driver.host_free(memory)
+
+
+def host_free_waits_for_all_devices_work(driver: Driver) -> None:
+    memory = _pinned(driver, _NBYTES)
+    if memory is None:
+        return
+    ran: list[int] = []
+    driver.host_call(lambda: ran.append(1), driver.stream_default(driver.device_count() - 1))
+    driver.host_free(memory)
+    assert ran == [1]
+    _raises(DriverError, driver.host_free, memory)
+
+
+def host_touch_changes_nothing(driver: Driver) -> None:
+    array = np.arange(16, dtype=np.uint8)
+    driver.host_touch(address_of(array), 16, True)
+    driver.host_touch(address_of(array), 16, False)
+    assert array.tolist() == list(range(16))
+
+
+def block_alloc_and_block_free_are_accepted(driver: Driver) -> None:
+    ptr, stream = driver.mem_alloc(0, 4096), driver.stream_default(0)
+    driver.block_alloc(ptr, 1024, stream)
+    driver.fill(ptr, 3, 1024, stream)
+    assert (_read(driver, ptr, 1024) == 3).all()
+    driver.block_free(ptr, 1024, stream)
+    driver.stream_sync(stream)
+
+
+# -- copies and fills ------------------------------------------------------------------------------------
+
+
+def copy_in_from_pageable_memory_reads_before_it_returns(driver: Driver) -> None:
+    ptr, array = driver.mem_alloc(0, _NBYTES), np.arange(_COUNT, dtype=np.float32)
+    driver.copy_in(ptr, _host(array), driver.stream_default(0))
+    array[...] = -1
+    assert (_read(driver, ptr, _NBYTES).view(np.float32) == np.arange(_COUNT)).all()
+
+
+def copy_in_from_pinned_memory_arrives(driver: Driver) -> None:
+    memory = _pinned(driver, _NBYTES)
+    if memory is None:
+        return
+    bytes_at(memory.ptr, _NBYTES)[...] = 9
+    ptr, stream = driver.mem_alloc(0, _NBYTES), driver.stream_default(0)
+    driver.copy_in(ptr, memory, stream)
+    driver.stream_sync(stream)
+    assert (_read(driver, ptr, _NBYTES) == 9).all()
+
+
+def copy_in_of_a_part_of_pinned_memory(driver: Driver) -> None:
+    memory = _pinned(driver, 1024)
+    if memory is None:
+        return
+    bytes_at(memory.ptr, 1024)[...] = np.arange(1024, dtype=np.uint16).astype(np.uint8)
+    ptr, stream = driver.mem_alloc(0, 1024), driver.stream_default(0)
+    driver.copy_in(ptr + 512, memory.part(16, 16), stream)
+    driver.stream_sync(stream)
+    assert _read(driver, ptr + 512, 16).tolist() == list(range(16, 32))
+
+
+def copy_out_to_pageable_memory_is_done_on_return(driver: Driver) -> None:
+    ptr = _upload(driver, np.arange(_COUNT, dtype=np.float32))
+    out = np.zeros(_COUNT, np.float32)
+    driver.copy_out(_host(out), ptr, driver.stream_default(0))
+    assert (out == np.arange(_COUNT)).all()
+
+
+def copy_out_to_pinned_memory_is_done_when_its_stream_is(driver: Driver) -> None:
+    memory = _pinned(driver, _NBYTES)
+    if memory is None:
+        return
+    ptr, stream = driver.mem_alloc(0, _NBYTES), driver.stream_create(0, 0)
+    driver.fill(ptr, 5, _NBYTES, stream)
+    driver.copy_out(memory, ptr, stream)
+    driver.stream_sync(stream)
+    assert (bytes_at(memory.ptr, _NBYTES) == 5).all()
+
+
+def copy_moves_bytes_within_a_device(driver: Driver) -> None:
+    source, stream = _upload(driver, np.arange(_COUNT, dtype=np.float32)), driver.stream_default(0)
+    target = driver.mem_alloc(0, _NBYTES)
+    driver.copy(target, source, _NBYTES, stream)
+    assert (_read(driver, target, _NBYTES).view(np.float32) == np.arange(_COUNT)).all()
+
+
+def copy_moves_bytes_between_devices_on_a_stream_of_either(driver: Driver) -> None:
+    if driver.device_count() < 2:
+        return
+    source = _upload(driver, np.arange(_COUNT, dtype=np.float32))
+    for index in (0, 1):
+        target, stream = driver.mem_alloc(1, _NBYTES), driver.stream_create(index, 0)
+        driver.copy(target, source, _NBYTES, stream)
+        driver.stream_sync(stream)
+        assert (_read(driver, target, _NBYTES, 1).view(np.float32) == np.arange(_COUNT)).all()
+
+
+def copies_of_no_bytes_do_nothing(driver: Driver) -> None:
+    stream, nothing = driver.stream_default(0), HostMemory(0, 0, None)
+    driver.copy_in(0, nothing, stream)
+    driver.copy_out(nothing, 0, stream)
+    driver.copy(0, 0, 0, stream)
+    driver.fill(0, 1, 0, stream)
+    driver.stream_sync(stream)
+
+
+def fill_sets_bytes_and_no_others(driver: Driver) -> None:
+    ptr, stream = driver.mem_alloc(0, 1024), driver.stream_default(0)
+    driver.fill(ptr, 1, 1024, stream)
+    driver.fill(ptr + 100, 255, 10, stream)
+    assert _read(driver, ptr, 1024).tolist() == [1] * 100 + [255] * 10 + [1] * 914
+
+
+# -- streams ---------------------------------------------------------------------------------------------
+
+
+def stream_default_is_the_same_each_time_and_unique(driver: Driver) -> None:
+    defaults = [driver.stream_default(i) for i in range(driver.device_count())]
+    assert defaults == [driver.stream_default(i) for i in range(driver.device_count())]
+    created = [driver.stream_create(i, 0) for i in range(driver.device_count())]
+    assert len({*defaults, *created}) == len(defaults) + len(created)
+
+
+def stream_create_takes_priorities(driver: Driver) -> None:
+    low, high = driver.stream_create(0, 0), driver.stream_create(0, -1)
+    assert low != high
+    for stream in (low, high):
+        driver.stream_sync(stream)
+
+
+def stream_keeps_its_order(driver: Driver) -> None:
+    seen: list[int] = []
+    stream = driver.stream_create(0, 0)
+    for i in range(20):
+        driver.host_call(_appender(seen, i), stream)
+    driver.stream_sync(stream)
+    assert seen == list(range(20))
+
+
+def stream_destroy_lets_queued_work_run(driver: Driver) -> None:
+    seen: list[int] = []
+    stream = driver.stream_create(0, 0)
+    driver.host_call(_appender(seen, 1), stream)
+    driver.stream_destroy(stream)
+    driver.device_sync(0)
+    assert seen == [1]
+    _raises(DriverError, driver.stream_sync, stream)
+
+
+def stream_native_is_0_for_the_default_stream_alone(driver: Driver) -> None:
+    assert driver.stream_native(driver.stream_default(0)) == 0
+    streams = [driver.stream_create(0, 0) for _ in range(3)]
+    natives = {driver.stream_native(stream) for stream in streams}
+    assert len(natives) == 3
+    assert 0 not in natives
+
+
+def stream_query_makes_progress(driver: Driver) -> None:
+    stream, other = driver.stream_create(0, 0), driver.stream_create(0, 0)
+    ptr = driver.mem_alloc(0, _NBYTES)
+    for queue in (other, stream) * 5:
+        driver.fill(ptr, 1, _NBYTES, queue)
+    while not driver.stream_query(stream):
+        driver.fill(ptr, 2, _NBYTES, other)  # newer work elsewhere must not hold the loop up
+    driver.device_sync(0)
+
+
+def stream_query_true_means_done(driver: Driver) -> None:
+    seen: list[int] = []
+    stream = driver.stream_create(0, 0)
+    assert driver.stream_query(stream)
+    driver.host_call(_appender(seen, 1), stream)
+    while not driver.stream_query(stream):
+        pass
+    assert seen == [1]
+
+
+def stream_sync_waits_for_the_streams_work(driver: Driver) -> None:
+    seen: list[int] = []
+    stream = driver.stream_create(0, 0)
+    driver.host_call(_appender(seen, 1), stream)
+    driver.stream_sync(stream)
+    assert seen == [1]
+
+
+def stream_wait_orders_later_work_after_the_event(driver: Driver) -> None:
+    seen: list[str] = []
+    first, second = driver.stream_create(0, 0), driver.stream_create(driver.device_count() - 1, -1)
+    event = driver.event_create(0, False)
+    driver.host_call(_appender(seen, "before"), first)
+    driver.event_record(event, first)
+    driver.stream_wait(second, event)
+    driver.host_call(_appender(seen, "after"), second)
+    driver.stream_sync(second)
+    assert seen == ["before", "after"]
+
+
+def stream_wait_on_an_event_never_recorded_returns_at_once(driver: Driver) -> None:
+    seen: list[int] = []
+    stream, event = driver.stream_create(0, 0), driver.event_create(0, False)
+    driver.stream_wait(stream, event)
+    driver.host_call(_appender(seen, 1), stream)
+    driver.stream_sync(stream)
+    assert seen == [1]
+
+
+def stream_wait_captures_the_record_of_the_call(driver: Driver) -> None:
+    """Recording again later, behind work that itself waits for the waiter, must not deadlock."""
+    first, second = driver.stream_create(0, 0), driver.stream_create(0, 0)
+    event, back = driver.event_create(0, False), driver.event_create(0, False)
+    driver.event_record(event, first)
+    driver.stream_wait(second, event)
+    driver.event_record(back, second)
+    driver.stream_wait(first, back)
+    driver.event_record(event, first)
+    driver.stream_sync(second)
+    driver.stream_sync(first)
+
+
+# -- events ----------------------------------------------------------------------------------------------
+
+
+def event_create_refuses_or_gives_interprocess_events(driver: Driver) -> None:
+    try:
+        event = driver.event_create(0, False, False, True)
+    except NotSupportedError:
+        return
+    driver.event_destroy(event)
+
+
+def event_create_handles_are_no_stream_handles(driver: Driver) -> None:
+    handles = [driver.event_create(0, False), driver.stream_create(0, 0), driver.event_create(0, True)]
+    assert len({*handles, driver.stream_default(0)}) == 4
+
+
+def event_destroy_leaves_a_recorded_wait_in_force(driver: Driver) -> None:
+    seen: list[str] = []
+    first, second = driver.stream_create(0, 0), driver.stream_create(0, -1)
+    event = driver.event_create(0, False)
+    driver.host_call(_appender(seen, "before"), first)
+    driver.event_record(event, first)
+    driver.stream_wait(second, event)
+    driver.event_destroy(event)
+    driver.host_call(_appender(seen, "after"), second)
+    driver.stream_sync(second)
+    assert seen == ["before", "after"]
+    _raises(DriverError, driver.event_query, event)
+
+
+def event_record_refuses_a_stream_of_another_device(driver: Driver) -> None:
+    event = driver.event_create(0, False)
+    if driver.device_count() > 1:
+        _raises(DriverError, driver.event_record, event, driver.stream_default(1))
+    assert driver.event_query(event)
+
+
+def event_query_never_recorded_is_true(driver: Driver) -> None:
+    event = driver.event_create(0, False)
+    assert driver.event_query(event)
+    assert driver.event_query(event, internal=True)
+
+
+def event_query_makes_progress_and_true_means_done(driver: Driver) -> None:
+    seen: list[int] = []
+    stream, event = driver.stream_create(0, 0), driver.event_create(0, False)
+    driver.host_call(_appender(seen, 1), stream)
+    driver.event_record(event, stream)
+    while not driver.event_query(event):
+        pass
+    assert seen == [1]
+
+
+def event_sync_waits_for_the_recorded_work(driver: Driver) -> None:
+    seen: list[int] = []
+    stream, event = driver.stream_create(0, 0), driver.event_create(0, False)
+    driver.host_call(_appender(seen, 1), stream)
+    driver.event_record(event, stream)
+    driver.event_sync(event)
+    assert seen == [1]
+    assert driver.event_query(event)
+
+
+def event_sync_never_recorded_returns_at_once(driver: Driver) -> None:
+    driver.event_sync(driver.event_create(0, False))
+
+
+def event_elapsed_ns_measures_between_records(driver: Driver) -> None:
+    stream, ptr = driver.stream_default(0), driver.mem_alloc(0, _NBYTES)
+    start, end = driver.event_create(0, True), driver.event_create(0, True)
+    driver.event_record(start, stream)
+    driver.fill(ptr, 0, _NBYTES, stream)
+    driver.event_record(end, stream)
+    driver.event_sync(end)
+    assert driver.event_elapsed_ns(start, end) > 0
+    assert driver.event_elapsed_ns(end, start) == -driver.event_elapsed_ns(start, end)
+
+
+def event_elapsed_ns_refuses_events_without_timing_or_record(driver: Driver) -> None:
+    stream, timed, bare = (
+        driver.stream_default(0),
+        driver.event_create(0, True),
+        driver.event_create(0, False),
+    )
+    _raises(DriverError, driver.event_elapsed_ns, timed, timed)
+    driver.event_record(timed, stream)
+    driver.event_record(bare, stream)
+    driver.stream_sync(stream)
+    _raises(DriverError, driver.event_elapsed_ns, timed, bare)
+    assert driver.event_elapsed_ns(timed, timed) == 0
+
+
+# -- kernels ---------------------------------------------------------------------------------------------
+
+
+def load_and_launch_run_the_kernels_body(driver: Driver) -> None:
+    exe, stream = _adder(driver), driver.stream_default(0)
+    a = _upload(driver, np.arange(_COUNT, dtype=np.float32))
+    b = _upload(driver, np.full(_COUNT, 2, np.float32))
+    out = driver.mem_alloc(0, _NBYTES)
+    driver.launch(exe, (out, a, b), (), stream)
+    assert (_read(driver, out, _NBYTES).view(np.float32) == np.arange(_COUNT) + 2).all()
+
+
+def launch_passes_scalars_by_value_in_their_place(driver: Driver) -> None:
+    meta = Meta.contiguous_of((_COUNT,), float32, CPU)
+    exe = driver.load(Launch(_SCALE, (meta,), (float32, meta, int64)), 0)
+    stream, a = driver.stream_default(0), _upload(driver, np.arange(_COUNT, dtype=np.float32))
+    out = driver.mem_alloc(0, _NBYTES)
+    driver.launch(exe, (out, a), (3.0, 1), stream)
+    assert (_read(driver, out, _NBYTES).view(np.float32) == 3 * np.arange(_COUNT) + 1).all()
+
+
+def launch_follows_strides(driver: Driver) -> None:
+    out = Meta.contiguous_of((3, 4), float32, CPU)
+    exe = driver.load(Launch(_ADD, (out,), (out.with_(strides=(0, 2)), out.with_(strides=(1, 3)))), 0)
+    a = _upload(driver, np.arange(8, dtype=np.float32))
+    b = _upload(driver, np.arange(12, dtype=np.float32))
+    ptr = driver.mem_alloc(0, out.nbytes)
+    driver.launch(exe, (ptr, a, b), (), driver.stream_default(0))
+    expected = np.arange(0, 8, 2) + np.arange(12).reshape(4, 3).T
+    assert (_read(driver, ptr, out.nbytes).view(np.float32).reshape(3, 4) == expected).all()
+
+
+def launch_takes_empty_operands_at_address_0(driver: Driver) -> None:
+    meta = Meta.contiguous_of((0, 3), float32, CPU)
+    exe = driver.load(Launch(_ADD, (meta,), (meta, meta)), 0)
+    driver.launch(exe, (0, 0, 0), (), driver.stream_default(0))
+    driver.device_sync(0)
+
+
+def launch_is_ordered_on_its_stream(driver: Driver) -> None:
+    exe, stream = _adder(driver), driver.stream_create(0, 0)
+    ptr = _upload(driver, np.ones(_COUNT, np.float32))
+    for _ in range(10):
+        driver.launch(exe, (ptr, ptr, ptr), (), stream)
+    driver.stream_sync(stream)
+    assert (_read(driver, ptr, _NBYTES).view(np.float32) == 1024).all()
+
+
+def unload_after_its_launches_are_queued(driver: Driver) -> None:
+    exe, stream = _adder(driver), driver.stream_default(0)
+    ptr = _upload(driver, np.ones(_COUNT, np.float32))
+    driver.launch(exe, (ptr, ptr, ptr), (), stream)
+    driver.unload(exe)
+    assert (_read(driver, ptr, _NBYTES).view(np.float32) == 2).all()
+
+
+def host_call_holds_its_stream_up(driver: Driver) -> None:
+    seen: list[int] = []
+    stream, ptr = driver.stream_default(0), driver.mem_alloc(0, 512)
+    driver.fill(ptr, 1, 512, stream)
+    driver.host_call(_appender(seen, 1), stream)
+    driver.host_call(_appender(seen, 2), stream)
+    driver.stream_sync(stream)
+    assert seen == [1, 2]
+
+
+# -- peers -----------------------------------------------------------------------------------------------
+
+
+def peer_can_is_false_for_itself(driver: Driver) -> None:
+    for index in range(driver.device_count()):
+        assert not driver.peer_can(index, index)
+
+
+def peer_enable_twice_or_not_at_all(driver: Driver) -> None:
+    last = driver.device_count() - 1
+    if not driver.peer_can(0, last):
+        _raises(NotSupportedError, driver.peer_enable, 0, last)
+        return
+    driver.peer_enable(0, last)
+    driver.peer_enable(0, last)
+
+
+def peer_enable_lets_kernels_reach_the_peer(driver: Driver) -> None:
+    if driver.device_count() < 2 or not driver.peer_can(0, 1):
+        return
+    driver.peer_enable(0, 1)
+    exe, stream = _adder(driver), driver.stream_default(0)
+    near = _upload(driver, np.ones(_COUNT, np.float32))
+    far = driver.mem_alloc(1, _NBYTES)
+    driver.copy(far, near, _NBYTES, stream)
+    driver.launch(exe, (near, near, far), (), stream)
+    assert (_read(driver, near, _NBYTES).view(np.float32) == 2).all()
+
+
+cases: list[Callable[[Driver], None]] = [
+    value
+    for name, value in list(globals().items())
+    if not name.startswith("_") and getattr(value, "__module__", None) == __name__
+]
+"""Every case, in the order of the driver's calls."""
+
+
+# -- what the cases use ----------------------------------------------------------------------------------
+
+
+def _add(launch: Launch) -> Callable[..., None]:
+    def body(outputs: list[Any], inputs: list[Any]) -> None:
+        np.add(inputs[0], inputs[1], out=outputs[0])
+
+    return body
+
+
+def _scale(launch: Launch) -> Callable[..., None]:
+    def body(outputs: list[Any], inputs: list[Any]) -> None:
+        np.multiply(inputs[1], np.float32(inputs[0]), out=outputs[0])
+        outputs[0] += np.float32(inputs[2])
+
+    return body
+
+
+_ADD = Kernel("add", _add)
+_SCALE = Kernel("scale", _scale)
+
+
+def _adder(driver: Driver) -> Executable:
+    meta = Meta.contiguous_of((_COUNT,), float32, CPU)
+    return driver.load(Launch(_ADD, (meta,), (meta, meta)), 0)
+
+
+def _appender(seen: list[Any], value: Any) -> Callable[[], None]:
+    return lambda: seen.append(value)
+
+
+def _host(array: np.ndarray[Any, Any]) -> HostMemory:
+    return HostMemory(address_of(array), array.nbytes, array)
+
+
+def _pinned(driver: Driver, nbytes: int) -> HostMemory | None:
+    """Pinned memory; None where the driver refuses it by the right exception."""
+    try:
+        return driver.host_alloc(nbytes)
+    except NotSupportedError:
+        return None
+
+
+def _upload(driver: Driver, array: np.ndarray[Any, Any]) -> int:
+    ptr, stream = driver.mem_alloc(0, array.nbytes), driver.stream_default(0)
+    driver.copy_in(ptr, _host(array), stream)
+    driver.stream_sync(stream)
+    return ptr
+
+
+def _read(driver: Driver, ptr: int, nbytes: int, index: int = 0) -> np.ndarray[Any, Any]:
+    out = np.empty(nbytes, np.uint8)
+    driver.copy_out(_host(out), ptr, driver.stream_default(index))
+    return out
+
+
+def _raises(error: type[Exception], call: Callable[..., Any], *args: Any) -> None:
+    try:
+        call(*args)
+    except error:
+        return
+    name = getattr(call, "__name__", call)
+    raise AssertionError(f"{name}{args} should have raised {error.__name__}")
