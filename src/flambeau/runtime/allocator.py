@@ -157,7 +157,7 @@ class CachingAllocator:
         self._segments: dict[int, Block] = {}  # each segment's first block, by address
         self._journal: list[Posting] = []
         self._ledger = Ledger()
-        self._uses: Uses[Block] = Uses(context.driver)
+        self._uses: Uses[Block] = Uses()
         self._freed: deque[Block] = deque()
         self._detour = _Detour(self._freed, self._try_receive)
         self._turn = Turn(self._freed, self._try_receive)  # see Note [Finalizers] in turn.py
@@ -206,9 +206,13 @@ class CachingAllocator:
         return block
 
     def _free_observed(self, block: Block) -> None:
-        if block.requested and not self._context.closed:
-            self._driver.block_free(block.ptr, block.requested, block.pool.stream)
+        if not block.uses:  # else its life ends when those uses are over
+            self._end_life(block)
         self._free(block)
+
+    def _end_life(self, block: Block) -> None:
+        if block.size and not self._context.closed:
+            self._driver.block_free(block.ptr, block.requested, block.pool.stream)
 
     # -- uses by other streams ----------------------------------------------------------------------------
     def record_stream(self, block: Block, stream: Stream) -> None:
@@ -231,7 +235,7 @@ class CachingAllocator:
         while self._freed:
             block = self._freed.popleft()
             if block.uses:
-                self._uses.wait(block, list(block.uses.values()))
+                self._uses.wait(block, block.uses.values())
             else:
                 self._come_back(block)
 
@@ -240,6 +244,8 @@ class CachingAllocator:
         self._receive()
         if self._uses.waiting:
             for block in self._uses.done(block_host=wait):
+                if self._driver.observes_blocks:
+                    self._end_life(block)
                 split = block.is_split
                 self._journal.append((block.pool.kind, 0, 0, 0, -1, -block.size, split, block.size * split))
                 self._come_back(block)
@@ -274,12 +280,12 @@ class CachingAllocator:
     def _find(self, nbytes: int, stream: int) -> Block:
         size = -nbytes // ROUND * -ROUND
         pool = self._pool(SMALL if size <= SMALL_REQUEST else LARGE, stream)
-        home = pool.home(size)
-        if isinstance(home, Bin):
+        known = pool.bins.get(size)
+        if known is not None:
             if len(self._bins) >= _KEYS:
                 self._bins.clear()
-            self._bins[stream, nbytes] = home
-            block = _pop(home)
+            self._bins[stream, nbytes] = known
+            block = _pop(known)
             if block is not None:
                 _label(block, nbytes)
                 self._journal.append(block.gain)
@@ -288,7 +294,7 @@ class CachingAllocator:
         block = pool.holes.best(size) or self._best_of_everything(pool, size)
         if block is None:
             block = self._grow(pool, size)
-        return self._hand_out(block, size, nbytes, home)
+        return self._hand_out(block, size, nbytes)
 
     def _pool(self, kind: int, stream: int) -> Pool:
         pool = self._pools.get((kind, stream))
@@ -300,7 +306,7 @@ class CachingAllocator:
         self._consolidate(pool)
         return pool.holes.best(size)
 
-    def _hand_out(self, block: Block, size: int, nbytes: int, home: Bin | list[Block]) -> Block:
+    def _hand_out(self, block: Block, size: int, nbytes: int) -> Block:
         """Take a hole out of its pool, split off what is not needed, and book it."""
         pool = block.pool
         pool.holes.remove(block)
@@ -312,6 +318,7 @@ class CachingAllocator:
             _split(block, size)
             splits += 1
             split_bytes += rest
+        home = pool.home(size)  # only now: consolidating drops bins that are nobody's home
         block.home = block.bin = home
         if isinstance(home, Bin):
             home.blocks += 1
@@ -466,6 +473,17 @@ class CachingAllocator:
         """The figures, made up to now. See Note [The journal]."""
         self._settle()
         return self._ledger
+
+    def reset_peaks(self) -> None:
+        with self._turn:
+            self.ledger().reset_peaks()
+
+    def reset_accumulated(self) -> None:
+        """Total increases and decreases, and the counters, start again from 0."""
+        with self._turn:
+            self.ledger().reset_accumulated()
+            self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
+            self.num_device_alloc = self.num_device_free = 0
 
     def _settle(self) -> None:
         with self._turn:

@@ -8,6 +8,7 @@ copies use waits, when freed, for an event on each stream of those copies; any o
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from flambeau.core.errors import OutOfMemoryError
@@ -23,17 +24,19 @@ if TYPE_CHECKING:
 NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 ROUND = 512
 SMALL_WASTE = 4096
+_HOST = 0  # what observers are told in place of a stream
 
 
 class PinnedBlock:
     """A piece of pinned memory. `uses`: the streams, by handle, whose copies use it."""
 
-    __slots__ = ("memory", "ptr", "size", "uses")
+    __slots__ = ("memory", "ptr", "requested", "size", "uses")
 
     def __init__(self, memory: HostMemory | None, size: int) -> None:
         self.memory = memory
         self.ptr = 0 if memory is None else memory.ptr
         self.size = size
+        self.requested = 0
         self.uses: dict[int, Stream] = {}
 
 
@@ -46,26 +49,22 @@ class PinnedAllocator:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._kept: Holes[PinnedBlock] = Holes()
-        self._uses: Uses[PinnedBlock] = Uses(driver)
+        self._uses: Uses[PinnedBlock] = Uses()
         self._freed: deque[PinnedBlock] = deque()
         self._turn = Turn(self._freed, self._try_receive)
         self._closed = False
         self.reserved_bytes = 0
 
     def allocate(self, nbytes: int) -> PinnedBlock:
-        """A block of at least `nbytes` bytes; 0 bytes are at address 0. RuntimeError if the host refuses."""
+        """A block of at least `nbytes` bytes; 0 bytes are at address 0. Raises OutOfMemoryError."""
         if nbytes == 0:
             return PinnedBlock(None, 0)
-        size = -nbytes // ROUND * -ROUND
         with self._turn as nested:
-            if nested:  # a finalizer allocates in the middle of an allocation
-                return self._new(size)
-            self._poll()
-            block = self._kept.best(size)
-            if block is None or block.size - size > max(SMALL_WASTE, block.size // 8):
-                return self._new(size)
-            self._kept.remove(block)
-            return block
+            block = self._find(-nbytes // ROUND * -ROUND, nested)
+        block.requested = nbytes
+        if self._driver.observes_blocks:
+            self._driver.block_alloc(block.ptr, nbytes, _HOST)
+        return block
 
     def record_use(self, block: PinnedBlock, stream: Stream) -> None:
         """A copy that uses the block was queued on `stream`: once freed, it waits for that stream."""
@@ -73,9 +72,12 @@ class PinnedAllocator:
 
     def free(self, block: PinnedBlock) -> None:
         """Take a block back."""
-        if block.size:
-            self._freed.append(block)
-            self._try_receive()
+        if not block.size or self._closed:
+            return
+        if not block.uses:
+            self._end_life(block)
+        self._freed.append(block)
+        self._try_receive()
 
     def empty_cache(self) -> None:
         """Give all kept memory back to the system, after waiting for the copies that use it."""
@@ -87,25 +89,31 @@ class PinnedAllocator:
         """The machine closes: from now on `free` does nothing."""
         self._closed = True
 
+    def _find(self, size: int, nested: bool) -> PinnedBlock:
+        if nested:  # a finalizer allocates in the middle of an allocation: touch nothing
+            return self._new(size)
+        self._poll()
+        block = self._kept.best(size)
+        if block is not None and block.size - size <= max(SMALL_WASTE, block.size // 8):
+            self._kept.remove(block)
+            return block
+        with suppress(OutOfMemoryError):
+            return self._new(size)
+        self._release_kept()
+        return self._new(size)
+
     def _new(self, size: int) -> PinnedBlock:
         try:
             memory = self._driver.host_alloc(size)
-        except OutOfMemoryError:
-            self._release_kept()
-            memory = self._driver_alloc_again(size)
-        self.reserved_bytes += size
-        return PinnedBlock(memory, size)
-
-    def _driver_alloc_again(self, size: int) -> HostMemory:
-        try:
-            return self._driver.host_alloc(size)
         except OutOfMemoryError as error:
-            raise RuntimeError(
+            raise OutOfMemoryError(
                 f"CUDA error: out of memory. The host cannot pin {format_size(size)} more; "
                 f"{format_size(self.reserved_bytes)} of pinned memory are in use. Pin less (fewer or smaller "
                 "buffers, fewer DataLoader workers), or raise the limit on locked memory (ulimit -l). "
                 f"The driver says: {error}"
             ) from None
+        self.reserved_bytes += size
+        return PinnedBlock(memory, size)
 
     def _release_kept(self) -> None:
         self._poll(wait=True)
@@ -126,8 +134,7 @@ class PinnedAllocator:
         while self._freed:
             block = self._freed.popleft()
             if block.uses:
-                uses, block.uses = block.uses, {}
-                self._uses.wait(block, list(uses.values()))
+                self._uses.wait(block, block.uses.values())
             else:
                 self._kept.add(block)
 
@@ -135,4 +142,10 @@ class PinnedAllocator:
         self._receive()
         if self._uses.waiting:
             for block in self._uses.done(block_host=wait):
+                block.uses = {}
+                self._end_life(block)
                 self._kept.add(block)
+
+    def _end_life(self, block: PinnedBlock) -> None:
+        if self._driver.observes_blocks:
+            self._driver.block_free(block.ptr, block.requested, _HOST)

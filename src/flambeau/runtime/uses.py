@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from flambeau.driver.api import Driver
+from flambeau.runtime.context import Context
 
 if TYPE_CHECKING:
     from flambeau.runtime.stream import Stream
@@ -18,56 +19,63 @@ class _Wait(Generic[T]):
 
     __slots__ = ("block", "left")
 
-    def __init__(self, block: T) -> None:
+    def __init__(self, block: T, left: int) -> None:
         self.block = block
-        self.left = 0
+        self.left = left
 
 
 class Uses(Generic[T]):
-    """One queue of (event, block) per stream, in the order of recording: only heads need to be asked.
+    """One queue of (event, context, who waits) per stream, in the order of recording: only heads are asked.
 
     Not locked: its allocator sees to that. Events are kept and used again.
     """
 
-    __slots__ = ("_driver", "_queues", "_spare", "waiting")
+    __slots__ = ("_over", "_queues", "_spare", "waiting")
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._queues: dict[int, deque[tuple[int, int, _Wait[T]]]] = {}  # (event, device, who waits)
-        self._spare: dict[int, list[int]] = {}  # by device
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[tuple[int, Context, _Wait[T]]]] = {}
+        self._spare: dict[Context, list[int]] = {}
+        self._over: list[T] = []
         self.waiting: dict[T, None] = {}
 
-    def wait(self, block: T, streams: list[Stream]) -> None:
+    def wait(self, block: T, streams: Iterable[Stream]) -> None:
         """Let `block` wait for the work that these streams have queued until now."""
-        wait = _Wait(block)
-        for stream in streams:
-            index = stream.context.driver_index
-            event = self._event(index)
-            self._driver.event_record(event, stream.handle)
-            self._queues.setdefault(stream.handle, deque()).append((event, index, wait))
-            wait.left += 1
-        self.waiting[block] = None
+        live = [stream for stream in streams if not stream.context.closed]
+        wait = _Wait(block, len(live))
+        self.waiting[block] = None  # forever, if recording fails: better a leak than reuse too early
+        for stream in live:
+            context = stream.context
+            event = self._event(context)
+            context.driver.event_record(event, stream.handle)
+            self._queues.setdefault(stream.handle, deque()).append((event, context, wait))
+        if not live:
+            self._over.append(block)
 
     def done(self, *, block_host: bool = False) -> list[T]:
         """The blocks whose wait is over, no longer waiting; `block_host` waits on the host for all."""
-        over: list[T] = []
         for handle, queue in list(self._queues.items()):
-            while queue:
-                event, index, wait = queue[0]
-                if block_host:
-                    self._driver.event_sync(event)
-                elif not self._driver.event_query(event, internal=True):
-                    break
-                queue.popleft()
-                self._spare.setdefault(index, []).append(event)
+            while queue and _is_done(queue[0][0], queue[0][1], block_host):
+                event, context, wait = queue.popleft()
+                self._spare.setdefault(context, []).append(event)
                 wait.left -= 1
                 if not wait.left:
-                    del self.waiting[wait.block]
-                    over.append(wait.block)
+                    self._over.append(wait.block)
             if not queue:
                 del self._queues[handle]
+        over, self._over = self._over, []
+        for block in over:
+            del self.waiting[block]
         return over
 
-    def _event(self, index: int) -> int:
-        spare = self._spare.get(index)
-        return spare.pop() if spare else self._driver.event_create(index, timing=False)
+    def _event(self, context: Context) -> int:
+        spare = self._spare.get(context)
+        return spare.pop() if spare else context.driver.event_create(context.driver_index, timing=False)
+
+
+def _is_done(event: int, context: Context, block_host: bool) -> bool:
+    if context.closed:  # its work was finished then
+        return True
+    if block_host:
+        context.driver.event_sync(event)
+        return True
+    return context.driver.event_query(event, internal=True)
