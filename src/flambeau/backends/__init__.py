@@ -6,6 +6,10 @@ from typing import Any
 
 from flambeau.backends import cuda, cudnn
 
+__all__ = ["cuda", "cudnn"]
+
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module 'torch.backends' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)")
+    raise AttributeError(
+        f"module 'torch.backends' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+    )

@@ -39,7 +39,7 @@ matmul = _Matmul()
 
 
 def is_built() -> bool:
-    """Whether this package can drive CUDA devices; always True, real or virtual. Says nothing of GPUs being there."""
+    """Whether this package can drive CUDA devices: always True. It does not say that there are any."""
     return True
 
 

@@ -1,8 +1,8 @@
 """torch.backends.cudnn: the flags of convolutions and recurrent layers.
 
-    enabled (True): whether library routines may be used. benchmark (False): whether they may be chosen by
-    timing. deterministic (False): whether only deterministic ones may. allow_tf32 (True): whether float32 may be
-    rounded to TF32 inside them.
+enabled (True): whether library routines may be used. benchmark (False): whether they may be chosen by
+timing. deterministic (False): whether only deterministic ones may. allow_tf32 (True): whether float32 may be
+rounded to TF32 inside them.
 """
 
 from __future__ import annotations

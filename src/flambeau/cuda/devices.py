@@ -24,7 +24,9 @@ def current_device() -> int:
 
 
 def set_device(device: Any) -> None:
-    """Select a device (torch.device, int or str). Negative ints change nothing. Better: `with torch.cuda.device(...)`.
+    """Select a device (torch.device, int or str). Negative ints change nothing.
+
+    Better: `with torch.cuda.device(...)`.
 
     Raises RuntimeError: there is no such device.
     """

@@ -17,7 +17,9 @@ __all__ = [
     "set_stream", "stream", "synchronize",
 ]  # fmt: skip
 
-stream = StreamContext  # PyTorch has a function that makes one: a call less on a path that should cost nothing
+stream = (
+    StreamContext  # PyTorch has a function that makes one: a call less on a path that should cost nothing
+)
 
 
 class ExternalStream(Stream):
@@ -35,9 +37,8 @@ def current_stream(device: Any = None) -> Stream:
     Raises RuntimeError: there is no such device.
     """
     if device is None:
-        here = current.local
-        index = here.device
-        streams = here.streams
+        here = current.local.__dict__  # one look at the thread-local: this is called around every kernel
+        index, streams = here["device"], here["streams"]
         if index < len(streams) - 1:
             return streams[index]
     return current.stream_at(_index(device))
@@ -52,13 +53,16 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Make a stream current, and its device with it. None changes nothing. Better: `with torch.cuda.stream(...)`."""
+    """Make a stream current, and its device with it. None changes nothing.
+
+    Better: `with torch.cuda.stream(...)`.
+    """
     if stream is not None:
         select(stream, [])
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait for all kernels in all streams of a device (torch.device, int or str; default: the current device).
+    """Wait for all kernels in all streams of a device (torch.device, int or str; default: the current).
 
     Raises RuntimeError: there is no such device, or work that was queued there failed.
     """

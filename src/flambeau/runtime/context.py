@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from flambeau.core.device import device
 from flambeau.driver.api import Driver
@@ -46,20 +46,31 @@ class Context:
         self.driver_index = driver_index
         self.closed = False
 
-    def close(self) -> None:
-        """Mark it closed: storages that outlive their machine are freed quietly."""
+    def close(self, why: str) -> None:
+        """Mark it closed: each use raises RuntimeError with `why`; what outlives it is freed quietly."""
         self.closed = True
-        self.allocator = _ClosedAllocator(self.device)
+        self.driver = cast(Driver, _Closed(why))
+        self.allocator = _ClosedAllocator(why)
+
+
+class _Closed:
+    """The driver of a closed device."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(self._why)
 
 
 class _ClosedAllocator:
     """The allocator of a closed device: there is nothing to give back, and nothing to be had."""
 
-    def __init__(self, device: device) -> None:
-        self._device = device
+    def __init__(self, why: str) -> None:
+        self._why = why
 
     def allocate(self, nbytes: int, stream: Stream) -> Block:
-        raise RuntimeError(f"{self._device} belongs to a machine that has been closed")
+        raise RuntimeError(self._why)
 
     def free(self, block: Block) -> None:
         pass

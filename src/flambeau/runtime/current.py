@@ -78,7 +78,5 @@ def index_of(where: Any, optional: bool = False) -> int:
             return guarded
         optional = False
     if not optional:
-        raise ValueError(
-            f"Expected a torch.device with a specified index or an integer, but got:{where}"
-        )
+        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{where}")
     return local.device

@@ -58,7 +58,7 @@ class Event:
         stream.context.driver.event_record(self._handle, stream.handle)  # type: ignore[arg-type]
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Make all later work of `stream` (default: the current stream) wait for the event; returns at once."""
+        """Make all later work of `stream` (default: the current) wait for the event; returns at once."""
         if self._handle is None:
             return
         if stream is None:
@@ -119,7 +119,11 @@ class Event:
         return ctypes.c_void_p(self.cuda_event)
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"
+        return (
+            f"<torch.cuda.Event {self.cuda_event:#x}>"
+            if self.cuda_event
+            else "<torch.cuda.Event uninitialized>"
+        )
 
     def __del__(self) -> None:
         if self._handle is not None and not self._context.closed:

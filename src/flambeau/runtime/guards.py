@@ -3,9 +3,10 @@
 # Note [What a guard saves]
 A guard may be entered again while it is entered, by its own thread or by another (a module-level guard, a
 stream used as a guard), so it keeps a list of what it saved and not one value. Each entry begins with the
-list of current streams that it belongs to: every thread of every machine has its own, so its identity tells
-whose entry it is. The last entry is nearly always the right one. When the machine was closed inside the
-block there is none, and nothing to put back.
+thread's selection that it belongs to: every thread of every machine has its own, so its identity tells whose
+entry it is. The last entry is nearly always the right one. When the machine was closed inside the block
+there is none, and nothing to put back. A thread-local object is asked once, for its dict: each look at one
+of its attributes would cost as much as all the rest.
 """
 
 from __future__ import annotations
@@ -38,26 +39,25 @@ class device:  # PyTorch's public name
         index = self.idx
         if index < 0:
             return
-        here = current.local
-        if index >= len(here.streams) - 1:
+        here = current.local.__dict__
+        if index >= len(here["streams"]) - 1:
             current.context_at(index)
-            here = current.local
-        self._saved.append((here.streams, here.device))
-        here.device = index
+            here = current.local.__dict__
+        self._saved.append((here, here["device"]))
+        here["device"] = index
 
     def __exit__(self, *error: object) -> None:
         if self.idx < 0:
             return
-        here = current.local
         entry = self._saved.pop()
-        if entry[0] is not here.streams:
-            entry = _own(self._saved, entry, here.streams)
+        if entry[0] is not current.local.__dict__:
+            entry = _own(self._saved, entry)
         if entry:
-            here.device = entry[1]
+            entry[0]["device"] = entry[1]
 
 
 class device_of(device):
-    """Context manager that changes the selected device to a tensor's or storage's; a no-op if it is on the CPU."""
+    """Context manager that selects the device of a tensor or storage; a no-op if that is on the CPU."""
 
     __slots__ = ()
 
@@ -85,41 +85,49 @@ class StreamContext:
 
     def __exit__(self, *error: object) -> None:
         if self.stream is not None:
-            put_back(self.stream, self._saved)
+            put_back(self._saved)
 
 
 def select(stream: Stream, saved: list[tuple[Any, ...]]) -> None:
-    """Make a stream and its device current, saving what was. Raises, with nothing changed, if its machine is not open."""
+    """Make a stream and its device current, saving what was.
+
+    Raises, with nothing changed, TypeError: not a Stream; RuntimeError: its machine is not the one in use.
+    """
+    here = current.local.__dict__
+    streams = here["streams"]
     try:
         index = stream.device_index
+        selected = streams[index]
+        if selected.context is not stream.context:
+            raise IndexError
     except AttributeError:
         raise TypeError(f"torch.cuda.stream(): expected a Stream or None, not {stream!r}") from None
-    here = current.local
-    streams, outer = here.streams, here.device
-    if index >= len(streams) - 1 or stream.context is not streams[index].context:
-        raise RuntimeError(f"{stream!r} belongs to a machine that has been closed or left")
-    saved.append((streams, outer, streams[outer], streams[index]))
+    except IndexError:
+        raise RuntimeError(f"{stream!r} belongs to a machine that has been closed or left") from None
+    outer = here["device"]
+    saved.append((here, outer, streams[outer], index, selected))
     streams[index] = stream
-    here.device = index
+    here["device"] = index
 
 
-def put_back(stream: Stream, saved: list[tuple[Any, ...]]) -> None:
-    """Undo the last `select` of this thread."""
-    here = current.local
+def put_back(saved: list[tuple[Any, ...]]) -> None:
+    """Undo this thread's last `select`. As in PyTorch the outer device's stream is put back as well."""
     entry = saved.pop()
-    if entry[0] is not here.streams:
-        entry = _own(saved, entry, here.streams)
+    if entry[0] is not current.local.__dict__:
+        entry = _own(saved, entry)
     if entry:
-        streams, outer, outer_stream, inner_stream = entry
-        streams[stream.device_index] = inner_stream
-        streams[outer] = outer_stream  # as PyTorch: it may have been changed inside as well
-        here.device = outer
+        here, outer, outer_stream, index, selected = entry
+        streams = here["streams"]
+        streams[index] = selected
+        streams[outer] = outer_stream
+        here["device"] = outer
 
 
-def _own(saved: list[tuple[Any, ...]], popped: tuple[Any, ...], streams: object) -> tuple[Any, ...]:
-    """The last entry that belongs to these streams, taken out; () if there is none. See Note [What a guard saves]."""
+def _own(saved: list[tuple[Any, ...]], popped: tuple[Any, ...]) -> tuple[Any, ...]:
+    """This thread's last entry, taken out; () if there is none. See Note [What a guard saves]."""
+    here = current.local.__dict__
     saved.append(popped)
     for i in range(len(saved) - 1, -1, -1):
-        if saved[i][0] is streams:
+        if saved[i][0] is here:
             return saved.pop(i)
     return ()

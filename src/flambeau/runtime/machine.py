@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from flambeau import observe
+from flambeau.core import errors
 from flambeau.core.device import device
 from flambeau.core.meta import Meta, set_aside, take_up
 from flambeau.driver.api import Driver
@@ -10,8 +14,19 @@ from flambeau.driver.registry import open_driver
 from flambeau.runtime import current, settings
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
+from flambeau.runtime.pinned import PinnedAllocator
 from flambeau.runtime.settings import Settings
 from flambeau.runtime.stream import Stream, default_stream_of
+
+
+class Watcher(Protocol):
+    """Whoever reports on machines, as the command line does."""
+
+    def started(self, machine: Machine) -> None:
+        """The machine's contexts are made; no work yet."""
+
+    def closing(self, machine: Machine) -> None:
+        """Its work is done; its contexts and driver still answer."""
 
 
 class Machine:
@@ -21,12 +36,14 @@ class Machine:
     for the default stream's handle: a driver makes its native context when a call first needs one.
     """
 
-    def __init__(self, wish: Settings, host: Driver) -> None:
+    def __init__(self, wish: Settings, host: Driver, watchers: Sequence[Watcher]) -> None:
         self.wish = wish
         self.host = host
-        self.driver = _open(wish)
+        self.watchers = watchers
+        self.driver = self.bare = _open(wish)  # `driver` is what observers make of it
         self.visible_text = settings.visible_text()
         self.visible = settings.visible_devices(self.visible_text, _uuids(self.driver))
+        self.pinned = PinnedAllocator(self.driver)
         self.contexts: list[Context] = []
         self.selection: current.Selection | None = None
         self.closed = False
@@ -38,6 +55,7 @@ class Machine:
         """Make the contexts, behind observers if races are to be found."""
         if self.wish.races != "off":
             self.driver, self.host = observe.observed(self.driver, self.host, races=self.wish.races)
+            self.pinned = PinnedAllocator(self.driver)
         contexts = []
         for index, driver_index in enumerate(self.visible):
             context = Context(device("cuda", index), index, self.driver, driver_index)
@@ -46,6 +64,8 @@ class Machine:
             contexts.append(context)
         self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])
         self.contexts = contexts
+        for watcher in self.watchers:
+            watcher.started(self)
 
     def leave(self) -> None:
         """Another machine takes its place: keep its tensors apart from that one's."""
@@ -56,17 +76,36 @@ class Machine:
         take_up(self._metas)
         self._metas = []
 
-    def close(self) -> None:
-        """Finish all work and give everything back. Errors of work that nobody waited for end with it."""
-        if not self.closed:
-            self.forget()
+    def close(self) -> list[Exception]:
+        """Finish all work and give everything back; what work raised that nobody has waited for."""
+        if self.closed:
+            return []
+        self.closed = True
+        problems = self._finish()
+        try:
+            if self.contexts:
+                for watcher in self.watchers:
+                    watcher.closing(self)
+        finally:
+            self.forget(errors.MACHINE_CLOSED)
             self.driver.close()
+        return problems
 
-    def forget(self) -> None:
+    def _finish(self) -> list[Exception]:
+        problems: list[Exception] = []
+        for context in self.contexts:
+            try:
+                self.driver.device_sync(context.driver_index)
+            except RuntimeError as error:
+                problems.append(error)
+        return problems
+
+    def forget(self, why: str) -> None:
         """Close the contexts without a call to the driver: what a forked child must do."""
         self.closed = True
+        self.pinned.close()
         for context in self.contexts:
-            context.close()
+            context.close(why)
 
 
 def _open(wish: Settings) -> Driver:
@@ -85,4 +124,3 @@ def _uuids(driver: Driver) -> list[str]:
     """Each device's UUID as CUDA_VISIBLE_DEVICES writes it."""
     uuids = [driver.device_properties(i).uuid for i in range(driver.device_count())]
     return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]
-

@@ -2,9 +2,9 @@
 
 # Note [Streams are not pooled]
 PyTorch hands out streams from pools of 32 per device and priority, so its 33rd stream is the first again.
-Here each Stream is a stream of its own, given back when it is collected (its queued work still runs). Two
-streams of a program that never share a queue are thus never in order by accident: an order that depends on how
-many streams other code has made would hide races from the race detector.
+Here each Stream is a stream of its own, given back when it is collected (its queued work still runs). So no
+two streams of a program are in order by accident: an order that depends on how many streams other code has
+made would hide races from the race detector.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stream:
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         if kwargs:
             raise NotSupportedError(
-                f"Flambeau makes no Stream from {', '.join(kwargs)}: streams of other libraries cannot be taken over"
+                f"Flambeau makes no Stream from {', '.join(kwargs)}: it takes over no other library's streams"
             )
         if not isinstance(priority, int):
             raise TypeError(f"priority must be an int, not {type(priority).__name__}")
@@ -70,7 +70,7 @@ class Stream:
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Make all later work of this stream wait for what `stream` has been given until now; returns at once."""
+        """Make all later work of this stream wait for what `stream` was given until now; returns at once."""
         self.wait_event(stream.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -102,12 +102,10 @@ class Stream:
         return self
 
     def __exit__(self, *error: object) -> None:
-        put_back(self, self._saved)
+        put_back(self._saved)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Stream) and self.context is other.context and self.handle == other.handle
-        )
+        return isinstance(other, Stream) and self.context is other.context and self.handle == other.handle
 
     def __hash__(self) -> int:
         return hash((self.device_index, self.handle))

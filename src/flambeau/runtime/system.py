@@ -2,9 +2,10 @@
 
 # Note [Machines]
 At most one machine is in use. The environment's is opened on first use. `virtual(...)` opens another in its
-place. Inside `with virtual(...)` the machine from before rests: its tensors cannot be used, and when the block is
-left it is in use again as it was. A machine that a plain call made stays until the program ends, so what it
-replaced is closed when it is first used. Real GPUs do not rest: while they are open `virtual` is refused.
+place. Inside `with virtual(...)` the machine from before rests: its tensors cannot be used, and when the
+block is left it is in use again as it was. A machine that a plain call made stays until the program ends or
+the block around it does, so what it replaced is closed when it is first used. Real GPUs do not rest: while
+they are open `virtual` is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 from flambeau.core import errors
@@ -24,14 +26,15 @@ from flambeau.driver.api import Driver
 from flambeau.driver.registry import open_driver
 from flambeau.runtime import current, settings
 from flambeau.runtime.context import Context
-from flambeau.runtime.direct import DirectAllocator
-from flambeau.runtime.machine import Machine
+from flambeau.runtime.host_allocator import HostAllocator
+from flambeau.runtime.machine import Machine, Watcher
+from flambeau.runtime.pinned import NO_ACCELERATOR, PinnedAllocator
 from flambeau.runtime.stream import default_stream_of
 
 
 def _open_host() -> Context:
     context = Context(CPU, -1, open_driver("host"), 0)
-    context.allocator = DirectAllocator(context.driver)
+    context.allocator = HostAllocator(context)
     context.default_stream = default_stream_of(context)
     return context
 
@@ -40,6 +43,7 @@ host: Context = _open_host()
 _host_driver = host.driver
 _at_rest = current.Selection([host.default_stream])  # while no device is open
 _closed_subscribers: list[Callable[[], None]] = []
+_watchers: list[Watcher] = []
 _lock = threading.RLock()
 _machine: Machine | None = None
 _contexts: list[Context] = []  # of the machine in use, once it is initialized
@@ -71,16 +75,11 @@ def require_open(context: Context) -> None:
     """Raise RuntimeError unless the context is the CPU's or of the machine in use."""
     if context is host or (context.index < len(_contexts) and _contexts[context.index] is context):
         return
-    if _forked:
-        raise RuntimeError(errors.FORKED)
-    raise RuntimeError(
-        f"a tensor or stream lies on {context.device} of a machine that has been closed or left; "
-        "create it anew on the machine that is in use now"
-    )
+    raise RuntimeError(errors.FORKED if _forked else errors.MACHINE_CLOSED)
 
 
 def on_close(closed: Callable[[], None]) -> None:
-    """Call `closed()` whenever a machine is closed or left: whoever keeps executables or addresses drops them."""
+    """Call `closed()` whenever a machine is closed or left: who keeps executables or addresses drops them."""
     _closed_subscribers.append(closed)
 
 
@@ -104,7 +103,30 @@ def init() -> None:
         flags.launch_blocking = settings.launch_blocking()
         _enter(machine)
         if not machine.entered:
-            _close_outer(machine)
+            _replace_outer(machine)
+
+
+def watch(watcher: Watcher) -> None:
+    """Tell `watcher` of each machine that starts and closes from now on."""
+    _watchers.append(watcher)
+
+
+def close_all() -> list[Exception]:
+    """Finish and close every machine; what work raised that nobody has waited for."""
+    problems: list[Exception] = []
+    with _lock:
+        while _machine is not None:
+            problems += _close(_machine)
+    return problems
+
+
+def pinned() -> PinnedAllocator:
+    """The allocator of pinned host memory, of the machine in use. RuntimeError: there is none."""
+    if not is_available():
+        raise RuntimeError(f"{NO_ACCELERATOR} {errors.HOW_TO_GET_VIRTUAL}")
+    init()
+    assert _machine is not None
+    return _machine.pinned
 
 
 def is_initialized() -> bool:
@@ -151,9 +173,7 @@ class VirtualMachine:
     def close(self) -> None:
         """Finish all work and close the devices; their tensors raise when they are used. Again is allowed."""
         with _lock:
-            if not self._machine.closed:
-                _leave(self._machine)
-                self._machine.close()
+            _close(self._machine)
 
     def __enter__(self) -> VirtualMachine:
         if self._machine is not _machine:
@@ -165,9 +185,9 @@ class VirtualMachine:
         self.close()
 
     def __repr__(self) -> str:
-        wish = self._machine.wish
-        state = "closed" if self.closed else "open"
-        return f"<flambeau.virtual devices={wish.devices} profile={wish.profile} schedule={wish.schedule} {state}>"
+        wish, state = self._machine.wish, "closed" if self.closed else "open"
+        what = f"devices={wish.devices} profile={wish.profile} schedule={wish.schedule}"
+        return f"<flambeau.virtual {what} {state}>"
 
 
 def virtual(
@@ -195,8 +215,10 @@ def virtual(
     wish = settings.virtual_settings(devices, profile, schedule, races, poison)
     with _lock:
         if _machine is not None and _machine.wish.driver == "cuda" and _contexts:
-            raise RuntimeError("flambeau.virtual() was called while real GPUs are open; call it before first use")
-        machine = Machine(wish, _host_driver)
+            raise RuntimeError(
+                "flambeau.virtual() was called while real GPUs are open; call it before first use"
+            )
+        machine = Machine(wish, _host_driver, _watchers)
         _forked = False  # a machine of this process's own
         machine.outer = None if _machine is None or _machine.closed else _machine
         _use(machine)
@@ -224,7 +246,7 @@ def _opened() -> Machine | None:
                 wish = settings.from_environment()
                 if wish.driver != "virtual":
                     return None
-                _machine = Machine(wish, _host_driver)
+                _machine = Machine(wish, _host_driver, _watchers)
     return _machine
 
 
@@ -251,14 +273,20 @@ def _enter(machine: Machine | None) -> None:
         closed()
 
 
-def _leave(machine: Machine) -> None:
-    """Take a machine out: go back to the outer one, or cut it out from among those that rest."""
-    if machine is _machine:
+def _close(machine: Machine) -> list[Exception]:
+    """Take a machine out and close it: go back to the outer one, or cut it out from among those that rest.
+
+    What was opened inside a `with` block is closed with it.
+    """
+    if machine.closed:
+        return []
+    inner = list(takewhile(lambda m: m is not machine, _chain()))
+    if machine.entered or not inner:
+        problems = [problem for m in [*inner, machine] for problem in m.close()]
         _use(machine.outer)
-        return
-    for inner in _chain():
-        if inner.outer is machine:
-            inner.outer = machine.outer
+        return problems
+    inner[-1].outer = machine.outer
+    return machine.close()
 
 
 def _chain() -> Iterator[Machine]:
@@ -269,11 +297,11 @@ def _chain() -> Iterator[Machine]:
         machine = machine.outer
 
 
-def _close_outer(machine: Machine) -> None:
-    outer, machine.outer = machine.outer, None
-    while outer is not None:
+def _replace_outer(machine: Machine) -> None:
+    """Close the machines before it, as far as no block will go back to them."""
+    while (outer := machine.outer) is not None and not outer.entered:
+        machine.outer = outer.outer
         outer.close()
-        outer = outer.outer
 
 
 def _why_none(machine: Machine | None) -> str:
@@ -307,7 +335,7 @@ def _after_fork() -> None:
         return
     _forked = True
     for machine in _chain():
-        machine.forget()
+        machine.forget(errors.FORKED)
     _contexts = []
     host.driver = _host_driver
     current.use(_at_rest)
@@ -316,13 +344,9 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Finish and close everything, without noise."""
-    global _contexts
-    with _lock:
-        for machine in list(_chain()):
-            with suppress(Exception):  # errors of unfinished work have nobody to go to
-                machine.close()
-        _contexts = []
+    """Finish and close everything, without noise: errors of unfinished work have nobody to go to."""
+    with suppress(Exception):
+        close_all()
 
 
 os.register_at_fork(after_in_child=_after_fork)

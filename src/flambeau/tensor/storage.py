@@ -57,7 +57,7 @@ class PinnedStorage(Storage):
 
     def __init__(self, nbytes: int) -> None:
         self.block = None  # what __del__ sees if there is no memory
-        self._allocator = system.pinned
+        self._allocator = system.pinned()
         block = self._allocator.allocate(nbytes)
         super().__init__(block.ptr, nbytes, system.host, block, pinned=True)
 
