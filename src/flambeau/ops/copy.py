@@ -91,18 +91,8 @@ def _through(middle: dtype, source: dtype, target: dtype) -> Store:
 
 
 def _real_part(source: dtype, target: dtype) -> Store:
-    parts = dtype_of_parts(source)
-    store = caster(parts, target)
+    store = caster(source.to_real(), target)
     return lambda out, x: store(out, x.real)
-
-
-def dtype_of_parts(kind: dtype) -> dtype:
-    """The dtype of the real and imaginary parts of a complex dtype."""
-    return _PARTS[kind.name]
-
-
-_PARTS = {d.name: p for d in DTYPES if d.is_complex for p in DTYPES if p.is_floating_point
-          and p.itemsize * 2 == d.itemsize and p.name in ("float16", "float32", "float64")}  # fmt: skip
 
 
 # -- copy: params (dtype, shape) of the target; the source is broadcast ---------------------------------
@@ -175,7 +165,7 @@ fill = define(Op("fill", _fill_rule, Kernel("fill", _fill_host), DTYPES, _fill_s
 _C_NAMES = {
     "bool": "bool", "uint8": "uint8_t", "int8": "int8_t", "int16": "int16_t", "int32": "int",
     "int64": "int64_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t",
-    "float16": "at::Half", "bfloat16": "at::BFloat16", "float32": "float", "float64": "double",
+    "float16": "c10::Half", "bfloat16": "c10::BFloat16", "float32": "float", "float64": "double",
     "complex32": "c10::complex<at::Half>", "complex64": "c10::complex<float>",
     "complex128": "c10::complex<double>", "float8_e4m3fn": "c10::Float8_e4m3fn",
     "float8_e5m2": "c10::Float8_e5m2",

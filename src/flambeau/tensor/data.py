@@ -17,7 +17,7 @@ from flambeau.core.meta import Meta
 from flambeau.ops.copy import caster
 from flambeau.runtime import system
 from flambeau.tensor.options import kind_of, kind_of_number, place, refuse
-from flambeau.tensor.public import function
+from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.transfer import copied, item
@@ -41,21 +41,43 @@ def tensor(
     Raises ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
     """
     refuse(None, requires_grad)
+    _warn_of_tensor(data, "torch.tensor")
+    return new(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
+
+
+@method
+def new_tensor(
+    self: Tensor,
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    layout: Any = None,
+    pin_memory: bool = False,
+) -> Tensor:
+    """A new tensor with a copy of `data`, on this tensor's device and of its dtype unless told otherwise."""
+    refuse(layout, requires_grad)
+    _warn_of_tensor(data, "tensor.new_tensor")
+    kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
+    return new(data, kind, self.meta.device if device is None else place(device), pin_memory)
+
+
+def _warn_of_tensor(data: Any, function: str) -> None:
     if isinstance(data, Tensor):
         warnings.warn(
             "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
-            "sourceTensor.detach().clone().requires_grad_(True), rather than torch.tensor(sourceTensor).",
+            f"sourceTensor.detach().clone().requires_grad_(True), rather than {function}(sourceTensor).",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return _new(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
 
 
 def _kind(kind: Any, function: str) -> dtype | None:
     return None if kind is None else kind_of(kind, function)
 
 
-def _new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) -> Tensor:
+def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) -> Tensor:
     """A new tensor with a copy of `data`, where the data lies unless told otherwise."""
     if isinstance(data, Tensor):
         meta = data.meta.with_(dtype=kind, device=where)
@@ -188,14 +210,7 @@ def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
 def _inferred(types: set[Any]) -> dtype:
     """The dtype of elements of these types (or dtypes); no elements: the default dtype."""
     kinds = [_kind_of_type(t) for t in types]
-    return reduce(promote, kinds) if kinds else flags.default_dtype
-
-
-def promote(a: dtype, b: dtype) -> dtype:
-    """The narrowest dtype of the higher category that holds both."""
-    if a.category != b.category:
-        return a if a.category > b.category else b
-    return dtypes.from_numpy(np.result_type(a.numpy, b.numpy))
+    return reduce(dtypes.promote_types, kinds) if kinds else flags.default_dtype
 
 
 def _kind_of_type(kind: Any) -> dtype:
@@ -246,3 +261,4 @@ def _check_range(array: Array, target: dtype) -> None:
         fits = (array >= low) & (array <= int(limits.max))
     if not fits.all():
         raise RuntimeError(f"value cannot be converted to type {target.name} without overflow")
+

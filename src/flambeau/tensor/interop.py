@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
-from flambeau.tensor.data import numpy_kind, over
-from flambeau.tensor.public import function, method
+from flambeau.core.dtype import dtype
+from flambeau.core.flags import flags
+from flambeau.core.meta import Meta
+from flambeau.tensor.data import new, numpy_kind, over
+from flambeau.tensor.dlpack import from_dlpack
+from flambeau.tensor.options import kind_of, place, refuse
+from flambeau.tensor.public import alias, function, method
 from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.transfer import host_array, on_host
+from flambeau.tensor.transfer import copied, host_array, on_host
+from flambeau.tensor.typing import strides_like, type_name
 
 Array = np.ndarray[Any, Any]
 
@@ -39,14 +44,7 @@ def from_numpy(ndarray: Array) -> Tensor:
             "reallocate the memory."
         )
     if not ndarray.flags.writeable:
-        warnings.warn(
-            "The given NumPy array is not writable, and PyTorch does not support non-writable tensors. This "
-            "means writing to this tensor will result in undefined behavior. You may want to copy the array "
-            "to protect its data or make it writable before converting it to a tensor. This type of warning "
-            "will be suppressed for the rest of this program.",
-            UserWarning,
-            stacklevel=2,
-        )
+        _warn_of_read_only("NumPy array")
     return over(ndarray, kind, ForeignStorage)
 
 
@@ -84,3 +82,129 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
     if not meta.numel:
         return np.empty(meta.shape, meta.dtype.numpy)
     return np.asarray(_Owner(self))
+
+
+@method
+def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
+    """The tensor for NumPy: its own memory unless `dtype` or `copy` ask for another."""
+    shared = numpy(self)
+    return np.array(shared, dtype, copy=copy)
+
+
+def _cuda_array_interface(self: Tensor) -> dict[str, Any]:
+    """What other CUDA libraries read. Raises AttributeError: these tensors have no addresses of CUDA's."""
+    if self.meta.device is CPU:
+        raise AttributeError(
+            f"Can't get __cuda_array_interface__ on non-CUDA tensor type: {type_name(self.meta)} "
+            "If CUDA data is required use tensor.cuda() to copy tensor to device memory."
+        )
+    raise AttributeError(
+        f"__cuda_array_interface__: the tensor lies on {self.meta.device} of virtual GPUs, whose addresses are "
+        "simulated; no other library can read them. Use Tensor.cpu() first."
+    )
+
+
+alias("__cuda_array_interface__", property(_cuda_array_interface), as_function=False)  # type: ignore[arg-type]
+
+
+@function
+def frombuffer(
+    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
+) -> Tensor:
+    """A 1-d CPU tensor over a buffer's memory: `count` elements (-1: all) from byte `offset` on.
+
+    Raises ValueError: no buffer, or sizes that do not fit it.
+    """
+    refuse(None, requires_grad)
+    kind = kind_of(dtype, "frombuffer")
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise ValueError("object does not implement Python buffer protocol.") from None
+    size, itemsize = view.nbytes, kind.itemsize
+    if not size or not count:
+        raise ValueError(f"both buffer length ({size}) and count ({count}) must not be 0")
+    if not 0 <= offset < size:
+        raise ValueError(
+            f"offset ({offset} bytes) must be non-negative and no greater than buffer length ({size} bytes) minus 1"
+        )
+    if count > 0 and size - offset < count * itemsize:
+        raise ValueError(
+            f"requested buffer length ({count} * {itemsize} bytes) after offset ({offset} bytes) must not be "
+            f"greater than actual buffer length ({size} bytes)"
+        )
+    if count < 0 and (size - offset) % itemsize:
+        raise ValueError(
+            f"buffer length ({size - offset} bytes) after offset ({offset} bytes) must be a multiple of element "
+            f"size ({itemsize})"
+        )
+    if view.readonly:
+        _warn_of_read_only("buffer")
+    array = np.frombuffer(buffer, np.uint8, count * itemsize if count > 0 else -1, offset)
+    return over(array.view(kind.numpy), kind, ForeignStorage)
+
+
+def _warn_of_read_only(what: str) -> None:
+    warnings.warn(
+        f"The given {what} is not writable, and PyTorch does not support non-writable tensors. This means you "
+        f"can write to the underlying (supposedly non-writable) {what} using the tensor. You may want to copy "
+        f"the {what} to protect its data or make it writable before converting it to a tensor.",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+# -- sharing where it can be shared -----------------------------------------------------------------------
+
+
+@function
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """`data` as a tensor: itself, or over the same NumPy memory, unless dtype or device ask for a copy."""
+    return asarray(data, dtype=dtype, device=device)
+
+
+@function
+def asarray(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of a tensor, a NumPy array, a DLPack capsule's owner, a buffer, a number or a sequence.
+
+    Shares memory where it can; `copy` forces a copy (True) or forbids one (False: ValueError if it is needed).
+    """
+    refuse(None, requires_grad)
+    kind = None if dtype is None else kind_of(dtype, "asarray")
+    where = None if device is None else place(device)
+    shared = _shared(obj, kind)
+    if shared is None:
+        if copy is False:
+            raise ValueError("can't alias arbitrary sequence into a tensor.")
+        return new(obj, kind, where)
+    meta = shared.meta.with_(dtype=kind, device=where)
+    if meta is shared.meta and not copy:
+        return shared
+    if copy is False:
+        raise ValueError(_why_no_alias(shared.meta, meta))
+    return copied(shared, meta.with_(strides=strides_like(meta, None)))
+
+
+def _shared(obj: Any, kind: dtype | None) -> Tensor | None:
+    """A tensor over the memory of `obj`, or None if it has none to share."""
+    if isinstance(obj, Tensor):
+        return obj
+    if isinstance(obj, np.ndarray):
+        return from_numpy(obj)
+    if isinstance(obj, np.generic) or isinstance(obj, (bool, int, float, complex, list, tuple, range, str)):
+        return None
+    if hasattr(obj, "__dlpack__"):
+        return from_dlpack(obj)
+    try:
+        memoryview(obj)
+    except TypeError:
+        return None
+    return frombuffer(obj, dtype=kind or flags.default_dtype)
+
+
+def _why_no_alias(have: Meta, want: Meta) -> str:
+    if have.device is not want.device:
+        return f"can't alias tensor from device '{have.device}' to '{want.device}'."
+    return f"can't alias tensor with dtype '{have.dtype.torch_name}' into dtype '{want.dtype.torch_name}'."

@@ -1,0 +1,74 @@
+"""`torch.Tensor(...)` and the tensor types of old: `torch.FloatTensor`, `torch.cuda.LongTensor`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import DTYPES, dtype
+from flambeau.core.flags import flags
+from flambeau.core.meta import Meta
+from flambeau.tensor import public
+from flambeau.tensor.call import empty
+from flambeau.tensor.data import new
+from flambeau.tensor.options import place, shape_of
+from flambeau.tensor.tensor import Tensor
+
+
+def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
+    """What the constructors of old make: nothing, of sizes (uninitialized), or of data."""
+    if not args:
+        return empty(Meta.contiguous_of((0,), kind, where))
+    data = args[0]
+    if len(args) == 1 and isinstance(data, Tensor):
+        return data.detach()  # type: ignore[no-any-return]
+    if len(args) == 1 and (isinstance(data, (list, np.ndarray)) or data.__class__ is tuple):
+        return new(data, kind, where)
+    if len(args) == 1 and isinstance(data, float):
+        raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
+    sizes = (tuple(data),) if isinstance(data, tuple) else args
+    return empty(Meta.contiguous_of(shape_of(sizes, "new"), kind, where))
+
+
+def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
+    """`torch.Tensor(2, 3)` is uninitialized, `torch.Tensor([2, 3])` holds 2 and 3; of the default dtype."""
+    where = CPU if device is None else place(device)
+    if where is not CPU:
+        raise RuntimeError(
+            f"legacy constructor expects device type: cpu but device type: {where.type} was passed"
+        )
+    return _construct(flags.default_dtype, CPU, args)
+
+
+Tensor.__new__ = _new_tensor  # type: ignore[method-assign, assignment]
+
+
+class _Constructor(type):
+    """The type of the old tensor types: a tensor is an instance if its dtype and kind of device are theirs."""
+
+    kind: dtype
+    where: str
+
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return isinstance(obj, Tensor) and obj.meta.dtype is cls.kind and obj.meta.device.type == cls.where
+
+
+def _old_type(kind: dtype, where: str) -> Any:
+    room = "torch" if where == "cpu" else "torch.cuda"
+    name = f"{kind.torch_name}Tensor"
+
+    def construct(cls: Any, *args: Any, device: Any = None) -> Tensor:
+        return _construct(kind, place(where if device is None else device), args)
+
+    members = {"__new__": construct, "__module__": room, "dtype": kind, "torch_type_name": f"{room}.{name}"}
+    made = _Constructor(name, (), members)
+    made.kind, made.where = kind, where
+    return made
+
+
+_OLD = [d for d in DTYPES if d.name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")]
+public.functions.update({f"{d.torch_name}Tensor": _old_type(d, "cpu") for d in _OLD})
+cuda_types: dict[str, Any] = {f"{d.torch_name}Tensor": _old_type(d, "cuda") for d in _OLD}
+"""The types of `torch.cuda`, by name."""

@@ -1,0 +1,216 @@
+"""Storages as programs see them: `Tensor.untyped_storage()`, `Tensor.set_`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import dtype
+from flambeau.core.layout import contiguous_strides, span
+from flambeau.core.meta import Meta
+from flambeau.tensor import public
+from flambeau.tensor.call import empty
+from flambeau.tensor.creation import check_strides
+from flambeau.tensor.options import checked_shape, integer, place
+from flambeau.tensor.public import method
+from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.transfer import copy_, cuda, is_pinned, item, pin_memory, to, tolist
+
+
+class _Face:
+    """A storage as a one-dimensional row of elements of one dtype."""
+
+    __slots__ = ("_row",)
+    _row: Tensor
+
+    @property
+    def device(self) -> device:
+        """Where the memory is."""
+        return self._row.meta.device
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is on a CUDA device."""
+        return self.device.type == "cuda"
+
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return self._row.storage.nbytes
+
+    def size(self) -> int:
+        """How many elements it has."""
+        return self._row.meta.numel
+
+    def data_ptr(self) -> int:
+        """The address of its first byte."""
+        return self._row.storage.ptr
+
+    def element_size(self) -> int:
+        """Bytes per element."""
+        return self._row.meta.itemsize
+
+    def get_device(self) -> int:
+        """The index of its CUDA device; -1 on the CPU."""
+        return -1 if self.device.index is None else self.device.index
+
+    def is_pinned(self) -> bool:
+        """Whether it is pinned host memory."""
+        return is_pinned(self._row)
+
+    def pin_memory(self) -> Any:
+        """A copy in pinned host memory; itself if it is pinned."""
+        return self._of(pin_memory(self._row))
+
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:
+        """A copy on a CUDA device; itself if it is there."""
+        return self._of(cuda(self._row, device, non_blocking))
+
+    def cpu(self) -> Any:
+        """A copy on the CPU; itself if it is there."""
+        return self._of(to(self._row, CPU))
+
+    def clone(self) -> Any:
+        """A copy."""
+        return self._of(to(self._row, copy=True))
+
+    def copy_(self, source: _Face, non_blocking: bool = False) -> Any:
+        """Copy the elements of another storage of this size. Returns itself."""
+        copy_(self._row, source._row, non_blocking)
+        return self
+
+    def tolist(self) -> list[Any]:
+        """The elements as Python numbers."""
+        found: list[Any] = tolist(self._row)
+        return found
+
+    def _of(self, row: Tensor) -> Any:
+        return self if row is self._row else _face(self.__class__, row)
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def __getitem__(self, at: int) -> Any:
+        return item(self._element(at))
+
+    def __setitem__(self, at: int, value: Any) -> None:
+        self._element(at).fill_(value)
+
+    def _element(self, at: int) -> Tensor:
+        n = self.size()
+        if not -n <= at < n:
+            raise IndexError(f"index {at} out of range for storage of size {n}")
+        row = self._row
+        return make(row.meta.with_(shape=(), strides=()), row.storage, row.ptr + at % n * row.meta.itemsize)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Face) and self.data_ptr() == other.data_ptr() and self.nbytes() == other.nbytes()
+
+    def __hash__(self) -> int:
+        return hash((self.data_ptr(), self.nbytes()))
+
+    def _shown(self, what: str) -> str:
+        return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.storage.{what} of size {self.size()}]"
+
+
+class UntypedStorage(_Face):
+    """The bytes under a tensor. `UntypedStorage(nbytes, device=)` makes new ones."""
+
+    __slots__ = ()
+
+    def __init__(self, size: int = 0, *, device: Any = None) -> None:
+        count = integer(size, "UntypedStorage", "size", 1)
+        self._row = empty(Meta.contiguous_of((count,), dtypes.uint8, place(device)))
+
+    def __repr__(self) -> str:
+        return self._shown(f"UntypedStorage(device={self.device})")
+
+
+class TypedStorage(_Face):
+    """The elements under a tensor."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> dtype:
+        """The element type."""
+        return self._row.meta.dtype
+
+    def untyped(self) -> UntypedStorage:
+        """The same memory as bytes."""
+        return untyped_storage(self._row)
+
+    def __repr__(self) -> str:
+        return self._shown(f"TypedStorage(dtype={self.dtype}, device={self.device})")
+
+
+public.functions.update(UntypedStorage=UntypedStorage, TypedStorage=TypedStorage)
+
+
+def _face(cls: Any, row: Tensor) -> Any:
+    made = object.__new__(cls)
+    made._row = row
+    return made
+
+
+def _row(t: Tensor, kind: dtype) -> Tensor:
+    """All of a tensor's storage as a row of `kind`."""
+    storage = t.storage
+    meta = Meta.contiguous_of((storage.nbytes // kind.itemsize,), kind, t.meta.device)
+    return make(meta, storage, storage.ptr)
+
+
+@method
+def untyped_storage(self: Tensor) -> UntypedStorage:
+    """The bytes under this tensor, shared with all its views."""
+    found: UntypedStorage = _face(UntypedStorage, _row(self, dtypes.uint8))
+    return found
+
+
+@method
+def _typed_storage(self: Tensor) -> TypedStorage:
+    """The elements under this tensor."""
+    found: TypedStorage = _face(TypedStorage, _row(self, self.meta.dtype))
+    return found
+
+
+@method
+def set_(self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None) -> Tensor:
+    """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none. Returns itself."""
+    if source is None:
+        return _point(self, empty(Meta.contiguous_of((0,), self.meta.dtype, self.meta.device)))
+    if isinstance(source, Tensor) and size is None:
+        _check_kind(self, source.meta.dtype)
+        return _point(self, source)
+    if isinstance(source, TypedStorage):
+        _check_kind(self, source.dtype)
+    storage = source._row if isinstance(source, _Face) else source
+    return _point(self, _over(storage, self.meta.dtype, storage_offset, size, stride))
+
+
+def _over(row: Tensor, kind: dtype, offset: int, size: Any, stride: Any) -> Tensor:
+    """A tensor over a row's storage."""
+    storage = row.storage
+    shape = ((storage.nbytes // kind.itemsize) - offset,) if size is None else checked_shape(size, "set_")
+    strides = contiguous_strides(shape) if stride is None else tuple(stride)
+    check_strides(shape, strides)
+    meta = Meta.of(shape, strides, kind, row.meta.device)
+    if (offset + span(shape, strides)) * kind.itemsize > storage.nbytes:
+        raise RuntimeError(
+            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset}, and itemsize "
+            f"{kind.itemsize} requiring a storage size of {(offset + span(shape, strides)) * kind.itemsize} are "
+            f"out of bounds for storage of size {storage.nbytes}"
+        )
+    return make(meta, storage, storage.ptr + offset * kind.itemsize)
+
+
+def _check_kind(t: Tensor, kind: dtype) -> None:
+    if t.meta.dtype is not kind:
+        raise RuntimeError(
+            f"Could not set tensor of type {kind.torch_name} to a tensor of type {t.meta.dtype.torch_name}"
+        )
+
+
+def _point(t: Tensor, other: Tensor) -> Tensor:
+    t.meta, t.storage, t.ptr, t.counter = other.meta, other.storage, other.ptr, other.storage
+    return t
