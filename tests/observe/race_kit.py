@@ -14,7 +14,7 @@ from flambeau.observe.forward import ForwardingDriver
 
 
 class StillDriver(ForwardingDriver):
-    """A driver of two devices that does nothing, so that only the detector is tested. Nothing is ever done."""
+    """A driver of two devices that does nothing, so that only the detector is tested."""
 
     def __init__(self, devices=2):
         self.name = "still"
@@ -73,7 +73,11 @@ def machine(races="warn", accelerator=None):
 
 def meta(shape, strides=None, device_index=0):
     where = device("cuda", device_index)
-    return Meta.contiguous_of(shape, float32, where) if strides is None else Meta.of(shape, strides, float32, where)
+    return (
+        Meta.contiguous_of(shape, float32, where)
+        if strides is None
+        else Meta.of(shape, strides, float32, where)
+    )
 
 
 def _idle(launch):

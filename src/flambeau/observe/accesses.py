@@ -22,8 +22,9 @@ from flambeau.observe.clocks import Agent, Clock
 from flambeau.observe.layouts import Extent, covers, overlap, span_of
 from flambeau.observe.sites import Site
 
-Command: TypeAlias = tuple[Agent, int, str, CodeType, int]
-"""Agent, number, name of what runs, and the site's two fields. A plain tuple: one is made per operation."""
+Command: TypeAlias = tuple[Agent, int, str, CodeType, int, int]
+"""Agent, number, name of what runs, the site's two fields, how manieth command of its stream it is. A plain
+tuple: one is made per operation."""
 
 Key: TypeAlias = tuple[int, Extent]
 
@@ -45,7 +46,8 @@ class Block:
     """
 
     __slots__ = (
-        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "polled", "prior", "site", "start",
+        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "polled", "prior", "site",
+        "start",
     )  # fmt: skip
 
     def __init__(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site | None) -> None:

@@ -32,17 +32,17 @@ class Agent:
     """A stream as the detector sees it: its last command's number, what it knows of other streams.
 
     `caught` is the host's clock that it has taken over. `waits` keeps the latest wait for each other agent
-    (number waited for, where), to explain a wait that came too early.
+    (number waited for, where), to explain a wait that came too early. `count` counts its commands.
     """
 
-    __slots__ = ("caught", "clock", "device", "handle", "ordinal", "site", "time", "waits")
+    __slots__ = ("caught", "clock", "count", "device", "handle", "ordinal", "site", "time", "waits")
 
     def __init__(self, device: int, handle: int, ordinal: int, site: Site | None) -> None:
         self.device = device
         self.handle = handle
         self.ordinal = ordinal  # 0 is the default stream; side streams count from 1
         self.site = site
-        self.time = 0
+        self.time = self.count = 0
         self.clock: Clock = NOTHING
         self.caught: Clock = NOTHING
         self.waits: dict[Agent, tuple[int, Site]] = {}

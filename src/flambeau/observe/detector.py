@@ -27,7 +27,7 @@ from flambeau.core.errors import RaceError
 from flambeau.core.meta import Meta
 from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Key, Shadow, clear_covered
 from flambeau.observe.clocks import NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
-from flambeau.observe.layouts import Extent, drawn, overlap
+from flambeau.observe.layouts import Extent, drawn, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
 from flambeau.observe.sites import Site, caller, place
 
@@ -74,8 +74,8 @@ class Detector:
         violated = []
         if len(self._threads) > 1:
             violated.append(
-                f"{len(self._threads)} host threads made driver calls; how they hand work to each other is not "
-                "visible, so this holds only for the order in which they met in this run"
+                f"{len(self._threads)} host threads made driver calls; how they hand work to each other is "
+                "not visible, so this holds only for the order in which they met in this run"
             )
         else:
             assumptions.append("one host thread made all driver calls (checked)")
@@ -89,8 +89,8 @@ class Detector:
             assumptions.append("no operation read memory that was never written (checked)")
         if self._reuses_polled:
             assumptions.append(
-                f"{self._reuses_polled} reuses of memory followed the runtime's own polling: other schedules may "
-                "change addresses, statistics and out-of-memory errors, not values"
+                f"{self._reuses_polled} reuses of memory followed the runtime's own polling: other schedules "
+                "may change addresses, statistics and out-of-memory errors, not values"
             )
         return Certificate(assumptions, violated, self.races)
 
@@ -141,7 +141,7 @@ class Detector:
             agent.waits[point[0]] = (point[1], site)
 
     def point_of(self, stream: int) -> Snapshot:
-        """Where the stream's queue ends now. Take it before a wait on the host: others may queue meanwhile."""
+        """Where the stream's queue ends now. Taken before a wait on the host: others may queue meanwhile."""
         return snapshot(self.agents[stream])
 
     def points_of(self, device: int | None) -> list[Snapshot]:
@@ -170,9 +170,8 @@ class Detector:
     def asked(self, what: str) -> None:
         """The program asked whether work is done: its answers may steer what it does."""
         at = place(caller())
-        self._queries.setdefault(
-            at, f"the program asked {what} at {at}: its answer depends on timing and may steer it"
-        )
+        text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
+        self._queries.setdefault(at, text)
 
     def read_time(self) -> None:
         self._times[place(caller())] = None
@@ -209,7 +208,8 @@ class Detector:
         clock = agent.clock
         number = self.number + 1
         find = self.shadow.cells.get
-        command: Command = (agent, number, what, *caller())
+        count = agent.count + 1
+        command: Command = (agent, number, what, *caller(), count)
         readers = []
         for key in reads:
             cell = find(key) or self.shadow.cell(key)
@@ -231,6 +231,7 @@ class Detector:
             for other in cell.neighbours:
                 self._check_write(other, command, clock, cell)
         self.number = agent.time = number
+        agent.count = count
         for cell in readers:
             if cell.read is None or cell.read[0] is not agent:
                 cell.add_read(command, clock)
@@ -287,7 +288,7 @@ class Detector:
             return
         site = caller()
         first = _access(cell.start, cell.extent, before, last)
-        second = Access(kind, what, None, self.number, ptr, ptr + _span(extent), *_shape(extent), site)
+        second = Access(kind, what, None, self.number, ptr, ptr + span_of(extent), *_shape(extent), site)
         text = (
             f"Call synchronize() on {last[0]}, or on an event recorded there after {first.place}, "
             f"before {second.place}."
@@ -341,7 +342,7 @@ class Detector:
         raise RaceError(str(race))
 
     def _check_written(self, cell: Cell, command: Command) -> None:
-        """Note a read of memory that nothing wrote since it was allocated: its contents are anyone's guess."""
+        """Note a read of memory that nothing wrote since it was allocated: anything may be in it."""
         block = cell.block
         if cell.checked == block.born or block is NOWHERE or block.host or cell.start == cell.end:
             return
@@ -366,18 +367,16 @@ class Detector:
 
 
 def _access(start: int, extent: Extent, kind: str, command: Command) -> Access:
-    agent, number, what, code, offset = command
+    agent, number, what, code, offset, ordinal = command
+    end = start + span_of(extent)
+    shape, dtype = _shape(extent)
     return Access(
-        kind, what, str(agent), number, start, start + _span(extent), *_shape(extent), (code, offset)
+        kind, what, str(agent), number, start, end, shape, dtype, (code, offset), agent.handle, ordinal
     )
 
 
 def _shape(extent: Extent) -> tuple[tuple[int, ...] | None, str | None]:
     return (extent.shape, repr(extent.dtype)) if isinstance(extent, Meta) else (None, None)
-
-
-def _span(extent: Extent) -> int:
-    return extent.span if isinstance(extent, Meta) else extent
 
 
 def _device_of(cell: Cell, command: Command) -> int | None:
@@ -395,9 +394,12 @@ def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
 
 
 def _record_stream(first: Access, agent: Agent, freed: Site | None, verified: bool) -> Mend:
-    """The first stream's use outlived the tensor. `record_stream` makes the runtime wait for it before reuse."""
+    """The first stream's use outlived the tensor: `record_stream` makes the runtime wait before reuse."""
     end = f"at {place(freed)}" if freed else "later"
-    text = f"Call tensor.record_stream(stream), with {agent}, between its use at {first.place} and its end {end}."
+    text = (
+        f"Call tensor.record_stream(stream), with {agent}, between the tensor's use at {first.place} "
+        f"and its end {end}."
+    )
     return Mend("record_stream", text, verified)
 
 
@@ -416,8 +418,8 @@ def _late(last: Command, command: Command) -> str:
     if waited is None or waited[0] >= last[1]:
         return ""
     return (
-        f"note:   it waits for {last[0]} at {place(waited[1])}, but for a point before this access: record the "
-        "event, or call wait_stream, after it."
+        f"note:   it waits for {last[0]} at {place(waited[1])}, but for a point before this access: record "
+        "the event, or call wait_stream, after it."
     )
 
 

@@ -222,7 +222,8 @@ class RaceDriver(ForwardingDriver):
         self, stream: int, what: str, writes: list[tuple[int, Extent]], reads: list[tuple[int, Extent]]
     ) -> None:
         self._note_thread()
-        self.detector.command(stream, what, writes, reads)
+        if what == "host function" or any(extent for _, extent in (*writes, *reads)):
+            self.detector.command(stream, what, writes, reads)
 
     def _host_waited(self, points: Sequence[Any]) -> None:
         with self._lock:

@@ -13,7 +13,11 @@ class RaceWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One side of a race. `stream` is None where the host itself touched the memory."""
+    """One side of a race. `stream` is None where the host itself touched the memory.
+
+    `handle` and `ordinal` name the command for a timeline: the stream's handle, and its how manieth command
+    (copies, fills, launches, host functions) it is, from 1.
+    """
 
     kind: str  # "reads" or "writes"
     operator: str
@@ -24,6 +28,8 @@ class Access:
     shape: tuple[int, ...] | None
     dtype: str | None
     site: Site
+    handle: int = 0
+    ordinal: int = 0
 
     @property
     def place(self) -> str:
@@ -48,10 +54,10 @@ class Mend:
 
 @dataclass(slots=True)
 class Race:
-    """Two accesses to the same bytes, at least one of them a write, that nothing orders. `second` was requested later.
+    """Two accesses to the same bytes, at least one of them a write, that nothing orders.
 
-    `reused` says that the first access belongs to an earlier life of the memory: it was freed and handed
-    out again in between. `count` is how often this pair of lines raced.
+    `second` was requested later. `reused` says that the first access belongs to an earlier life of the
+    memory: it was freed and handed out again in between. `count` is how often this pair of lines raced.
     """
 
     first: Access
@@ -88,30 +94,28 @@ class Race:
         if self.reused:
             freed = f" at {place(self.freed)}" if self.freed else ""
             return (
-                f"{second} {second.kind} memory that was freed{freed} and handed out again, while {first}, which "
-                f"{first.kind} it, may still run: record_stream missing."
+                f"{second} {second.kind} memory that was freed{freed} and handed out again, while {first}, "
+                f"which {first.kind} it, may still run: record_stream missing."
             )
         return f"{second} {second.kind} bytes that {first} {first.kind}, and nothing orders them."
 
 
 def _sides(race: Race) -> list[str]:
-    lines = []
-    for word, side in (("first", race.first), ("second", race.second)):
-        what = "bytes" if side.shape is None else f"{list(side.shape)} {side.dtype}"
-        text = source(side.site)
-        lines.append(
-            f"{word}:  {side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x})"
-            + (f":  {text}" if text else "")
-        )
-    return lines
+    return [f"first:  {_side(race.first)}", f"second: {_side(race.second)}"]
 
 
-def _memory(race: Race) -> list[str]:
+def _side(side: Access) -> str:
+    what = "bytes" if side.shape is None else f"{list(side.shape)} {side.dtype}"
+    text = source(side.site)
+    return f"{side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x})" + (
+        f"  | {text}" if text else ""
+    )
+
+
+def _memory(race: Race) -> str:
     begin, end = race.range
-    where = f"memory: {end - begin} bytes at {begin:#x} of {race.device}"
-    if race.allocated:
-        where += f", allocated at {place(race.allocated)}"
-    return [where]
+    where = f", allocated at {place(race.allocated)}" if race.allocated else ""
+    return f"memory: {end - begin} bytes at {begin:#x} of {race.device}{where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,157 @@
+"""`Timeline`: the commands that a virtual machine ran, as a Chrome/Perfetto trace or as a picture.
+
+Attach it with `driver.on_command = timeline.add`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from flambeau.observe.picture import draw
+from flambeau.observe.reports import Race
+
+MARKERS = frozenset({"record", "wait", "poison"})  # take no time and are no work of the program
+
+
+class Record(Protocol):
+    """A command that has run. Times in simulated nanoseconds; `waits` are the `seq` of other commands.
+
+    Within a stream, `seq` grows in the order of the requests.
+    """
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def waits(self) -> tuple[int, ...]: ...
+
+
+class Timeline:
+    """Commands in the order in which they ran, whichever device they are of."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+
+    def lanes(self) -> dict[tuple[int, int], list[Record]]:
+        """The records of each (device, stream), in their order; default streams, made first, come first."""
+        lanes: dict[tuple[int, int], list[Record]] = {}
+        for record in sorted(self.records, key=lambda r: (r.index, r.stream, r.seq)):
+            lanes.setdefault((record.index, record.stream), []).append(record)
+        return lanes
+
+    def work(self) -> dict[tuple[int, int], list[Record]]:
+        """The same without markers."""
+        return {key: [r for r in lane if r.kind not in MARKERS] for key, lane in self.lanes().items()}
+
+    def edges(self) -> list[tuple[Record, Record]]:
+        """(earlier, later) for each wait of one stream for another: the commands around the two markers.
+
+        An edge is left out where nothing came before the record, or nothing after the wait.
+        """
+        around: dict[int, tuple[Record | None, Record | None]] = {}
+        waits: list[Record] = []
+        for lane in self.lanes().values():
+            before: Record | None = None
+            open_markers: list[tuple[int, Record | None]] = []
+            for record in lane:
+                if record.kind in MARKERS:
+                    open_markers.append((record.seq, before))
+                    if record.waits:
+                        waits.append(record)
+                    continue
+                around.update({seq: (b, record) for seq, b in open_markers})
+                open_markers = []
+                before = record
+            around.update({seq: (b, None) for seq, b in open_markers})
+        edges: dict[tuple[int, int], tuple[Record, Record]] = {}
+        for wait in waits:
+            later = around[wait.seq][1]
+            for seq in wait.waits:
+                earlier = around.get(seq, (None, None))[0]
+                if earlier is not None and later is not None and earlier.stream != later.stream:
+                    edges[earlier.seq, later.seq] = (earlier, later)
+        return list(edges.values())
+
+    def racing(self, races: Sequence[Race]) -> list[tuple[Race, Record | None, Record | None]]:
+        """The commands of each race: the n-th of its stream. None where the host itself is the one side."""
+        work = {stream: lane for (_, stream), lane in self.work().items()}
+        return [
+            (race, *[_nth(work.get(s.handle, []), s.ordinal) for s in (race.first, race.second)])  # type: ignore[misc]
+            for race in races
+        ]
+
+
+def _nth(lane: list[Record], ordinal: int) -> Record | None:
+    return lane[ordinal - 1] if 0 < ordinal <= len(lane) else None
+
+
+def stream_names(timeline: Timeline) -> dict[tuple[int, int], str]:
+    """What each stream is called. Drivers give the default streams their handles first, one per device."""
+    names: dict[tuple[int, int], str] = {}
+    devices = 1 + max((index for index, _ in timeline.lanes()), default=0)
+    for index, handle in timeline.lanes():
+        names[index, handle] = "default stream" if handle <= devices else f"stream {handle}"
+    return names
+
+
+def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+    """The Trace Event Format that chrome://tracing and ui.perfetto.dev read: `json.dump` it.
+
+    A process per device, a thread per stream, a slice per command, an arrow per wait. Times are in
+    microseconds, as the format wants.
+    """
+    events: list[dict[str, Any]] = []
+    for index in sorted({index for index, _ in timeline.lanes()}):
+        events.append({"ph": "M", "name": "process_name", "pid": index, "args": {"name": f"cuda:{index}"}})
+        events.append({"ph": "M", "name": "process_sort_index", "pid": index, "args": {"sort_index": index}})
+    for (index, handle), name in stream_names(timeline).items():
+        ids = {"pid": index, "tid": handle}
+        events.append({"ph": "M", "name": "thread_name", **ids, "args": {"name": name}})
+        events.append({"ph": "M", "name": "thread_sort_index", **ids, "args": {"sort_index": handle}})
+    for lane in timeline.work().values():
+        events += [_slice(record) for record in lane]
+    for number, (earlier, later) in enumerate(timeline.edges()):
+        arrow = {"cat": "wait", "name": "wait", "id": number}
+        events.append({"ph": "s", **arrow, **_at(earlier, max(earlier.start_ns, earlier.end_ns - 1))})
+        events.append({"ph": "f", "bp": "e", **arrow, **_at(later, later.start_ns)})
+    return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+def _slice(record: Record) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": record.name,
+        "cat": record.kind,
+        "dur": (record.end_ns - record.start_ns) / 1000,
+        "args": {"bytes": record.nbytes, "seq": record.seq},
+        **_at(record, record.start_ns),
+    }
+
+
+def _at(record: Record, time_ns: int) -> dict[str, Any]:
+    return {"pid": record.index, "tid": record.stream, "ts": time_ns / 1000}
+
+
+def svg(timeline: Timeline, races: Sequence[Race] = ()) -> str:
+    """A picture of the timeline as one self-contained SVG document; racing commands are marked red."""
+    return draw(timeline.work(), stream_names(timeline), timeline.edges(), timeline.racing(races))
