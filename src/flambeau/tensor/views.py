@@ -455,8 +455,8 @@ def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None
     if reach and (offset + reach) * item > input.storage.nbytes:
         raise RuntimeError(
             f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset}, and "
-            f"itemsize {item} requiring a storage size of {(offset + reach) * item} are out of bounds for storage of "
-            f"size {input.storage.nbytes}"
+            f"itemsize {item} requiring a storage size of {(offset + reach) * item} are out of bounds for "
+            f"storage of size {input.storage.nbytes}"
         )
     return run(records.as_strided, input, shape, strides, offset - here)
 
@@ -694,8 +694,8 @@ def detach_(self: Tensor) -> Tensor:
     if self.base is not None:
         raise RuntimeError(
             "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel "
-            "(DDP) for training, and gradient_as_bucket_view is set as True, gradients are views of DDP buckets, "
-            "and hence detach_() cannot be called on these gradients."
+            "(DDP) for training, and gradient_as_bucket_view is set as True, gradients are views of DDP "
+            "buckets, and hence detach_() cannot be called on these gradients."
         )
     return self
 
