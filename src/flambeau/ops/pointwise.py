@@ -172,7 +172,7 @@ def pointwise(
         return _body(launch, compute, promotion.result(launch.params[0]), conditions, wide_scalars)
 
     def samples(make: Make, kind: dtype) -> Iterable[Sample]:
-        return _samples(make, kind, arity, low, high, params, examples)
+        return _samples(make, kind, arity, low, high, params, examples, conditions)
 
     def count(launch: Launch) -> int:
         return flops * launch.outputs[0].numel
@@ -187,13 +187,15 @@ def pointwise(
 
 
 def _samples(
-    make: Make, kind: dtype, arity: int, low: float, high: float, params: Sequence[Any], examples: Sequence[Any]
+    make: Make, kind: dtype, arity: int, low: float, high: float, params: Sequence[Any], examples: Sequence[Any],
+    conditions: int,
 ) -> Iterable[Sample]:
     """Same shapes, broadcast, 0-dim and empty operands; the first with every choice of params."""
 
     def operands(*shapes: tuple[int, ...]) -> tuple[Any, ...]:
         tensors = arity - (len(examples[0]) if examples else 0)
-        return tuple(make(*shapes[i % len(shapes)], low=low, high=high) for i in range(tensors))
+        made = [make(*shapes[i % len(shapes)], low=low, high=high) for i in range(tensors)]
+        return tuple(x != 0 if i < conditions else x for i, x in enumerate(made))
 
     for static in params:
         for scalars in examples or ((),):

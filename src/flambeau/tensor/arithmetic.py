@@ -1,16 +1,663 @@
-"""Pointwise functions, methods, dunders and in-place forms, bound from the operator table."""
+"""Pointwise functions, methods, dunders and in-place forms, bound from the operator table.
+
+Every record with a plain signature is bound by `_bind_unary` or `_bind_binary`; those with keyword arguments
+of their own are written out below. PyTorch's other names (`multiply`, `arccos`) are aliases.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from flambeau.ops import pointwise_arithmetic as arithmetic
-from flambeau.tensor import call as calls
+import numpy as np
+
+from flambeau.core.dtype import BOOL, INTEGRAL
+from flambeau.core.errors import argument_type
+from flambeau.core.typeinfo import finfo
+from flambeau.ops import (
+    pointwise_arithmetic as arithmetic,
+    pointwise_functions as functions,
+    pointwise_logic as logic,
+)
+from flambeau.ops.op import table
+from flambeau.ops.pointwise import Pointwise
+from flambeau.tensor import public
+from flambeau.tensor.call import binary, call, call_into, unary
+from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 
-def __add__(self, other):
-    if other.__class__ is Tensor:
-        return calls.binary(arithmetic.add, self, other)
-    return calls.call(arithmetic.add, (self, other))
+_SCALARS = (bool, int, float, complex)
+_OPERANDS = (Tensor, *_SCALARS, np.number, np.bool_)
 
-Tensor.__add__ = __add__
+
+# -- arguments ------------------------------------------------------------------------------------------
+
+
+def _tensor(x: Any, name: str, argument: str, position: int) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(argument_type(name, argument, position, "Tensor", x))
+    return x
+
+
+def _operand(x: Any, name: str, argument: str, position: int) -> Any:
+    """A tensor or a Python scalar; NumPy's scalars become Python's, as in PyTorch."""
+    if isinstance(x, Tensor) or x.__class__ in _SCALARS:
+        return x
+    if isinstance(x, np.number | np.bool_):
+        return x.item()
+    for kind in _SCALARS:  # a subclass: an enumeration's member
+        if isinstance(x, kind):
+            return kind(x)
+    raise TypeError(argument_type(name, argument, position, "Tensor", x))
+
+
+def _is_operand(x: Any) -> bool:
+    return isinstance(x, _OPERANDS)
+
+
+def _run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any, ...] = ()) -> Any:
+    """Run it; into `out` where given. A call on scalars alone gives a 0-dim CPU tensor."""
+    if out is None:
+        return call(op, args, params)
+    _tensor(out, op.name, "out", len(args) + 1)
+    return call_into(op, (out,), args, params, resize=True)
+
+
+def _into(op: Pointwise, args: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
+    """Run it in place: into its first operand."""
+    return call_into(op, (args[0],), args, params)
+
+
+# -- bound from the table -------------------------------------------------------------------------------
+
+
+def _publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[[Any], Any]) -> None:
+    define.__name__ = name
+    define.__qualname__ = name if bind is function else f"Tensor.{name}"
+    define.__doc__ = summary
+    bind(define)
+
+
+def _bind_unary(op: Pointwise) -> None:
+    """torch.exp(input, *, out=None), Tensor.exp(), and Tensor.exp_() where the dtype is kept."""
+    name = op.name
+
+    def of_tensor(input: Any, *, out: Any = None) -> Any:
+        if out is None and isinstance(input, Tensor):
+            return unary(op, input)
+        return _run(op, (_tensor(input, name, "input", 1),), out)
+
+    def of_self(self: Tensor) -> Any:
+        return unary(op, self)
+
+    def in_place(self: Tensor) -> Any:
+        return _into(op, (self,))
+
+    _publish(of_tensor, name, op.summary, function)
+    _publish(of_self, name, op.summary, method)
+    if name not in _NO_IN_PLACE:
+        _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+def _bind_binary(op: Pointwise, second: str = "other") -> None:
+    """torch.atan2(input, other, *, out=None), Tensor.atan2(other), Tensor.atan2_(other)."""
+    name = op.name
+    first = _operand if 0 in op.scalars else _tensor
+    other_of = _operand if 1 in op.scalars else _tensor
+
+    def of_both(input: Any, other: Any, *, out: Any = None) -> Any:
+        return _run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
+
+    def of_self(self: Tensor, other: Any) -> Any:
+        return call(op, (self, other_of(other, name, second, 1)))
+
+    def in_place(self: Tensor, other: Any) -> Any:
+        return _into(op, (self, other_of(other, name, second, 1)))
+
+    _publish(of_both, name, op.summary, function)
+    _publish(of_self, name, op.summary, method)
+    if name not in _NO_IN_PLACE:
+        _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+_NO_IN_PLACE = {
+    "isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "angle", "maximum", "minimum", "fmax", "fmin",
+    "logaddexp", "logaddexp2",
+}  # fmt: skip
+_WRITTEN_OUT = {
+    "add", "sub", "mul", "div", "pow", "float_power", "round", "clamp", "clamp_min", "clamp_max", "lerp", "addcmul",
+    "addcdiv", "logit", "nan_to_num", "isclose", "where", "complex", "polar", "gelu", "silu", "softplus",
+    "leaky_relu", "elu",
+}  # fmt: skip
+
+
+def _bind_table() -> None:
+    for op in list(table.values()):
+        if isinstance(op, Pointwise) and op.name not in _WRITTEN_OUT and "." not in op.name:
+            (_bind_unary if op.arity == 1 else _bind_binary)(op)
+
+
+_bind_table()
+
+
+# -- sums, products, quotients --------------------------------------------------------------------------
+
+
+def _with_alpha(
+    plain: Pointwise, scaled: Pointwise, input: Any, other: Any, alpha: Any
+) -> tuple[Pointwise, tuple[Any, ...]]:
+    if alpha.__class__ is int and alpha == 1:
+        return plain, (input, other)
+    return scaled, (input, other, _operand(alpha, plain.name, "alpha", 3))
+
+
+def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
+    """torch.add(input, other, *, alpha=1, out=None) and its forms."""
+    name = plain.name
+
+    def of_both(input: Any, other: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+        pair = _operand(input, name, "input", 1), _operand(other, name, "other", 2)
+        return _run(*_with_alpha(plain, scaled, *pair, alpha), out)
+
+    def of_self(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
+        return call(*_with_alpha(plain, scaled, self, _operand(other, name, "other", 1), alpha))
+
+    def in_place(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
+        return _into(*_with_alpha(plain, scaled, self, _operand(other, name, "other", 1), alpha))
+
+    _publish(of_both, name, plain.summary, function)
+    _publish(of_self, name, plain.summary, method)
+    _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+_bind_scaled(arithmetic.add, arithmetic.add_alpha)
+_bind_scaled(arithmetic.sub, arithmetic.sub_alpha)
+_bind_binary(arithmetic.mul)
+
+
+@function
+def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """other - alpha * input."""
+    pair = _operand(other, "rsub", "other", 2), _tensor(input, "rsub", "input", 1)
+    return call(*_with_alpha(arithmetic.sub, arithmetic.sub_alpha, *pair, alpha))
+
+
+def _quotient(rounding_mode: Any) -> Pointwise:
+    if rounding_mode is None:
+        return arithmetic.div
+    if rounding_mode == "floor":
+        return arithmetic.div_floor
+    if rounding_mode == "trunc":
+        return arithmetic.div_trunc
+    raise RuntimeError(
+        "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+        f"'{rounding_mode}'"
+    )
+
+
+@function
+def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
+    """The quotient of input and other; rounded where `rounding_mode` is "trunc" or "floor".
+
+    Raises RuntimeError for an integer division by zero on the CPU.
+    """
+    pair = _operand(input, "div", "input", 1), _operand(other, "div", "other", 2)
+    return _run(_quotient(rounding_mode), pair, out)
+
+
+def _div(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
+    return call(_quotient(rounding_mode), (self, _operand(other, "div", "other", 1)))
+
+
+def _div_(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
+    return _into(_quotient(rounding_mode), (self, _operand(other, "div_", "other", 1)))
+
+
+_publish(_div, "div", arithmetic.div.summary, method)
+_publish(_div_, "div_", "`div` in place.", method)
+
+
+def _floor_divide(input: Any, other: Any, *, out: Any = None) -> Any:
+    return div(input, other, rounding_mode="floor", out=out)
+
+
+def _floor_divide_method(self: Tensor, other: Any) -> Any:
+    return _div(self, other, rounding_mode="floor")
+
+
+def _floor_divide_(self: Tensor, other: Any) -> Any:
+    return _div_(self, other, rounding_mode="floor")
+
+
+_publish(_floor_divide, "floor_divide", "The quotient rounded down.", function)
+_publish(_floor_divide_method, "floor_divide", "The quotient rounded down.", method)
+_publish(_floor_divide_, "floor_divide_", "`floor_divide` in place.", method)
+
+
+# -- powers ---------------------------------------------------------------------------------------------
+
+
+def _powers(base: Any, exponent: Any, name: str) -> tuple[Any, Any]:
+    base, exponent = _operand(base, name, "input", 1), _operand(exponent, name, "exponent", 2)
+    if not (isinstance(base, Tensor) or isinstance(exponent, Tensor)):
+        raise TypeError(argument_type(name, "input", 1, "Tensor", base))
+    if exponent.__class__ is int and exponent < 0 and base.dtype.category == INTEGRAL:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+    return base, exponent
+
+
+def _bind_power(op: Pointwise) -> None:
+    name = op.name
+
+    def of_both(input: Any, exponent: Any, *, out: Any = None) -> Any:
+        return _run(op, _powers(input, exponent, name), out)
+
+    def of_self(self: Tensor, exponent: Any) -> Any:
+        return call(op, _powers(self, exponent, name))
+
+    def in_place(self: Tensor, exponent: Any) -> Any:
+        return _into(op, _powers(self, exponent, name))
+
+    _publish(of_both, name, op.summary, function)
+    _publish(of_self, name, op.summary, method)
+    _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+_bind_power(arithmetic.pow_)
+_bind_power(arithmetic.float_power)
+
+
+@both
+def square(input: Any) -> Any:
+    """The square of each element."""
+    return call(arithmetic.pow_, (_tensor(input, "square", "input", 1), 2))
+
+
+@method
+def square_(self: Tensor) -> Any:
+    """`square` in place."""
+    return _into(arithmetic.pow_, (self, 2))
+
+
+@both
+def positive(input: Any) -> Any:
+    """The tensor itself. Raises RuntimeError for a bool tensor."""
+    if _tensor(input, "positive", "input", 1).dtype.category == BOOL:
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+    return input
+
+
+# -- bounds and rounding --------------------------------------------------------------------------------
+
+
+def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]:
+    if low is None and high is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    if isinstance(low, Tensor) != isinstance(high, Tensor) and low is not None and high is not None:
+        raise TypeError(
+            "clamp() received an invalid combination of arguments: 'min' and 'max' must both be Tensor or both Number"
+        )
+    if high is None:
+        return arithmetic.clamp_min, (x, _operand(low, "clamp", "min", 2))
+    if low is None:
+        return arithmetic.clamp_max, (x, _operand(high, "clamp", "max", 3))
+    return arithmetic.clamp, (x, _operand(low, "clamp", "min", 2), _operand(high, "clamp", "max", 3))
+
+
+@function
+def clamp(input: Any, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
+    """Each element, held to [min, max]: numbers or tensors, either may be None, not both."""
+    return _run(*_bounds(_tensor(input, "clamp", "input", 1), min, max), out)
+
+
+def _clamp(self: Tensor, min: Any = None, max: Any = None) -> Any:
+    return call(*_bounds(self, min, max))
+
+
+def _clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
+    return _into(*_bounds(self, min, max))
+
+
+_publish(_clamp, "clamp", "Each element, held to [min, max].", method)
+_publish(_clamp_, "clamp_", "`clamp` in place.", method)
+
+
+def _bind_bound(op: Pointwise, bound: str) -> None:
+    name = op.name
+    ends = (lambda x: (x, None)) if bound == "min" else (lambda x: (None, x))
+
+    def of_tensor(input: Any, *args: Any, out: Any = None, **given: Any) -> Any:
+        (end,) = (*args, *given.values())
+        return _run(*_bounds(_tensor(input, name, "input", 1), *ends(end)), out)
+
+    def of_self(self: Tensor, *args: Any, **given: Any) -> Any:
+        (end,) = (*args, *given.values())
+        return call(*_bounds(self, *ends(end)))
+
+    def in_place(self: Tensor, *args: Any, **given: Any) -> Any:
+        (end,) = (*args, *given.values())
+        return _into(*_bounds(self, *ends(end)))
+
+    _publish(of_tensor, name, op.summary, function)
+    _publish(of_self, name, op.summary, method)
+    _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+_bind_bound(arithmetic.clamp_min, "min")
+_bind_bound(arithmetic.clamp_max, "max")
+
+
+def _rounding(decimals: int) -> tuple[Pointwise, tuple[Any, ...]]:
+    return (functions.round_, ()) if decimals == 0 else (functions.round_decimals, (decimals,))
+
+
+@function
+def round(input: Any, *, decimals: int = 0, out: Any = None) -> Any:
+    """Each element rounded to the nearest number of `decimals`, halves to the even neighbour."""
+    op, params = _rounding(decimals)
+    return _run(op, (_tensor(input, "round", "input", 1),), out, params)
+
+
+def _round(self: Tensor, *, decimals: int = 0) -> Any:
+    op, params = _rounding(decimals)
+    return call(op, (self,), params)
+
+
+def _round_(self: Tensor, *, decimals: int = 0) -> Any:
+    op, params = _rounding(decimals)
+    return _into(op, (self,), params)
+
+
+_publish(_round, "round", functions.round_.summary, method)
+_publish(_round_, "round_", "`round` in place.", method)
+
+
+# -- functions with arguments of their own --------------------------------------------------------------
+
+
+@function
+def logit(input: Any, eps: float | None = None, *, out: Any = None) -> Any:
+    """log(x / (1 - x)); with `eps`, x is first held to [eps, 1 - eps]."""
+    return _run(functions.logit, (_tensor(input, "logit", "input", 1),), out, (eps,))
+
+
+def _logit(self: Tensor, eps: float | None = None) -> Any:
+    return call(functions.logit, (self,), (eps,))
+
+
+def _logit_(self: Tensor, eps: float | None = None) -> Any:
+    return _into(functions.logit, (self,), (eps,))
+
+
+_publish(_logit, "logit", functions.logit.summary, method)
+_publish(_logit_, "logit_", "`logit` in place.", method)
+
+
+def _replacements(x: Tensor, nan: Any, posinf: Any, neginf: Any) -> tuple[Any, ...]:
+    kind = x.dtype.to_real()
+    if not kind.is_floating_point:
+        return (0.0, 0.0, 0.0)
+    largest = float(finfo(kind).max)
+    return (
+        0.0 if nan is None else nan,
+        largest if posinf is None else posinf,
+        -largest if neginf is None else neginf,
+    )
+
+
+@function
+def nan_to_num(input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None, *, out: Any = None) -> Any:
+    """NaN and the infinities replaced: by 0 and the dtype's limits where nothing is given."""
+    x = _tensor(input, "nan_to_num", "input", 1)
+    return _run(functions.nan_to_num, (x,), out, _replacements(x, nan, posinf, neginf))
+
+
+def _nan_to_num(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+    return call(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
+
+
+def _nan_to_num_(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+    return _into(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
+
+
+_publish(_nan_to_num, "nan_to_num", functions.nan_to_num.summary, method)
+_publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
+
+
+def _of_parts(real: Any, imag: Any, *, out: Any = None) -> Any:
+    return _run(functions.complex_, (_tensor(real, "complex", "real", 1), _tensor(imag, "complex", "imag", 2)), out)
+
+
+_publish(_of_parts, "complex", "A complex tensor of its real and imaginary parts, of one floating dtype.", function)
+
+
+@function
+def polar(abs: Any, angle: Any, *, out: Any = None) -> Any:
+    """A complex tensor of its absolute values and angles, of one floating dtype."""
+    return _run(functions.polar, (_tensor(abs, "polar", "abs", 1), _tensor(angle, "polar", "angle", 2)), out)
+
+
+@function
+def lerp(input: Any, end: Any, weight: Any, *, out: Any = None) -> Any:
+    """The point between input and end at weight: a number or a tensor."""
+    ends = _tensor(input, "lerp", "input", 1), _tensor(end, "lerp", "end", 2)
+    return _run(arithmetic.lerp, (*ends, _operand(weight, "lerp", "weight", 3)), out)
+
+
+def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
+    return lerp(self, end, weight)
+
+
+def _lerp_(self: Tensor, end: Any, weight: Any) -> Any:
+    return _into(arithmetic.lerp, (self, _tensor(end, "lerp_", "end", 1), _operand(weight, "lerp_", "weight", 2)))
+
+
+_publish(_lerp, "lerp", arithmetic.lerp.summary, method)
+_publish(_lerp_, "lerp_", "`lerp` in place.", method)
+
+
+def _bind_combination(op: Pointwise) -> None:
+    """torch.addcmul(input, tensor1, tensor2, *, value=1, out=None) and its forms."""
+    name = op.name
+
+    def operands(x: Any, tensor1: Any, tensor2: Any, value: Any) -> tuple[Any, ...]:
+        pair = _tensor(tensor1, name, "tensor1", 2), _tensor(tensor2, name, "tensor2", 3)
+        return (_tensor(x, name, "input", 1), *pair, _operand(value, name, "value", 4))
+
+    def of_all(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any = None) -> Any:
+        return _run(op, operands(input, tensor1, tensor2, value), out)
+
+    def of_self(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+        return call(op, operands(self, tensor1, tensor2, value))
+
+    def in_place(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+        return _into(op, operands(self, tensor1, tensor2, value))
+
+    _publish(of_all, name, op.summary, function)
+    _publish(of_self, name, op.summary, method)
+    _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+_bind_combination(arithmetic.addcmul)
+_bind_combination(arithmetic.addcdiv)
+
+
+@function
+def where(condition: Any, input: Any = None, other: Any = None, *, out: Any = None) -> Any:
+    """input where the condition holds, else other; without them, the indices where it does (`nonzero`)."""
+    condition = _tensor(condition, "where", "condition", 1)
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)
+    return _run(logic.where, (condition, _operand(input, "where", "input", 2), _operand(other, "where", "other", 3)), out)
+
+
+def _where(self: Tensor, condition: Any, other: Any) -> Any:
+    return where(condition, self, other)
+
+
+_publish(_where, "where", logic.where.summary, method)
+
+
+# -- composites -----------------------------------------------------------------------------------------
+
+
+@both
+def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether |input - other| <= atol + rtol * |other|, element by element. Raises for unlike dtypes."""
+    if rtol < 0:
+        raise RuntimeError(f"rtol must be greater than or equal to zero, but got {rtol:g}")
+    if atol < 0:
+        raise RuntimeError(f"atol must be greater than or equal to zero, but got {atol:g}")
+    pair = _tensor(input, "isclose", "input", 1), _tensor(other, "isclose", "other", 2)
+    return call(logic.isclose, pair, (rtol, atol, equal_nan))
+
+
+@both
+def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether `isclose` holds everywhere."""
+    return bool(isclose(input, other, rtol, atol, equal_nan).all().item())
+
+
+@both
+def equal(input: Any, other: Any) -> bool:
+    """Whether two tensors have the same shape and elements."""
+    a, b = _tensor(input, "equal", "input", 1), _tensor(other, "equal", "other", 2)
+    if a.meta.shape != b.meta.shape:
+        return False
+    return bool(call(logic.eq, (a, b)).all().item())
+
+
+# -- operators ------------------------------------------------------------------------------------------
+
+
+def _bind_operator(op: Pointwise, dunder: str) -> None:
+    """a + b, 2 + b, a += b. What is neither a tensor nor a scalar gets NotImplemented, then Python's TypeError."""
+
+    def forward(self: Tensor, other: Any) -> Any:
+        if other.__class__ is Tensor:
+            return binary(op, self, other)
+        if not _is_operand(other):
+            return NotImplemented
+        return call(op, (self, _operand(other, op.name, "other", 1)))
+
+    def reflected(self: Tensor, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return call(op, (_operand(other, op.name, "other", 1), self))
+
+    def in_place(self: Tensor, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return call_into(op, (self,), (self, _operand(other, op.name, "other", 1)))
+
+    _publish(forward, f"__{dunder}__", op.summary, method)
+    _publish(reflected, f"__r{dunder}__", op.summary, method)
+    _publish(in_place, f"__i{dunder}__", op.summary, method)
+
+
+for _op, _dunder in [
+    (arithmetic.add, "add"), (arithmetic.sub, "sub"), (arithmetic.mul, "mul"), (arithmetic.div, "truediv"),
+    (arithmetic.div_floor, "floordiv"), (arithmetic.remainder, "mod"), (logic.bitwise_and, "and"),
+    (logic.bitwise_or, "or"), (logic.bitwise_xor, "xor"), (logic.bitwise_left_shift, "lshift"),
+    (logic.bitwise_right_shift, "rshift"),
+]:  # fmt: skip
+    _bind_operator(_op, _dunder)
+
+
+def _bind_comparison(op: Pointwise) -> None:
+    def compare(self: Tensor, other: Any) -> Any:
+        if other.__class__ is Tensor:
+            return binary(op, self, other)
+        if not _is_operand(other):
+            return NotImplemented
+        return call(op, (self, _operand(other, op.name, "other", 1)))
+
+    _publish(compare, f"__{op.name}__", op.summary, method)
+
+
+for _op in (logic.eq, logic.ne, logic.lt, logic.le, logic.gt, logic.ge):
+    _bind_comparison(_op)
+Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # NumPy's scalars and arrays leave the operation to us
+
+
+@method
+def __pow__(self: Tensor, exponent: Any) -> Any:
+    return self.pow(exponent) if _is_operand(exponent) else NotImplemented
+
+
+@method
+def __rpow__(self: Tensor, base: Any) -> Any:
+    return call(arithmetic.pow_, _powers(base, self, "pow")) if _is_operand(base) else NotImplemented
+
+
+@method
+def __ipow__(self: Tensor, exponent: Any) -> Any:
+    return self.pow_(exponent) if _is_operand(exponent) else NotImplemented
+
+
+@method
+def __neg__(self: Tensor) -> Any:
+    return unary(arithmetic.neg, self)
+
+
+@method
+def __pos__(self: Tensor) -> Any:
+    return positive(self)
+
+
+@method
+def __abs__(self: Tensor) -> Any:
+    return unary(arithmetic.abs_, self)
+
+
+@method
+def __invert__(self: Tensor) -> Any:
+    if self.dtype.category > INTEGRAL:
+        raise TypeError("~ (operator.invert) is only implemented on integer and Boolean-type tensors")
+    return unary(logic.bitwise_not, self)
+
+
+@method
+def __contains__(self: Tensor, element: Any) -> bool:
+    if not _is_operand(element):
+        raise RuntimeError(
+            f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}."
+        )
+    return bool((self == element).any().item())
+
+
+# -- other names ----------------------------------------------------------------------------------------
+
+_ALIASES = {
+    "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "negative": "neg",
+    "absolute": "abs", "clip": "clamp", "fix": "trunc", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
+    "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "not_equal": "ne", "less": "lt",
+    "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+}  # fmt: skip
+
+
+def _bind_aliases() -> None:
+    for name, of in _ALIASES.items():
+        alias(name, public.functions[of], as_method=False)
+        for end in ("", "_"):
+            found = Tensor.__dict__.get(of + end)
+            if found is not None:
+                alias(name + end, found, as_function=False)
+
+
+_bind_aliases()
+
+
+def _bind_function_in_place() -> None:
+    """The few in-place forms that the torch namespace has too: torch.exp_, torch.relu_."""
+    for name in _IN_PLACE_FUNCTIONS:
+        alias(f"{name}_", Tensor.__dict__[f"{name}_"], as_method=False)
+
+
+_IN_PLACE_FUNCTIONS = (
+    "abs", "acos", "asin", "atan", "ceil", "clamp", "clamp_max", "clamp_min", "conj_physical", "cos", "cosh",
+    "deg2rad", "erf", "erfc", "exp", "exp2", "expm1", "floor", "frac", "log", "log10", "log1p", "log2", "logit",
+    "nan_to_num", "neg", "rad2deg", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sin", "sinc", "sinh", "sqrt",
+    "square", "tan", "tanh", "trunc", "xlogy",
+)  # fmt: skip
+_bind_function_in_place()

@@ -1,0 +1,309 @@
+"""Functions of real and complex numbers: roots, exponentials, circular, special, rounding, activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import pi, sqrt as root
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import bool_, dtype
+from flambeau.core.meta import Meta
+from flambeau.ops.op import Operand
+from flambeau.ops.pointwise import (
+    ALL, FLOAT_TO_REAL, FLOATING_OR_COMPLEX, FLOATS, NUMBERS, REALS, TO_COMPLEX, TO_FLOAT, Lazy, Pointwise, pointwise,
+)  # fmt: skip
+
+Check = Callable[[dtype, Sequence[Operand]], None]
+
+
+def _refuse_complex(text: str, error: type[Exception] = NotImplementedError) -> Check:
+    def check(common: dtype, operands: Sequence[Operand]) -> None:
+        if common.is_complex:
+            raise error(text)
+
+    return check
+
+
+# -- roots, exponentials, circular and hyperbolic functions: also of complex numbers --------------------
+
+_function = partial(
+    pointwise, arity=1, promotion=TO_FLOAT, dtypes=FLOATING_OR_COMPLEX, flops=10, low=0.1, high=0.9
+)  # fmt: skip
+
+
+def _named(name: str, compute: Any, summary: str, **fields: Any) -> Pointwise:
+    return _function(name, compute, summary=summary, stub=f"{name}_vml_cpu", **fields)
+
+
+sqrt = _named("sqrt", np.sqrt, "The square root of each element.")
+rsqrt = _named("rsqrt", lambda x: 1 / np.sqrt(x), "One over the square root of each element.")
+reciprocal = _named("reciprocal", lambda x: 1 / x, "One over each element.", high=3)
+exp = _named("exp", np.exp, "e to the power of each element.", high=3)
+exp2 = _named("exp2", np.exp2, "2 to the power of each element.", dtypes=FLOATING_OR_COMPLEX, high=3)
+expm1 = _named("expm1", np.expm1, "e to the power of each element, less 1; exact near 0.", high=3)
+log = _named("log", np.log, "The natural logarithm of each element.", high=9)
+log2 = _named("log2", np.log2, "The logarithm to base 2 of each element.", high=9)
+log10 = _named("log10", np.log10, "The logarithm to base 10 of each element.", high=9)
+log1p = _named("log1p", np.log1p, "The logarithm of 1 plus each element; exact near 0.", high=9)
+sin = _named("sin", np.sin, "The sine of each element, in radians.", low=-3, high=3)
+cos = _named("cos", np.cos, "The cosine of each element, in radians.", low=-3, high=3)
+tan = _named("tan", np.tan, "The tangent of each element, in radians.")
+asin = _named("asin", np.arcsin, "The arcsine of each element, in radians.")
+acos = _named("acos", np.arccos, "The arccosine of each element, in radians.")
+atan = _named("atan", np.arctan, "The arctangent of each element, in radians.")
+sinh = _named("sinh", np.sinh, "The hyperbolic sine of each element.")
+cosh = _named("cosh", np.cosh, "The hyperbolic cosine of each element.")
+tanh = _named("tanh", np.tanh, "The hyperbolic tangent of each element.")
+asinh = _named("asinh", np.arcsinh, "The inverse hyperbolic sine of each element.")
+acosh = _named("acosh", np.arccosh, "The inverse hyperbolic cosine of each element.", low=1.1, high=3)
+atanh = _named("atanh", np.arctanh, "The inverse hyperbolic tangent of each element.")
+
+
+def _sinc(x: Any) -> Any:
+    y = x * pi
+    return np.where(x == 0, np.ones((), y.dtype), np.sin(y) / y)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+sigmoid = _named("sigmoid", _sigmoid, "1 / (1 + exp(-x)).")
+sinc = _named("sinc", _sinc, "sin(pi x) / (pi x), 1 at 0.")
+
+
+# -- special functions, of real numbers: SciPy's --------------------------------------------------------
+
+
+def _special(name: str, ours: str, summary: str, **fields: Any) -> Pointwise:
+    def load() -> Any:
+        from scipy import special  # only for a kernel that needs it: it is slow to import
+
+        return getattr(special, name)
+
+    fields = {"stub": f"{ours}_vml_cpu"} | fields
+    return pointwise(
+        ours, Lazy(load), 1, summary, promotion=TO_FLOAT, dtypes=FLOATS, flops=20, **fields
+    )
+
+
+erf = _special("erf", "erf", "The error function.")
+erfc = _special("erfc", "erfc", "One less the error function.")
+erfinv = _special("erfinv", "erfinv", "The inverse of the error function.", low=-0.9, high=0.9)
+lgamma = _special("gammaln", "lgamma", "The logarithm of the absolute gamma function.", low=0.1, stub="lgamma_vml_cpu")
+digamma = _special("psi", "digamma", "The derivative of the logarithm of the gamma function.", stub="digamma")
+
+
+def _logit(x: Any, eps: float | None) -> Any:
+    if eps is not None:
+        x = np.clip(x, x.dtype.type(eps), x.dtype.type(1) - x.dtype.type(eps))
+    return np.log(x / (1 - x))
+
+
+def _xlogy(x: Any, y: Any) -> Any:
+    return np.where(np.isnan(y), y, np.where(x == 0, np.zeros((), np.result_type(y)), x * np.log(y)))
+
+
+logit = pointwise(
+    "logit", _logit, 1, "log(x / (1 - x)), with x held to [eps, 1 - eps] where eps is given.", promotion=TO_FLOAT,
+    dtypes=FLOATS, stub="logit_cpu", params=((None,), (1e-6,)), low=0.1, high=0.9, flops=12,
+)  # fmt: skip
+atan2 = pointwise(
+    "atan2", np.arctan2, 2, "The angle of the point (other, input), in radians.", promotion=TO_FLOAT, dtypes=FLOATS,
+    stub="atan2_cpu", flops=10,
+)  # fmt: skip
+hypot = pointwise(
+    "hypot", np.hypot, 2, "The length of the hypotenuse over input and other.", dtypes=FLOATS, stub="hypot_cpu",
+    flops=4,
+)  # fmt: skip
+copysign = pointwise(
+    "copysign", np.copysign, 2, "input's magnitude with other's sign.", promotion=TO_FLOAT, dtypes=FLOATS,
+    stub="copysign_cpu", scalars=(1,),
+)  # fmt: skip
+xlogy = pointwise(
+    "xlogy", _xlogy, 2, "input * log(other); 0 where input is 0.", promotion=TO_FLOAT, dtypes=FLOATS,
+    stub="xlogy_cpu", scalars=(0, 1), low=0.1, flops=10,
+)  # fmt: skip
+logaddexp = pointwise(
+    "logaddexp", np.logaddexp, 2, "log(exp(input) + exp(other)).", dtypes=FLOATS, stub="logaddexp_cpu", flops=22
+)
+logaddexp2 = pointwise(
+    "logaddexp2", np.logaddexp2, 2, "log2(2 ** input + 2 ** other).", dtypes=FLOATS, stub="logaddexp2_cpu", flops=22
+)
+
+
+def _degrees_only_real(name: str) -> Check:
+    return _refuse_complex(f"{name} is not supported for complex tensors.", RuntimeError)
+
+
+deg2rad = pointwise(
+    "deg2rad", lambda x: x * x.dtype.type(pi / 180), 1, "Degrees in radians.", promotion=TO_FLOAT, dtypes=FLOATS,
+    check=_degrees_only_real("deg2rad"),
+)  # fmt: skip
+rad2deg = pointwise(
+    "rad2deg", lambda x: x * x.dtype.type(180 / pi), 1, "Radians in degrees.", promotion=TO_FLOAT, dtypes=FLOATS,
+    check=_degrees_only_real("rad2deg"),
+)  # fmt: skip
+
+
+# -- rounding -------------------------------------------------------------------------------------------
+
+
+def _keep_integers(rounds: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: x if x.dtype.kind in "iu" else rounds(x)
+
+
+def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwise:
+    return pointwise(
+        name, _keep_integers(compute), 1, summary, dtypes=NUMBERS, stub=f"{name}_vml_cpu",
+        check=_refuse_complex(f"{name} is not supported for complex inputs"),
+    )  # fmt: skip
+
+
+def _round_decimals(x: Any, decimals: int) -> Any:
+    scale = x.dtype.type(10.0 ** abs(decimals))
+    return np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale
+
+
+floor = _rounding("floor", np.floor, "Each element rounded down.")
+ceil = _rounding("ceil", np.ceil, "Each element rounded up.")
+trunc = _rounding("trunc", np.trunc, "Each element rounded towards zero.")
+round_ = _rounding("round", np.rint, "Each element rounded to the nearest, halves to the even neighbour.")
+round_decimals = pointwise(
+    "round.decimals", _round_decimals, 1, "Each element rounded to a number of decimals.", dtypes=FLOATS,
+    stub="round_cpu", params=((2,), (-1,)),
+)  # fmt: skip
+frac = pointwise("frac", lambda x: x - np.trunc(x), 1, "The fractional part, with the sign of the element.",
+                 dtypes=FLOATS)  # fmt: skip
+
+
+# -- signs and parts ------------------------------------------------------------------------------------
+
+
+def _sign(x: Any) -> Any:
+    return x if x.dtype == bool else (x > 0).astype(x.dtype) - (x < 0)
+
+
+def _sgn(x: Any) -> Any:
+    if x.dtype.kind != "c":
+        return _sign(x)
+    size = np.abs(x)
+    return np.where(size == 0, np.zeros((), x.dtype), x / size)
+
+
+def _angle(x: Any) -> Any:
+    if x.dtype.kind == "c":
+        return np.angle(x)
+    return np.where(np.isnan(x), x, np.where(x < 0, x.dtype.type(pi), x.dtype.type(0)))
+
+
+def _nan_to_num(x: Any, nan: float | None, posinf: float | None, neginf: float | None) -> Any:
+    if x.dtype.kind not in "fc":
+        return x
+    if x.dtype.kind == "c":
+        parts = x.view(x.real.dtype).reshape(*x.shape, 2) if x.flags.c_contiguous else np.stack((x.real, x.imag), -1)
+        parts = np.ascontiguousarray(_nan_to_num(parts, nan, posinf, neginf))
+        return parts.view(x.dtype)[..., 0]
+    x = np.where(np.isnan(x), x.dtype.type(nan or 0), x)
+    x = np.where(x == np.inf, x.dtype.type(posinf), x)
+    return np.where(x == -np.inf, x.dtype.type(neginf), x)
+
+
+sign = pointwise(
+    "sign", _sign, 1, "-1, 0 or 1 by the sign of each element.", dtypes=REALS,
+    check=_refuse_complex(
+        "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead."
+    ),
+)  # fmt: skip
+sgn = pointwise("sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL)
+angle = pointwise("angle", _angle, 1, "The angle of each element in the complex plane.", promotion=FLOAT_TO_REAL)
+conj_physical = pointwise("conj_physical", np.conjugate, 1, "The complex conjugate, computed.")
+
+
+def _parts_agree(name: str) -> Check:
+    def check(common: dtype, operands: Sequence[Operand]) -> None:
+        kinds = [x.dtype for x in operands if isinstance(x, Meta)]
+        for kind in kinds:
+            if kind not in FLOATS or kind.name == "bfloat16":
+                raise RuntimeError(
+                    f"Expected both inputs to be Half, Float or Double tensors but got {kinds[0].torch_name} and "
+                    f"{kinds[1].torch_name}"
+                )
+        if kinds[0] is not kinds[1]:
+            raise RuntimeError(
+                f"Expected object of scalar type {kinds[0].torch_name} but got scalar type {kinds[1].torch_name} "
+                "for second argument"
+            )
+
+    return check
+
+
+def _complex(real: Any, imag: Any) -> Any:
+    out = np.empty(np.broadcast(real, imag).shape, np.result_type(real, np.complex64))
+    out.real, out.imag = real, imag
+    return out
+
+
+complex_ = pointwise(
+    "complex", _complex, 2, "A complex tensor of its real and imaginary parts.", promotion=TO_COMPLEX, dtypes=FLOATS,
+    check=_parts_agree("complex"),
+)  # fmt: skip
+polar = pointwise(
+    "polar", lambda size, angle: _complex(size * np.cos(angle), size * np.sin(angle)), 2,
+    "A complex tensor of its absolute values and angles.", promotion=TO_COMPLEX, dtypes=FLOATS,
+    check=_parts_agree("polar"), flops=20,
+)  # fmt: skip
+nan_to_num = pointwise(
+    "nan_to_num", _nan_to_num, 1, "NaN and the infinities replaced by numbers.", params=((0.0, 1e4, -1e4),)
+)
+
+
+# -- activations: torch.nn.functional's -----------------------------------------------------------------
+
+
+def _relu_refuses_bool(common: dtype, operands: Sequence[Operand]) -> None:
+    if common is bool_:
+        raise RuntimeError("Boolean inputs not supported for relu")
+
+
+def _gelu(x: Any, approximate: str) -> Any:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + np.tanh(root(2 / pi) * (x + 0.044715 * x * x * x)))
+    from scipy.special import erf  # see _special
+
+    return x * 0.5 * (1 + erf(x * root(0.5)))
+
+
+def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
+    scaled = x * beta
+    return np.where(scaled > threshold, x, np.log1p(np.exp(scaled)) / beta)
+
+
+def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
+    return np.where(x <= 0, scale * alpha * np.expm1(x * input_scale), scale * x)
+
+
+relu = pointwise(
+    "relu", lambda x: np.maximum(x, x.dtype.type(0)), 1, "Each element, or 0 where it is negative.", dtypes=NUMBERS,
+    stub="clamp_min_scalar_cpu", check=_relu_refuses_bool,
+)  # fmt: skip
+gelu = pointwise(
+    "gelu", _gelu, 1, "x times the normal distribution's cumulative probability of x.", dtypes=FLOATS,
+    stub="GeluKernelImpl", params=(("none",), ("tanh",)), flops=20,
+)  # fmt: skip
+silu = pointwise("silu", lambda x: x * _sigmoid(x), 1, "x * sigmoid(x).", dtypes=FLOATING_OR_COMPLEX, flops=12)
+softplus = pointwise(
+    "softplus", _softplus, 3, "log(1 + exp(beta x)) / beta, or x itself past the threshold.", dtypes=FLOATS,
+    promoting=slice(1), wide_scalars=True, flops=22, examples=((1, 20), (2.0, 1.0)),
+)  # fmt: skip
+leaky_relu = pointwise(
+    "leaky_relu", lambda x, slope: np.where(x > 0, x, x * slope), 2, "x, or negative_slope * x below 0.",
+    dtypes=FLOATS, promoting=slice(1), wide_scalars=True, examples=((0.01,),), stub="leaky_relu_cpu",
+)  # fmt: skip
+elu = pointwise(
+    "elu", _elu, 4, "scale * x, or scale * alpha * (exp(input_scale * x) - 1) below 0.", dtypes=FLOATS,
+    promoting=slice(1), wide_scalars=True, flops=12, examples=((1.0, 1, 1),), stub="elu_cpu",
+)  # fmt: skip

@@ -1,0 +1,166 @@
+"""Comparisons, predicates, logic, bits, and choosing by a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import DTYPES, bool_, dtype
+from flambeau.core.meta import Meta
+from flambeau.ops.op import Operand
+from flambeau.ops.pointwise import (
+    BITS, INTEGERS, REALS, TO_BOOL, pointwise,
+)  # fmt: skip
+
+# -- comparisons ----------------------------------------------------------------------------------------
+
+_compare = partial(pointwise, arity=2, promotion=TO_BOOL, scalars=(1,), exact_scalars=True)
+
+eq = _compare("eq", np.equal, summary="Whether input equals other.")
+ne = _compare("ne", np.not_equal, summary="Whether input differs from other.")
+lt = _compare("lt", np.less, summary="Whether input is less than other.", dtypes=REALS)
+le = _compare("le", np.less_equal, summary="Whether input is at most other.", dtypes=REALS)
+gt = _compare("gt", np.greater, summary="Whether input is greater than other.", dtypes=REALS)
+ge = _compare("ge", np.greater_equal, summary="Whether input is at least other.", dtypes=REALS)
+
+
+def _one_dtype(common: dtype, operands: Sequence[Operand]) -> None:
+    a, b = operands
+    if isinstance(a, Meta) and isinstance(b, Meta) and a.dtype is not b.dtype:
+        raise RuntimeError(f"{a.dtype.torch_name} did not match {b.dtype.torch_name}")
+
+
+def _isclose(a: Any, b: Any, rtol: float, atol: float, equal_nan: bool) -> Any:
+    close = a == b
+    if equal_nan:
+        close |= (a != a) & (b != b)
+    if rtol == 0 and atol == 0:
+        return close
+    if a.dtype.kind in "biu":
+        a, b = a.astype(np.float64), b.astype(np.float64)
+    gap = np.abs(a - b)
+    return close | (np.isfinite(gap) & (gap <= atol + np.abs(rtol * b)))
+
+
+isclose = pointwise(
+    "isclose", _isclose, 2, "Whether |input - other| <= atol + rtol * |other|.", promotion=TO_BOOL, check=_one_dtype,
+    params=((1e-5, 1e-8, False), (0.5, 0.1, True)), flops=4,
+)  # fmt: skip
+
+
+# -- predicates -----------------------------------------------------------------------------------------
+
+_holds = partial(pointwise, arity=1, promotion=TO_BOOL)
+
+
+def _only_floats(test: Callable[[Any], Any], otherwise: bool) -> Callable[[Any], Any]:
+    return lambda x: test(x) if x.dtype.kind in "fc" else np.full(x.shape, otherwise)
+
+
+def _no_complex(name: str) -> Callable[[dtype, Sequence[Operand]], None]:
+    def check(common: dtype, operands: Sequence[Operand]) -> None:
+        if common.is_complex:
+            raise RuntimeError(f"{name} does not support complex inputs.")
+
+    return check
+
+
+def _signbit(x: Any) -> Any:
+    return np.signbit(x) if x.dtype.kind == "f" else x < x.dtype.type(0)
+
+
+isnan = _holds("isnan", _only_floats(np.isnan, False), summary="Whether each element is NaN.")
+isinf = _holds("isinf", _only_floats(np.isinf, False), summary="Whether each element is infinite.")
+isfinite = _holds("isfinite", _only_floats(np.isfinite, True), summary="Whether each element is a number.")
+isposinf = _holds(
+    "isposinf", _only_floats(lambda x: x == np.inf, False), summary="Whether each element is +infinity.",
+    check=_no_complex("isposinf"),
+)  # fmt: skip
+isneginf = _holds(
+    "isneginf", _only_floats(lambda x: x == -np.inf, False), summary="Whether each element is -infinity.",
+    check=_no_complex("isneginf"),
+)  # fmt: skip
+
+
+def _signbit_real(common: dtype, operands: Sequence[Operand]) -> None:
+    if common.is_complex:
+        raise RuntimeError("signbit is not implemented for complex tensors.")
+
+
+signbit = _holds("signbit", _signbit, summary="Whether each element's sign is negative.", check=_signbit_real)
+
+
+# -- logic and bits -------------------------------------------------------------------------------------
+
+logical_and = pointwise("logical_and", np.logical_and, 2, "Whether both are nonzero.", promotion=TO_BOOL)
+logical_or = pointwise("logical_or", np.logical_or, 2, "Whether either is nonzero.", promotion=TO_BOOL)
+logical_xor = pointwise("logical_xor", np.logical_xor, 2, "Whether exactly one is nonzero.", promotion=TO_BOOL)
+logical_not = _holds("logical_not", np.logical_not, summary="Whether each element is zero.")
+
+bitwise_and = pointwise("bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=BITS, scalars=(0, 1))
+bitwise_or = pointwise("bitwise_or", np.bitwise_or, 2, "The bits set in either.", dtypes=BITS, scalars=(0, 1))
+bitwise_xor = pointwise("bitwise_xor", np.bitwise_xor, 2, "The bits set in one of them.", dtypes=BITS, scalars=(0, 1))
+bitwise_not = pointwise("bitwise_not", np.invert, 1, "Each element with its bits turned.", dtypes=BITS)
+
+
+def _shift_left(a: Any, b: Any) -> Any:
+    bits = a.dtype.itemsize * 8
+    inside = (b >= 0) & (b < bits)
+    return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0)
+
+
+def _shift_right(a: Any, b: Any) -> Any:
+    """A shift by too much, or by less than nothing, leaves the sign alone."""
+    bits = a.dtype.itemsize * 8
+    most = bits - (a.dtype.kind == "i")
+    if a.dtype.kind == "u":
+        return np.where((b >= 0) & (b < bits), np.right_shift(a, np.where((b >= 0) & (b < bits), b, 0)), 0)
+    return np.right_shift(a, np.where((b >= 0) & (b < most), b, most))
+
+
+bitwise_left_shift = pointwise(
+    "bitwise_left_shift", _shift_left, 2, "input * 2 ** other, in the dtype's bits.", dtypes=INTEGERS,
+    stub="lshift_cpu", scalars=(0, 1), low=0,
+)  # fmt: skip
+bitwise_right_shift = pointwise(
+    "bitwise_right_shift", _shift_right, 2, "input / 2 ** other, rounded down.", dtypes=INTEGERS,
+    stub="rshift_cpu", scalars=(0, 1), low=0,
+)  # fmt: skip
+
+
+# -- choice ---------------------------------------------------------------------------------------------
+
+
+def _same_dtypes(common: dtype, operands: Sequence[Operand]) -> None:
+    a, b = operands
+    if common.is_complex:
+        raise RuntimeError("heaviside is not yet implemented for complex tensors.")
+    if isinstance(a, Meta) and isinstance(b, Meta) and a.dtype is not b.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+
+
+def _heaviside(x: Any, values: Any) -> Any:
+    return np.where(x == 0, values, (x > 0).astype(x.dtype))
+
+
+heaviside = pointwise(
+    "heaviside", _heaviside, 2, "0 for negative input, 1 for positive, the value given for 0.", check=_same_dtypes
+)
+
+
+def _condition_is_bool(common: dtype, operands: Sequence[Operand]) -> None:
+    condition = operands[0]
+    if isinstance(condition, Meta) and condition.dtype is not bool_:
+        raise RuntimeError(
+            "where expected condition to be a boolean tensor, but got a tensor with dtype "
+            f"{condition.dtype.torch_name}"
+        )
+
+
+where = pointwise(
+    "where", np.where, 3, "input where the condition holds, else other.", dtypes=DTYPES, check=_condition_is_bool,
+    promoting=slice(1, None), conditions=1, scalars=(1, 2), flops=0,
+)  # fmt: skip
