@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from virtual_kit import SLEEP, busy_program
 
+from flambeau.core.dtype import int64
 from flambeau.core.errors import DriverError
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual import VirtualDriver
@@ -148,7 +149,7 @@ def test_a_program_goes_on_after_its_tokens_end():
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_query_loops_end_and_cost_what_they_wait(schedule):
     driver = VirtualDriver(1, schedule=schedule)
-    sleep = driver.load(Launch(SLEEP, (), ()), 0)
+    sleep = driver.load(Launch(SLEEP, (), (int64,)), 0)
     stream, event = driver.stream_create(0, 0), driver.event_create(0, False)
     driver.launch(sleep, (), (1_410_000,), stream)  # a millisecond on an A100
     driver.event_record(event, stream)
@@ -173,8 +174,8 @@ def test_a_full_queue_makes_the_host_wait(schedule):
 
 @pytest.mark.parametrize(
     "schedule",
-    ["", "late", "random", "random:", "random:x", "random:-1", "earliest:1", "pct:1", "pct:1:0", "adversarial:1.5",
-     "replay:", "replay:1zzzz", "replay:2abc", None, 3],
+    ["", "late", "random", "random:", "random:x", "random:-1", "earliest:1", "pct:1", "pct:1:0",
+     "adversarial:1.5", "replay:", "replay:1zzzz", "replay:2abc", None, 3],
 )  # fmt: skip
 def test_bad_schedules_are_refused(schedule):
     with pytest.raises(ValueError, match="schedule"):

@@ -112,18 +112,8 @@ class VirtualExecutable(Executable):
     """A launch with its body, the layouts of its operands and its duration worked out."""
 
     __slots__ = (
-        "body",
-        "code",
-        "cycles",
-        "inputs",
-        "layouts",
-        "name",
-        "nbytes",
-        "outputs",
-        "sms",
-        "spans",
-        "work",
-    )
+        "body", "code", "cycles", "layouts", "name", "nbytes", "outputs", "scalars", "sms", "spans", "work",
+    )  # fmt: skip
 
     def __init__(self, launch: Launch, index: int, profile: Profile) -> None:
         super().__init__(launch, index)
@@ -133,7 +123,7 @@ class VirtualExecutable(Executable):
         self.layouts = [(m.shape, m.dtype.numpy, m.byte_strides) for m in launch.operands]
         self.spans = tuple([m.span for m in launch.operands])
         self.outputs = len(launch.outputs)
-        self.inputs = [isinstance(x, Meta) for x in launch.inputs]  # else a scalar
+        self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
         self.nbytes = launch.nbytes
         self.cycles = launch.kernel.cycles
         self.sms = 1 if self.cycles else cost.kernel_sms(launch, profile)
@@ -266,7 +256,7 @@ class VirtualDriver:
         with self._lock:
             self._check_open()
             try:
-                owner = np.empty(nbytes + _HOST_ALIGNMENT, np.uint8)
+                owner = np.zeros(nbytes + _HOST_ALIGNMENT, np.uint8)  # zeros: runs repeat to the bit
             except MemoryError:
                 raise OutOfMemoryError(f"host_alloc: the host cannot allocate {nbytes} bytes") from None
             ptr = address_of(owner)
@@ -569,7 +559,7 @@ class VirtualDriver:
     def _do_launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
         arena = self._devices[exe.index].arena
         base, limit, memory = arena.base, arena.limit, arena.bytes
-        views = []
+        views: list[Any] = []
         for ptr, layout in zip(ptrs, exe.layouts, strict=True):
             if base <= ptr < limit:
                 views.append(np.ndarray(layout[0], layout[1], memory, ptr - base, layout[2]))
@@ -577,13 +567,10 @@ class VirtualDriver:
                 views.append(self._view_elsewhere(ptr, layout))
         if self.observes_blocks:
             self._touch_all(ptrs, exe.spans)
-        count = exe.outputs
-        if scalars:
-            values, arrays = iter(scalars), iter(views[count:])
-            inputs = [next(arrays) if is_array else next(values) for is_array in exe.inputs]
-        else:
-            inputs = views[count:]
-        exe.body(views[:count], inputs)
+        inputs = views[exe.outputs :]
+        for place, value in zip(exe.scalars, scalars, strict=True):
+            inputs.insert(place, value)
+        exe.body(views[: exe.outputs], inputs)
 
     def _view_elsewhere(self, ptr: int, layout: tuple[Any, Any, Any]) -> np.ndarray[Any, Any]:
         """A view of a peer's memory; an empty operand has no memory at all."""

@@ -1,7 +1,7 @@
 """`Arena`: the memory of one virtual device: reserved address space, an allocator of ranges, and checks.
 
-Addresses are simulated: `(generation << 48) + ((index + 1) << 40) + offset`, where the generation counts
-the machines that this process opened, from 1. No host pointer of a user process has a bit above the 47th
+Addresses are simulated: `(generation << 48) + ((index + 1) << 40) + 2 MiB + offset`, where the generation
+counts the machines that this process opened, from 1. No host pointer of a user process has a bit above the 47th
 set, so an address says by itself that it is a device's, which device's, and of which machine.
 
 An arena's pages are reserved and not committed, so 80 GB cost nothing until they are written; freed
@@ -25,6 +25,7 @@ from flambeau.core.errors import DriverError, InvalidAddressError, OutOfMemoryEr
 ALIGNMENT = 512
 POISON = 0xCB  # floats of these bytes are about -2.7e7, half-precision ones -15: wrong wherever they show
 _CHUNK = 1 << 21  # poison is laid per chunk, when the chunk is first touched
+_GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
 _PAGE = mmap.PAGESIZE
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
@@ -43,7 +44,7 @@ class Arena:
         self.generation = generation
         self.index = index
         self.total = total
-        self.base = (generation << 48) + ((index + 1) << 40)
+        self.base = (generation << 48) + ((index + 1) << 40) + _GUARD
         self.limit = self.base + (total - reserved) // ALIGNMENT * ALIGNMENT
         self.free = self.limit - self.base
         self.starts: list[int] = []  # of live segments, sorted

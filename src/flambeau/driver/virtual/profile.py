@@ -161,8 +161,8 @@ def _check(profile: Profile, file: str) -> None:
             value = getattr(value, part)
         if value < 1:
             raise ValueError(f"profile {file!r}: {key!r} must be at least 1, not {value}")
-    if profile.memory > 1 << 40:
-        raise ValueError(f"profile {file!r}: 'memory' must be at most 1 TiB, not {profile.memory} bytes")
+    if profile.memory >= 1 << 40:
+        raise ValueError(f"profile {file!r}: 'memory' must be less than 1 TiB, not {profile.memory} bytes")
     if profile.reserved >= profile.memory:
         raise ValueError(f"profile {file!r}: 'reserved' must be less than 'memory', not {profile.reserved}")
     if profile.links.rule not in LINK_RULES:

@@ -179,11 +179,9 @@ class Command:
         "args", "blockers", "done", "effect", "end", "engine", "followers", "kind", "latency", "name",
         "nbytes", "origin", "prior", "ready", "seq", "sms", "start", "stream", "successor", "waits", "work",
     )  # fmt: skip
-    seq: int
     ready: int
     start: int
     end: int
-    prior: Command | None
     followers: list[Command] | None
 
     def __init__(
@@ -203,8 +201,10 @@ class Command:
         self.args: Any = args
         self.origin = origin
         self.waits = waits
+        self.seq = -1
         self.blockers = 0
         self.done = False
+        self.prior: Command | None = None
         self.successor: Command | None = None
         self.followers = None
 
@@ -447,7 +447,8 @@ def _last(target: Stream | DeviceState | Command) -> Command | None:
 
 def _called(target: Stream | DeviceState | Command) -> str:
     if isinstance(target, Command):
-        return f"command #{target.seq} '{target.name}' of {_called(target.stream)}"
+        number = f"#{target.seq}" if target.seq >= 0 else "not enqueued yet,"
+        return f"command {number} '{target.name}' of {_called(target.stream)}"
     if isinstance(target, Stream):
         return f"stream {target.handle} (cuda:{target.index})"
     return f"device cuda:{target.index}"
