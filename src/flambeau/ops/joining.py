@@ -1,0 +1,245 @@
+"""Joining and rearranging kernels: cat, flip, roll, triangles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import DTYPES, dtype
+from flambeau.core.layout import dense_strides, wrap_dim
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.copy import caster
+from flambeau.ops.indexing import one_device
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.pointwise import result_type
+from flambeau.ops.view import distinct
+
+Array = np.ndarray[Any, Any]
+Params = tuple[Any, ...]
+
+
+# -- cat ------------------------------------------------------------------------------------------------
+
+
+def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    metas = [x for x in operands if isinstance(x, Meta)]
+    for i, meta in enumerate(metas):
+        if meta.ndim == 0:
+            raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
+    where = one_device(metas)
+    first = next((m for m in metas if m.shape != (0,)), metas[0])
+    dim = wrap_dim(params[0], first.ndim)
+    length = 0
+    for i, meta in enumerate(metas):
+        if meta.shape == (0,):  # of old, an empty vector joins anything
+            continue
+        _check_joins(first, meta, dim, i)
+        length += meta.shape[dim]
+    shape = (*first.shape[:dim], length, *first.shape[dim + 1 :])
+    out = Meta.contiguous_of(shape, result_type(metas, metas[0].dtype), where)
+    return Signature((out,), tuple(metas), (dim,))
+
+
+def _check_joins(first: Meta, meta: Meta, dim: int, position: int) -> None:
+    if meta.ndim != first.ndim:
+        raise RuntimeError(f"Tensors must have same number of dimensions: got {first.ndim} and {meta.ndim}")
+    for d, (want, have) in enumerate(zip(first.shape, meta.shape, strict=True)):
+        if d != dim and want != have:
+            raise RuntimeError(
+                f"Sizes of tensors must match except in dimension {dim}. Expected size {want} but got size "
+                f"{have} for tensor number {position} in the list."
+            )
+
+
+def _cat_host(launch: Launch) -> Body:
+    dim = launch.params[0]
+    kind = launch.outputs[0].dtype
+    parts, start = [], 0
+    for i, meta in enumerate(launch.inputs):
+        assert isinstance(meta, Meta)
+        if meta.shape == (0,):
+            continue
+        end = start + meta.shape[dim]
+        parts.append((i, (*[slice(None)] * dim, slice(start, end)), caster(meta.dtype, kind)))
+        start = end
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        for i, place, store in parts:
+            store(outputs[0][place], inputs[i])
+
+    return body
+
+
+def _cat_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(2, 3), make(4, 3), make(0)), (0,)), ((make(2, 3), make(2, 1)), (-1,))]
+
+
+cat = define(Op("cat", _cat_rule, Kernel("cat", _cat_host), DTYPES, _cat_samples))
+
+
+# -- flip, roll -----------------------------------------------------------------------------------------
+
+
+def _flip_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    x = operands[0]
+    assert isinstance(x, Meta)
+    dims = tuple(distinct(params[0], x.ndim)) if x.ndim else ()
+    return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), (dims,))
+
+
+def _flip_host(launch: Launch) -> Body:
+    dims = launch.params[0]
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        np.copyto(outputs[0], np.flip(inputs[0], dims))
+
+    return body
+
+
+def _roll_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """params: shifts and dims, of one length; no dims rolls the flattened tensor."""
+    x, (shifts, dims) = operands[0], params
+    assert isinstance(x, Meta)
+    if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
+        counted = f"shifts: {len(shifts)}, dims:{len(dims)}"
+        raise RuntimeError(f"shifts and dimensions must align. {counted}")
+    dims = tuple([wrap_dim(d, x.ndim) for d in dims])
+    return Signature((Meta.contiguous_of(x.shape, x.dtype, x.device),), (x,), (shifts, dims))
+
+
+def _roll_host(launch: Launch) -> Body:
+    shifts, dims = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        rolled = np.roll(inputs[0], shifts, dims) if dims else np.roll(inputs[0], shifts[0])
+        np.copyto(outputs[0], rolled)
+
+    return body
+
+
+def _flip_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(3, 4),), ((0,),)), ((make(3, 4),), ((0, -1),)), ((make(),), ((),))]
+
+
+def _roll_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(3, 4),), ((2,), ())), ((make(3, 4),), ((1, -2), (0, 1)))]
+
+
+flip = define(Op("flip", _flip_rule, Kernel("flip", _flip_host), DTYPES, _flip_samples))
+roll = define(Op("roll", _roll_rule, Kernel("roll", _roll_host), DTYPES, _roll_samples))
+
+
+# -- triangles ------------------------------------------------------------------------------------------
+
+
+def _triangle_rule(name: str) -> Any:
+    def rule(operands: Sequence[Operand], params: Params) -> Signature:
+        x = operands[0]
+        assert isinstance(x, Meta)
+        if x.ndim < 2:
+            raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
+        return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), params)
+
+    return rule
+
+
+def _triangle_host(lower: bool) -> Any:
+    def host(launch: Launch) -> Body:
+        rows, columns = launch.outputs[0].shape[-2:]
+        kept = np.tri(rows, columns, launch.params[0] if lower else launch.params[0] - 1, dtype=bool)
+        dropped = ~kept if lower else kept
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            if not np.may_share_memory(outputs[0], inputs[0]):
+                np.copyto(outputs[0], inputs[0])
+            np.copyto(outputs[0], np.zeros((), outputs[0].dtype), where=dropped)
+
+        return body
+
+    return host
+
+
+def _triangle_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(2, 3, 4),), (k,)) for k in (-1, 0, 2)]
+
+
+tril = define(
+    Op("tril", _triangle_rule("tril"), Kernel("tril", _triangle_host(True)), DTYPES, _triangle_samples)
+)
+triu = define(
+    Op("triu", _triangle_rule("triu"), Kernel("triu", _triangle_host(False)), DTYPES, _triangle_samples)
+)
+
+
+def _indices_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """params: row, col, offset, dtype, device, lower."""
+    row, col, offset, kind, where, lower = params
+    count = len((np.tril_indices if lower else np.triu_indices)(row, offset, col)[0])
+    return Signature((Meta.contiguous_of((2, count), kind, where),), (), params)
+
+
+def _indices_host(launch: Launch) -> Body:
+    row, col, offset, _, _, lower = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        outputs[0][...] = (np.tril_indices if lower else np.triu_indices)(row, offset, col)
+
+    return body
+
+
+def _indices_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return []  # no tensor goes in: tests/oracle/test_joining.py has its cases
+
+
+triangle_indices = define(
+    Op("triangle_indices", _indices_rule, Kernel("triangle_indices", _indices_host), DTYPES, _indices_samples)
+)
+
+
+# -- repeats --------------------------------------------------------------------------------------------
+
+
+def _repeats_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """params: the sum of the repeats, which the host had to ask for."""
+    x = operands[0]
+    assert isinstance(x, Meta)
+    return Signature((Meta.contiguous_of((params[0],), x.dtype, x.device),), (x,), params)
+
+
+def _repeats_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        if inputs[0].size and inputs[0].min() < 0:
+            raise RuntimeError("repeats can not be negative")
+        outputs[0][...] = np.repeat(np.arange(inputs[0].size), inputs[0])
+
+    return body
+
+
+def _total_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    x = operands[0]
+    assert isinstance(x, Meta)
+    return Signature((Meta.contiguous_of((), x.dtype, x.device),), (x,))
+
+
+def _total_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        if inputs[0].size and inputs[0].min() < 0:
+            raise RuntimeError("repeats can not be negative")
+        outputs[0][...] = inputs[0].sum()
+
+    return body
+
+
+def _no_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return []  # integers only, and the total must fit: tests/oracle/test_joining.py has its cases
+
+
+repeats_total = define(
+    Op("repeats_total", _total_rule, Kernel("repeats_total", _total_host), DTYPES, _no_samples)
+)
+repeat_places = define(
+    Op("repeat_places", _repeats_rule, Kernel("repeat_places", _repeats_host), DTYPES, _no_samples)
+)
