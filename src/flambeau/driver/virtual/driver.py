@@ -76,6 +76,7 @@ from flambeau.driver.virtual.scheduler import (
 
 _MOST_DEVICES = 255  # an address has 8 bits for the device
 _HOST_ALIGNMENT = 4096
+_KEPT = 16  # windows per operand
 _UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
 
 
@@ -108,19 +109,45 @@ class Event:
         self.record: Command | None = None
 
 
+class Windows(dict[int, np.ndarray[Any, Any]]):
+    """Arrays of one layout by device address. `windows[ptr]` makes what it lacks.
+
+    Making an array costs as much as a small kernel, and allocators hand out few addresses over and over.
+    Whether an address may be reached is checked at each launch, not here.
+    """
+
+    __slots__ = ("find", "layout")
+
+    def __init__(self, meta: Meta, find: Callable[[str, int, int], Device]) -> None:
+        self.layout = (meta.shape, meta.dtype.numpy, meta.byte_strides)
+        self.find = find
+
+    def __missing__(self, ptr: int) -> np.ndarray[Any, Any]:
+        shape, dtype, strides = self.layout
+        if 0 in shape:  # an empty tensor has no memory
+            return np.empty(shape, dtype)
+        if len(self) >= _KEPT:
+            self.clear()
+        arena = self.find("launch", ptr, 1).arena
+        found = self[ptr] = np.ndarray(shape, dtype, arena.bytes, ptr - arena.base, strides)
+        return found
+
+
 class VirtualExecutable(Executable):
-    """A launch with its body, the layouts of its operands and its duration worked out."""
+    """A launch with its body, windows for its operands and its duration worked out."""
 
     __slots__ = (
-        "body", "code", "cycles", "layouts", "name", "nbytes", "outputs", "scalars", "sms", "spans", "work",
+        "body", "code", "cycles", "name", "nbytes", "outputs", "scalars", "sms", "spans", "windows", "work",
     )  # fmt: skip
 
-    def __init__(self, launch: Launch, index: int, profile: Profile) -> None:
+    def __init__(
+        self, launch: Launch, index: int, profile: Profile, find: Callable[[str, int, int], Device]
+    ) -> None:
         super().__init__(launch, index)
         self.body = launch.kernel.host(launch)
         self.name = launch.kernel.name
         self.code = zlib.crc32(self.name.encode())
-        self.layouts = [(m.shape, m.dtype.numpy, m.byte_strides) for m in launch.operands]
+        self.windows = [Windows(meta, find) for meta in launch.operands]
         self.spans = tuple([m.span for m in launch.operands])
         self.outputs = len(launch.outputs)
         self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
@@ -227,6 +254,7 @@ class VirtualDriver:
         with self._lock:
             for device in self._devices:
                 self._scheduler.wait_device(device.state)
+                device.arena.discard()
             self._closed = True
             self._devices = []
             self._streams = {}
@@ -496,7 +524,7 @@ class VirtualDriver:
     def load(self, launch: Launch, index: int) -> VirtualExecutable:
         with self._lock:
             self._device(index)
-            return VirtualExecutable(launch, index, self.profile)
+            return VirtualExecutable(launch, index, self.profile, self._owner)
 
     def unload(self, exe: Executable) -> None:
         self._check_open()
@@ -557,27 +585,13 @@ class VirtualDriver:
 
     # -- what commands do when they run -----------------------------------------------------------------
     def _do_launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
-        arena = self._devices[exe.index].arena
-        base, limit, memory = arena.base, arena.limit, arena.bytes
-        views: list[Any] = []
-        for ptr, layout in zip(ptrs, exe.layouts, strict=True):
-            if base <= ptr < limit:
-                views.append(np.ndarray(layout[0], layout[1], memory, ptr - base, layout[2]))
-            else:
-                views.append(self._view_elsewhere(ptr, layout))
         if self.observes_blocks:
             self._touch_all(ptrs, exe.spans)
-        inputs = views[exe.outputs :]
+        arrays = [windows[ptr] for windows, ptr in zip(exe.windows, ptrs, strict=True)]
+        inputs: list[Any] = arrays[exe.outputs :]
         for place, value in zip(exe.scalars, scalars, strict=True):
             inputs.insert(place, value)
-        exe.body(views[: exe.outputs], inputs)
-
-    def _view_elsewhere(self, ptr: int, layout: tuple[Any, Any, Any]) -> np.ndarray[Any, Any]:
-        """A view of a peer's memory; an empty operand has no memory at all."""
-        if ptr == 0 or 0 in layout[0]:
-            return np.empty(layout[0], layout[1])
-        arena = self._owner("launch", ptr, 1).arena
-        return np.ndarray(layout[0], layout[1], arena.bytes, ptr - arena.base, layout[2])
+        exe.body(arrays[: exe.outputs], inputs)
 
     def _touch_all(self, ptrs: Sequence[int], spans: Sequence[int]) -> None:
         for ptr, span in zip(ptrs, spans, strict=True):

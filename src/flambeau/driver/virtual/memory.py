@@ -1,8 +1,9 @@
 """`Arena`: the memory of one virtual device: reserved address space, an allocator of ranges, and checks.
 
-Addresses are simulated: `(generation << 48) + ((index + 1) << 40) + 2 MiB + offset`, where the generation
-counts the machines that this process opened, from 1. No host pointer of a user process has a bit above the 47th
-set, so an address says by itself that it is a device's, which device's, and of which machine.
+Addresses are simulated: `(generation << 48) + ((index + 1) << 40) + 2 MiB + offset`, where the
+generation counts the machines that this process opened, from 1. No host pointer of a user process has a
+bit above the 47th set, so an address says by itself that it is a device's, which device's, and of which
+machine.
 
 An arena's pages are reserved and not committed, so 80 GB cost nothing until they are written; freed
 pages go back to the system. Ranges are handed out best fit, lowest address first, in multiples of 512 bytes
@@ -153,6 +154,11 @@ class Arena:
             for chunk in range(start // _CHUNK, -(-end // _CHUNK)):
                 if chunk in self._touched:
                     self._fill(max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK))
+
+    def discard(self) -> None:
+        """Give every page back to the system: executables may keep windows of a closed machine."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     # -- poison ---------------------------------------------------------------------------------------
     # Every chunk that nothing has touched reads as poison: it is laid when a command first reaches the
