@@ -1,1 +1,165 @@
-"""Scans."""
+"""Scans: each result along a dimension folds what stands before it. And counts into bins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import FLOATING, INTEGRAL, bool_, dtype, float32, float64, int64
+from flambeau.core.layout import wrap_dim
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS
+from flambeau.ops.reduction import to_computing
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Array, int], Any]
+"""`run(x, axis)`: the scan of an array of at least one dimension; an array, or values and indices."""
+
+
+def scanner(name: str, run: Run, dtypes: tuple[dtype, ...], stub: str, *, widens: bool = False, places: bool = False) -> Op:
+    """Define a scan. Its params are (dim, dtype or None). `widens`: integers become int64. `places`: indices too."""
+
+    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+        x = operands[0]
+        assert isinstance(x, Meta)
+        dim = wrap_dim(params[0], x.ndim)
+        kind = params[1] or (int64 if widens and x.dtype.category <= INTEGRAL else x.dtype)
+        if kind not in dtypes and not (widens and kind is bool_):
+            raise NotImplementedError(f'"{stub}" not implemented for \'{kind.torch_name}\'')
+        out = Meta.contiguous_of(x.shape, kind, x.device)
+        return Signature((out, out.with_(dtype=int64)) if places else (out,), (x,), (dim, kind))
+
+    def host(launch: Launch) -> Body:
+        dim, kind = launch.params
+        source = launch.inputs[0]
+        assert isinstance(source, Meta)
+        convert = to_computing(kind, source.dtype)
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            x = convert(inputs[0])
+            with np.errstate(all="ignore"):
+                results = run(np.atleast_1d(x), dim)
+                for out, value in zip(outputs, results if places else (results,), strict=True):
+                    np.copyto(out, value.reshape(out.shape), casting="unsafe")
+
+        return body
+
+    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
+        yield (make(3, 4),), (0, None)
+        yield (make(5),), (-1, None)
+
+    return define(Op(name, rule, Kernel(name, host, _flops), dtypes, samples))
+
+
+def _flops(launch: Launch) -> int:
+    return launch.outputs[0].numel
+
+
+def _accumulating(x: Array) -> Any:
+    """PyTorch's CPU scans carry float32 in doubles."""
+    return {"f": np.float64, "c": np.complex128}.get(x.dtype.kind, x.dtype)
+
+
+def _cumsum(x: Array, axis: int) -> Array:
+    return np.add.accumulate(x, axis=axis, dtype=_accumulating(x))
+
+
+def _cumprod(x: Array, axis: int) -> Array:
+    return np.multiply.accumulate(x, axis=axis, dtype=_accumulating(x))
+
+
+def _logcumsumexp(x: Array, axis: int) -> Array:
+    return np.logaddexp.accumulate(x, axis=axis, dtype=_accumulating(x))
+
+
+def _running(ufunc: np.ufunc) -> Run:
+    def run(x: Array, axis: int) -> tuple[Array, Array]:
+        """Values, and the last place that equals each; a NaN holds from its first place on."""
+        best = ufunc.accumulate(x, axis=axis)
+        reached = x == best
+        if x.dtype.kind == "f":
+            reached |= np.isnan(x)
+        shape = [1] * x.ndim
+        shape[axis] = -1
+        place = np.arange(x.shape[axis]).reshape(shape)
+        return best, np.maximum.accumulate(np.where(reached, place, 0), axis=axis)
+
+    return run
+
+
+cumsum = scanner("cumsum", _cumsum, ALL, "cumsum_out_cpu", widens=True)
+cumprod = scanner("cumprod", _cumprod, ALL, "cumprod_out_cpu", widens=True)
+cummax = scanner("cummax", _running(np.maximum), REALS, "cummax_cpu", places=True)
+cummin = scanner("cummin", _running(np.minimum), REALS, "cummin_cpu", places=True)
+_FLOATS = tuple(d for d in FLOATING_OR_COMPLEX if d.category == FLOATING)
+logcumsumexp = scanner("logcumsumexp", _logcumsumexp, _FLOATS, "logcumsumexp_out_cpu")
+
+
+# -- counts ---------------------------------------------------------------------------------------------
+
+
+def _bincount_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    metas = [x for x in operands if isinstance(x, Meta)]
+    kind = int64
+    if len(metas) == 2:
+        kind = float32 if metas[1].dtype is float32 else float64
+    return Signature((Meta.contiguous_of((params[0],), kind, metas[0].device),), tuple(metas))
+
+
+def _bincount_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        weights = inputs[1].astype(np.float64) if len(inputs) == 2 else None
+        outputs[0][...] = np.bincount(inputs[0], weights, outputs[0].shape[0])
+
+    return body
+
+
+bincount = define(
+    Op(
+        "bincount", _bincount_rule, Kernel("bincount", _bincount_host, _flops), INTEGERS,
+        lambda make, kind: [((make(6, low=0, high=4),), (5,))],
+    )
+)  # fmt: skip
+
+
+def _histc_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = operands[0]
+    bins, low, high = params
+    assert isinstance(x, Meta)
+    if x.dtype not in (float32, float64):
+        raise NotImplementedError(f'"histogram_cpu" not implemented for \'{x.dtype.torch_name}\'')
+    if bins <= 0:
+        raise RuntimeError(f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
+    if low > high:
+        raise RuntimeError("torch.histc: max must be larger than min")
+    return Signature((Meta.contiguous_of((bins,), x.dtype, x.device),), (x,), params)
+
+
+def _histc_host(launch: Launch) -> Body:
+    bins, low, high = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = inputs[0].reshape(-1)
+        least, most = low, high
+        if least == most and x.size:
+            least, most = float(x.min()), float(x.max())
+        if least == most:
+            least, most = least - 1, most + 1
+        with np.errstate(all="ignore"):
+            inside = x[(x >= least) & (x <= most)]
+            at = ((inside - x.dtype.type(least)) / x.dtype.type(most - least) * bins).astype(np.int64)
+        outputs[0][...] = np.bincount(np.minimum(at, bins - 1), minlength=bins)
+
+    return body
+
+
+histc = define(
+    Op(
+        "histc", _histc_rule, Kernel("histc", _histc_host, _flops), (float32, float64),
+        lambda make, kind: [((make(20),), (4, -2.0, 2.0))],
+    )
+)  # fmt: skip

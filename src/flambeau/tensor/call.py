@@ -234,6 +234,11 @@ def _with_flags(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
     return params + tuple([getattr(flags, name) for name in op.flags])
 
 
+def signature(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Signature:
+    """What the operator's rule decides of a call, without running it. Raises what the rule raises."""
+    return op.rule(_operands(args), _with_flags(op, params))
+
+
 def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> Plan:
     return _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
 
