@@ -1,4 +1,4 @@
-"""SPEC A31, D06, D07 and the environment: where devices come from, and what is refused."""
+"""SPEC A31, C01 to C03, D06 to D08 and the environment: where devices come from, what is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def closed_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     system.close_all()
 
 
-# -- the environment asks for a machine -----------------------------------------------------------------------
+# -- the environment asks for a machine ---------------------------------------------------------------------
 def test_devices_and_profile_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAMBEAU_VIRTUAL_DEVICES", "4")
     monkeypatch.setenv("FLAMBEAU_VIRTUAL_PROFILE", "v100-32g")
@@ -114,7 +114,7 @@ def test_malformed_values_raise_at_first_use(
     torch.cuda.device_count()
 
 
-# -- CUDA_VISIBLE_DEVICES -------------------------------------------------------------------------------------
+# -- CUDA_VISIBLE_DEVICES -----------------------------------------------------------------------------------
 UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3", "GPU-dddd-4"]
 
 
@@ -185,7 +185,7 @@ def test_a31_a_later_change_warns_once_and_changes_nothing(monkeypatch: pytest.M
             assert torch.cuda.device_count() == 2
 
 
-# -- CUDA_LAUNCH_BLOCKING ---------------------------------------------------------------------------------------
+# -- CUDA_LAUNCH_BLOCKING -----------------------------------------------------------------------------------
 def _failing(launch: Launch) -> object:
     def body(outputs: list[np.ndarray], inputs: list[object]) -> None:
         raise ZeroDivisionError("device-side")
@@ -226,7 +226,7 @@ def test_d01_d06_launches_are_asynchronous_unless_blocking(
         assert not torch.cuda.current_stream().query()
 
 
-# -- flags ------------------------------------------------------------------------------------------------------
+# -- flags --------------------------------------------------------------------------------------------------
 @pytest.fixture
 def flags_kept() -> Iterator[None]:
     yield

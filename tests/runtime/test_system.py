@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import flambeau as torch
+from flambeau import observe
 from flambeau.core.device import device
 from flambeau.runtime import current, system
 
@@ -282,6 +283,36 @@ def test_malformed_arguments_of_virtual(arguments: dict[str, object], error: typ
     with pytest.raises(error, match=text):
         torch.virtual(**arguments)  # type: ignore[arg-type]
     assert torch.cuda.device_count() == 0
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_observers_warning_that_is_an_error_leaves_everything_closed(nested: bool) -> None:
+    def race() -> None:
+        x = torch.zeros(100, device="cuda")
+        x.fill_(1.0)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x.fill_(2.0)
+
+    with pytest.raises(observe.RaceWarning), torch.virtual(devices=1, races="warn") as outer:
+        race()
+        if nested:
+            inner = torch.virtual(devices=1, races="warn")
+            race()
+    assert outer.closed
+    assert not nested or inner.closed
+    assert torch.cuda.device_count() == 0
+    assert system.host.driver.name == "host"
+
+
+def test_races_are_looked_for_only_while_the_machine_is_in_use() -> None:
+    plain = system.host.driver
+    with torch.virtual(devices=1, races="error"):
+        x = torch.zeros(100, device="cuda")
+        assert system.host.driver is not plain
+        x.fill_(1.0)
+        with pytest.raises(torch.RaceError), torch.cuda.stream(torch.cuda.Stream()):
+            x.fill_(2.0)
+    assert system.host.driver is plain
 
 
 # -- fork and exit ------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ class Flags:
         "default_dtype", "deterministic", "float32_matmul_precision", "launch_blocking", "matmul_allow_tf32",
     )  # fmt: skip
 
+    _subscribers: list[Callable[[], None]]
     matmul_allow_tf32: bool
     float32_matmul_precision: str  # what programs read; products go by matmul_allow_tf32
     cudnn_allow_tf32: bool

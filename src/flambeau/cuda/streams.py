@@ -17,9 +17,13 @@ __all__ = [
     "set_stream", "stream", "synchronize",
 ]  # fmt: skip
 
-stream = (
-    StreamContext  # PyTorch has a function that makes one: a call less on a path that should cost nothing
-)
+
+def stream(stream: Stream | None) -> Stream | StreamContext:
+    """A context manager that selects a stream, and its device with it; None makes it a no-op.
+
+    A Stream is that context manager itself, so that the guard costs no object.
+    """
+    return stream if stream.__class__ is Stream else StreamContext(stream)  # type: ignore[return-value]
 
 
 class ExternalStream(Stream):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from flambeau.core.device import device
 from flambeau.driver.api import Driver
@@ -21,8 +21,9 @@ class Block(Protocol):
 class Allocator(Protocol):
     """What a storage needs of an allocator. `free` may run in any thread, at any time (a destructor)."""
 
-    def allocate(self, nbytes: int, stream: Stream) -> Block: ...
-    def free(self, block: Block) -> None: ...
+    def allocate(self, nbytes: int, stream: Stream, /) -> Block: ...
+    def free(self, block: Any, /) -> None:
+        """Take back a block that `allocate` returned."""
 
 
 class Context:

@@ -28,6 +28,9 @@ class Event:
 
     __slots__ = ("__weakref__", "_blocking", "_context", "_handle", "_interprocess", "_timing")
 
+    _timing: bool
+    _blocking: bool
+    _interprocess: bool
     _context: Context
     _handle: int | None
 

@@ -32,7 +32,9 @@ class device:  # PyTorch's public name
     __slots__ = ("_saved", "idx")
 
     def __init__(self, device: Any) -> None:
-        self.idx = -1 if device is None else current.index_of(device, optional=True)
+        if device.__class__ is not int:
+            device = -1 if device is None else current.index_of(device, optional=True)
+        self.idx: int = device
         self._saved: list[tuple[Any, ...]] = []
 
     def __enter__(self) -> None:

@@ -15,7 +15,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import takewhile
 from typing import Any
 
@@ -281,12 +281,21 @@ def _close(machine: Machine) -> list[Exception]:
     if machine.closed:
         return []
     inner = list(takewhile(lambda m: m is not machine, _chain()))
+    closing = [machine]
     if machine.entered or not inner:
-        problems = [problem for m in [*inner, machine] for problem in m.close()]
+        closing = [*inner, machine]
         _use(machine.outer)
-        return problems
-    inner[-1].outer = machine.outer
-    return machine.close()
+    else:
+        inner[-1].outer = machine.outer
+    problems: list[Exception] = []
+    with ExitStack() as all_of_them:  # also when one raises: an observer's warning that is an error
+        for m in reversed(closing):
+            all_of_them.callback(_close_into, problems, m)
+    return problems
+
+
+def _close_into(problems: list[Exception], machine: Machine) -> None:
+    problems += machine.close()
 
 
 def _chain() -> Iterator[Machine]:
