@@ -263,9 +263,12 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Gi
     kind = _kind(options, dtypes.int64 if whole else flags.default_dtype)
     if kind.category in (BOOL, COMPLEX) or kind in _UNSIGNED:
         raise NotImplementedError(f'"arange" not implemented for \'{kind.torch_name}\'')
+    count = _count(start, end, step)
     if kind.category == INTEGRAL:
         start, step = int(start), int(step)
-    return _computed(ops.arange, (start, step), (_count(start, end, step),), kind, (), options)
+        if kind is dtypes.int64:  # PyTorch counts in the dtype here, in double elsewhere
+            count = _count(start, int(end), step)
+    return _computed(ops.arange, (start, step), (count,), kind, (), options)
 
 
 def _count(start: Any, end: Any, step: Any) -> int:

@@ -12,6 +12,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype
 from flambeau.core.flags import flags
+from flambeau.core.layout import contiguous_strides
 from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 from flambeau.ops.copy import caster
@@ -91,7 +92,7 @@ def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) 
 def over(array: Array, kind: dtype, storage: type[Storage] = Storage) -> Tensor:
     """A tensor that shares an array's memory and keeps the array alive."""
     itemsize = array.itemsize
-    strides = tuple([s // itemsize for s in array.strides])
+    strides = tuple([s // itemsize for s in array.strides]) if array.size else contiguous_strides(array.shape)
     meta = Meta.of(array.shape, strides, kind, CPU)
     ptr = address_of(array) if array.size else 0
     return make(meta, storage(ptr, meta.span, system.host, None, owner=array), ptr)
@@ -134,14 +135,19 @@ def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
     """A tensor of a number or of sequences of sequences of numbers, all of one shape."""
     shape = _shape(data)
     types: set[Any] = set()
-    _gather(data, shape, 0, types)
+    if all(shape):
+        _gather(data, shape, 0, types)
+    else:
+        _gather_loosely(data, types)
     if Tensor in types:
         types.discard(Tensor)
         data = _plain(data, len(shape), types)
     inferred = _inferred(types)
     target = kind or inferred
+    if not all(shape):
+        return over(np.empty(shape, target.numpy), target)
     source = _wide(inferred, target)
-    return over(_converted(_array(data, shape, source, target), source, target), target)
+    return over(_converted(_array(data, source, target), source, target), target)
 
 
 def _is_sequence(x: Any) -> bool:
@@ -181,6 +187,17 @@ def _gather(data: Any, shape: tuple[int, ...], depth: int, types: set[Any]) -> N
     else:
         for part in data:
             _gather(part, shape, depth + 1, types)
+
+
+def _gather_loosely(data: Any, types: set[Any]) -> None:
+    """The types of all that is in `data`, of a tensor without elements: no lengths are checked then."""
+    if not _is_sequence(data):
+        types.add(type(data))
+    elif not len(data):
+        types.add(flags.default_dtype)
+    else:
+        for part in data:
+            _gather_loosely(part, types)
 
 
 def _gather_array(array: Array, shape: tuple[int, ...], depth: int, types: set[Any]) -> None:
@@ -241,10 +258,8 @@ def _wide(inferred: dtype, target: dtype) -> dtype:
     return dtypes.bool_ if inferred is target is dtypes.bool_ else dtypes.int64
 
 
-def _array(data: Any, shape: tuple[int, ...], source: dtype, target: dtype) -> Array:
+def _array(data: Any, source: dtype, target: dtype) -> Array:
     """The numbers as an array of `source`. Raises if they do not fit an integral `target`."""
-    if not all(shape):
-        return np.empty(shape, source.numpy)
     try:
         array = np.array(data, source.numpy)
     except OverflowError:

@@ -50,10 +50,6 @@ class Options:
 
 
 _PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, complex: dtypes.complex128}
-_COMPLEX_OF = {
-    dtypes.float16: dtypes.complex32, dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128,
-}  # fmt: skip
-
 
 def place(where: Any) -> device:
     """The device that an argument names, with an index on CUDA; None is the CPU."""
@@ -73,7 +69,7 @@ def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
 
 def default_complex() -> dtype:
     """The complex dtype whose parts are of the default dtype."""
-    return _COMPLEX_OF.get(flags.default_dtype, dtypes.complex64)
+    return flags.default_dtype.to_complex()
 
 
 def kind_of_number(value: Any) -> dtype:
@@ -133,6 +129,8 @@ def checked_shape(size: Sequence[Any], function: str) -> Shape:
     shape = tuple([index(n) for n in size])
     for n in shape:
         if n < 0:
+            if function == "zeros":
+                raise RuntimeError("zeros: Dimension size must be non-negative.")
             raise RuntimeError(f"Trying to create tensor with negative dimension {n}: {list(shape)}")
     return shape
 
