@@ -2,9 +2,11 @@
 
 # Note [Cells]
 The last accesses are kept per layout: one `Cell` for each (address, extent) that was ever used, with the
-cells that truly share bytes with it as its neighbours. Programs use the same few layouts again and again,
-so an access is one dictionary hit, and what overlaps with what is computed once, exactly, for strided
-layouts too. Nothing is split: two columns of one matrix are two cells that are not neighbours.
+cells that truly share bytes with it as its neighbours. A contiguous extent is its number of bytes,
+whatever its shape and dtype, so a tensor, its reshapes and the copy that filled it share a cell. Programs
+use the same few layouts again and again, so an access is one dictionary hit, and what overlaps with what
+is computed once, exactly, for strided layouts too. Nothing is split: two columns of one matrix are two
+cells that are not neighbours.
 
 A cell keeps its last write, and its last read (or, where reads of several agents are unordered, the last
 of each). That is enough (FastTrack's argument): an access ordered after the last write is ordered after
@@ -18,12 +20,16 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from flambeau.core.meta import Meta
 from flambeau.observe.clocks import Agent, Clock
 from flambeau.observe.layouts import Extent, covers, overlap, span_of
 from flambeau.observe.sites import Site
 
-Command: TypeAlias = tuple[Agent, int, str, CodeType, int, int]
-"""Agent, number, name of what runs, the site's two fields, how manieth command of its stream it is. A plain
+Operation: TypeAlias = tuple[str, tuple[Meta, ...], int]
+"""What a command runs: its name, the metas of its operands, how many of them it writes."""
+
+Command: TypeAlias = tuple[Agent, int, Operation, CodeType, int, int]
+"""Agent, number, what runs, the site's two fields, how manieth command of its stream it is. A plain
 tuple: one is made per operation."""
 
 Key: TypeAlias = tuple[int, Extent]

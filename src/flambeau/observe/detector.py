@@ -24,10 +24,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from flambeau.core.errors import RaceError
-from flambeau.core.meta import Meta
-from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Key, Shadow, clear_covered
+from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Key, Operation, Shadow, clear_covered
 from flambeau.observe.clocks import NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
-from flambeau.observe.layouts import Extent, drawn, overlap, span_of
+from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
 from flambeau.observe.sites import Site, caller, place
 
@@ -169,26 +168,26 @@ class Detector:
 
     def asked(self, what: str) -> None:
         """The program asked whether work is done: its answers may steer what it does."""
-        at = place(caller())
+        at = place(caller(2))
         text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
         self._queries.setdefault(at, text)
 
     def read_time(self) -> None:
-        self._times[place(caller())] = None
+        self._times[place(caller(2))] = None
 
     # -- memory ----------------------------------------------------------------------------------------
     def own(self, ptr: int, nbytes: int, stream: int | None, host: bool = False) -> None:
         """A piece of memory begins a life with a new owner."""
         agent = None if stream is None else self.agents.get(stream)
         self.number += 1
-        block = self.shadow.own(ptr, nbytes, agent, self.number, caller(), self.polled)
+        block = self.shadow.own(ptr, nbytes, agent, self.number, caller(2), self.polled)
         block.host = host
 
     def disown(self, ptr: int) -> None:
         block = self.shadow.blocks.get(ptr)
         if block is not None:
             self.number += 1
-            block.freed, block.freed_at = self.number, caller()
+            block.freed, block.freed_at = self.number, caller(2)
 
     def forget(self, ptr: int, nbytes: int) -> None:
         """Memory went back to the driver, after a wait for all that used it."""
@@ -197,23 +196,24 @@ class Detector:
         self.shadow.forget(ptr, nbytes)
 
     # -- accesses --------------------------------------------------------------------------------------
-    def command(self, stream: int, what: str, writes: Sequence[Key], reads: Sequence[Key]) -> None:
+    def command(
+        self, stream: int, what: Operation, keys: Sequence[Key], outputs: int, updates: bool = False
+    ) -> None:
         """A command is about to be queued: check it against all that is not ordered before it, then keep it.
 
+        The first `outputs` of `keys` are written (and read, if it `updates` them), the others read.
         Raises RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
         """
         agent = self.agents[stream]
         if agent.caught is not self.known:
             self.catch_up(agent)
         clock = agent.clock
-        number = self.number + 1
-        find = self.shadow.cells.get
-        count = agent.count + 1
-        command: Command = (agent, number, what, *caller(), count)
-        readers = []
-        for key in reads:
-            cell = find(key) or self.shadow.cell(key)
-            readers.append(cell)
+        shadow = self.shadow
+        find = shadow.cells.get
+        command: Command = (agent, self.number + 1, what, *caller(2), agent.count + 1)
+        cells = [find(key) or shadow.cell(key) for key in keys]
+        readers = cells if updates else cells[outputs:]
+        for cell in readers:
             last = cell.write
             if last is None or last[1] < cell.block.born:
                 self._check_written(cell, command)
@@ -223,20 +223,24 @@ class Detector:
                 last = other.write
                 if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
                     self._conflict(other, _WRITE, last, cell, _READ, command)
-        writers = []
-        for key in writes:
-            cell = find(key) or self.shadow.cell(key)
-            writers.append(cell)
+        for cell in cells[:outputs]:
             self._check_write(cell, command, clock)
             for other in cell.neighbours:
                 self._check_write(other, command, clock, cell)
-        self.number = agent.time = number
-        agent.count = count
+        self._keep(agent, clock, command, readers, cells[:outputs])
+
+    def _keep(
+        self, agent: Agent, clock: Clock, command: Command, readers: list[Cell], writers: list[Cell]
+    ) -> None:
+        """The command will be queued: it is the last that read and wrote these cells."""
+        self.number = agent.time = command[1]
+        agent.count = command[5]
         for cell in readers:
-            if cell.read is None or cell.read[0] is not agent:
-                cell.add_read(command, clock)
-            else:
+            last = cell.read
+            if last is not None and last[0] is agent:
                 cell.read = command
+            else:
+                cell.add_read(command, clock)
         for cell in writers:
             cell.write = command
             cell.read = cell.reads = None
@@ -268,7 +272,7 @@ class Detector:
         """Whether any host memory is in use by commands that the host has not waited for."""
         return bool(self._pending_host)
 
-    def host_access(self, ptr: int, extent: Extent, kind: str, what: str) -> None:
+    def host_access(self, ptr: int, extent: Extent, kind: str, what: Operation) -> None:
         """The host itself reads or writes host memory now. Raises RaceError in mode "error"."""
         for cell in list(self._pending_host):
             if not overlap(ptr, extent, cell.start, cell.extent):
@@ -279,16 +283,17 @@ class Detector:
                 self._check_host(cell, _WRITE, cell.write, ptr, extent, kind, what)
 
     def _check_host(
-        self, cell: Cell, before: str, last: Command, ptr: int, extent: Extent, kind: str, what: str
+        self, cell: Cell, before: str, last: Command, ptr: int, extent: Extent, kind: str, what: Operation
     ) -> None:
         if self.known.get(last[0], 0) >= last[1]:
             return
         if last[1] < cell.block.born and cell.block.polled.get(last[0], 0) >= last[1]:
             self._reuses_polled += 1
             return
-        site = caller()
+        site = caller(2)
         first = _access(cell.start, cell.extent, before, last)
-        second = Access(kind, what, None, self.number, ptr, ptr + span_of(extent), *_shape(extent), site)
+        shape, dtype = _shape(extent, kind, what)
+        second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
         text = (
             f"Call synchronize() on {last[0]}, or on an event recorded there after {first.place}, "
             f"before {second.place}."
@@ -323,7 +328,7 @@ class Detector:
             mend = _record_stream(first, last[0], freed, freed_number > last[1])
         else:
             mend = _wait_stream(second, last, command)
-        device = "pinned host memory" if block.host else f"cuda:{_device_of(cell, command)}"
+        device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
         self._report(Race(first, second, device, mend, allocated, freed, record, _late(last, command)))
 
     def _report(self, race: Race) -> None:
@@ -359,7 +364,8 @@ class Detector:
             at = place((command[3], command[4]))
             made = f", allocated at {place(block.site)}," if block.site else ""
             self._unwritten.setdefault(
-                at, f"{command[2]} at {at} reads memory{made} that was never written: its result is undefined"
+                at,
+                f"{command[2][0]} at {at} reads memory{made} that was never written: its result is undefined",
             )
 
     def note_thread(self) -> None:
@@ -369,18 +375,24 @@ class Detector:
 def _access(start: int, extent: Extent, kind: str, command: Command) -> Access:
     agent, number, what, code, offset, ordinal = command
     end = start + span_of(extent)
-    shape, dtype = _shape(extent)
+    shape, dtype = _shape(extent, kind, what)
     return Access(
-        kind, what, str(agent), number, start, end, shape, dtype, (code, offset), agent.handle, ordinal
+        kind, what[0], str(agent), number, start, end, shape, dtype, (code, offset), agent.handle, ordinal
     )
 
 
-def _shape(extent: Extent) -> tuple[tuple[int, ...] | None, str | None]:
-    return (extent.shape, repr(extent.dtype)) if isinstance(extent, Meta) else (None, None)
+def _shape(extent: Extent, kind: str, what: Operation) -> tuple[tuple[int, ...] | None, str | None]:
+    """Shape and dtype of the operand that an extent belongs to; None of plain bytes."""
+    _, metas, outputs = what
+    for meta in metas[:outputs] + metas[outputs:] if kind is _WRITE else metas[outputs:] + metas[:outputs]:
+        if extent_of(meta) == extent:
+            return meta.shape, repr(meta.dtype)
+    return None, None
 
 
-def _device_of(cell: Cell, command: Command) -> int | None:
-    return cell.extent.device.index if isinstance(cell.extent, Meta) else command[0].device
+def _device_of(command: Command) -> int | None:
+    metas = command[2][1]
+    return metas[0].device.index if metas else command[0].device
 
 
 def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None]:

@@ -11,9 +11,13 @@ from numpy.lib.stride_tricks import as_strided
 from flambeau.core.meta import Meta
 
 Extent = Meta | int
-"""The layout of an access: a tensor's meta, or a number of contiguous bytes."""
+"""The layout of an access: a number of contiguous bytes, or the meta of a tensor that has gaps."""
 
 _CANVAS = 1 << 26  # cells of the largest drawing: 64 MiB, some 20 ms; once per pair of layouts
+
+
+def extent_of(meta: Meta) -> Extent:
+    return meta.nbytes if meta.contiguous else meta
 
 
 def span_of(extent: Extent) -> int:

@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
-from flambeau.core.meta import Meta
 from flambeau.driver.api import Driver, Executable, HostMemory, Launch
+from flambeau.observe.accesses import Key, Operation
 from flambeau.observe.detector import Detector
 from flambeau.observe.forward import ForwardingDriver
-from flambeau.observe.layouts import Extent
+from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.sites import caller
 
 _READ, _WRITE = "reads", "writes"
+_COPY: Operation = ("copy", (), 0)
 
 
 def observed(accelerator: Driver, host: Driver, races: str = "warn") -> tuple[RaceDriver, HostRaceDriver]:
@@ -39,7 +40,7 @@ class RaceDriver(ForwardingDriver):
         self.detector = detector
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
-        self._plans: dict[Executable, tuple[str, int, tuple[Meta, ...], bool]] = {}
+        self._plans: dict[Executable, tuple[Operation, tuple[Extent, ...], int, bool]] = {}
         self._thread = 0  # the first that made a driver call
         for index in range(inner.device_count()):
             detector.add_stream(index, inner.stream_default(index), None, default=True)
@@ -83,7 +84,7 @@ class RaceDriver(ForwardingDriver):
         if self.detector.watches_host:
             with self._lock:
                 what = "a write by the host" if write else "a read by the host"
-                self.detector.host_access(ptr, nbytes, _WRITE if write else _READ, what)
+                self.detector.host_access(ptr, nbytes, _WRITE if write else _READ, (what, (), 0))
         self.inner.host_touch(ptr, nbytes, write)
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
@@ -100,35 +101,35 @@ class RaceDriver(ForwardingDriver):
         with self._lock:
             key = (source.ptr, source.nbytes)
             if source.pinned:
-                self._command(stream, "copy_in", [(target, source.nbytes)], [key])
+                self._command(stream, "copy_in", [(target, source.nbytes), key], 1)
                 self.detector.host_pending(*key)
             else:  # the host's bytes are read before the call returns
-                self.detector.host_access(*key, _READ, "copy_in")
-                self._command(stream, "copy_in", [(target, source.nbytes)], [])
+                self.detector.host_access(*key, _READ, ("copy_in", (), 0))
+                self._command(stream, "copy_in", [(target, source.nbytes)], 1)
             self.inner.copy_in(target, source, stream)
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         key = (target.ptr, target.nbytes)
         with self._lock:
             if target.pinned:
-                self._command(stream, "copy_out", [key], [(source, target.nbytes)])
+                self._command(stream, "copy_out", [key, (source, target.nbytes)], 1)
                 self.detector.host_pending(*key)
                 self.inner.copy_out(target, source, stream)
                 return
-            self.detector.host_access(*key, _WRITE, "copy_out")
-            self._command(stream, "copy_out", [], [(source, target.nbytes)])
+            self.detector.host_access(*key, _WRITE, ("copy_out", (), 0))
+            self._command(stream, "copy_out", [(source, target.nbytes)], 0)
             point = self.detector.point_of(stream)
         self.inner.copy_out(target, source, stream)  # done on return: it may wait, so without the lock
         self._host_waited([point])
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         with self._lock:
-            self._command(stream, "copy", [(target, nbytes)], [(source, nbytes)])
+            self._command(stream, "copy", [(target, nbytes), (source, nbytes)], 1)
             self.inner.copy(target, source, nbytes, stream)
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         with self._lock:
-            self._command(stream, "fill", [(target, nbytes)], [])
+            self._command(stream, "fill", [(target, nbytes)], 1)
             self.inner.fill(target, byte, nbytes, stream)
 
     # -- streams --------------------------------------------------------------------------------------
@@ -196,7 +197,9 @@ class RaceDriver(ForwardingDriver):
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> Executable:
         exe = self.inner.load(launch, index)
-        self._plans[exe] = (launch.kernel.name, len(launch.outputs), launch.operands, launch.updates)
+        extents = tuple([extent_of(meta) for meta in launch.operands])
+        outputs = len(launch.outputs)
+        self._plans[exe] = ((launch.kernel.name, launch.operands, outputs), extents, outputs, launch.updates)
         return exe
 
     def unload(self, exe: Executable) -> None:
@@ -204,26 +207,25 @@ class RaceDriver(ForwardingDriver):
         self._plans.pop(exe, None)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        name, outputs, metas, updates = self._plans[exe]
-        keys: list[tuple[int, Extent]] = list(zip(ptrs, metas, strict=True))
+        what, extents, outputs, updates = self._plans[exe]
         if get_ident() != self._thread:
             self._note_thread()
         with self._lock:
-            self.detector.command(stream, name, keys[:outputs], keys if updates else keys[outputs:])
+            keys = tuple(zip(ptrs, extents, strict=False))
+            self.detector.command(stream, what, keys, outputs, updates)
             self.inner.launch(exe, ptrs, scalars, stream)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
-            self._command(stream, "host function", [], [])
+            self._command(stream, "host function", [], 0)
             self.inner.host_call(call, stream)
 
     # -- the rest ------------------------------------------------------------------------------------
-    def _command(
-        self, stream: int, what: str, writes: list[tuple[int, Extent]], reads: list[tuple[int, Extent]]
-    ) -> None:
+    def _command(self, stream: int, what: str, keys: list[Key], outputs: int) -> None:
+        """A command that is no launch. Copies and fills of no bytes are none."""
         self._note_thread()
-        if what == "host function" or any(extent for _, extent in (*writes, *reads)):
-            self.detector.command(stream, what, writes, reads)
+        if not keys or keys[0][1]:
+            self.detector.command(stream, (what, (), 0), keys, outputs)
 
     def _host_waited(self, points: Sequence[Any]) -> None:
         with self._lock:
@@ -250,39 +252,41 @@ class HostRaceDriver(ForwardingDriver):
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         if self.detector.watches_host:
-            self._touched([(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], "the host")
+            self._touched(
+                [(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], ("the host", (), 0)
+            )
         self.inner.host_touch(ptr, nbytes, write)
 
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         if self.detector.watches_host:
-            self._touched([(target, source.nbytes)], [(source.ptr, source.nbytes)], "copy")
+            self._touched([(target, source.nbytes)], [(source.ptr, source.nbytes)], _COPY)
         self.inner.copy_in(target, source, stream)
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         if self.detector.watches_host:
-            self._touched([(target.ptr, target.nbytes)], [(source, target.nbytes)], "copy")
+            self._touched([(target.ptr, target.nbytes)], [(source, target.nbytes)], _COPY)
         self.inner.copy_out(target, source, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         if self.detector.watches_host:
-            self._touched([(target, nbytes)], [(source, nbytes)], "copy")
+            self._touched([(target, nbytes)], [(source, nbytes)], _COPY)
         self.inner.copy(target, source, nbytes, stream)
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         if self.detector.watches_host:
-            self._touched([(target, nbytes)], [], "fill")
+            self._touched([(target, nbytes)], [], ("fill", (), 0))
         self.inner.fill(target, byte, nbytes, stream)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         if self.detector.watches_host:
             launch = exe.launch
-            keys: list[tuple[int, Extent]] = list(zip(ptrs, launch.operands, strict=True))
-            outputs = len(launch.outputs)
+            metas, outputs = launch.operands, len(launch.outputs)
+            keys = [(ptr, extent_of(meta)) for ptr, meta in zip(ptrs, metas, strict=True)]
             reads = keys if launch.updates else keys[outputs:]
-            self._touched(keys[:outputs], reads, launch.kernel.name)
+            self._touched(keys[:outputs], reads, (launch.kernel.name, metas, outputs))
         self.inner.launch(exe, ptrs, scalars, stream)
 
-    def _touched(self, writes: list[tuple[int, Extent]], reads: list[tuple[int, Extent]], what: str) -> None:
+    def _touched(self, writes: list[Key], reads: list[Key], what: Operation) -> None:
         with self.detector.lock:
             for ptr, extent in reads:
                 self.detector.host_access(ptr, extent, _READ, what)

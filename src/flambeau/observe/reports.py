@@ -79,7 +79,7 @@ class Race:
         lines = [
             self.headline,
             *[f"    {side}" for side in _sides(self)],
-            *[f"    {x}" for x in _memory(self)],
+            f"    {_memory(self)}",
         ]
         if self.note:
             lines.append(f"    {self.note}")

@@ -15,12 +15,13 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _inside: dict[str, bool] = {}  # whether a source file is Flambeau's own; a cache of a pure function
 
 
-def caller() -> Site:
+def caller(depth: int = 1) -> Site:
     """Where the user's program is now: the innermost frame outside this package.
 
-    A thread that holds only frames of this package gives its outermost one.
+    `depth` frames, the caller of this function among them, are known to be inside and are not looked at. A
+    thread that holds only frames of this package gives its outermost one.
     """
-    frame = sys._getframe(2)
+    frame = sys._getframe(depth + 1)
     known = _inside
     while True:
         code = frame.f_code
