@@ -10,7 +10,7 @@ import warnings
 from typing import Any, cast
 
 from flambeau.runtime import current, system
-from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.allocator import COUNTERS, CachingAllocator
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 
 __all__ = [
@@ -55,7 +55,7 @@ def max_memory_cached(device: Any = None) -> int:
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """The figures of `memory_stats_as_nested_dict`, under "figure.pool.kind", sorted. Empty before first use."""
+    """The figures of `memory_stats_as_nested_dict`, under "figure.pool.kind". Empty before first use."""
     flat: dict[str, int] = {}
     _flatten("", memory_stats_as_nested_dict(device), flat)
     return dict(sorted(flat.items()))
@@ -64,8 +64,8 @@ def memory_stats(device: Any = None) -> dict[str, int]:
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     """Exact figures of the caching allocator: `[figure][pool][kind]`, and plain counters.
 
-    Figures: allocation (also under its documented name, allocated), allocated_bytes, requested_bytes, segment,
-    reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all, large_pool,
+    Figures: allocation (also as allocated, its documented name), allocated_bytes, requested_bytes,
+    segment, reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all, large_pool,
     small_pool. Kinds: current, peak, allocated (total increase), freed (total decrease).
     """
     if not system.is_initialized():
@@ -73,14 +73,7 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     allocator = _allocator(device)
     figures: dict[str, Any] = allocator.ledger().figures()
     figures["allocated"] = figures["allocation"]
-    counters = (
-        "num_alloc_retries",
-        "num_ooms",
-        "num_sync_all_streams",
-        "num_device_alloc",
-        "num_device_free",
-    )
-    return figures | {name: getattr(allocator, name) for name in counters}
+    return figures | {name: getattr(allocator, name) for name in COUNTERS}
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
@@ -167,5 +160,5 @@ def _warn_renamed(old: str, new: str) -> None:
 
 
 def _warn_resets_all(name: str) -> None:
-    text = f"torch.cuda.{name} now calls torch.cuda.reset_peak_memory_stats, which resets /all/ peak memory stats."
-    warnings.warn(text, FutureWarning, stacklevel=3)
+    calls = "torch.cuda.reset_peak_memory_stats, which resets /all/ peak memory stats."
+    warnings.warn(f"torch.cuda.{name} now calls {calls}", FutureWarning, stacklevel=3)

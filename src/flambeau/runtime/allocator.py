@@ -57,6 +57,9 @@ _SEEN = 4096  # sizes remembered per pool, so that one asked for twice gets a bi
 _KEYS = 16384  # (stream, request) pairs that find their bin directly
 
 
+COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
+
+
 class Home(Protocol):
     """Where blocks go when they are freed."""
 
@@ -482,8 +485,8 @@ class CachingAllocator:
         """Total increases and decreases, and the counters, start again from 0."""
         with self._turn:
             self.ledger().reset_accumulated()
-            self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
-            self.num_device_alloc = self.num_device_free = 0
+            for counter in COUNTERS:
+                setattr(self, counter, 0)
 
     def _settle(self) -> None:
         with self._turn:

@@ -1,0 +1,100 @@
+"""A driver that records, and never does anything, for tests of the allocators."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from flambeau.core.device import device
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.driver.api import DeviceProperties, Driver, HostMemory
+from flambeau.runtime.context import Context
+
+MIB = 1 << 20
+
+
+class FakeDriver:
+    """Memory is a count of bytes; the test completes events."""
+
+    def __init__(self, capacity: int = 1 << 40, observes_blocks: bool = False) -> None:
+        self.capacity = capacity
+        self.observes_blocks = observes_blocks
+        self.sizes: dict[int, int] = {}
+        self.records: dict[int, tuple[int, int]] = {}  # event: (stream, its clock then)
+        self.clock: dict[int, int] = {}
+        self.done: dict[int, int] = {}
+        self.lives: list[tuple[str, int, int, int]] = []
+        self.internal: list[bool] = []
+        self.events = 0
+        self.calls = 0
+        self.refuse = 0  # how many of the next allocations are refused
+        self._next = 1 << 30
+
+    @property
+    def used(self) -> int:
+        return sum(self.sizes.values())
+
+    def device_properties(self, index: int) -> DeviceProperties:
+        return DeviceProperties("fake", 8, 0, self.capacity, 1)
+
+    def mem_info(self, index: int) -> tuple[int, int]:
+        return self.capacity - self.used, self.capacity
+
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        self.calls += 1
+        if self.refuse or self.used + nbytes > self.capacity:
+            self.refuse = max(0, self.refuse - 1)
+            raise OutOfMemoryError("refused")
+        ptr, self._next = self._next, self._next + nbytes + MIB
+        self.sizes[ptr] = nbytes
+        return ptr
+
+    def mem_free(self, ptr: int) -> None:
+        self.calls += 1
+        del self.sizes[ptr]
+
+    def host_alloc(self, nbytes: int) -> HostMemory:
+        return HostMemory(self.mem_alloc(0, nbytes), nbytes, None, pinned=True)
+
+    def host_free(self, memory: HostMemory) -> None:
+        self.mem_free(memory.ptr)
+
+    def event_create(self, index: int, timing: bool) -> int:
+        assert not timing
+        self.events += 1
+        return self.events
+
+    def event_record(self, event: int, stream: int) -> None:
+        self.records[event] = (stream, self.clock.get(stream, 0))
+
+    def event_query(self, event: int, internal: bool = False) -> bool:
+        self.internal.append(internal)
+        stream, when = self.records[event]
+        return self.done.get(stream, 0) >= when
+
+    def event_sync(self, event: int) -> None:
+        stream, when = self.records[event]
+        self.done[stream] = max(self.done.get(stream, 0), when)
+
+    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+        self.lives.append(("alloc", ptr, nbytes, stream))
+
+    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
+        self.lives.append(("free", ptr, nbytes, stream))
+
+    # -- what tests do --------------------------------------------------------------------------------
+    def work(self, stream: int) -> int:
+        """Queue work on a stream; when it is done, `finish(stream)` reaches the returned point."""
+        self.clock[stream] = self.clock.get(stream, 0) + 1
+        return self.clock[stream]
+
+    def finish(self, stream: int) -> None:
+        self.done[stream] = self.clock.get(stream, 0)
+
+
+def context_over(driver: FakeDriver) -> Any:
+    return Context(device("cuda", 0), 0, cast(Driver, driver), 0)
+
+
+def stream_of(context: Any, handle: int) -> Any:
+    return SimpleNamespace(context=context, handle=handle)
