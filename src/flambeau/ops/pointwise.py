@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import (
     COMPLEX, DTYPES, FLOATING, INTEGRAL, bfloat16, bool_, combine, complex32, complex64, complex128, dtype,
-    dtype_of_scalar, float16, float32, float64, int64, uint16, uint32, uint64,
+    dtype_of_scalar, float8_e4m3fn, float8_e5m2, float16, float32, float64, int64, uint16, uint32, uint64,
 )  # fmt: skip
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
@@ -33,7 +34,9 @@ Compute = Callable[..., Any]
 """The arithmetic: a ufunc, or a function of arrays and NumPy scalars of one computing dtype (and of params)."""
 Prepare = Callable[[Any], Any]
 
-REFUSED = (uint16, uint32, uint64, *(d for d in DTYPES if d.name.startswith("float8")))  # stored, not computed with
+WIDE_UNSIGNED = (uint16, uint32, uint64)
+FLOAT8 = (float8_e4m3fn, float8_e5m2)
+REFUSED = (*WIDE_UNSIGNED, *FLOAT8)  # most operators store and convert these, but do not compute with them
 ALL = tuple(d for d in DTYPES if d not in REFUSED)
 FLOATS = tuple(d for d in ALL if d.category == FLOATING)
 COMPLEXES = tuple(d for d in ALL if d.category == COMPLEX)
@@ -43,9 +46,7 @@ REALS = (*BITS, *FLOATS)
 NUMBERS = (*INTEGERS, *FLOATS)
 FLOATING_OR_COMPLEX = (*FLOATS, *COMPLEXES)
 
-WIDE = {float16: float32, bfloat16: float32, complex32: complex64} | {
-    d: float32 for d in REFUSED if d.is_floating_point
-}
+WIDE = {float16: float32, bfloat16: float32, complex32: complex64} | dict.fromkeys(FLOAT8, float32)
 
 
 def wide(kind: dtype) -> dtype:
@@ -54,31 +55,6 @@ def wide(kind: dtype) -> dtype:
 
 
 # -- promotion: from the operands' common dtype to the one computed in, and the result's ----------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Promotion:
-    """How an operator's dtypes follow from `result_type` of its operands (and the default dtype)."""
-
-    common: Callable[[dtype, dtype], dtype] = lambda kind, default: kind
-    result: Callable[[dtype], dtype] = lambda kind: kind
-
-
-def _to_float(kind: dtype, default: dtype) -> dtype:
-    return default if kind.category <= INTEGRAL else kind
-
-
-def _to_double(kind: dtype, default: dtype) -> dtype:
-    return complex128 if kind.is_complex else float64
-
-
-ARITHMETIC = Promotion()
-TO_FLOAT = Promotion(common=_to_float)
-TO_DOUBLE = Promotion(common=_to_double)
-TO_BOOL = Promotion(result=lambda kind: bool_)
-TO_REAL = Promotion(result=lambda kind: kind.to_real())
-FLOAT_TO_REAL = Promotion(common=_to_float, result=lambda kind: kind.to_real())
-TO_COMPLEX = Promotion(result=lambda kind: kind.to_complex())
 
 
 def result_type(operands: Iterable[Operand], default: dtype) -> dtype:
@@ -92,6 +68,36 @@ def result_type(operands: Iterable[Operand], default: dtype) -> dtype:
         else:
             zero_dim.append(x.dtype)
     return combine(dimensioned, zero_dim, scalars)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promotion:
+    """How an operator's dtypes follow from its operands and the default dtype.
+
+    common: the dtype that it computes in. result: the result's, from that.
+    """
+
+    common: Callable[[Sequence[Operand], dtype], dtype] = result_type
+    result: Callable[[dtype], dtype] = lambda kind: kind
+
+
+def _to_float(operands: Sequence[Operand], default: dtype) -> dtype:
+    kind = result_type(operands, default)
+    return default if kind.category <= INTEGRAL else kind
+
+
+def _to_double(operands: Sequence[Operand], default: dtype) -> dtype:
+    complexes = [x for x in operands if x is complex or (isinstance(x, Meta) and x.dtype.is_complex)]
+    return complex128 if complexes else float64
+
+
+ARITHMETIC = Promotion()
+TO_FLOAT = Promotion(common=_to_float)
+TO_DOUBLE = Promotion(common=_to_double)
+TO_BOOL = Promotion(result=lambda kind: bool_)
+TO_REAL = Promotion(result=lambda kind: kind.to_real())
+FLOAT_TO_REAL = Promotion(common=_to_float, result=lambda kind: kind.to_real())
+TO_COMPLEX = Promotion(result=lambda kind: kind.to_complex())
 
 
 # -- the record -----------------------------------------------------------------------------------------
@@ -146,7 +152,7 @@ def pointwise(
 
     def rule(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:
         *static, default = given
-        common = promotion.common(result_type(operands[promoting], default), default)
+        common = promotion.common(operands[promoting], default)
         if check is not None:
             check(common, operands)
         if common not in dtypes:
@@ -177,7 +183,7 @@ def pointwise(
     def count(launch: Launch) -> int:
         return flops * launch.outputs[0].numel
 
-    taken = tuple(d for d in DTYPES if promotion.common(d, float32) in dtypes)
+    taken = tuple(d for d in DTYPES if promotion.common([Meta.contiguous_of((1,), d, CPU)], float32) in dtypes)
     record = Pointwise(
         name, rule, Kernel(name, host, count), taken, samples,
         casts_output=True, flags=("default_dtype",), arity=arity, scalars=scalars, summary=summary,

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import bool_, dtype
+from flambeau.core.dtype import DTYPES, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
-    FLOATING_OR_COMPLEX, INTEGERS, NUMBERS, REALS, TO_DOUBLE, TO_FLOAT, TO_REAL, Array, pointwise,
+    FLOAT8, FLOATING_OR_COMPLEX, INTEGERS, NUMBERS, REALS, TO_DOUBLE, TO_FLOAT, TO_REAL, Array, pointwise,
 )  # fmt: skip
 
 NUMBERS_OR_COMPLEX = (*INTEGERS, *FLOATING_OR_COMPLEX)
@@ -79,12 +79,15 @@ sub_alpha = pointwise(
     flops=2, examples=((2,),),
 )  # fmt: skip
 mul = pointwise(
-    "mul", np.multiply, 2, "The product of input and other.", stub="mul_cpu", scalars=(0, 1), wide_scalars=True
-)
+    "mul", np.multiply, 2, "The product of input and other.", stub="mul_cpu", dtypes=DTYPES, scalars=(0, 1),
+    wide_scalars=True,
+)  # fmt: skip
 neg = pointwise(
     "neg", np.negative, 1, "Each element with its sign turned.", dtypes=NUMBERS_OR_COMPLEX, check=_no_bool_negation
 )
-abs_ = pointwise("abs", np.abs, 1, "The absolute value of each element.", promotion=TO_REAL)
+abs_ = pointwise(
+    "abs", np.abs, 1, "The absolute value of each element.", promotion=TO_REAL, dtypes=(*NUMBERS_OR_COMPLEX, *FLOAT8)
+)
 
 
 # -- quotients ------------------------------------------------------------------------------------------
@@ -184,6 +187,8 @@ def _no_complex(name: str) -> Callable[[dtype, Sequence[Operand]], None]:
 def _no_complex_clamp(common: dtype, operands: Sequence[Operand]) -> None:
     if common.is_complex:
         raise NotImplementedError("clamp is not supported for complex types")
+    if common is bool_ and not all(isinstance(x, Meta) for x in operands):
+        raise NotImplementedError("\"clamp_scalar_cpu\" not implemented for 'Bool'")
 
 
 def _clamp(x: Any, low: Any, high: Any) -> Any:
@@ -207,15 +212,15 @@ fmin = pointwise(
     check=_no_complex("fmin"),
 )  # fmt: skip
 clamp = pointwise(
-    "clamp", _clamp, 3, "Each element, or the bound that it passes.", stub="clamp_scalar_cpu", dtypes=NUMBERS,
+    "clamp", _clamp, 3, "Each element, or the bound that it passes.", dtypes=REALS,
     check=_no_complex_clamp, checked=(1, 2), flops=2,
 )  # fmt: skip
 clamp_min = pointwise(
-    "clamp_min", np.maximum, 2, "Each element, at least min.", stub="clamp_min_scalar_cpu", dtypes=NUMBERS,
+    "clamp_min", np.maximum, 2, "Each element, at least min.", dtypes=REALS,
     check=_no_complex_clamp, checked=(1,),
 )  # fmt: skip
 clamp_max = pointwise(
-    "clamp_max", np.minimum, 2, "Each element, at most max.", stub="clamp_max_scalar_cpu", dtypes=NUMBERS,
+    "clamp_max", np.minimum, 2, "Each element, at most max.", dtypes=REALS,
     check=_no_complex_clamp, checked=(1,),
 )  # fmt: skip
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import bool_, dtype
+from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
-    ALL, FLOAT_TO_REAL, FLOATING_OR_COMPLEX, FLOATS, NUMBERS, REALS, TO_COMPLEX, TO_FLOAT, Lazy, Pointwise, pointwise,
+    ALL, FLOAT_TO_REAL, FLOATING_OR_COMPLEX, FLOATS, NUMBERS, REALS, TO_COMPLEX, TO_FLOAT, WIDE_UNSIGNED, Lazy, Pointwise,
+    pointwise,
 )  # fmt: skip
 
 Check = Callable[[dtype, Sequence[Operand]], None]
@@ -127,8 +128,15 @@ xlogy = pointwise(
     "xlogy", _xlogy, 2, "input * log(other); 0 where input is 0.", promotion=TO_FLOAT, dtypes=FLOATS,
     stub="xlogy_cpu", scalars=(0, 1), low=0.1, flops=10,
 )  # fmt: skip
+def _logaddexp(a: Any, b: Any) -> Any:
+    if np.result_type(a).kind != "c":
+        return np.logaddexp(a, b)
+    larger = np.where(np.real(a) >= np.real(b), a, b)  # shifted by the larger, so that neither overflows
+    return larger + np.log(np.exp(a - larger) + np.exp(b - larger))
+
+
 logaddexp = pointwise(
-    "logaddexp", np.logaddexp, 2, "log(exp(input) + exp(other)).", dtypes=FLOATS, stub="logaddexp_cpu", flops=22
+    "logaddexp", _logaddexp, 2, "log(exp(input) + exp(other)).", dtypes=FLOATING_OR_COMPLEX, stub="logaddexp_cpu", flops=22
 )
 logaddexp2 = pointwise(
     "logaddexp2", np.logaddexp2, 2, "log2(2 ** input + 2 ** other).", dtypes=FLOATS, stub="logaddexp2_cpu", flops=22
@@ -158,7 +166,7 @@ def _keep_integers(rounds: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwise:
     return pointwise(
-        name, _keep_integers(compute), 1, summary, dtypes=NUMBERS, stub=f"{name}_vml_cpu",
+        name, _keep_integers(compute), 1, summary, dtypes=(*NUMBERS, *WIDE_UNSIGNED), stub=f"{name}_vml_cpu",
         check=_refuse_complex(f"{name} is not supported for complex inputs"),
     )  # fmt: skip
 
@@ -220,7 +228,10 @@ sign = pointwise(
 )  # fmt: skip
 sgn = pointwise("sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL)
 angle = pointwise("angle", _angle, 1, "The angle of each element in the complex plane.", promotion=FLOAT_TO_REAL)
-conj_physical = pointwise("conj_physical", np.conjugate, 1, "The complex conjugate, computed.")
+conj_physical = pointwise(
+    "conj_physical", lambda x: np.conjugate(x) if x.dtype.kind == "c" else x, 1, "The complex conjugate, computed.",
+    dtypes=DTYPES,
+)  # fmt: skip
 
 
 def _parts_agree(name: str) -> Check:
@@ -253,12 +264,13 @@ complex_ = pointwise(
 )  # fmt: skip
 polar = pointwise(
     "polar", lambda size, angle: _complex(size * np.cos(angle), size * np.sin(angle)), 2,
-    "A complex tensor of its absolute values and angles.", promotion=TO_COMPLEX, dtypes=FLOATS,
+    "A complex tensor of its absolute values and angles.", promotion=TO_COMPLEX, dtypes=(float32, float64),
     check=_parts_agree("polar"), flops=20,
 )  # fmt: skip
 nan_to_num = pointwise(
-    "nan_to_num", _nan_to_num, 1, "NaN and the infinities replaced by numbers.", params=((0.0, 1e4, -1e4),)
-)
+    "nan_to_num", _nan_to_num, 1, "NaN and the infinities replaced by numbers.", dtypes=(*ALL, *WIDE_UNSIGNED),
+    params=((0.0, 1e4, -1e4),),
+)  # fmt: skip
 
 
 # -- activations: torch.nn.functional's -----------------------------------------------------------------

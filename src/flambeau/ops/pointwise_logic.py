@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import DTYPES, bool_, dtype
+from flambeau.core.dtype import DTYPES, bool_, dtype, float8_e4m3fn
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
-    BITS, INTEGERS, REALS, TO_BOOL, pointwise,
+    ALL, BITS, INTEGERS, REALS, TO_BOOL, WIDE_UNSIGNED, pointwise,
 )  # fmt: skip
 
 # -- comparisons ----------------------------------------------------------------------------------------
 
 _compare = partial(pointwise, arity=2, promotion=TO_BOOL, scalars=(1,), exact_scalars=True)
 
-eq = _compare("eq", np.equal, summary="Whether input equals other.")
-ne = _compare("ne", np.not_equal, summary="Whether input differs from other.")
+eq = _compare("eq", np.equal, summary="Whether input equals other.", dtypes=DTYPES)
+ne = _compare("ne", np.not_equal, summary="Whether input differs from other.", dtypes=DTYPES)
 lt = _compare("lt", np.less, summary="Whether input is less than other.", dtypes=REALS)
 le = _compare("le", np.less_equal, summary="Whether input is at most other.", dtypes=REALS)
 gt = _compare("gt", np.greater, summary="Whether input is greater than other.", dtypes=REALS)
@@ -47,13 +47,14 @@ def _isclose(a: Any, b: Any, rtol: float, atol: float, equal_nan: bool) -> Any:
 
 isclose = pointwise(
     "isclose", _isclose, 2, "Whether |input - other| <= atol + rtol * |other|.", promotion=TO_BOOL, check=_one_dtype,
-    params=((1e-5, 1e-8, False), (0.5, 0.1, True)), flops=4,
+    dtypes=(*ALL, *WIDE_UNSIGNED), params=((1e-5, 1e-8, False), (0.5, 0.1, True)), flops=4,
 )  # fmt: skip
 
 
 # -- predicates -----------------------------------------------------------------------------------------
 
-_holds = partial(pointwise, arity=1, promotion=TO_BOOL)
+_holds = partial(pointwise, arity=1, promotion=TO_BOOL, dtypes=(*ALL, *WIDE_UNSIGNED))
+_HAVE_INFINITY = tuple(d for d in DTYPES if d is not float8_e4m3fn)
 
 
 def _only_floats(test: Callable[[Any], Any], otherwise: bool) -> Callable[[Any], Any]:
@@ -72,9 +73,9 @@ def _signbit(x: Any) -> Any:
     return np.signbit(x) if x.dtype.kind == "f" else x < x.dtype.type(0)
 
 
-isnan = _holds("isnan", _only_floats(np.isnan, False), summary="Whether each element is NaN.")
-isinf = _holds("isinf", _only_floats(np.isinf, False), summary="Whether each element is infinite.")
-isfinite = _holds("isfinite", _only_floats(np.isfinite, True), summary="Whether each element is a number.")
+isnan = _holds("isnan", _only_floats(np.isnan, False), summary="Whether each element is NaN.", dtypes=DTYPES)
+isinf = _holds("isinf", _only_floats(np.isinf, False), summary="Whether each element is infinite.", dtypes=_HAVE_INFINITY)
+isfinite = _holds("isfinite", _only_floats(np.isfinite, True), summary="Whether each element is a number.", dtypes=_HAVE_INFINITY)
 isposinf = _holds(
     "isposinf", _only_floats(lambda x: x == np.inf, False), summary="Whether each element is +infinity.",
     check=_no_complex("isposinf"),
@@ -87,22 +88,24 @@ isneginf = _holds(
 
 def _signbit_real(common: dtype, operands: Sequence[Operand]) -> None:
     if common.is_complex:
-        raise RuntimeError("signbit is not implemented for complex tensors.")
+        raise NotImplementedError("signbit is not implemented for complex tensors.")
 
 
 signbit = _holds("signbit", _signbit, summary="Whether each element's sign is negative.", check=_signbit_real)
 
+
+ANY_BITS = (*BITS, *WIDE_UNSIGNED)
 
 # -- logic and bits -------------------------------------------------------------------------------------
 
 logical_and = pointwise("logical_and", np.logical_and, 2, "Whether both are nonzero.", promotion=TO_BOOL)
 logical_or = pointwise("logical_or", np.logical_or, 2, "Whether either is nonzero.", promotion=TO_BOOL)
 logical_xor = pointwise("logical_xor", np.logical_xor, 2, "Whether exactly one is nonzero.", promotion=TO_BOOL)
-logical_not = _holds("logical_not", np.logical_not, summary="Whether each element is zero.")
+logical_not = _holds("logical_not", np.logical_not, summary="Whether each element is zero.", dtypes=ALL)
 
-bitwise_and = pointwise("bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=BITS, scalars=(0, 1))
-bitwise_or = pointwise("bitwise_or", np.bitwise_or, 2, "The bits set in either.", dtypes=BITS, scalars=(0, 1))
-bitwise_xor = pointwise("bitwise_xor", np.bitwise_xor, 2, "The bits set in one of them.", dtypes=BITS, scalars=(0, 1))
+bitwise_and = pointwise("bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=ANY_BITS, scalars=(0, 1))
+bitwise_or = pointwise("bitwise_or", np.bitwise_or, 2, "The bits set in either.", dtypes=ANY_BITS, scalars=(0, 1))
+bitwise_xor = pointwise("bitwise_xor", np.bitwise_xor, 2, "The bits set in one of them.", dtypes=ANY_BITS, scalars=(0, 1))
 bitwise_not = pointwise("bitwise_not", np.invert, 1, "Each element with its bits turned.", dtypes=BITS)
 
 

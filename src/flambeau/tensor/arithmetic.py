@@ -241,7 +241,7 @@ def _powers(base: Any, exponent: Any, name: str) -> tuple[Any, Any]:
     base, exponent = _operand(base, name, "input", 1), _operand(exponent, name, "exponent", 2)
     if not (isinstance(base, Tensor) or isinstance(exponent, Tensor)):
         raise TypeError(argument_type(name, "input", 1, "Tensor", base))
-    if exponent.__class__ is int and exponent < 0 and base.dtype.category == INTEGRAL:
+    if name == "pow" and exponent.__class__ is int and exponent < 0 and base.dtype.category == INTEGRAL:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
     return base, exponent
 
