@@ -47,6 +47,7 @@ from __future__ import annotations
 import itertools
 import uuid
 import zlib
+from dataclasses import replace
 from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import Any, NoReturn
@@ -315,7 +316,7 @@ class VirtualDriver:
         self._poison_block("block_free", ptr, nbytes, stream)
 
     def _poison_block(self, what: str, ptr: int, nbytes: int, handle: int) -> None:
-        if not self.observes_blocks or not nbytes:
+        if not self.observes_blocks or not nbytes or not handle:  # 0: pinned host memory
             return
         with self._lock:
             stream = self._stream(handle)
@@ -542,12 +543,9 @@ class VirtualDriver:
             if queue.device.error is not None:
                 self._check_error(queue.device)
             device = self._devices[index]
-            arena = device.arena
-            base, limit = arena.base, arena.limit
+            first, end = device.arena.hot
             for ptr, span in zip(ptrs, exe.spans, strict=True):
-                if base <= ptr < limit:
-                    arena.check(exe.name, ptr, span)
-                elif span:
+                if (ptr < first or ptr + span > end) and span:
                     owner = self._range(exe.name, ptr, span)
                     self._check_reach(exe.name, index, owner, ptr, span)
             costs = self.profile.costs

@@ -50,6 +50,7 @@ class Arena:
         self.free = self.limit - self.base
         self.starts: list[int] = []  # of live segments, sorted
         self.ends: dict[int, int] = {}  # of live segments, by start
+        self.hot = (0, 0)  # the live segment that was looked up last: most addresses lie in it
         self._gaps: list[tuple[int, int]] = [(self.free, self.base)]  # (size, start), sorted: best fit
         self._gap_sizes = {self.base: self.free}  # by start
         self._gap_ends = {self.limit: self.base}
@@ -92,6 +93,7 @@ class Arena:
         if end is None:
             raise self.invalid("mem_free", ptr, 0, "is not the start of an allocation")
         del self.starts[bisect_right(self.starts, ptr) - 1]
+        self.hot = (0, 0)
         self.free += end - ptr
         self._give_back(ptr - self.base, end - self.base)
         start, size = ptr, end - ptr
@@ -127,6 +129,7 @@ class Arena:
         at = bisect_right(self.starts, ptr) - 1
         if at < 0 or ptr + nbytes > self.ends[self.starts[at]]:
             raise self.invalid(what, ptr, nbytes, "is not allocated (freed, or out of bounds)")
+        self.hot = (self.starts[at], self.ends[self.starts[at]])
 
     def invalid(self, what: str, ptr: int, nbytes: int, why: str) -> InvalidAddressError:
         return InvalidAddressError(
