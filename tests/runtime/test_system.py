@@ -15,7 +15,7 @@ import pytest
 import flambeau as torch
 from flambeau import observe
 from flambeau.core.device import device
-from flambeau.runtime import current, system
+from flambeau.runtime import current, machine as machine_module, system
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -245,6 +245,16 @@ def use_what_is_left_of_a_closed_machine() -> None:
             use()
     assert "cuda:0" in repr(stream)
     with torch.virtual(devices=1):
+        for use in (
+            event.wait,  # the new machine has an event of the same handle
+            lambda: torch.cuda.current_stream().wait_event(event),
+            lambda: torch.cuda.current_stream().wait_stream(stream),
+            lambda: torch.cuda.current_stream().record_event(event),
+            lambda: torch.cuda.set_stream(stream),
+        ):
+            torch.cuda.Event().record(torch.cuda.Stream())
+            with pytest.raises(RuntimeError, match=r"closed or left"):
+                use()
         torch.zeros(4, device="cuda")
         for use in (lambda: tensor + tensor, lambda: tensor.cpu(), lambda: tensor.add_(1)):
             with pytest.raises(RuntimeError):
@@ -377,3 +387,55 @@ def test_an_absent_name_says_that_flambeau_lacks_it() -> None:
         assert not hasattr(module, "no_such_name")
         with pytest.raises(AttributeError, match=r"no_such_name.*Flambeau lacks it"):
             module.no_such_name  # noqa: B018
+
+
+# -- one context per device -----------------------------------------------------------------------------------
+ALLOWED_ANYWHERE = {"device_count", "device_properties", "stream_default", "peer_can", "close", "device_sync"}
+
+
+class Recorded:
+    """A driver that notes which devices each call names; calls that make no context are left out."""
+
+    def __init__(self, driver: object) -> None:
+        self.driver = driver
+        self.touched: set[tuple[str, int]] = set()
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self.driver, name)
+        if not callable(found) or name in ALLOWED_ANYWHERE:
+            return found
+        by_index = name in ("mem_alloc", "mem_info", "stream_create", "event_create", "peer_enable")
+
+        def call(*args: object, **kwargs: object) -> object:
+            if by_index:
+                self.touched.add((name, args[0]))  # type: ignore[arg-type]
+            elif name == "load":
+                self.touched.add((name, args[1]))  # type: ignore[arg-type]
+            return found(*args, **kwargs)
+
+        return call
+
+
+def test_no_query_print_or_pin_makes_a_context_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Recorded] = []
+    real = machine_module.open_driver
+    monkeypatch.setattr(
+        machine_module, "open_driver", lambda *a, **k: opened.append(Recorded(real(*a, **k))) or opened[-1]
+    )
+    with torch.virtual(devices=3):
+        torch.cuda.device_count()
+        torch.cuda.get_device_name(2)
+        torch.cuda.get_device_properties(2)
+        torch.cuda.can_device_access_peer(0, 2)
+        with torch.cuda.device(1):
+            stream, event = torch.cuda.Stream(), torch.cuda.Event()
+            x = torch.zeros(3, device="cuda")
+            event.record(stream)
+            event.query(), event.device, repr(event)
+            stream.query(), stream.wait_event(event), repr(stream)
+            repr(torch.cuda.current_stream(2)), torch.cuda.default_stream(0).priority
+            repr(x)
+            x.cpu().pin_memory()
+            torch.cuda.memory_allocated(2)
+            torch.cuda.synchronize()
+        assert {index for _, index in opened[0].touched} == {1}

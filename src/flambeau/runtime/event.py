@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+from flambeau.core import errors
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
 from flambeau.runtime import current
@@ -54,6 +55,7 @@ class Event:
         if self._handle is None:
             self._create(stream.context)
         elif self._context is not stream.context:
+            self._require_machine_of(stream)
             raise RuntimeError(
                 f"Event device {self._context.index} does not match recording stream's device "
                 f"{stream.device_index}."
@@ -66,6 +68,7 @@ class Event:
             return
         if stream is None:
             stream = current.stream_at(current.local.device)
+        self._require_machine_of(stream)
         stream.context.driver.stream_wait(stream.handle, self._handle)
 
     def query(self) -> bool:
@@ -131,6 +134,11 @@ class Event:
     def __del__(self) -> None:
         if self._handle is not None and not self._context.closed:
             self._context.driver.event_destroy(self._handle)
+
+    def _require_machine_of(self, stream: Stream) -> None:
+        """An event of a machine that was closed or left must not pass for one of the same handle here."""
+        if self._context.driver is not stream.context.driver:
+            raise RuntimeError(errors.MACHINE_CLOSED)
 
     def _create(self, context: Context) -> None:
         self._handle = context.driver.event_create(
