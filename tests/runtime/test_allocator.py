@@ -6,6 +6,7 @@ import gc
 import random
 import sys
 import threading
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -125,7 +126,7 @@ def test_neighbours_in_bins_join_before_the_heap_grows() -> None:
 
 
 def test_memory_returns_to_its_stream_only() -> None:
-    allocator, driver, stream = make()
+    allocator, _, stream = make()
     other = stream_of(stream.context, 2)
     block = allocator.allocate(1024, stream)
     allocator.free(block)
@@ -342,7 +343,7 @@ def test_free_after_close_is_quiet() -> None:
 
 
 class Owner:
-    """Frees its block when it is collected, as a storage does; a cycle, so that only the collector does it."""
+    """Frees its block when it is collected, as a storage does; a cycle, so the collector does it."""
 
     def __init__(self, allocator: CachingAllocator, block: Block) -> None:
         self.allocator, self.block, self.me = allocator, block, self
@@ -595,7 +596,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @invariant()
     def no_two_live_blocks_overlap(self) -> None:
         spans = sorted((block.ptr, block.ptr + block.size) for block in self.live)
-        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
         assert all(block.ptr % 512 == 0 for block in self.live)
 
     @invariant()
@@ -603,7 +604,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         sizes = {blocks[0].ptr: sum(b.size for b in blocks) for blocks in self.allocator.segments()}
         assert sizes == self.driver.sizes
         for blocks in self.allocator.segments():
-            for left, right in zip(blocks, blocks[1:], strict=False):
+            for left, right in pairwise(blocks):
                 assert left.ptr + left.size == right.ptr
                 assert right.previous is left
                 assert not (left.is_hole and right.is_hole)

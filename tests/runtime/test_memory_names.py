@@ -114,15 +114,13 @@ def test_fraction() -> None:
     total = torch.cuda.get_device_properties(1).total_memory
     torch.cuda.set_per_process_memory_fraction(0.001, 1)
     assert torch.cuda.get_per_process_memory_fraction("cuda:1") == 0.001
-    with pytest.raises(
-        torch.cuda.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate .* allowed; "
-    ):
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=r"CUDA out of memory\. Tried .* allowed; "):
         floats(total // 500, "cuda:1")
     assert torch.cuda.memory_reserved(1) == 0
     floats(total // 500, "cuda:0")
     with pytest.raises(TypeError, match="Invalid type for fraction argument, must be `float`"):
         torch.cuda.set_per_process_memory_fraction(1)
-    with pytest.raises(ValueError, match="Invalid fraction value: 1.5. Allowed range: 0~1"):
+    with pytest.raises(ValueError, match=r"Invalid fraction value: 1\.5\. Allowed range: 0~1"):
         torch.cuda.set_per_process_memory_fraction(1.5)
 
 
@@ -132,8 +130,8 @@ def test_stats_have_every_figure_of_every_pool() -> None:
     floats(1024)
     stats = torch.cuda.memory_stats()
     for figure in (
-        "allocation", "allocated", "allocated_bytes", "requested_bytes", "segment", "reserved_bytes", "active",
-        "active_bytes", "inactive_split", "inactive_split_bytes",
+        "allocation", "allocated", "allocated_bytes", "requested_bytes", "segment", "reserved_bytes",
+        "active", "active_bytes", "inactive_split", "inactive_split_bytes",
     ):  # fmt: skip
         for kind in ("current", "peak", "allocated", "freed"):
             pools = [stats[f"{figure}.{pool}.{kind}"] for pool in ("all", "large_pool", "small_pool")]

@@ -47,7 +47,7 @@ def test_a_block_waits_for_the_copies_queued_before_its_free() -> None:
 
 
 def test_large_sizes_are_not_rounded_to_powers_of_two() -> None:
-    allocator, driver, _ = make()
+    allocator, _, _ = make()
     block = allocator.allocate(65 * MIB + 1)
     assert block.size == 65 * MIB + 512
     allocator.free(block)
@@ -82,7 +82,7 @@ def test_zero_bytes_and_closing() -> None:
 
 
 def test_the_stream_of_a_closed_machine_is_not_waited_for() -> None:
-    allocator, driver, stream = make()
+    allocator, _, _ = make()
     elsewhere = stream_of(context_over(FakeDriver()), 7)
     elsewhere.context.closed = True
     block = allocator.allocate(100)

@@ -65,8 +65,8 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     """Exact figures of the caching allocator: `[figure][pool][kind]`, and plain counters.
 
     Figures: allocation (also as allocated, its documented name), allocated_bytes, requested_bytes,
-    segment, reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all, large_pool,
-    small_pool. Kinds: current, peak, allocated (total increase), freed (total decrease).
+    segment, reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all,
+    large_pool, small_pool. Kinds: current, peak, allocated (total increase), freed (total decrease).
     """
     if not system.is_initialized():
         return {}

@@ -88,7 +88,8 @@ class Launch:
 
     `outputs` are written; `inputs` are read, as the kernel sees them (broadcast: stride 0). An input that
     is a dtype is a scalar passed by value. An output that is read as well (in-place accumulation) is in
-    `updates`. `params` are static and hashable: dims, flags, modes.
+    `updates`. `params` are static and hashable: dims, flags, modes. `capability` is the compute
+    capability of the GPU that loads it, filled in by the driver; None on the CPU.
     """
 
     kernel: Kernel
@@ -96,6 +97,7 @@ class Launch:
     inputs: tuple[Meta | dtype, ...]
     params: tuple[Any, ...] = ()
     updates: bool = False
+    capability: tuple[int, int] | None = None
 
     @property
     def operands(self) -> tuple[Meta, ...]:
@@ -187,7 +189,7 @@ class Driver(Protocol):
         ...
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
-        """Say that an allocator hands out part of its memory, to a stream. For observers; called where `observes_blocks`."""
+        """Say that an allocator hands out part of its memory, to a stream (0: host memory). Called where `observes_blocks`."""
         ...
 
     def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
@@ -213,7 +215,7 @@ class Driver(Protocol):
 
     # -- streams --------------------------------------------------------------------------------------
     def stream_default(self, index: int) -> int:
-        """The handle of the device's default stream; the same each time."""
+        """The handle of the device's default stream; the same each time. Creates no context."""
         ...
 
     def stream_create(self, index: int, priority: int) -> int:
