@@ -377,7 +377,18 @@ def _access(start: int, extent: Extent, kind: str, command: Command) -> Access:
     end = start + span_of(extent)
     shape, dtype = _shape(extent, kind, what)
     return Access(
-        kind, what[0], str(agent), number, start, end, shape, dtype, (code, offset), agent.handle, ordinal
+        kind,
+        what[0],
+        str(agent),
+        number,
+        start,
+        end,
+        shape,
+        dtype,
+        (code, offset),
+        agent.site,
+        agent.handle,
+        ordinal,
     )
 
 

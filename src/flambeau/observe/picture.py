@@ -38,7 +38,7 @@ class Scale:
         self.begin = begin
         self.length = max(end - begin, 1)
 
-    def __call__(self, time_ns: int) -> float:
+    def __call__(self, time_ns: float) -> float:
         return _LEFT + (time_ns - self.begin) / self.length * (_WIDTH - _LEFT - _RIGHT)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
@@ -73,8 +73,10 @@ def draw(
     notes = [line for race, _, _ in racing[:6] for line in _note(race)]
     height = bottom + 44 + (16 * len(notes) + 28 if notes else 0)
     parts = [_head(height), *_title(lanes, scale, records), *_axis(scale, bottom)]
+    seen: set[int] = set()
     for key, y in places.items():
-        parts += _lane(key, y, lanes[key], names[key], scale)
+        parts += _lane(key, y, lanes[key], names[key], scale, key[0] not in seen)
+        seen.add(key[0])
     for key, y in places.items():
         parts += _bars(lanes[key], y, scale, red)
     parts += [_arrow(earlier, later, places, scale, _SOFT) for earlier, later in edges[:_MOST_ARROWS]]
@@ -143,7 +145,7 @@ def _axis(scale: Scale, bottom: int) -> list[str]:
     return parts
 
 
-def _lane(key: Lane, y: int, lane: Sequence[Record], name: str, scale: Scale) -> list[str]:
+def _lane(key: Lane, y: int, lane: Sequence[Record], name: str, scale: Scale, first: bool) -> list[str]:
     """The lane's ground and its label; how much of the time it worked. A device's first lane names it."""
     busy = sum(r.end_ns - r.start_ns for r in lane) / scale.length
     parts = [
@@ -152,7 +154,7 @@ def _lane(key: Lane, y: int, lane: Sequence[Record], name: str, scale: Scale) ->
         _text(24, y + 18, name, 12),
         _text(24, y + 32, f"{_count(len(lane), 'command')}, busy {busy:.0%}", 10, _SOFT),
     ]
-    if name == "default stream" or y == _TOP + _DEVICE:
+    if first:
         parts.append(_text(24, y - 8, f"cuda:{key[0]}", 13, extra='font-weight="600"'))
     return parts
 
@@ -208,7 +210,7 @@ def _arrow(earlier: Record, later: Record, places: Mapping[Lane, int], scale: Sc
     y1, y2 = places[earlier.index, earlier.stream] + 20.0, places[later.index, later.stream] + 20.0
     side = _BAR / 2 if y2 > y1 else -_BAR / 2
     if colour == _RED:
-        x1, x2 = ((scale(r.start_ns) + scale(r.end_ns)) / 2 for r in (earlier, later))
+        x1, x2 = (scale(time) for time in _nearest(earlier, later))
         y1, y2 = y1 + side, y2 - side
         style = (
             'stroke-width="1.8" stroke-dasharray="5 3" marker-start="url(#alarm)" marker-end="url(#alarm)"'
@@ -218,6 +220,14 @@ def _arrow(earlier: Record, later: Record, places: Mapping[Lane, int], scale: Sc
     bend = max(abs(x2 - x1) / 2, 14)
     path = f"M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
     return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.2" marker-end="url(#tip)"/>'
+
+
+def _nearest(one: Record, other: Record) -> tuple[float, float]:
+    """The closest times of two commands: the middle of their overlap, or the ends that face each other."""
+    begin, end = max(one.start_ns, other.start_ns), min(one.end_ns, other.end_ns)
+    if begin <= end:
+        return (begin + end) / 2, (begin + end) / 2
+    return (one.end_ns, other.start_ns) if one.end_ns < other.start_ns else (one.start_ns, other.end_ns)
 
 
 def _note(race: Race) -> list[str]:

@@ -28,6 +28,7 @@ class Access:
     shape: tuple[int, ...] | None
     dtype: str | None
     site: Site
+    stream_site: Site | None = None  # where the stream was made
     handle: int = 0
     ordinal: int = 0
 

@@ -107,10 +107,14 @@ def _nth(lane: list[Record], ordinal: int) -> Record | None:
 
 def stream_names(timeline: Timeline) -> dict[tuple[int, int], str]:
     """What each stream is called. Drivers give the default streams their handles first, one per device."""
+    lanes = timeline.lanes()
+    devices = 1 + max((index for index, _ in lanes), default=0)
+    sides: dict[int, int] = {}
     names: dict[tuple[int, int], str] = {}
-    devices = 1 + max((index for index, _ in timeline.lanes()), default=0)
-    for index, handle in timeline.lanes():
-        names[index, handle] = "default stream" if handle <= devices else f"stream {handle}"
+    for index, handle in lanes:
+        if handle > devices:
+            sides[index] = sides.get(index, 0) + 1
+        names[index, handle] = f"side stream {sides[index]}" if handle > devices else "default stream"
     return names
 
 
@@ -154,4 +158,10 @@ def _at(record: Record, time_ns: int) -> dict[str, Any]:
 
 def svg(timeline: Timeline, races: Sequence[Race] = ()) -> str:
     """A picture of the timeline as one self-contained SVG document; racing commands are marked red."""
-    return draw(timeline.work(), stream_names(timeline), timeline.edges(), timeline.racing(races))
+    names = stream_names(timeline)
+    for race in races:  # the report's own names, which count streams that ran nothing too
+        for side in (race.first, race.second):
+            for key in names:
+                if key[1] == side.handle and side.stream:
+                    names[key] = side.stream.removeprefix("the ").split(" of ")[0]
+    return draw(timeline.work(), names, timeline.edges(), timeline.racing(races))
