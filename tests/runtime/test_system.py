@@ -366,6 +366,14 @@ def test_a_forked_child_may_ask_what_there_is_and_dies_quietly() -> None:
     assert output(FORK.format(before=before, child=child), FLAMBEAU_VIRTUAL_DEVICES="2") == "False 2"
 
 
+def test_a_forked_child_may_use_the_cpu_and_virtual_gpus_of_its_own() -> None:
+    child = """print((torch.ones(2) + torch.ones(2)).tolist(), flush=True)
+        with torch.virtual(devices=3):
+            print(torch.ones(1, device="cuda:2").tolist(), flush=True)"""
+    before = "x = torch.ones(2, device='cuda'); torch.ones(2) + torch.ones(2)"
+    assert output(FORK.format(before=before, child=child), FLAMBEAU_VIRTUAL_DEVICES="1") == "[2.0, 2.0]\n[1.0]"
+
+
 def test_the_process_ends_without_noise_with_work_queued_and_objects_alive() -> None:
     program = """
 import threading
