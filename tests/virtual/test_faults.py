@@ -77,8 +77,9 @@ def test_a_host_function_that_waits_fails_and_is_named():
 
 
 def test_a_destructor_that_runs_amid_a_kernel_may_record_and_query():
-    """Garbage is collected anywhere: an allocator's events must not break a running step."""
+    """Garbage is collected anywhere: an allocator's events and frees must not break a running step."""
     driver, seen = VirtualDriver(1), []
+    spare = driver.mem_alloc(0, 4096)
     stream, event = driver.stream_default(0), driver.event_create(0, False)
 
     class Cycle:
@@ -88,6 +89,7 @@ def test_a_destructor_that_runs_amid_a_kernel_may_record_and_query():
         def __del__(self):
             driver.event_record(event, stream)
             seen.append(driver.event_query(event))
+            driver.mem_free(spare)
 
     def body(outputs, inputs):
         Cycle()
@@ -97,6 +99,8 @@ def test_a_destructor_that_runs_amid_a_kernel_may_record_and_query():
     driver.launch(adder(driver, kernel=Kernel("k", lambda launch: body)), (ptr, ptr, ptr), (), stream)
     driver.stream_sync(stream)
     assert seen == [False]
+    with pytest.raises(DriverError, match="not the start"):
+        driver.mem_free(spare)
     driver.event_sync(event)
     assert driver.event_query(event)
 

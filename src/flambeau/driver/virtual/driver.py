@@ -47,8 +47,8 @@ from __future__ import annotations
 import itertools
 import uuid
 import zlib
-from dataclasses import replace
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import RLock
 from typing import Any, NoReturn
 
@@ -275,6 +275,9 @@ class VirtualDriver:
             device = self._owner("mem_free", ptr, 0)
             if ptr not in device.arena.ends:
                 raise device.arena.invalid("mem_free", ptr, 0, "is not the start of an allocation")
+            if self._scheduler.running is not None:  # a destructor amid a kernel's body
+                self._scheduler.defer(partial(self.mem_free, ptr))
+                return
             self._scheduler.wait_device(device.state)
             self._scheduler.now += self.profile.costs.alloc_ns
             device.arena.release(ptr)

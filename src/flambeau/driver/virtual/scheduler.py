@@ -15,6 +15,7 @@ import hashlib
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -224,7 +225,7 @@ class Scheduler:
         self._policy = policy
         self._queue = queue
         self._seq = 0
-        self._inbox: list[Command] = []
+        self._later: list[Callable[[], None]] = []
         self._choices = array("q")
         self._trace = array("Q")
         self._hash = hashlib.blake2b(digest_size=16)
@@ -232,13 +233,17 @@ class Scheduler:
     # -- the host's side --------------------------------------------------------------------------------
     def enqueue(self, command: Command) -> None:
         """Put a command at the end of its stream."""
-        if self.running is not None:  # a destructor amid a kernel's body: right after it
-            self._inbox.append(command)
+        if self.running is not None:  # a destructor amid a kernel's body
+            self.defer(partial(self.enqueue, command))
             return
         stream = command.stream
         self._link(command, stream)
         if stream.pending > self._queue:
             self._drain(stream)
+
+    def defer(self, call: Callable[[], None]) -> None:
+        """Call this right after the command that runs now."""
+        self._later.append(call)
 
     def _link(self, command: Command, stream: Stream) -> None:
         command.seq = self._seq
@@ -253,13 +258,15 @@ class Scheduler:
             command.blockers = 1
             tail.successor = command
         for awaited in command.waits:
+            alone = [command]  # made first: no garbage collection may run between look and link
             if awaited.done:
                 command.ready = max(command.ready, awaited.end)
             else:
                 command.blockers += 1
                 if awaited.followers is None:
-                    awaited.followers = []
-                awaited.followers.append(command)
+                    awaited.followers = alone
+                else:
+                    awaited.followers.append(command)
         if not command.blockers:
             if command.engine is None:
                 self._finish(command)
@@ -325,9 +332,8 @@ class Scheduler:
         finally:
             self.running = None
             self._finish(command)
-            while self._inbox:
-                late = self._inbox.pop(0)
-                self._link(late, late.stream)
+            while self._later:
+                self._later.pop(0)()
 
     def _finish(self, first: Command) -> None:
         """Count a command as done, and with it every marker that this lets happen."""
