@@ -78,12 +78,13 @@ class Recorder:
 def _device_report(context: Any) -> DeviceReport:
     name = context.driver.device_properties(context.driver_index).name
     allocator = context.allocator
+    peak = allocator.ledger().peak[statistics.ALL]
     return DeviceReport(
         context.index,
         name,
-        allocator.peak_allocated(),
-        allocator.peak_reserved(),
-        allocator.allocated(),
+        peak[statistics.ALLOCATED_BYTES],
+        peak[statistics.RESERVED_BYTES],
+        allocator.allocated_bytes(),
     )
 
 
