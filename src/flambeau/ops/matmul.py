@@ -1,1 +1,222 @@
-"""Matrix products."""
+"""Matrix products: one batched product of any strides, alone and added to a tensor.
+
+# Note [TF32]
+On GPUs of compute capability 8.0 or newer a float32 product may use TensorFloat-32: the inputs keep the
+exponent of float32 and 10 bits of mantissa, rounded to nearest with ties away from zero; products accumulate
+in float32. The flag travels in the launch's params and the capability in the launch, so that the host body
+of a virtual A100 rounds and that of a V100 or of the CPU does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import FLOATING, bool_, dtype, float32, float64, int64
+from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch, output_rate
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.pointwise import ALL, wide
+from flambeau.ops.reduction import to_computing
+
+Array = np.ndarray[Any, Any]
+PRODUCTS = tuple(d for d in ALL if d is not bool_)
+TF32_SINCE = (8, 0)
+
+
+# -- shapes ---------------------------------------------------------------------------------------------
+
+
+def mismatch(a: Meta, b: Meta) -> str:
+    """PyTorch's text for two matrices that do not fit."""
+    m, k = (1, *a.shape)[-2:]
+    n, p = b.shape[-2:] if b.ndim > 1 else (b.shape[0], 1)
+    return f"mat1 and mat2 shapes cannot be multiplied ({m}x{k} and {n}x{p})"
+
+
+def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
+    """Both as batches of matrices of one (broadcast) batch shape, and the shape that the product has."""
+    if a.ndim == 0 or b.ndim == 0:
+        raise RuntimeError(
+            f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D"
+        )
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
+    if a.ndim == 1:
+        a = a.with_((1, *a.shape), (0, *a.strides))
+    if b.ndim == 1:
+        b = b.with_((*b.shape, 1), (*b.strides, 0))
+    if a.shape[-1] != b.shape[-2]:
+        raise RuntimeError(mismatch(a, b))
+    batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
+    shape = (*batch, *rows, *columns)
+    folded = _folded(a) if b.ndim == 2 else None
+    if folded is not None:
+        return folded, b, shape
+    return _expanded(a, batch), _expanded(b, batch), shape
+
+
+def _folded(a: Meta) -> Meta | None:
+    """A batch of matrices as one tall matrix, so that one product does all; None where that needs a copy."""
+    if a.ndim == 2 or not a.numel:
+        return None
+    tall = (a.numel // a.shape[-1], a.shape[-1])
+    strides = view_strides(a.shape, a.strides, tall)
+    return None if strides is None else a.with_(tall, strides)
+
+
+def _expanded(x: Meta, batch: tuple[int, ...]) -> Meta:
+    shape = (*batch, *x.shape[-2:])
+    return x.with_(shape, expand_strides(x.shape, x.strides, shape))
+
+
+def _check(a: Meta, b: Meta, where: str) -> None:
+    if a.dtype is not b.dtype:
+        raise RuntimeError(
+            f"expected m1 and m2 to have the same dtype, but got: {c_name(a.dtype)} != {c_name(b.dtype)}"
+        )
+    refused = a.dtype not in PRODUCTS or (where == "cuda" and a.dtype.category < FLOATING)
+    if refused:
+        room = "addmm_cuda" if where == "cuda" else "addmm_impl_cpu_"
+        raise NotImplementedError(f'"{room}" not implemented for \'{a.dtype.torch_name}\'')
+
+
+_C_NAMES = {
+    "bool": "bool", "uint8": "unsigned char", "int8": "signed char", "int16": "short", "int32": "int",
+    "int64": "long int",
+    "float16": "c10::Half", "bfloat16": "c10::BFloat16", "float32": "float", "float64": "double",
+    "complex32": "c10::complex<c10::Half>", "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>",
+}  # fmt: skip
+
+
+def c_name(kind: dtype) -> str:
+    """A dtype as C++ names it in error texts."""
+    return _C_NAMES.get(kind.name, kind.name)
+
+
+# -- the host body ----------------------------------------------------------------------------------------
+
+
+def round_to_tf32(x: Array) -> Array:
+    """float32 to 10 bits of mantissa, to nearest, ties away from zero; infinities and NaNs as they are."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    finite = (bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
+    return np.where(finite, rounded, bits).view(np.float32)
+
+
+def _uses_tf32(launch: Launch) -> bool:
+    allowed = launch.params[-1]
+    modern = launch.capability is not None and launch.capability >= TF32_SINCE
+    return bool(allowed and modern and launch.outputs[0].dtype is float32)
+
+
+def _product(launch: Launch, source: dtype) -> Callable[[Array, Array], Array]:
+    """A function of the two arrays that gives the product in the dtype computed in."""
+    if _uses_tf32(launch):
+        return lambda a, b: np.matmul(round_to_tf32(a), round_to_tf32(b))
+    if wide(source) is source:
+        return np.matmul
+    convert = to_computing(source, source)
+    return lambda a, b: np.matmul(convert(a), convert(b))
+
+
+def _host(launch: Launch) -> Body:
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    product = _product(launch, source.dtype)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        with np.errstate(all="ignore"):
+            np.copyto(outputs[0], product(*inputs).reshape(outputs[0].shape), casting="unsafe")
+
+    return body
+
+
+def _added_host(launch: Launch) -> Body:
+    source = launch.outputs[0].dtype
+    product, widen = _product(launch, source), to_computing(source, source)
+    number = wide(source).numpy.type
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        added, a, b, beta, alpha = inputs
+        with np.errstate(all="ignore"):
+            result = product(a, b).reshape(outputs[0].shape)
+            if alpha != 1:
+                result = result * number(alpha)
+            if beta != 0:  # at 0 the added tensor is not read: its NaNs do not spread
+                result = result + (widen(added) if beta == 1 else widen(added) * number(beta))
+            np.copyto(outputs[0], result, casting="unsafe")
+
+    return body
+
+
+def _flops(launch: Launch) -> int:
+    a = launch.inputs[-4] if len(launch.inputs) == 5 else launch.inputs[0]
+    assert isinstance(a, Meta)
+    return 2 * launch.outputs[0].numel * a.shape[-1]
+
+
+def _rate(launch: Launch) -> str:
+    return "tf32" if _uses_tf32(launch) else output_rate(launch)
+
+
+# -- the records ------------------------------------------------------------------------------------------
+
+
+def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    a, b = operands
+    assert isinstance(a, Meta) and isinstance(b, Meta)
+    where = _device(operands)
+    left, right, shape = _laid_out(a, b)
+    _check(a, b, where.type)
+    return Signature((Meta.contiguous_of(shape, a.dtype, where),), (left, right), params)
+
+
+def _device(operands: Sequence[Operand]) -> Any:
+    """Matrices lie on one device; none travels by value."""
+    return common_device([x.with_((1,), (1,)) for x in operands if isinstance(x, Meta)])
+
+
+def _added_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    added, a, b, beta, alpha = operands
+    assert isinstance(added, Meta) and isinstance(a, Meta) and isinstance(b, Meta)
+    where = _device([added, a, b])
+    left, right, shape = _laid_out(a, b)
+    if added.dtype is not a.dtype or added.dtype is not b.dtype:
+        other = b if added.dtype is not b.dtype else a
+        raise RuntimeError(
+            f"self and mat2 must have the same dtype, but got {added.dtype.torch_name} "
+            f"and {other.dtype.torch_name}"
+        )
+    _check(a, b, where.type)
+    strides = expand_strides(added.shape, added.strides, shape)
+    numbers = [float64 if x is float else int64 for x in (beta, alpha)]
+    out = Meta.contiguous_of(shape, a.dtype, where)
+    return Signature((out,), (added.with_(shape, strides), left, right, *numbers), params)
+
+
+def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4), make(4, 2)), ()
+    yield (make(2, 3, 4), make(4, 2)), ()
+    yield (make(2, 1, 3, 4), make(5, 4, 2)), ()
+    yield (make(4), make(4)), ()
+
+
+def _added_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 2), make(3, 4), make(4, 2), 1, 1), ()
+    yield (make(2, 3, 2), make(2, 3, 4), make(2, 4, 2), 2, 3), ()
+
+
+matmul = define(
+    Op("matmul", _rule, Kernel("matmul", _host, _flops, rate=_rate), PRODUCTS, _samples, flags=("matmul_allow_tf32",))
+)
+addmm = define(
+    Op(
+        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=_rate), PRODUCTS, _added_samples,
+        flags=("matmul_allow_tf32",),
+    )
+)  # fmt: skip

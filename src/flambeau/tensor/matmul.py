@@ -1,1 +1,510 @@
-"""Matrix products."""
+"""Matrix products, and what is a product in another guise: einsum, tensordot, kron."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.dtype import FLOATING
+from flambeau.core.layout import wrap_dim
+from flambeau.ops import matmul as ops
+from flambeau.tensor.outputs import run
+from flambeau.tensor.public import alias, both, function, functions, method
+from flambeau.tensor.tensor import Tensor
+
+
+@both
+def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The product of vectors, matrices or (broadcast) batches of them, by their ranks.
+
+    RuntimeError: sizes that do not fit, different dtypes or devices, a 0-dim operand.
+    """
+    return run(ops.matmul, (input, other), (), out)  # type: ignore[no-any-return]
+
+
+@method
+def __matmul__(self: Tensor, other: Any) -> Any:
+    return run(ops.matmul, (self, other), ()) if isinstance(other, Tensor) else NotImplemented
+
+
+@both
+def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The product of two matrices: (n, m) by (m, p)."""
+    if input.ndim != 2:
+        raise RuntimeError("self must be a matrix")
+    if mat2.ndim != 2:
+        raise RuntimeError("mat2 must be a matrix")
+    return run(ops.matmul, (input, mat2), (), out)  # type: ignore[no-any-return]
+
+
+@both
+def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting."""
+    _check_batches(input, mat2)
+    return run(ops.matmul, (input, mat2), (), out)  # type: ignore[no-any-return]
+
+
+def _check_batches(a: Tensor, b: Tensor) -> None:
+    for at, batch in enumerate((a, b)):
+        if batch.ndim != 3:
+            raise RuntimeError(f"batch{at + 1} must be a 3D tensor")
+    want = (a.meta.shape[0], a.meta.shape[2])
+    if b.meta.shape[:2] != want:
+        raise RuntimeError(
+            "Expected size for first two dimensions of batch2 tensor to be: "
+            f"[{want[0]}, {want[1]}] but got: [{b.meta.shape[0]}, {b.meta.shape[1]}]."
+        )
+    if a.dtype is not b.dtype:
+        names = {"float32": "Float", "float64": "Double"}
+        raise RuntimeError(
+            f"expected scalar type {names.get(a.dtype.name, a.dtype.torch_name)} but found {b.dtype.torch_name}"
+        )
+
+
+@both
+def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The product of a matrix and a vector."""
+    if input.ndim != 2 or vec.ndim != 1:
+        raise RuntimeError(f"vector + matrix @ vector expected, got 1, {input.ndim}, {vec.ndim}")
+    (rows, columns), size = input.meta.shape, vec.numel()
+    if columns != size:
+        raise RuntimeError(f"size mismatch, got input ({rows}), mat ({rows}x{columns}), vec ({size})")
+    return run(ops.matmul, (input, vec), (), out)  # type: ignore[no-any-return]
+
+
+@both
+def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The sum of the products of two vectors of one length."""
+    _check_vectors("dot", input, tensor)
+    return run(ops.matmul, (input, tensor), (), out)  # type: ignore[no-any-return]
+
+
+@both
+def vdot(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """`dot` with the first vector conjugated."""
+    _check_vectors("vdot", input, other)
+    return run(ops.matmul, (_conjugated(input), other), (), out)  # type: ignore[no-any-return]
+
+
+def _conjugated(t: Tensor) -> Tensor:
+    return t.conj().resolve_conj() if t.dtype.is_complex else t  # type: ignore[no-any-return]
+
+
+def _check_vectors(name: str, a: Tensor, b: Tensor) -> None:
+    if a.ndim != 1 or b.ndim != 1:
+        raise RuntimeError(f"1D tensors expected, but got {a.ndim}D and {b.ndim}D tensors")
+    if a.dtype is not b.dtype:
+        raise RuntimeError(
+            f"{name} : expected both vectors to have same dtype, but found {a.dtype.torch_name} "
+            f"and {b.dtype.torch_name}"
+        )
+    if a.numel() != b.numel():
+        n, m = a.numel(), b.numel()
+        raise RuntimeError(
+            f"inconsistent tensor size, expected tensor [{n}] and src [{m}] to have the same number of elements, "
+            f"but got {n} and {m} elements respectively"
+        )
+
+
+@both
+def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Products summed over the last dimension of both."""
+    if input.ndim == 0 or other.ndim == 0:
+        return functions["mul"](input, other, out=out)  # type: ignore[no-any-return]
+    if input.meta.shape[-1] != other.meta.shape[-1]:
+        raise RuntimeError(
+            "inner() the last dimension must match on both input tensors but got shapes "
+            f"{list(input.meta.shape)} and {list(other.meta.shape)}"
+        )
+    return tensordot(input, other, ([-1], [-1]), out=out)
+
+
+@both
+def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The products of each element of one vector with each of the other."""
+    for name, vector in (("self", input), ("vec2", vec2)):
+        if vector.ndim != 1:
+            raise RuntimeError(f"outer: Expected 1-D argument {name}, but got {vector.ndim}-D")
+    return functions["mul"](input.unsqueeze(1), vec2, out=out)  # type: ignore[no-any-return]
+
+
+alias("ger", outer)
+
+
+# -- a product added to a tensor --------------------------------------------------------------------------
+
+
+def _number(x: Any, like: Tensor) -> Any:
+    """A factor as PyTorch takes it: an integer one for integer tensors."""
+    if isinstance(x, Tensor):
+        x = x.item()
+    return int(x) if like.dtype.category < FLOATING or isinstance(x, bool) else x
+
+
+def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
+    sizes = input.meta.shape
+    if len(sizes) > len(shape):
+        raise RuntimeError(
+            f"expand({list(sizes)}, size={list(shape)}): the number of sizes provided ({len(shape)}) must be "
+            f"greater or equal to the number of dimensions in the tensor ({len(sizes)})"
+        )
+    for at in range(1, len(sizes) + 1):
+        if sizes[-at] not in (1, shape[-at]):
+            raise RuntimeError(
+                f"The expanded size of the tensor ({shape[-at]}) must match the existing size ({sizes[-at]}) at "
+                f"non-singleton dimension {len(shape) - at}.  Target sizes: {list(shape)}.  "
+                f"Tensor sizes: {list(sizes)}"
+            )
+
+
+def _added(input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None) -> Tensor:
+    """beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product."""
+    if a.meta.shape[-1] != b.meta.shape[-2]:
+        raise RuntimeError(ops.mismatch(a.meta, b.meta))
+    _check_expands(input, (*a.meta.shape[:-1], b.meta.shape[-1]))
+    args = (input, a, b, _number(beta, input), _number(alpha, input))
+    return run(ops.addmm, args, (), out)  # type: ignore[no-any-return]
+
+
+@both
+def addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read."""
+    for name, mat in (("mat1", mat1), ("mat2", mat2)):
+        if mat.ndim != 2:
+            raise RuntimeError(f"{name} must be a matrix, got {mat.ndim}-D tensor")
+    return _added(input, mat1, mat2, beta, alpha, out)
+
+
+@both
+def baddbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * (batch1 @ batch2), batch by batch."""
+    _check_batches(batch1, batch2)
+    return _added(input, batch1, batch2, beta, alpha, out)
+
+
+@both
+def addbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * the sum over the batch of batch1 @ batch2."""
+    _check_batches(batch1, batch2)
+    count, rows, depth = batch1.meta.shape
+    wide = batch1.permute(1, 0, 2).reshape(rows, count * depth)
+    return _added(input, wide, batch2.reshape(count * depth, batch2.meta.shape[2]), beta, alpha, out)
+
+
+@both
+def addmv(
+    input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * (mat @ vec)."""
+    if mat.ndim != 2 or vec.ndim != 1 or input.ndim > 1:
+        raise RuntimeError(f"vector + matrix @ vector expected, got {input.ndim}, {mat.ndim}, {vec.ndim}")
+    (rows, columns), size = mat.meta.shape, vec.numel()
+    if columns != size or (input.ndim == 1 and input.numel() not in (1, rows)):
+        raise RuntimeError(f"size mismatch, got input ({input.numel()}), mat ({rows}x{columns}), vec ({size})")
+    if not input.dtype is mat.dtype is vec.dtype:
+        names = [t.dtype.torch_name for t in (input, mat, vec)]
+        raise RuntimeError(
+            f"addmv input tensors must have the same dtype, but got {names[0]}, {names[1]}, and {names[2]}"
+        )
+    args = (input, mat, vec, _number(beta, input), _number(alpha, input))
+    return run(ops.addmm, args, (), out)  # type: ignore[no-any-return]
+
+
+@both
+def addr(
+    input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * outer(vec1, vec2)."""
+    for name, vector in (("vec1", vec1), ("vec2", vec2)):
+        if vector.ndim != 1:
+            raise RuntimeError(f"addr: Expected 1-D argument {name}, but got {vector.ndim}-D")
+    return _added(input, vec1.unsqueeze(1), vec2.unsqueeze(0), beta, alpha, out)
+
+
+def _in_place(define: Any) -> None:
+    def inner(self: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+        result = define(self, a, b, beta=beta, alpha=alpha)
+        if result.meta.shape != self.meta.shape:
+            raise RuntimeError(
+                f"The expanded size of the tensor must match: {define.__name__}_ gives {list(result.meta.shape)}, "
+                f"the tensor has {list(self.meta.shape)}"
+            )
+        return self.copy_(result)  # type: ignore[no-any-return]
+
+    inner.__name__ = define.__name__ + "_"
+    inner.__doc__ = f"`{define.__name__}` in place."
+    method(inner)
+
+
+for _define in (addmm, baddbmm, addbmm, addmv, addr):
+    _in_place(_define)
+
+
+# -- contractions -----------------------------------------------------------------------------------------
+
+
+@function
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) -> Tensor:
+    """The product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or two lists."""
+    if isinstance(dims, int):
+        if dims < 0:
+            raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
+        if dims > min(a.ndim, b.ndim):
+            raise RuntimeError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
+        left, right = list(range(-dims, 0)), list(range(dims))
+    else:
+        left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
+    if len(left) != len(right):
+        raise RuntimeError("both dimension lists should have same length")
+    for i, j in zip(left, right, strict=True):
+        n, m = a.meta.shape[wrap_dim(i, a.ndim)], b.meta.shape[wrap_dim(j, b.ndim)]
+        if n != m:
+            raise RuntimeError(
+                f"contracted dimensions need to match, but first has size {n} in dim {i} and second has size {m} "
+                f"in dim {j}"
+            )
+    result = _contracted(a, b, [d % a.ndim for d in left], [d % b.ndim for d in right])
+    return result if out is None else _deliver(result, out)
+
+
+def _deliver(result: Tensor, out: Tensor) -> Tensor:
+    """Store a composite's result into `out=`."""
+    if out.meta.shape != result.meta.shape:
+        out.resize_(result.meta.shape)
+    return out.copy_(result)  # type: ignore[no-any-return]
+
+
+def _contracted(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -> Tensor:
+    """One matrix product over the paired dimensions."""
+    kept_a = [d for d in range(a.ndim) if d not in left]
+    kept_b = [d for d in range(b.ndim) if d not in right]
+    shape = [a.meta.shape[d] for d in kept_a] + [b.meta.shape[d] for d in kept_b]
+    depth = math.prod(a.meta.shape[d] for d in left)
+    rows = math.prod(a.meta.shape[d] for d in kept_a)
+    columns = math.prod(b.meta.shape[d] for d in kept_b)
+    flat_a = a.permute([*kept_a, *left]).reshape(rows, depth)
+    flat_b = b.permute([*right, *kept_b]).reshape(depth, columns)
+    return mm(flat_a, flat_b).reshape(shape)  # type: ignore[no-any-return]
+
+
+@both
+def kron(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The Kronecker product: each element of `input` times all of `other`, in blocks."""
+    ndim = max(input.ndim, other.ndim)
+    a = (1,) * (ndim - input.ndim) + input.meta.shape
+    b = (1,) * (ndim - other.ndim) + other.meta.shape
+    left = input.reshape([n for size in a for n in (size, 1)])
+    right = other.reshape([n for size in b for n in (1, size)])
+    result = functions["mul"](left, right).reshape([n * m for n, m in zip(a, b, strict=True)])
+    return result if out is None else _deliver(result, out)
+
+
+@function
+def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
+    """The product of several matrices, in the order of fewest operations."""
+    if not matrices:
+        raise RuntimeError("chain_matmul(): Expected one or more matrices")
+    for matrix in matrices:
+        if matrix.ndim != 2:
+            raise RuntimeError(f"Tensor dimension is {matrix.ndim}, expected 2 instead.")
+    if len(matrices) == 1:
+        return matrices[0]
+    sizes = [m.meta.shape[0] for m in matrices] + [matrices[-1].meta.shape[1]]
+    cuts = _cheapest_cuts(sizes)
+
+    def product(i: int, j: int) -> Tensor:
+        if i == j:
+            return matrices[i]
+        cut = cuts[i, j]
+        return mm(product(i, cut), product(cut + 1, j))
+
+    result = product(0, len(matrices) - 1)
+    return result if out is None else _deliver(result, out)
+
+
+def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Where to split each run of a chain of matrices: the classic dynamic programme."""
+    count = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(count)}
+    cuts: dict[tuple[int, int], int] = {}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            cost[i, j], cuts[i, j] = min(
+                (cost[i, cut] + cost[cut + 1, j] + sizes[i] * sizes[cut + 1] * sizes[j + 1], cut)
+                for cut in range(i, j)
+            )
+    return cuts
+
+
+# -- einsum -------------------------------------------------------------------------------------------------
+
+
+@function
+def einsum(*args: Any) -> Tensor:
+    """Products summed as subscripts say: `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0, 2])`.
+
+    RuntimeError: subscripts that do not fit the operands.
+    """
+    equation, operands = _einsum_arguments(args)
+    inputs, output = _parsed(equation, operands)
+    _check_sizes(inputs, operands)
+    terms = [_diagonal(t, labels) for t, labels in zip(operands, inputs, strict=True)]
+    result, labels = terms[0]
+    result, labels = _summed_out(result, labels, set(output).union(*[set(later) for _, later in terms[1:]]))
+    for at, (other, others) in enumerate(terms[1:], 2):
+        needed = set(output).union(*[set(later) for _, later in terms[at:]])
+        result, labels = _paired(result, labels, other, others, needed)
+    return result.permute([labels.index(x) for x in output])  # type: ignore[no-any-return]
+
+
+Labels = list[str]
+
+
+def _einsum_arguments(args: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
+    if not args:
+        raise ValueError("einsum(): must specify the equation string and at least one operand, or at least one "
+                         "operand and its subscripts list")
+    if isinstance(args[0], str):
+        operands = args[1:]
+        if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+            operands = tuple(operands[0])
+        return args[0], list(operands)
+    equation = ",".join(_letters(subscripts) for subscripts in args[1::2][: len(args) // 2])
+    if len(args) % 2:
+        equation += "->" + _letters(args[-1])
+    return equation, list(args[: len(args) // 2 * 2 : 2])
+
+
+def _letters(subscripts: Sequence[Any]) -> str:
+    """A list of ints below 52 (and Ellipsis) as letters."""
+    letters = ""
+    for s in subscripts:
+        if s is not Ellipsis and not 0 <= s < 52:
+            raise ValueError("einsum(): expected subscripts to be in the range [0, 52)")
+        letters += "..." if s is Ellipsis else chr(ord("A") + s) if s < 26 else chr(ord("a") + s - 26)
+    return letters
+
+
+def _parsed(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], Labels]:
+    """Labels of each dimension of each operand, and of the result. An ellipsis becomes labels '.0', '.1', ..."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not operands:
+        raise RuntimeError("einsum(): must provide at least one operand")
+    if len(terms) != len(operands):
+        which = "more" if len(operands) > len(terms) else "fewer"
+        raise RuntimeError(f"einsum(): {which} operands were provided than specified in the equation")
+    inputs = [_labels(term, at, t) for at, (term, t) in enumerate(zip(terms, operands, strict=True))]
+    hidden = sorted({x for labels in inputs for x in labels if x[0] == "."}, key=lambda x: -int(x[1:]))
+    if not arrow:
+        every = [x for labels in inputs for x in labels if x[0] != "."]
+        return inputs, hidden + sorted(x for x in set(every) if every.count(x) == 1)
+    return inputs, _output_labels(right, hidden, inputs)
+
+
+def _labels(term: str, at: int, t: Tensor) -> Labels:
+    before, dots, after = term.partition("...")
+    _check_letters(before + after, at)
+    named = len(before) + len(after)
+    if (not dots and named != t.ndim) or named > t.ndim:
+        raise RuntimeError(
+            f"einsum(): the number of subscripts in the equation ({named}) "
+            + (f"does not match the number of dimensions ({t.ndim}) for operand {at} and no ellipsis was given"
+               if not dots else f"is more than the number of dimensions ({t.ndim}) for operand {at}")
+        )
+    hidden = t.ndim - named
+    return [*before, *[f".{i}" for i in reversed(range(hidden))], *after]  # counted from the last: they broadcast
+
+
+def _check_letters(letters: str, at: int | None) -> None:
+    for x in letters:
+        if not (x.isascii() and x.isalpha()):
+            where = "output" if at is None else f"operand {at}"
+            raise RuntimeError(
+                f"einsum(): invalid subscript given at index 0 in the equation string, subscripts must be in [a-zA-Z]"
+                f" ({x!r}, {where})"
+            )
+
+
+def _output_labels(term: str, hidden: Labels, inputs: list[Labels]) -> Labels:
+    before, dots, after = term.partition("...")
+    _check_letters(before + after, None)
+    known = {x for labels in inputs for x in labels}
+    named = before + after
+    for x in named:
+        if named.count(x) > 1:
+            raise RuntimeError(f"einsum(): output subscript {x} appears more than once in the output")
+        if x not in known:
+            raise RuntimeError(
+                f"einsum(): output subscript {x} does not appear in the equation for any input operand"
+            )
+    return [*before, *(hidden if dots else ()), *after]
+
+
+def _check_sizes(inputs: list[Labels], operands: Sequence[Tensor]) -> None:
+    seen: dict[str, int] = {}
+    for at, (labels, t) in enumerate(zip(inputs, operands, strict=True)):
+        for x, size in zip(labels, t.meta.shape, strict=True):
+            known = seen.get(x, 1)
+            if size != 1 and known not in (1, size):
+                raise RuntimeError(
+                    f"einsum(): subscript {x} has size {size} for operand {at} which does not broadcast with "
+                    f"previously seen size {known}"
+                )
+            seen[x] = size if known == 1 else known
+
+
+def _diagonal(t: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
+    """A repeated label walks the diagonal of its dimensions."""
+    for x in sorted(set(labels)):
+        while labels.count(x) > 1:
+            first = labels.index(x)
+            second = labels.index(x, first + 1)
+            if t.meta.shape[first] != t.meta.shape[second]:
+                raise RuntimeError(
+                    f"einsum(): subscript {x} is repeated for one operand but the sizes don't match, "
+                    f"{t.meta.shape[second]} != {t.meta.shape[first]}"
+                )
+            t = t.diagonal(0, first, second)
+            labels = [y for at, y in enumerate(labels) if at not in (first, second)] + [x]
+    return t, labels
+
+
+def _summed_out(t: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
+    """Sum over the dimensions that nothing else names."""
+    alone = [at for at, x in enumerate(labels) if x not in needed]
+    if alone:
+        t = t.sum(alone, dtype=t.dtype)
+    return t, [x for x in labels if x in needed]
+
+
+def _paired(a: Tensor, left: Labels, b: Tensor, right: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
+    """The product of two operands as one batched matrix product; keeps the labels in `needed`."""
+    for x in set(left) & set(right):  # a size 1 against another broadcasts: drop it
+        n, m = a.meta.shape[left.index(x)], b.meta.shape[right.index(x)]
+        if n != m and n == 1:
+            a, left = a.squeeze(left.index(x)), [y for y in left if y != x]
+        elif n != m:
+            b, right = b.squeeze(right.index(x)), [y for y in right if y != x]
+    a, left = _summed_out(a, left, needed | set(right))
+    b, right = _summed_out(b, right, needed | set(left))
+    batch = [x for x in left if x in right and x in needed]
+    depth = [x for x in left if x in right and x not in needed]
+    rows, columns = [x for x in left if x not in right], [x for x in right if x not in left]
+    sizes = dict(zip(left, a.meta.shape, strict=True)) | dict(zip(right, b.meta.shape, strict=True))
+
+    def flat(t: Tensor, labels: Labels, *groups: Labels) -> Any:
+        ordered = t.permute([labels.index(x) for group in groups for x in group])
+        return ordered.reshape([math.prod(sizes[x] for x in group) for group in groups])
+
+    product = bmm(flat(a, left, batch, rows, depth), flat(b, right, batch, depth, columns))
+    kept = [*batch, *rows, *columns]
+    return product.reshape([sizes[x] for x in kept]), kept

@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.dtype import dtype
+from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tensor.call import call, call_into, signature
 from flambeau.tensor.tensor import Tensor
-
-_C_NAMES = {
-    "bool": "bool", "uint8": "unsigned char", "int8": "signed char", "int16": "short", "int32": "int",
-    "int64": "long int", "float16": "c10::Half", "bfloat16": "c10::BFloat16", "float32": "float",
-    "float64": "double", "complex32": "c10::complex<c10::Half>", "complex64": "c10::complex<float>",
-    "complex128": "c10::complex<double>",
-}  # fmt: skip
-
-
-def c_name(kind: dtype) -> str:
-    """A dtype as C++ names it in error texts."""
-    return _C_NAMES.get(kind.name, kind.name)
-
 
 def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -> Any:
     """Call `op`; with `out`, a tensor or a sequence of them, store there: of the result's very dtypes."""

@@ -12,11 +12,12 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import reduction as ops
 from flambeau.ops import scan
+from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tensor import return_types
 from flambeau.tensor.call import call
 from flambeau.tensor.data import tensor
-from flambeau.tensor.outputs import c_name, run
+from flambeau.tensor.outputs import run
 from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 
