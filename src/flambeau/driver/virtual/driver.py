@@ -48,6 +48,7 @@ import itertools
 import uuid
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import RLock
 from typing import Any, NoReturn
@@ -528,6 +529,7 @@ class VirtualDriver:
     def load(self, launch: Launch, index: int) -> VirtualExecutable:
         with self._lock:
             self._device(index)
+            launch = replace(launch, capability=(self.profile.major, self.profile.minor))
             return VirtualExecutable(launch, index, self.profile, self._owner)
 
     def unload(self, exe: Executable) -> None:
