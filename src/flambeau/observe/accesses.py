@@ -194,6 +194,7 @@ class Shadow:
                 self._condense(block)
             return block
         block = Block(start, nbytes, agent, born, site)
+        block.host = self.owner(start).host  # part of a larger piece, of either kind
         block.polled = polled
         stale = [b for b in self._owners.overlapping(start, start + nbytes) if b.freed]
         for old in stale:

@@ -181,7 +181,7 @@ class Detector:
         agent = None if stream is None else self.agents.get(stream)
         self.number += 1
         block = self.shadow.own(ptr, nbytes, agent, self.number, caller(2), self.polled)
-        block.host = host
+        block.host = block.host or host
 
     def disown(self, ptr: int) -> None:
         block = self.shadow.blocks.get(ptr)

@@ -108,9 +108,9 @@ def _sides(race: Race) -> list[str]:
 def _side(side: Access) -> str:
     what = "bytes" if side.shape is None else f"{list(side.shape)} {side.dtype}"
     text = source(side.site)
-    return f"{side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x})" + (
-        f"  | {text}" if text else ""
-    )
+    made = f" (stream made at {place(side.stream_site)})" if side.stream_site else ""
+    said = f"{side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x}){made}"
+    return f"{said}  | {text}" if text else said
 
 
 def _memory(race: Race) -> str:

@@ -1,0 +1,139 @@
+"""The race detector under torch programs: PyTorch's own examples and the usual mistakes."""
+
+import pytest
+
+import flambeau
+import flambeau as torch
+from flambeau.runtime import system
+
+
+def races_of(program, schedule="earliest"):
+    """The certificate of a program on two virtual GPUs."""
+    with flambeau.virtual(devices=2, profile="a100-40g", schedule=schedule, races="warn"):
+        program()
+        torch.cuda.synchronize()
+        return system.context_of(torch.device("cuda:0")).driver.detector.certificate()
+
+
+def notes_example(wait):
+    """The deliberately incorrect example of PyTorch's CUDA notes."""
+    cuda = torch.device("cuda")
+    s = torch.cuda.Stream()
+    A = torch.empty((100, 100), device=cuda).normal_(0.0, 1.0)  # noqa: N806
+    if wait:
+        s.wait_stream(torch.cuda.default_stream(cuda))
+    with torch.cuda.stream(s):
+        return torch.sum(A)
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "random:0", "random:1", "adversarial:0"])
+def test_the_wrong_example_is_found_under_every_schedule(schedule):
+    certificate = races_of(lambda: notes_example(False), schedule)
+    (race,) = certificate.races
+    line = notes_example.__code__.co_firstlineno
+    assert race.first.place.endswith(f"test_races_in_programs.py:{line + 4}")
+    assert race.second.place.endswith(f"test_races_in_programs.py:{line + 8}")
+    assert (race.first.operator, race.second.operator) == ("normal_", "sum")
+    assert race.mend.call == "wait_stream" and race.mend.verified
+    assert "normal_(0.0, 1.0)" in str(race) and "return torch.sum(A)" in str(race)
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "random:0", "adversarial:0"])
+def test_the_mended_example_is_certified(schedule):
+    certificate = races_of(lambda: notes_example(True), schedule)
+    assert certificate.race_free, str(certificate)
+
+
+def test_error_mode_raises_at_the_second_access():
+    with (
+        flambeau.virtual(devices=1, profile="a100-40g", races="error"),
+        pytest.raises(flambeau.RaceError, match="wait_stream"),
+    ):
+        notes_example(False)
+
+
+def handed_over(record):
+    """A tensor of the default stream, used on a side stream and dropped while that use may still run."""
+    side = torch.cuda.Stream()
+    x = torch.ones(1024, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x + 1
+    if record:
+        x.record_stream(side)
+    del x
+    z = torch.zeros(1024, device="cuda")
+    return y, z
+
+
+def test_record_stream_forgotten():
+    (race,) = races_of(lambda: handed_over(False)).races
+    assert race.reused and race.mend.call == "record_stream"
+    assert race.freed[0] is handed_over.__code__
+
+
+def test_record_stream_called():
+    assert races_of(lambda: handed_over(True)).race_free
+
+
+def staged(wait):
+    """A pinned buffer that is filled again while the copy from it is pending."""
+    pinned = torch.zeros(1024).pin_memory()
+    x = pinned.to("cuda", non_blocking=True)
+    if wait:
+        torch.cuda.current_stream().synchronize()
+    pinned.fill_(1.0)
+    return x
+
+
+def test_pinned_buffer_overwritten_too_early():
+    (race,) = races_of(lambda: staged(False)).races
+    assert race.mend.call == "synchronize"
+    assert (race.first.kind, race.second.kind, race.second.stream) == ("reads", "writes", None)
+    assert races_of(lambda: staged(True)).race_free
+
+
+def fetched(wait):
+    """A result that the host reads before its copy is done."""
+    y = torch.ones(4, device="cuda").to("cpu", non_blocking=True)
+    if wait:
+        torch.cuda.synchronize()
+    return y.tolist()
+
+
+def test_result_read_too_early():
+    (race,) = races_of(lambda: fetched(False)).races
+    assert race.first.operator == "copy_out" and race.second.kind == "reads"
+    assert races_of(lambda: fetched(True)).race_free
+
+
+def columns(first, second):
+    side = torch.cuda.Stream()
+    m = torch.zeros(8, 8, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    m[:, first].fill_(1.0)
+    with torch.cuda.stream(side):
+        m[:, second].fill_(2.0)
+    torch.cuda.synchronize()
+    return m
+
+
+def test_columns_do_not_conflict_and_overlapping_views_do():
+    assert races_of(lambda: columns(0, 1)).race_free
+    assert len(races_of(lambda: columns(slice(0, 3), slice(2, 5))).races) == 1
+
+
+def test_a_copy_between_devices_is_ordered_on_both():
+    def program():
+        a = torch.ones(16, device="cuda:0")
+        b = a.to("cuda:1")
+        a.fill_(2.0)
+        return (b + 1).sum().item()
+
+    assert races_of(program).race_free
+
+
+def test_reading_an_empty_tensor_is_named():
+    certificate = races_of(lambda: torch.empty(8, device="cuda") + 1)
+    assert not certificate.race_free and not certificate.races
+    assert "never written" in certificate.violated[0]
