@@ -65,6 +65,8 @@ class device:  # PyTorch's public name
 
 def _parse(text: str, index: int | None) -> tuple[str, int | None]:
     kind, colon, digits = text.partition(":")
+    if not kind.replace("_", "a").isalpha():
+        raise RuntimeError(f"Invalid device string: '{text}'")
     if kind not in _TYPES:
         raise RuntimeError(errors.unknown_device_type(kind, _TYPES))
     if not colon:

@@ -2,8 +2,10 @@
 
 # Note [Who owns an exported tensor]
 The C structs and the storage hang on one Python object, whose reference goes with the struct: the
-consumer's call of the deleter drops it. A capsule that nobody consumed drops it when it dies. So there is
-no table of exported tensors, and memory lives exactly as long as the longer of both sides.
+consumer's call of the deleter drops it. A capsule that nobody consumed cannot do that when it dies: a
+destructor written in Python must not run while an exception is on its way, and that is when such capsules
+die. So capsules are remembered until they are consumed, and the next DLPack call gives back those that
+nobody else holds.
 
 A tensor on virtual GPUs is an extension device's (kDLExtDev): its addresses mean something to Flambeau only,
 and other libraries refuse it.
@@ -12,6 +14,7 @@ and other libraries refuse it.
 from __future__ import annotations
 
 import ctypes
+import sys
 import warnings
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
@@ -70,16 +73,12 @@ class _Versioned(Structure):
 
 _NAMES = {_Managed: (b"dltensor", b"used_dltensor"), _Versioned: (b"dltensor_versioned", b"used_dltensor_versioned")}
 
-# A dying capsule must not be touched as an object, so the destructor calls take its address.
 _api = ctypes.pythonapi
 _incref = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", _api))
 _decref = ctypes.PYFUNCTYPE(None, c_void_p)(("Py_DecRef", _api))
-_Destructor = ctypes.PYFUNCTYPE(None, c_void_p)
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, _Destructor)(("PyCapsule_New", _api))
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p)(("PyCapsule_New", _api))
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_is_valid_at = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-_pointer_at = ctypes.PYFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 
 
@@ -116,18 +115,22 @@ def _dropper(form: type[Structure]) -> Any:
     return _Deleter(drop)
 
 
-def _destructor(form: type[Structure]) -> Any:
-    unused = _NAMES[form][0]
+_unconsumed: list[tuple[Any, type[Structure]]] = []  # capsules that we gave out, see the note
 
-    def destroy(capsule: int) -> None:
-        if _is_valid_at(capsule, unused):
-            _decref(form.from_address(_pointer_at(capsule, unused)).context)
 
-    return _Destructor(destroy)
+def _sweep() -> None:
+    """Forget consumed capsules, and take back what those hold that nobody will consume any more."""
+    for entry in list(_unconsumed):
+        capsule, form = entry
+        unused = _NAMES[form][0]
+        if not _is_valid(capsule, unused):
+            _unconsumed.remove(entry)
+        elif sys.getrefcount(capsule) <= 3:  # the entry's, this function's, the argument's
+            _unconsumed.remove(entry)
+            _drop[form](_pointer(capsule, unused))
 
 
 _drop: dict[Any, Any] = {form: _dropper(form) for form in _NAMES}
-_destroy: dict[Any, Any] = {form: _destructor(form) for form in _NAMES}
 
 
 def dlpack_device(t: Tensor) -> tuple[int, int]:
@@ -163,8 +166,10 @@ def __dlpack__(
         raise BufferError("stream must be None for a tensor on the CPU")
     form = _Versioned if max_version is not None and max_version[0] >= 1 else _Managed
     export = _Export(source, form, flags)
-    capsule = _new_capsule(ctypes.addressof(export.managed), _NAMES[form][0], _destroy[form])
+    capsule = _new_capsule(ctypes.addressof(export.managed), _NAMES[form][0], None)
     _incref(export)
+    _sweep()
+    _unconsumed.append((capsule, form))
     return capsule
 
 
@@ -235,6 +240,7 @@ def _adopt(capsule: Any) -> Tensor:
             managed: Any = form.from_address(address)
             meta, ptr = _read(managed)
             _set_name(capsule, used)
+            _sweep()
             owner = _Borrowed(address, managed.deleter)
             context = system.context_of(meta.device)
             pinned = managed.tensor.device_type == _CUDA_HOST

@@ -220,7 +220,8 @@ def empty_pinned(meta: Meta) -> Tensor:
 
 def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = False) -> Tensor:
     """A new tensor of `meta` (dense) with the elements of `source`."""
-    if source.meta.device is meta.device and not pin and meta.contiguous:
+    plain = meta is Meta.contiguous_of(meta.shape, meta.dtype, source.meta.device)
+    if plain and not pin:  # the operator's own layout: no need to make the result first
         result: Tensor = call(ops.copy, (source,), (meta.dtype, meta.shape))
         return result
     result = empty_pinned(meta) if pin else empty(meta)
@@ -481,9 +482,8 @@ def fill_(self: Tensor, value: Any) -> Tensor:
             raise RuntimeError(
                 f"fill_ only supports 0-dimension value tensor but got tensor with {value.meta.ndim} dimensions."
             )
-        if value.meta.device is not CPU:
-            return copy_(self, value)
-        value = item(value)
+        copy_(_once(self), value)
+        return self
     number = ops.checked_scalar(value, self.meta.dtype)
     target = _once(self)
     meta = target.meta

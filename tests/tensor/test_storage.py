@@ -1,0 +1,66 @@
+"""Storages: shared by views, one per block, given back when the last tensor is gone."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import flambeau as torch
+
+
+def test_views_share_a_storage() -> None:
+    x = torch.arange(6)
+    y = x[2:]
+    assert x.untyped_storage() == y.untyped_storage() and hash(x.untyped_storage()) == hash(y.untyped_storage())
+    assert y.untyped_storage().data_ptr() == x.data_ptr() and y.storage_offset() == 2
+    assert x.clone().untyped_storage() != x.untyped_storage()
+
+
+def test_bytes_of_a_storage() -> None:
+    storage = torch.tensor([1, 256], dtype=torch.int16).untyped_storage()
+    assert storage.tolist() == [1, 0, 0, 1] and len(storage) == storage.size() == storage.nbytes() == 4
+    storage[1] = 2
+    assert storage[1] == 2 and storage[-1] == 1
+    with pytest.raises(IndexError):
+        storage[4]
+
+
+def test_a_storage_moves_as_tensors_do() -> None:
+    with torch.virtual(devices=2):
+        storage = torch.arange(3.0).untyped_storage()
+        there = storage.cuda(1)
+        assert there.device == torch.device("cuda:1") and there.is_cuda and there.get_device() == 1
+        assert there.cpu().tolist() == storage.tolist() and there.cuda(1) is there
+        pinned = storage.pin_memory()
+        assert pinned.is_pinned() and pinned.pin_memory() is pinned and not storage.is_pinned()
+        assert pinned.cuda(non_blocking=True).tolist() == storage.tolist()
+        with torch.cuda.device_of(there):
+            assert torch.cuda.current_device() == 1
+        with torch.cuda.device_of(storage):
+            assert torch.cuda.current_device() == 0
+
+
+def test_set_looks_at_other_memory() -> None:
+    x, y = torch.zeros(2), torch.arange(6.0)
+    assert x.set_(y.untyped_storage(), 1, (2, 2), (3, 1)).tolist() == [[1, 2], [4, 5]]
+    x.fill_(0)
+    assert y.tolist() == [0, 0, 0, 3, 0, 0]
+    with pytest.raises(RuntimeError, match="out of bounds for storage of size 24"):
+        x.set_(y.untyped_storage(), 4, (3,), (1,))
+    with pytest.raises(RuntimeError, match="Could not set tensor of type"):
+        x.set_(torch.ones(2, dtype=torch.int32))
+    assert x.set_().shape == (0,)
+
+
+def test_tensors_leave_no_cycles() -> None:
+    with torch.virtual(devices=1):
+        gc.disable()
+        try:
+            x = torch.ones(1000, device="cuda")
+            y = x.view(10, 100).t()[2:].clone().double().cpu().cuda()
+            repr(x), y.tolist(), x.untyped_storage()
+            del x, y
+            assert torch.cuda.memory_allocated() == 0
+        finally:
+            gc.enable()
