@@ -1,1 +1,257 @@
-"""Sorting and searching."""
+"""Sorting, searching and unique values. NaN is larger than every number, as in PyTorch.
+
+Bodies sort with NumPy's stable sort; float16 and bfloat16 are compared as the float32 that holds them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import COMPLEX, bool_, dtype, int32, int64, promote_types
+from flambeau.core.layout import contiguous_strides, dense_strides, wrap_dim
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.pointwise import REALS
+from flambeau.ops.reduction import to_computing
+
+Array = np.ndarray[Any, Any]
+NUMBERS = tuple(d for d in REALS if d is not bool_)
+
+
+def _order(x: Array, axis: int, descending: bool) -> Array:
+    """Places of the elements in sorted order; equal ones in the order they stand in."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    reverse = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    return x.shape[axis] - 1 - reverse
+
+
+def _refuse_complex(name: str, x: Meta) -> None:
+    if x.dtype.category == COMPLEX:
+        raise RuntimeError(f" {name} does not support complex dtypes on {x.device.type.upper()}")
+
+
+def _steps(launch: Launch) -> int:
+    """Comparisons of a sort."""
+    count = launch.operands[-1].numel
+    return count * max(count, 1).bit_length()
+
+
+# -- sort and topk: (values, indices) -----------------------------------------------------------------------
+
+
+def _sort_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = operands[0]
+    assert isinstance(x, Meta)
+    dim, descending = params
+    dim = wrap_dim(dim, x.ndim)
+    _refuse_complex("Sort", x)
+    values = x.with_(strides=dense_strides(x.shape, x.strides))
+    return Signature((values, values.with_(dtype=int64)), (x,), (dim, descending, None))
+
+
+def _topk_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = operands[0]
+    assert isinstance(x, Meta)
+    k, dim, largest = params
+    dim = wrap_dim(dim, x.ndim)
+    if not 0 <= k <= (x.shape[dim] if x.ndim else 1):
+        raise RuntimeError("selected index k out of range")
+    _refuse_complex("topk", x)
+    if x.dtype is bool_:
+        raise RuntimeError(f"topk does not support bool dtypes on {x.device.type.upper()}")
+    shape = x.shape[:dim] + (k,) + x.shape[dim + 1 :] if x.ndim else ()
+    values = Meta.contiguous_of(shape, x.dtype, x.device)
+    return Signature((values, values.with_(dtype=int64)), (x,), (dim, largest, k))
+
+
+def _sort_host(launch: Launch) -> Body:
+    dim, descending, count = launch.params
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    convert = to_computing(source.dtype, source.dtype)
+    part = (slice(None),) * dim + (slice(count),)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = np.atleast_1d(convert(inputs[0]))
+        order = _order(x, dim, descending)[part]
+        values, indices = outputs
+        with np.errstate(all="ignore"):
+            np.copyto(values, np.take_along_axis(x, order, dim).reshape(values.shape), casting="unsafe")
+        indices[...] = order.reshape(indices.shape)
+
+    return body
+
+
+def _sort_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4),), (1, False)
+    yield (make(3, 4),), (0, True)
+
+
+def _topk_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4),), (2, 1, True)
+    yield (make(3, 4),), (1, 0, False)
+
+
+sort = define(Op("sort", _sort_rule, Kernel("sort", _sort_host, _steps), REALS, _sort_samples))
+topk = define(Op("topk", _topk_rule, Kernel("topk", _sort_host, _steps), NUMBERS, _topk_samples))
+
+
+# -- unique: worst-case outputs and a count -------------------------------------------------------------------
+
+
+def _unique_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Outputs: values (as many as could be), inverse, counts, and how many there are."""
+    x = operands[0]
+    assert isinstance(x, Meta)
+    dim, consecutive = params
+    if x.dtype.category == COMPLEX:
+        raise NotImplementedError(f'"unique" not implemented for \'{x.dtype.torch_name}\'')
+    if dim is None:
+        shape, many, places = (x.numel,), x.numel, x.shape
+    else:
+        dim = wrap_dim(dim, x.ndim)
+        if any(n == 0 for d, n in enumerate(x.shape) if d != dim):
+            raise RuntimeError(
+                "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
+            )
+        shape, many = x.shape or (1,), x.shape[dim] if x.ndim else 1
+        places = (many,)
+    values = Meta.contiguous_of(shape, x.dtype, x.device)
+    inverse, counts, found = (Meta.contiguous_of(s, int64, x.device) for s in (places, (many,), ()))
+    return Signature((values, inverse, counts, found), (x,), (dim, consecutive))
+
+
+def _unique_host(launch: Launch) -> Body:
+    dim, consecutive = launch.params
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    convert = to_computing(source.dtype, source.dtype)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        values, inverse, counts, found = outputs
+        x = convert(inputs[0])
+        if dim is None:
+            rows, into = x.reshape(-1, 1), values[:, None]
+        else:
+            moved = np.moveaxis(np.atleast_1d(x), dim, 0)
+            rows = moved.reshape(moved.shape[0], -1)
+            into = np.moveaxis(values, dim, 0)
+        order = np.arange(len(rows)) if consecutive else np.lexsort(rows.T[::-1])
+        ordered = rows[order]
+        first = np.ones(len(rows), bool)
+        first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        group = np.cumsum(first) - 1
+        count = int(np.count_nonzero(first))
+        with np.errstate(all="ignore"):
+            np.copyto(into[:count], ordered[first].reshape(count, *into.shape[1:]), casting="unsafe")
+        inverse.reshape(-1)[order] = group  # the output is contiguous: a view
+        counts[:count] = np.bincount(group, minlength=count)
+        found[...] = count
+
+    return body
+
+
+def _unique_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(7, low=0, high=3),), (None, True)
+    yield (make(4, 2, low=0, high=2),), (1, True)
+
+
+unique = define(Op("unique", _unique_rule, Kernel("unique", _unique_host, _steps), REALS, _unique_samples))
+
+
+# -- searching ----------------------------------------------------------------------------------------------
+
+
+def _searchsorted_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    boundaries, values, *sorter = operands
+    right, narrow = params
+    assert isinstance(boundaries, Meta) and isinstance(values, Meta)
+    device = common_device(operands)
+    kind = int32 if narrow else int64
+    common = promote_types(boundaries.dtype, values.dtype)
+    if boundaries.ndim != 1 and (boundaries.ndim != values.ndim or boundaries.shape[:-1] != values.shape[:-1]):
+        raise RuntimeError(
+            "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of "
+            "boundaries tensor and input value tensor must match, but we got boundaries tensor "
+            f"{list(boundaries.shape)} and input value tensor {list(values.shape)}"
+        )
+    out = Meta.of(values.shape, contiguous_strides(values.shape), kind, device)
+    rest = [x for x in sorter if isinstance(x, Meta)]
+    return Signature((out,), (boundaries, values, *rest), (right, common))
+
+
+def _searchsorted_host(launch: Launch) -> Body:
+    right, common = launch.params
+    side = "right" if right else "left"
+    converts = [to_computing(common, x.dtype) for x in launch.inputs[:2] if isinstance(x, Meta)]
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        boundaries, values = (convert(x) for convert, x in zip(converts, inputs, strict=False))
+        if len(inputs) == 3:
+            boundaries = np.take_along_axis(boundaries, inputs[2], -1)
+        if boundaries.ndim == 1:
+            outputs[0][...] = np.searchsorted(boundaries, values, side)
+        else:
+            outputs[0][...] = _bisected(boundaries, values, right)
+
+    return body
+
+
+def _bisected(boundaries: Array, values: Array, right: bool) -> Array:
+    """Bisection of every value in its own row at once."""
+    low = np.zeros(values.shape, np.int64)
+    high = np.full(values.shape, boundaries.shape[-1])
+    for _ in range(boundaries.shape[-1].bit_length()):
+        middle = (low + high) // 2
+        open_ = low < high
+        at = np.take_along_axis(boundaries, np.minimum(middle, boundaries.shape[-1] - 1), -1)
+        after = open_ & ~(at > values if right else at >= values)
+        low = np.where(after, middle + 1, low)
+        high = np.where(open_ & ~after, middle, high)
+    return low
+
+
+def _searchsorted_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    boundaries = np.sort(make(5).astype(np.float64)).astype(make(1).dtype)
+    yield (boundaries, make(3, 2)), (False, False)
+    yield (boundaries, make(4)), (True, True)
+
+
+searchsorted = define(
+    Op(
+        "searchsorted", _searchsorted_rule, Kernel("searchsorted", _searchsorted_host, _steps), NUMBERS,
+        _searchsorted_samples,
+    )
+)  # fmt: skip
+
+
+def _isin_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    elements, tests = operands
+    assert isinstance(elements, Meta) and isinstance(tests, Meta)
+    common = promote_types(elements.dtype, tests.dtype)
+    out = Meta.contiguous_of(elements.shape, bool_, common_device(operands))
+    return Signature((out,), (elements, tests), (*params, common))
+
+
+def _isin_host(launch: Launch) -> Body:
+    invert, common = launch.params
+    converts = [to_computing(common, x.dtype) for x in launch.inputs if isinstance(x, Meta)]
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        elements, tests = (convert(x) for convert, x in zip(converts, inputs, strict=True))
+        outputs[0][...] = np.isin(elements, tests, invert=invert)
+
+    return body
+
+
+isin = define(
+    Op(
+        "isin", _isin_rule, Kernel("isin", _isin_host, _steps), NUMBERS,
+        lambda make, kind: [((make(3, 4), make(5)), (False,))],
+    )
+)  # fmt: skip
