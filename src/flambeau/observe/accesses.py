@@ -16,7 +16,7 @@ all that the last write came after; if it is not ordered after the last write, i
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -161,6 +161,13 @@ class Shadow:
         self.blocks: dict[int, Block] = {}
         self._by_range: Ranges[Cell] = Ranges()
         self._owners: Ranges[Block] = Ranges()
+
+    def find(self, ptrs: Sequence[int], extents: Sequence[Extent]) -> list[Cell]:
+        """The cells of a command's accesses. One that was seen before takes no Python per operand."""
+        cells = list(map(self.cells.get, zip(ptrs, extents)))  # noqa: B905 (`strict` costs 0.1 us)
+        if None in cells:
+            cells = [self.cells.get(key) or self.cell(key) for key in zip(ptrs, extents, strict=True)]
+        return cells  # type: ignore[return-value]  # none is None now
 
     def cell(self, key: Key) -> Cell:
         """A new cell for an access that was not seen before."""

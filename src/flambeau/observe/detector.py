@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from flambeau.core.errors import RaceError
-from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Key, Operation, Shadow, clear_covered
+from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Operation, Shadow, clear_covered
 from flambeau.observe.clocks import NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
 from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
@@ -197,21 +197,26 @@ class Detector:
 
     # -- accesses --------------------------------------------------------------------------------------
     def command(
-        self, stream: int, what: Operation, keys: Sequence[Key], outputs: int, updates: bool = False
+        self,
+        stream: int,
+        what: Operation,
+        ptrs: Sequence[int],
+        extents: Sequence[Extent],
+        outputs: int,
+        updates: bool = False,
     ) -> None:
         """A command is about to be queued: check it against all that is not ordered before it, then keep it.
 
-        The first `outputs` of `keys` are written (and read, if it `updates` them), the others read.
+        It touches `extents` at `ptrs`: the first `outputs` are written (and read, if it `updates` them), the
+        others read.
         Raises RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
         """
         agent = self.agents[stream]
         if agent.caught is not self.known:
             self.catch_up(agent)
         clock = agent.clock
-        shadow = self.shadow
-        find = shadow.cells.get
         command: Command = (agent, self.number + 1, what, *caller(2), agent.count + 1)
-        cells = [find(key) or shadow.cell(key) for key in keys]
+        cells = self.shadow.find(ptrs, extents)
         readers = cells if updates else cells[outputs:]
         for cell in readers:
             last = cell.write

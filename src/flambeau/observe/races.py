@@ -211,8 +211,7 @@ class RaceDriver(ForwardingDriver):
         if get_ident() != self._thread:
             self._note_thread()
         with self._lock:
-            keys = tuple(zip(ptrs, extents, strict=False))
-            self.detector.command(stream, what, keys, outputs, updates)
+            self.detector.command(stream, what, ptrs, extents, outputs, updates)
             self.inner.launch(exe, ptrs, scalars, stream)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
@@ -225,7 +224,8 @@ class RaceDriver(ForwardingDriver):
         """A command that is no launch. Copies and fills of no bytes are none."""
         self._note_thread()
         if not keys or keys[0][1]:
-            self.detector.command(stream, (what, (), 0), keys, outputs)
+            ptrs, extents = [ptr for ptr, _ in keys], [extent for _, extent in keys]
+            self.detector.command(stream, (what, (), 0), ptrs, extents, outputs)
 
     def _host_waited(self, points: Sequence[Any]) -> None:
         with self._lock:
