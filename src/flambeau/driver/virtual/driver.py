@@ -46,7 +46,6 @@ from __future__ import annotations
 
 import itertools
 import uuid
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -57,12 +56,13 @@ import numpy as np
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, bytes_at
-from flambeau.core.meta import Meta
 from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch
 from flambeau.driver.virtual import cost, scheduler
+from flambeau.driver.virtual.device import Device, Event
+from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.memory import Arena, next_generation
 from flambeau.driver.virtual.policy import open_policy, write_token
-from flambeau.driver.virtual.profile import Profile, load_profile
+from flambeau.driver.virtual.profile import load_profile
 from flambeau.driver.virtual.scheduler import (
     UNLIMITED,
     Command,
@@ -71,92 +71,13 @@ from flambeau.driver.virtual.scheduler import (
     Engine,
     Lane,
     Path,
-    Processors,
     Scheduler,
     Stream,
 )  # fmt: skip
 
 _MOST_DEVICES = 255  # an address has 8 bits for the device
 _HOST_ALIGNMENT = 4096
-_KEPT = 16  # windows per operand
 _UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
-
-
-class Device:
-    """One simulated device: its memory, its engines, its default stream."""
-
-    __slots__ = ("arena", "default", "index", "inward", "links", "outward", "peers", "processors", "state")
-
-    def __init__(self, index: int, arena: Arena, default: int, sms: int) -> None:
-        self.index = index
-        self.arena = arena
-        self.state = DeviceState(index)
-        self.default = Stream(default, self.state, 0)
-        self.state.streams[default] = self.default
-        self.processors = Processors(sms)
-        self.inward = Lane()
-        self.outward = Lane()
-        self.links: dict[int, Lane] = {}  # to peers, made when first used
-        self.peers: set[int] = set()  # whose memory this device may reach
-
-
-class Event:
-    """An event of a device. `record` is the marker of its last record."""
-
-    __slots__ = ("index", "record", "timing")
-
-    def __init__(self, index: int, timing: bool) -> None:
-        self.index = index
-        self.timing = timing
-        self.record: Command | None = None
-
-
-class Windows(dict[int, np.ndarray[Any, Any]]):
-    """Arrays of one layout by device address. `windows[ptr]` makes what it lacks.
-
-    Making an array costs as much as a small kernel, and allocators hand out few addresses over and over.
-    Whether an address may be reached is checked at each launch, not here.
-    """
-
-    __slots__ = ("find", "layout")
-
-    def __init__(self, meta: Meta, find: Callable[[str, int, int], Device]) -> None:
-        self.layout = (meta.shape, meta.dtype.numpy, meta.byte_strides)
-        self.find = find
-
-    def __missing__(self, ptr: int) -> np.ndarray[Any, Any]:
-        shape, dtype, strides = self.layout
-        if 0 in shape:  # an empty tensor has no memory
-            return np.empty(shape, dtype)
-        if len(self) >= _KEPT:
-            self.clear()
-        arena = self.find("launch", ptr, 1).arena
-        found = self[ptr] = np.ndarray(shape, dtype, arena.bytes, ptr - arena.base, strides)
-        return found
-
-
-class VirtualExecutable(Executable):
-    """A launch with its body, windows for its operands and its duration worked out."""
-
-    __slots__ = (
-        "body", "code", "cycles", "name", "nbytes", "outputs", "scalars", "sms", "spans", "windows", "work",
-    )  # fmt: skip
-
-    def __init__(
-        self, launch: Launch, index: int, profile: Profile, find: Callable[[str, int, int], Device]
-    ) -> None:
-        super().__init__(launch, index)
-        self.body = launch.kernel.host(launch)
-        self.name = launch.kernel.name
-        self.code = zlib.crc32(self.name.encode())
-        self.windows = [Windows(meta, find) for meta in launch.operands]
-        self.spans = tuple([m.span for m in launch.operands])
-        self.outputs = len(launch.outputs)
-        self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
-        self.nbytes = launch.nbytes
-        self.cycles = launch.kernel.cycles
-        self.sms = 1 if self.cycles else cost.kernel_sms(launch, profile)
-        self.work = 0 if self.cycles else cost.kernel_ns(launch, profile, self.sms)
 
 
 class VirtualDriver:

@@ -1,0 +1,65 @@
+"""`VirtualExecutable`: a launch prepared for a virtual device."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Executable, Launch
+from flambeau.driver.virtual import cost
+from flambeau.driver.virtual.device import Device
+from flambeau.driver.virtual.profile import Profile
+
+_KEPT = 16  # windows per operand
+
+
+class Windows(dict[int, np.ndarray[Any, Any]]):
+    """Arrays of one layout by device address. `windows[ptr]` makes what it lacks.
+
+    Making an array costs as much as a small kernel, and allocators hand out few addresses over and over.
+    Whether an address may be reached is checked at each launch, not here.
+    """
+
+    __slots__ = ("find", "layout")
+
+    def __init__(self, meta: Meta, find: Callable[[str, int, int], Device]) -> None:
+        self.layout = (meta.shape, meta.dtype.numpy, meta.byte_strides)
+        self.find = find
+
+    def __missing__(self, ptr: int) -> np.ndarray[Any, Any]:
+        shape, dtype, strides = self.layout
+        if 0 in shape:  # an empty tensor has no memory
+            return np.empty(shape, dtype)
+        if len(self) >= _KEPT:
+            self.clear()
+        arena = self.find("launch", ptr, 1).arena
+        found = self[ptr] = np.ndarray(shape, dtype, arena.bytes, ptr - arena.base, strides)
+        return found
+
+
+class VirtualExecutable(Executable):
+    """A launch with its body, windows for its operands and its duration worked out."""
+
+    __slots__ = (
+        "body", "code", "cycles", "name", "nbytes", "outputs", "scalars", "sms", "spans", "windows", "work",
+    )  # fmt: skip
+
+    def __init__(
+        self, launch: Launch, index: int, profile: Profile, find: Callable[[str, int, int], Device]
+    ) -> None:
+        super().__init__(launch, index)
+        self.body = launch.kernel.host(launch)
+        self.name = launch.kernel.name
+        self.code = zlib.crc32(self.name.encode())
+        self.windows = [Windows(meta, find) for meta in launch.operands]
+        self.spans = tuple([m.span for m in launch.operands])
+        self.outputs = len(launch.outputs)
+        self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
+        self.nbytes = launch.nbytes
+        self.cycles = launch.kernel.cycles
+        self.sms = 1 if self.cycles else cost.kernel_sms(launch, profile)
+        self.work = 0 if self.cycles else cost.kernel_ns(launch, profile, self.sms)
