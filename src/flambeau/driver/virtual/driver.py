@@ -73,7 +73,7 @@ from flambeau.driver.virtual.scheduler import (
     Path,
     Scheduler,
     Stream,
-)  # fmt: skip
+)
 
 _MOST_DEVICES = 255  # an address has 8 bits for the device
 _HOST_ALIGNMENT = 4096
