@@ -35,7 +35,7 @@ NEVER = ("torch", "cupy", "jax")
 # Each piece of mutable module state has one owner file (docs/design.md lists what it is).
 STATE_OWNERS = {
     "core/device.py", "core/dtype.py", "core/meta.py", "core/flags.py", "ops/op.py", "runtime/current.py",
-    "runtime/system.py", "tensor/call.py", "tensor/public.py",
+    "runtime/system.py", "tensor/call.py", "tensor/printing.py", "tensor/public.py",
 }  # fmt: skip
 
 

@@ -60,7 +60,11 @@ def test_copy_into_views(data: Any) -> None:
     step = data.draw(st.integers(1, 2))
     source_shape = [1 if data.draw(st.booleans()) else n for n in shape]
     target = torch.zeros([n * step for n in shape], dtype=getattr(torch, kinds[0]))
-    source = torch.arange(1, 1 + int(torch.tensor(source_shape).prod())).view(source_shape).to(getattr(torch, kinds[1]))
+    source = (
+        torch.arange(1, 1 + int(torch.tensor(source_shape).prod()))
+        .view(source_shape)
+        .to(getattr(torch, kinds[1]))
+    )
     ours = from_torch(target)
     views = []
     for t in (target, ours):
@@ -135,6 +139,8 @@ def test_views_keep_their_counter_and_copies_do_not() -> None:
 
 def test_overlapping_copy_is_refused() -> None:
     x = flambeau.arange(4)
-    with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor refer to a single"):
+    with pytest.raises(
+        RuntimeError, match="some elements of the input tensor and the written-to tensor refer to a single"
+    ):
         x[1:].copy_(x[:-1])
     assert x.tolist() == [0, 1, 2, 3]

@@ -13,7 +13,12 @@ from support import same, torch
 
 import flambeau
 
-NUMBERS = st.one_of(st.booleans(), st.integers(-100, 100), st.floats(-1e6, 1e6, width=32), st.complex_numbers(max_magnitude=100))
+NUMBERS = st.one_of(
+    st.booleans(),
+    st.integers(-100, 100),
+    st.floats(-1e6, 1e6, width=32),
+    st.complex_numbers(max_magnitude=100),
+)
 KINDS = ["bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64"]
 
 
@@ -76,7 +81,11 @@ def test_tensor_of_nested_data(data: Any) -> None:
             same(ours, theirs)
         else:
             # Data with several faults: which one is met first is nobody's promise.
-            assert isinstance(ours, tuple) and {ours[0], theirs[0]} <= {ValueError, TypeError}, (text, ours, theirs)
+            assert isinstance(ours, tuple) and {ours[0], theirs[0]} <= {ValueError, TypeError}, (
+                text,
+                ours,
+                theirs,
+            )
 
 
 SIZES = [

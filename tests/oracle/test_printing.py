@@ -34,9 +34,13 @@ def set_options(**options: Any) -> None:
 
 def drawn(rng: random.Random, kind: Any) -> Any:
     """A tensor as programs print them: whole numbers, wide and narrow ranges, zeros, NaNs, odd strides."""
-    shape = [rng.choice([0, 1, 2, 3, 5, 7, 12]) if rng.random() < 0.9 else 40 for _ in range(rng.randint(0, 4))]
+    shape = [
+        rng.choice([0, 1, 2, 3, 5, 7, 12]) if rng.random() < 0.9 else 40 for _ in range(rng.randint(0, 4))
+    ]
     g = torch.Generator().manual_seed(rng.randrange(1 << 30))
-    x = torch.randn(shape, generator=g, dtype=torch.float64) * rng.choice([1, 1, 10, 1e3, 1e5, 1e-3, 1e-5, 1e9, 1e30])
+    x = torch.randn(shape, generator=g, dtype=torch.float64) * rng.choice(
+        [1, 1, 10, 1e3, 1e5, 1e-3, 1e-5, 1e9, 1e30]
+    )
     if rng.random() < 0.3:
         x = x.round()
     if rng.random() < 0.2:
@@ -44,7 +48,9 @@ def drawn(rng: random.Random, kind: Any) -> Any:
     if rng.random() < 0.2 and x.numel():
         x.view(-1)[rng.randrange(x.numel())] = rng.choice([float("nan"), float("inf"), -float("inf"), -0.0])
     if kind.is_complex:
-        x = torch.complex(x, torch.randn(shape, generator=g, dtype=torch.float64) * rng.choice([1, 1e5, 1e-3]))
+        x = torch.complex(
+            x, torch.randn(shape, generator=g, dtype=torch.float64) * rng.choice([1, 1e5, 1e-3])
+        )
     elif not kind.is_floating_point:
         x = torch.nan_to_num(x, 0, 0, 0).clamp(-1e15, 1e15)
         x = x if kind.is_signed else x.abs()

@@ -67,7 +67,9 @@ def test_dlpack_both_ways() -> None:
         x = torch.zeros(2, 3, dtype=kind).t()
         a = np.from_dlpack(x)
         x.fill_(1)
-        assert (a == 1).all() and a.shape == (3, 2) and a.strides == tuple(s * kind.itemsize for s in x.stride())
+        assert (
+            (a == 1).all() and a.shape == (3, 2) and a.strides == tuple(s * kind.itemsize for s in x.stride())
+        )
         y = torch.from_dlpack(np.ones((2, 3), kind.numpy))
         assert y.dtype is kind and y.tolist() == torch.ones(2, 3, dtype=kind).tolist()
         z = torch.from_dlpack(x)
@@ -126,7 +128,9 @@ def test_virtual_tensors_are_exchanged_within_flambeau_only() -> None:
         with pytest.raises(AttributeError, match="simulated"):
             x.__cuda_array_interface__  # noqa: B018
         assert not hasattr(x, "__cuda_array_interface__")
-        with pytest.raises(TypeError, match=r"can't convert cuda:1 device type tensor to numpy. Use Tensor.cpu\(\)"):
+        with pytest.raises(
+            TypeError, match=r"can't convert cuda:1 device type tensor to numpy. Use Tensor.cpu\(\)"
+        ):
             x.numpy()
         with pytest.raises(TypeError, match="can't convert cuda:1"):
             np.asarray(x)
@@ -141,7 +145,11 @@ def test_virtual_tensors_are_exchanged_within_flambeau_only() -> None:
 
 
 def test_what_numpy_cannot_hold_is_refused() -> None:
-    for kind, name in ((torch.bfloat16, "BFloat16"), (torch.float8_e5m2, "Float8_e5m2"), (torch.complex32, "ComplexHalf")):
+    for kind, name in (
+        (torch.bfloat16, "BFloat16"),
+        (torch.float8_e5m2, "Float8_e5m2"),
+        (torch.complex32, "ComplexHalf"),
+    ):
         with pytest.raises(TypeError, match=f"Got unsupported ScalarType {name}"):
             torch.ones(2).to(kind).numpy()
 

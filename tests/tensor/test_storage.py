@@ -12,7 +12,9 @@ import flambeau as torch
 def test_views_share_a_storage() -> None:
     x = torch.arange(6)
     y = x[2:]
-    assert x.untyped_storage() == y.untyped_storage() and hash(x.untyped_storage()) == hash(y.untyped_storage())
+    assert x.untyped_storage() == y.untyped_storage() and hash(x.untyped_storage()) == hash(
+        y.untyped_storage()
+    )
     assert y.untyped_storage().data_ptr() == x.data_ptr() and y.storage_offset() == 2
     assert x.clone().untyped_storage() != x.untyped_storage()
 

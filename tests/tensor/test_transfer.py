@@ -24,7 +24,9 @@ def test_host_to_device_and_back() -> None:
     for shape in [(), (0,), (3,), (2, 3), (2, 0, 4)]:
         x = torch.arange(float(np.prod(shape))).view(shape)
         y = x.cuda()
-        assert y.device == torch.device("cuda:0") and y.tolist() == x.tolist() and y.cpu().tolist() == x.tolist()
+        assert (
+            y.device == torch.device("cuda:0") and y.tolist() == x.tolist() and y.cpu().tolist() == x.tolist()
+        )
 
 
 @pytest.mark.parametrize("target", ["cuda:0", "cuda:1", "cpu"])
@@ -113,11 +115,17 @@ def test_pinning() -> None:
     x = torch.arange(3)
     y = x.pin_memory()
     assert y.is_pinned() and not x.is_pinned() and y.pin_memory() is y and y.tolist() == x.tolist()
-    for z in (torch.zeros(2, pin_memory=True), torch.full((2,), 3, pin_memory=True), torch.tensor([1], pin_memory=True)):
+    for z in (
+        torch.zeros(2, pin_memory=True),
+        torch.full((2,), 3, pin_memory=True),
+        torch.tensor([1], pin_memory=True),
+    ):
         assert z.is_pinned()
     with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
         torch.zeros(2, device="cuda", pin_memory=True)
-    with pytest.raises(RuntimeError, match=r"cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"):
+    with pytest.raises(
+        RuntimeError, match=r"cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"
+    ):
         torch.zeros(2, device="cuda").pin_memory()
     assert x.untyped_storage().pin_memory().is_pinned()
 
@@ -166,7 +174,9 @@ def test_item_waits() -> None:
 def test_refusals_change_nothing() -> None:
     x, y = torch.zeros(2, device="cuda"), torch.ones(3)
     before = torch.cuda.memory_allocated()
-    with pytest.raises(RuntimeError, match=r"The size of tensor a \(2\) must match the size of tensor b \(3\)"):
+    with pytest.raises(
+        RuntimeError, match=r"The size of tensor a \(2\) must match the size of tensor b \(3\)"
+    ):
         x.copy_(y)
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         x[:1].expand(3).copy_(y)
@@ -222,7 +232,12 @@ def test_resize_and_deepcopy() -> None:
 def test_tensors_of_a_closed_machine_raise() -> None:
     with torch.virtual(devices=1):
         x = torch.ones(2, device="cuda")
-    for use in (x.cpu, x.item if x.numel() == 1 else x.tolist, lambda: torch.zeros(2).copy_(x), lambda: repr(x)):
+    for use in (
+        x.cpu,
+        x.item if x.numel() == 1 else x.tolist,
+        lambda: torch.zeros(2).copy_(x),
+        lambda: repr(x),
+    ):
         with pytest.raises(RuntimeError, match="closed or left"):
             use()
 

@@ -11,7 +11,15 @@ import numpy as np
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import (
-    BOOL, DTYPES, FLOATING, bool_, complex32, complex64, dtype, float8_e4m3fn, float32,
+    BOOL,
+    DTYPES,
+    FLOATING,
+    bool_,
+    complex32,
+    complex64,
+    dtype,
+    float8_e4m3fn,
+    float32,
 )  # fmt: skip
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
@@ -21,6 +29,7 @@ from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 Array = np.ndarray[Any, Any]
 Store = Callable[[Array, Array], None]
 
+_finfo: Any = ml_dtypes.finfo
 _BITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
@@ -56,7 +65,7 @@ def _copy(out: Array, x: Array) -> None:
 
 
 def _saturate(out: Array, x: Array) -> None:
-    largest = float(ml_dtypes.finfo(out.dtype).max)  # the type has no infinity, and PyTorch clips
+    largest = float(_finfo(out.dtype).max)  # the type has no infinity, and PyTorch clips
     np.copyto(out, np.clip(x, -largest, largest), casting="unsafe")
 
 
@@ -192,7 +201,7 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
 
 def _checked_float(value: float, kind: dtype) -> float:
     number = float(value)
-    if math.isfinite(number) and abs(number) > float(ml_dtypes.finfo(kind.numpy).max):
+    if math.isfinite(number) and abs(number) > float(_finfo(kind.numpy).max):
         raise RuntimeError(_overflow(kind))
     return number
 

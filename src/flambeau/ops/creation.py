@@ -32,9 +32,7 @@ def _sequence_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     """Params: count, dtype, device, then the operator's own."""
     count, kind, device = params[:3]
     number = _wide(kind)
-    return Signature(
-        (Meta.contiguous_of((count,), kind, device),), tuple([number for _ in operands]), params
-    )
+    return Signature((Meta.contiguous_of((count,), kind, device),), tuple([number for _ in operands]), params)
 
 
 def _arange_host(launch: Launch) -> Body:
@@ -112,6 +110,10 @@ def _eye_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 arange = define(Op("arange", _sequence_rule, Kernel("arange", _arange_host), _NUMBERS, _sequence_samples))
-linspace = define(Op("linspace", _linspace_rule, Kernel("linspace", _linspace_host), _NUMBERS, _linspace_samples))
-logspace = define(Op("logspace", _linspace_rule, Kernel("logspace", _linspace_host), _NUMBERS, _logspace_samples))
+linspace = define(
+    Op("linspace", _linspace_rule, Kernel("linspace", _linspace_host), _NUMBERS, _linspace_samples)
+)
+logspace = define(
+    Op("logspace", _linspace_rule, Kernel("logspace", _linspace_host), _NUMBERS, _logspace_samples)
+)
 eye = define(Op("eye", _eye_rule, Kernel("eye", _eye_host), DTYPES, _eye_samples))

@@ -126,7 +126,7 @@ def __complex__(self: Tensor) -> complex:
 def __index__(self: Tensor) -> int:
     if self.meta.numel != 1 or self.meta.dtype.category not in (BOOL, INTEGRAL):
         raise TypeError("only integer tensors of a single element can be converted to an index")
-    return int(item(self))
+    return int(_real(self, "int64_t"))
 
 
 @method
@@ -143,14 +143,16 @@ def __hash__(self: Tensor) -> int:
 
 @method
 def __copy__(self: Tensor) -> Tensor:
-    return self.detach()
+    alike: Tensor = self.detach()
+    return alike
 
 
 @method
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if id(self) not in memo:
         memo[id(self)] = clone(self)
-    return memo[id(self)]
+    found: Tensor = memo[id(self)]
+    return found
 
 
 @method

@@ -68,7 +68,12 @@ def _old_type(kind: dtype, where: str) -> Any:
     return made
 
 
-_OLD = [d for d in DTYPES if d.name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")]
+_OLD = [
+    d
+    for d in DTYPES
+    if d.name
+    in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+]
 public.functions.update({f"{d.torch_name}Tensor": _old_type(d, "cpu") for d in _OLD})
 cuda_types: dict[str, Any] = {f"{d.torch_name}Tensor": _old_type(d, "cuda") for d in _OLD}
 """The types of `torch.cuda`, by name."""

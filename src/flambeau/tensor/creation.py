@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
@@ -22,7 +22,15 @@ from flambeau.ops import creation as ops
 from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate
 from flambeau.tensor.options import (
-    Given, Options, checked_shape, default_complex, integer, kind_of_number, number, shape_of,
+    Given,
+    Options,
+    Sized,
+    checked_shape,
+    default_complex,
+    integer,
+    kind_of_number,
+    number,
+    shape_of,
 )  # fmt: skip
 from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor, make
@@ -62,7 +70,8 @@ def _fitted(out: Tensor, meta: Meta, options: Options) -> Tensor:
     """`out` in the shape that is asked for. Raises RuntimeError if dtype or device are asked to be others."""
     if options.kind is not None and out.meta.dtype is not options.kind:
         raise RuntimeError(
-            f"dtype {options.kind.torch_name} does not match dtype of out parameter ({out.meta.dtype.torch_name})"
+            f"dtype {options.kind.torch_name} does not match dtype of out parameter "
+            f"({out.meta.dtype.torch_name})"
         )
     if options.device is not None and out.meta.device is not options.device:
         raise RuntimeError(
@@ -71,7 +80,7 @@ def _fitted(out: Tensor, meta: Meta, options: Options) -> Tensor:
     return out if out.meta.shape == meta.shape else resize_(out, meta.shape)
 
 
-def _sizes(function: str, size: tuple[Any, ...], given: Given) -> Shape:
+def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
     """The shape, from positional sizes or `size=`."""
     return shape_of(size or ((given["size"],) if "size" in given else ()), function)
 
@@ -80,10 +89,10 @@ def _sizes(function: str, size: tuple[Any, ...], given: Given) -> Shape:
 
 
 @function
-def empty(*size: Any, **given: Unpack[Given]) -> Tensor:
+def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
     options = Options("empty", given)
-    shape = _sizes("empty", size, given)
+    shape = _sizes("empty", sizes, given)
     strides = strides_in(shape, options.memory_format or contiguous_format)
     kind = options.kind or flags.default_dtype
     return _new(Meta.of(shape, strides, kind, options.device or CPU), options)
@@ -112,23 +121,24 @@ def check_strides(shape: Shape, strides: Strides) -> None:
         )
 
 
-def _of_one_value(function: str, size: tuple[Any, ...], value: Any, given: Given, natural: dtype | None) -> Tensor:
+def _of_one_value(
+    function: str, shape: Shape, value: Any, given: Given, natural: dtype | None
+) -> Tensor:
     options = Options(function, given)
-    shape = _sizes(function, size, given)
-    kind = options.kind or (options.out.meta.dtype if options.out is not None else natural or flags.default_dtype)
+    kind = _kind(options, natural or flags.default_dtype)
     return _constant(Meta.contiguous_of(shape, kind, options.device or CPU), value, options)
 
 
 @function
-def zeros(*size: Any, **given: Unpack[Given]) -> Tensor:
+def zeros(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of zeros."""
-    return _of_one_value("zeros", size, 0, given, None)
+    return _of_one_value("zeros", _sizes("zeros", sizes, given), 0, given, None)
 
 
 @function
-def ones(*size: Any, **given: Unpack[Given]) -> Tensor:
+def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of ones."""
-    return _of_one_value("ones", size, 1, given, None)
+    return _of_one_value("ones", _sizes("ones", sizes, given), 1, given, None)
 
 
 @function
@@ -137,13 +147,13 @@ def full(size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
     if not isinstance(size, (tuple, list)):
         raise TypeError(argument_type("full", "size", 1, "tuple of ints", size))
     value = number(fill_value, "full", "fill_value", 2)
-    return _of_one_value("full", (size,), value, given, kind_of_number(value))
+    return _of_one_value("full", shape_of((size,), "full"), value, given, kind_of_number(value))
 
 
 @function
 def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
     """A 0-dim tensor of a number, of the default dtype unless told otherwise."""
-    return _of_one_value("scalar_tensor", ((),), number(s, "scalar_tensor", "s", 1), given, None)
+    return _of_one_value("scalar_tensor", (), number(s, "scalar_tensor", "s", 1), given, None)
 
 
 @function
@@ -196,7 +206,7 @@ def full_like(input: Tensor, fill_value: Any, **given: Unpack[Given]) -> Tensor:
     return _constant(meta, number(fill_value, "full_like", "fill_value", 2), options)
 
 
-def _new_like(self: Tensor, function: str, size: tuple[Any, ...], given: Given) -> tuple[Meta, Options]:
+def _new_like(self: Tensor, function: str, size: tuple[Any, ...], given: Sized) -> tuple[Meta, Options]:
     """A contiguous meta of the sizes, on the tensor's device and of its dtype unless told otherwise."""
     options = Options(function, given)
     shape = _sizes(function, size, given)
@@ -205,29 +215,29 @@ def _new_like(self: Tensor, function: str, size: tuple[Any, ...], given: Given) 
 
 
 @method
-def new_empty(self: Tensor, *size: Any, **given: Unpack[Given]) -> Tensor:
+def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """An uninitialized tensor on this one's device and of its dtype."""
-    return _new(*_new_like(self, "new_empty", size, given))
+    return _new(*_new_like(self, "new_empty", sizes, given))
 
 
 @method
-def new_zeros(self: Tensor, *size: Any, **given: Unpack[Given]) -> Tensor:
+def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Zeros on this tensor's device and of its dtype."""
-    meta, options = _new_like(self, "new_zeros", size, given)
+    meta, options = _new_like(self, "new_zeros", sizes, given)
     return _constant(meta, 0, options)
 
 
 @method
-def new_ones(self: Tensor, *size: Any, **given: Unpack[Given]) -> Tensor:
+def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Ones on this tensor's device and of its dtype."""
-    meta, options = _new_like(self, "new_ones", size, given)
+    meta, options = _new_like(self, "new_ones", sizes, given)
     return _constant(meta, 1, options)
 
 
 @method
 def new_full(self: Tensor, size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
     """One value on this tensor's device and of its dtype."""
-    meta, options = _new_like(self, "new_full", (size,), given)
+    meta, options = _new_like(self, "new_full", (size,), cast(Sized, given))
     return _constant(meta, number(fill_value, "new_full", "fill_value", 2), options)
 
 
@@ -252,7 +262,8 @@ def _kind(options: Options, natural: dtype) -> dtype:
 def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
     """Numbers from `start` (0 if one argument is given) to `end`, which is not among them, by `step`.
 
-    int64 if all three are ints, else the default dtype. Raises RuntimeError for a step of 0 or of the wrong sign.
+    int64 if all three are ints, else the default dtype. Raises RuntimeError for a step of 0 or of the wrong
+    sign.
     """
     options = Options("arange", given)
     start, end = (0, start) if end is None else (0 if start is None else start, end)
@@ -262,7 +273,7 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Gi
     whole = all(isinstance(x, int) for x in (start, end, step))
     kind = _kind(options, dtypes.int64 if whole else flags.default_dtype)
     if kind.category in (BOOL, COMPLEX) or kind in _UNSIGNED:
-        raise NotImplementedError(f'"arange" not implemented for \'{kind.torch_name}\'')
+        raise NotImplementedError(f"\"arange\" not implemented for '{kind.torch_name}'")
     count = _count(start, end, step)
     if kind.category == INTEGRAL:
         start, step = int(start), int(step)
@@ -271,7 +282,7 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Gi
     return _computed(ops.arange, (start, step), (count,), kind, (), options)
 
 
-def _count(start: Any, end: Any, step: Any) -> int:
+def _count(start: float, end: float, step: float) -> int:
     if step == 0:
         raise RuntimeError("step must be nonzero")
     if not (math.isfinite(start) and math.isfinite(end)):
@@ -314,7 +325,9 @@ def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **given: Unpa
     return _spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)
 
 
-def _spaced(name: str, op: Any, start: Any, end: Any, steps: Any, own: tuple[Any, ...], given: Given) -> Tensor:
+def _spaced(
+    name: str, op: Any, start: Any, end: Any, steps: Any, own: tuple[Any, ...], given: Given
+) -> Tensor:
     options = Options(name, given)
     start, end = number(start, name, "start", 1), number(end, name, "end", 2)
     count = integer(steps, name, "steps", 3)
@@ -323,5 +336,5 @@ def _spaced(name: str, op: Any, start: Any, end: Any, steps: Any, own: tuple[Any
     complexes = isinstance(start, complex) or isinstance(end, complex)
     kind = _kind(options, default_complex() if complexes else flags.default_dtype)
     if kind.category == BOOL:
-        raise NotImplementedError(f'"{name}" not implemented for \'Bool\'')
+        raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
     return _computed(op, (start, end), (count,), kind, own, options)

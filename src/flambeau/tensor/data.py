@@ -276,4 +276,3 @@ def _check_range(array: Array, target: dtype) -> None:
         fits = (array >= low) & (array <= int(limits.max))
     if not fits.all():
         raise RuntimeError(f"value cannot be converted to type {target.name} without overflow")
-

@@ -42,7 +42,15 @@ def _code(kind: dtype) -> tuple[int, int]:
     special = {"bool": _BOOL, "bfloat16": _BFLOAT, "float8_e4m3fn": _E4M3FN, "float8_e5m2": _E5M2}
     code = special.get(kind.name)
     if code is None:
-        code = _COMPLEX if kind.is_complex else _FLOAT if kind.is_floating_point else _INT if kind.is_signed else _UINT
+        code = (
+            _COMPLEX
+            if kind.is_complex
+            else _FLOAT
+            if kind.is_floating_point
+            else _INT
+            if kind.is_signed
+            else _UINT
+        )
     return code, 8 * kind.itemsize
 
 
@@ -71,12 +79,17 @@ class _Versioned(Structure):
     ]  # fmt: skip
 
 
-_NAMES = {_Managed: (b"dltensor", b"used_dltensor"), _Versioned: (b"dltensor_versioned", b"used_dltensor_versioned")}
+_NAMES = {
+    _Managed: (b"dltensor", b"used_dltensor"),
+    _Versioned: (b"dltensor_versioned", b"used_dltensor_versioned"),
+}
 
 _api = ctypes.pythonapi
 _incref = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", _api))
 _decref = ctypes.PYFUNCTYPE(None, c_void_p)(("Py_DecRef", _api))
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p)(("PyCapsule_New", _api))
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p)(
+    ("PyCapsule_New", _api)
+)
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
@@ -189,7 +202,9 @@ def _order(t: Tensor, stream: Any) -> None:
     """The consumer's stream must be the producer's current one: then there is nothing to wait for."""
     native = stream_of(t).cuda_stream
     if stream not in (None, -1, native) and not (stream in (1, 2) and native == 0):
-        raise NotSupportedError("__dlpack__: the consumer's stream must be the current stream of the tensor's device")
+        raise NotSupportedError(
+            "__dlpack__: the consumer's stream must be the current stream of the tensor's device"
+        )
 
 
 # -- import -----------------------------------------------------------------------------------------------
@@ -221,7 +236,9 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     shared = _adopt(capsule)
     if device is not None and place(device) is not shared.meta.device:
         if copy is False:
-            raise ValueError(f"cannot move a tensor from {shared.meta.device} to {place(device)} without copying")
+            raise ValueError(
+                f"cannot move a tensor from {shared.meta.device} to {place(device)} without copying"
+            )
         return to(shared, place(device))
     return clone(shared) if copy else shared
 
@@ -257,7 +274,11 @@ def _read(managed: Any) -> tuple[Meta, int]:
         if managed.major != _VERSION[0]:
             raise BufferError(f"DLPack version {managed.major}.{managed.minor} is not understood")
         if managed.flags & _READ_ONLY:
-            warnings.warn("The given tensor is read-only; writing to it is undefined behavior.", UserWarning, stacklevel=4)
+            warnings.warn(
+                "The given tensor is read-only; writing to it is undefined behavior.",
+                UserWarning,
+                stacklevel=4,
+            )
     t = managed.tensor
     kind = _kinds.get((t.code, t.bits))
     if kind is None or t.lanes != 1:

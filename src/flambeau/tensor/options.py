@@ -16,10 +16,10 @@ from flambeau.core.layout import Shape
 from flambeau.runtime import system
 from flambeau.tensor.typing import layout, strided
 
+
 class Given(TypedDict, total=False):
     """The keywords that every creation takes besides its own."""
 
-    size: Any
     out: Any
     dtype: Any
     layout: layout | None
@@ -29,6 +29,12 @@ class Given(TypedDict, total=False):
     memory_format: Any
 
 
+class Sized(Given, total=False):
+    """The same for those that also take their sizes as a keyword."""
+
+    size: Any
+
+
 class Options:
     """A creation's keywords, checked. `kind` and `device` are None where the caller left them open."""
 
@@ -36,7 +42,7 @@ class Options:
 
     def __init__(self, function: str, given: Given) -> None:
         for name in given:
-            if name not in Given.__annotations__:
+            if name not in Sized.__annotations__:
                 raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
         refuse(given.get("layout"), given.get("requires_grad", False))
         kind, where = given.get("dtype"), given.get("device")
@@ -51,6 +57,7 @@ class Options:
 
 _PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, complex: dtypes.complex128}
 
+
 def place(where: Any) -> device:
     """The device that an argument names, with an index on CUDA; None is the CPU."""
     return CPU if where is None else system.resolve(device(where))
@@ -59,7 +66,7 @@ def place(where: Any) -> device:
 def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
     """The dtype that an argument names: a dtype, or Python's bool, int, float, complex; None is the default."""
     if kind.__class__ is dtype:
-        return kind  # type: ignore[no-any-return]
+        return kind
     if kind is None:
         return flags.default_dtype if default is None else default
     if kind in _PYTHON_TYPES:

@@ -31,7 +31,11 @@ class Options:
     sci_mode: bool | None = None
 
 
-_PROFILES = {"default": Options(), "short": Options(precision=2, edgeitems=2), "full": Options(threshold=math.inf)}
+_PROFILES = {
+    "default": Options(),
+    "short": Options(precision=2, edgeitems=2),
+    "full": Options(threshold=math.inf),
+}
 _options = _PROFILES["default"]
 
 
@@ -59,7 +63,6 @@ def set_printoptions(
     given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     _options = replace(base, sci_mode=sci_mode, **changed)
-
 
 
 # -- a tensor as text -------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@ def _values(t: Tensor) -> Array:
     """The elements as a host array of a type that NumPy prints exactly: small floats as float64."""
     here = on_host(t)
     kind = here.meta.dtype
-    values = host_array(here)
+    values: Array = host_array(here)
     if kind.is_complex:
         return values.astype(np.complex64 if kind is dtypes.complex32 else values.dtype)
     return values.astype(np.float64) if kind.is_floating_point else values.copy()

@@ -8,6 +8,7 @@ from flambeau.core.device import device
 from flambeau.driver.api import HostMemory
 from flambeau.runtime import system
 from flambeau.runtime.context import Block, Context
+from flambeau.runtime.pinned import PinnedBlock
 
 
 class Storage:
@@ -53,21 +54,22 @@ class Storage:
 class PinnedStorage(Storage):
     """Host memory of the pinned allocator, which reuses a block only after the copies that use it."""
 
-    __slots__ = ("_allocator",)
+    __slots__ = ("_allocator", "_pinned")
 
     def __init__(self, nbytes: int) -> None:
-        self.block = None  # what __del__ sees if there is no memory
+        self._pinned: PinnedBlock | None = None  # what __del__ sees if there is no memory
         self._allocator = system.pinned()
-        block = self._allocator.allocate(nbytes)
+        block = self._pinned = self._allocator.allocate(nbytes)
         super().__init__(block.ptr, nbytes, system.host, block, pinned=True)
 
     def __del__(self) -> None:
-        if self.block is not None:
-            self._allocator.free(self.block)
+        if self._pinned is not None:
+            self._allocator.free(self._pinned)
 
     def record_use(self, stream: Any) -> None:
         """A copy that uses this memory was queued on `stream`."""
-        self._allocator.record_use(self.block, stream)
+        if self._pinned is not None:
+            self._allocator.record_use(self._pinned, stream)
 
 
 class ForeignStorage(Storage):

@@ -104,7 +104,11 @@ class _Face:
         return make(row.meta.with_(shape=(), strides=()), row.storage, row.ptr + at % n * row.meta.itemsize)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Face) and self.data_ptr() == other.data_ptr() and self.nbytes() == other.nbytes()
+        return (
+            isinstance(other, _Face)
+            and self.data_ptr() == other.data_ptr()
+            and self.nbytes() == other.nbytes()
+        )
 
     def __hash__(self) -> int:
         return hash((self.data_ptr(), self.nbytes()))
@@ -175,7 +179,9 @@ def _typed_storage(self: Tensor) -> TypedStorage:
 
 
 @method
-def set_(self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None) -> Tensor:
+def set_(
+    self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
+) -> Tensor:
     """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none. Returns itself."""
     if source is None:
         return _point(self, empty(Meta.contiguous_of((0,), self.meta.dtype, self.meta.device)))

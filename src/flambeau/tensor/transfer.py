@@ -16,7 +16,7 @@ import warnings
 from typing import Any
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.device import CPU, device
+from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import contiguous_strides, may_self_overlap
@@ -31,9 +31,13 @@ from flambeau.tensor.public import both, method
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.typing import (
-    contiguous_format, memory_format, parse_type, preserve_format, strides_like, type_name,
+    contiguous_format,
+    memory_format,
+    parse_type,
+    preserve_format,
+    strides_like,
+    type_name,
 )  # fmt: skip
-
 
 # -- copy_ ------------------------------------------------------------------------------------------------
 
@@ -91,9 +95,7 @@ def _check(target: Tensor, source: Tensor) -> None:
 
 
 def _warn_of_lost_imaginary() -> None:
-    warnings.warn(
-        "Casting complex values to real discards the imaginary part", UserWarning, stacklevel=3
-    )
+    warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=3)
 
 
 def _alike(target: Meta, source: Meta) -> bool:
@@ -269,7 +271,9 @@ def host_array(t: Tensor, write: bool = False) -> Any:
 
 def on_host(t: Tensor) -> Tensor:
     """`t`, or a copy of it on the CPU; waits for the current stream of its device."""
-    return t if t.meta.device is CPU else copied(t, t.meta.with_(device=CPU, strides=strides_like(t.meta, None)))
+    return (
+        t if t.meta.device is CPU else copied(t, t.meta.with_(device=CPU, strides=strides_like(t.meta, None)))
+    )
 
 
 @method
@@ -355,7 +359,13 @@ def _to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, A
 
 def _listing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Arguments as PyTorch's argument parser lists them."""
-    return "(" + ", ".join([a.__class__.__name__ for a in args] + [f"{k}={v.__class__.__name__}" for k, v in kwargs.items()]) + ")"
+    return (
+        "("
+        + ", ".join(
+            [a.__class__.__name__ for a in args] + [f"{k}={v.__class__.__name__}" for k, v in kwargs.items()]
+        )
+        + ")"
+    )
 
 
 def _rename_async(given: dict[str, Any], function: str, stacklevel: int = 3) -> None:
@@ -454,9 +464,12 @@ def record_stream(self: Tensor, stream: Any) -> None:
     if not isinstance(stream, Stream):
         raise RuntimeError("unknown parameter type")
     if self.meta.device is CPU:
-        raise NotImplementedError("Could not run 'aten::record_stream' with arguments from the 'CPU' backend.")
+        raise NotImplementedError(
+            "Could not run 'aten::record_stream' with arguments from the 'CPU' backend."
+        )
     if self.storage.block is not None:
-        self.storage.context.allocator.record_stream(self.storage.block, stream)
+        allocator: Any = self.storage.context.allocator
+        allocator.record_stream(self.storage.block, stream)
 
 
 # -- fills ------------------------------------------------------------------------------------------------
