@@ -26,10 +26,10 @@ def contiguous_strides(shape: Sequence[int]) -> Strides:
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Row-major without gaps; strides of dimensions of size 1 do not matter."""
+    if 0 in shape:
+        return True
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size == 0:
-            return True
         if size != 1:
             if stride != step:
                 return False
@@ -69,26 +69,30 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
     return _packed(shape, memory_order(shape, strides))
 
 
-def result_strides(shape: Sequence[int], *operands: Sequence[int]) -> Strides:
+def result_strides(shape: Sequence[int], *operands: Sequence[int], broadcast: bool = False) -> Strides:
     """Strides of a new result of `shape` computed from operands of these strides, broadcast to `shape`.
 
     PyTorch's rule for pointwise operators and indexing: the operands' common order of dimensions, the
-    first operand that has an opinion on a pair deciding it.
+    first operand that has an opinion on a pair deciding it. `broadcast` says that their shapes differed:
+    then PyTorch takes no short cut.
     """
-    if all(is_contiguous(shape, strides) for strides in operands):
+    if not broadcast and all(is_contiguous(shape, strides) for strides in operands):
         return contiguous_strides(shape)
     first = operands[0]
-    if is_dense(shape, first) and all(tuple(strides) == tuple(first) for strides in operands):
+    if not broadcast and is_dense(shape, first) and all(tuple(strides) == tuple(first) for strides in operands):
         return tuple(first)
-    return _packed(shape, memory_order(shape, *operands))
+    order = memory_order(shape, *operands)
+    if order == list(range(len(shape))):
+        return contiguous_strides(shape)
+    return _packed(shape, order, least=0)  # PyTorch's iterator lets a size of 0 make strides 0
 
 
-def _packed(shape: Sequence[int], order: Sequence[int]) -> Strides:
-    """Dense strides with the dimensions in `order`, outermost first."""
+def _packed(shape: Sequence[int], order: Sequence[int], least: int = 1) -> Strides:
+    """Dense strides with the dimensions in `order`, outermost first; a size counts as `least` at least."""
     out, step = [0] * len(shape), 1
     for dim in reversed(order):
         out[dim] = step
-        step *= max(shape[dim], 1)
+        step *= max(shape[dim], least)
     return tuple(out)
 
 
@@ -184,11 +188,8 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int
 
 
 def may_self_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two indices may reach one element. Exact for dense and expanded layouts; else cautious."""
-    pairs = sorted((st, n) for n, st in zip(shape, strides, strict=True) if n > 1)
-    reach = 1
-    for stride, size in pairs:
-        if stride < reach:
-            return True
-        reach = stride * (size - 1) + reach
-    return False
+    """Whether two indices reach one element for certain: an expanded dimension.
+
+    PyTorch refuses to write to such a layout, and to no other (`unfold` may overlap and be written).
+    """
+    return 0 not in shape and any(n > 1 and st == 0 for n, st in zip(shape, strides, strict=True))

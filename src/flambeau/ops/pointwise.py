@@ -21,13 +21,13 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import (
     COMPLEX, DTYPES, FLOATING, INTEGRAL, bfloat16, bool_, combine, complex32, complex64, complex128, dtype,
-    dtype_of_scalar, float8_e4m3fn, float8_e5m2, float16, float32, float64, int64, uint16, uint32, uint64,
+    dtype_of_scalar, float8_e4m3fn, float8_e5m2, float16, float32, float64, uint16, uint32, uint64,
 )  # fmt: skip
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch
 from flambeau.ops.copy import caster
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.op import Make, Op, Operand, Rule, Sample, Signature, common_device, define
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[..., Any]
@@ -108,7 +108,6 @@ class Pointwise(Op):
     """A pointwise operator, with what its public form needs.
 
     arity: how many operands. scalars: positions at which the public function takes Python scalars.
-    exact: an integer scalar is compared or combined by value, in int64, not wrapped to the tensor's dtype.
     summary: one line, the docstring of its public forms.
     """
 
@@ -132,7 +131,6 @@ def pointwise(
     conditions: int = 0,
     checked: tuple[int, ...] = (),
     wide_scalars: bool = False,
-    exact_scalars: bool = False,
     flops: int = 1,
     low: float = -3,
     high: float = 3,
@@ -146,7 +144,7 @@ def pointwise(
     check: raises what PyTorch raises for a common dtype, before anything else.
     promoting: the operands whose dtypes decide. `conditions`: leading operands that stay bool.
     checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error.
-    wide_scalars: scalars are not rounded to half before use. `exact_scalars`: an int is used as it is.
+    wide_scalars: scalars are not rounded to half before use.
     low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
     """
 
@@ -161,8 +159,6 @@ def pointwise(
         metas = [x for x in operands if isinstance(x, Meta)]
         shape = broadcast_shapes([m.shape for m in metas])
         scalar = wide(common) if wide_scalars else common
-        if exact_scalars and common.category <= INTEGRAL:
-            scalar = int64
         inputs: list[Meta | dtype] = []
         for i, x in enumerate(operands):
             if isinstance(x, Meta) and x.device is device:
@@ -170,7 +166,8 @@ def pointwise(
             else:
                 inputs.append(bool_ if i < conditions else scalar)
         seen = [x.strides for x in inputs if isinstance(x, Meta)]
-        strides = result_strides(shape, *seen) if seen else ()
+        differ = len(seen) < len(operands) or any(m.shape != shape for m in metas)
+        strides = result_strides(shape, *seen, broadcast=differ) if seen else ()
         out = Meta.of(shape, strides, promotion.result(common), device)
         return Signature((out,), tuple(inputs), (common, *static), checked)
 
@@ -183,13 +180,24 @@ def pointwise(
     def count(launch: Launch) -> int:
         return flops * launch.outputs[0].numel
 
-    taken = tuple(d for d in DTYPES if promotion.common([Meta.contiguous_of((1,), d, CPU)], float32) in dtypes)
+    taken = tuple(d for d in DTYPES if _takes(rule, d, arity, conditions, examples))
     record = Pointwise(
         name, rule, Kernel(name, host, count), taken, samples,
         casts_output=True, flags=("default_dtype",), arity=arity, scalars=scalars, summary=summary,
     )  # fmt: skip
     define(record)
     return record
+
+
+def _takes(rule: Rule, kind: dtype, arity: int, conditions: int, examples: tuple[tuple[Any, ...], ...]) -> bool:
+    """Whether the rule accepts tensors of this dtype."""
+    scalars = [type(x) for x in (examples[0] if examples else ())]
+    kinds = [bool_ if i < conditions else kind for i in range(arity - len(scalars))]
+    try:
+        rule([*[Meta.contiguous_of((1,), d, CPU) for d in kinds], *scalars], (float32,))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _samples(
@@ -275,9 +283,7 @@ def _prepare(x: Meta | dtype, common: dtype, wide_scalars: bool) -> Prepare | No
     return _chain((x.dtype, target)) if single else _chain((x.dtype, common, target))
 
 
-def _prepare_scalar(sent: dtype, target: dtype) -> Prepare | None:
-    if sent.category != target.category or (sent is not target and sent.category <= INTEGRAL):
-        return None  # an exact integer: NumPy compares it by value
+def _prepare_scalar(sent: dtype, target: dtype) -> Prepare:
     make = target.numpy.type
     if sent is target:
         return lambda value: make(value)

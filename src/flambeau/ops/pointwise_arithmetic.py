@@ -11,7 +11,7 @@ from flambeau.core.dtype import DTYPES, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
-    FLOAT8, FLOATING_OR_COMPLEX, INTEGERS, NUMBERS, REALS, TO_DOUBLE, TO_FLOAT, TO_REAL, Array, pointwise,
+    ALL, FLOAT8, FLOATING_OR_COMPLEX, INTEGERS, NUMBERS, REALS, TO_DOUBLE, TO_FLOAT, TO_REAL, Array, pointwise,
 )  # fmt: skip
 
 NUMBERS_OR_COMPLEX = (*INTEGERS, *FLOATING_OR_COMPLEX)
@@ -61,6 +61,11 @@ def _difference_alpha_fits(common: dtype, operands: Sequence[Operand]) -> None:
     _alpha_fits(common, operands)
 
 
+def _no_float8_scalars(common: dtype, operands: Sequence[Operand]) -> None:
+    if common in FLOAT8 and not all(isinstance(x, Meta) for x in operands):
+        raise NotImplementedError(f"\"mul_cpu_reduced_float\" not implemented for '{common.torch_name}'")
+
+
 add = pointwise(
     "add", np.add, 2, "The sum of input and other, with other multiplied by alpha first.", stub="add_stub",
     scalars=(0, 1), wide_scalars=True,
@@ -80,7 +85,7 @@ sub_alpha = pointwise(
 )  # fmt: skip
 mul = pointwise(
     "mul", np.multiply, 2, "The product of input and other.", stub="mul_cpu", dtypes=DTYPES, scalars=(0, 1),
-    wide_scalars=True,
+    wide_scalars=True, check=_no_float8_scalars,
 )  # fmt: skip
 neg = pointwise(
     "neg", np.negative, 1, "Each element with its sign turned.", dtypes=NUMBERS_OR_COMPLEX, check=_no_bool_negation
@@ -146,7 +151,14 @@ _KNOWN_POWERS: dict[Any, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+def _no_bool_tensors(common: dtype, operands: Sequence[Operand]) -> None:
+    if common is bool_ and isinstance(operands[1], Meta):
+        raise NotImplementedError("\"pow\" not implemented for 'Bool'")
+
+
 def _power(base: Any, exponent: Any) -> Any:
+    if np.result_type(base) == bool:
+        return base | ~exponent
     if np.result_type(base).kind in "iu":
         return _integer_power(base, exponent)
     if np.ndim(base) and isinstance(exponent, np.generic) and exponent in _KNOWN_POWERS:
@@ -165,7 +177,8 @@ def _integer_power(base: Any, exponent: Any) -> Any:
 
 
 pow_ = pointwise(
-    "pow", _power, 2, "input to the power of exponent.", stub="pow", dtypes=NUMBERS_OR_COMPLEX, flops=10, low=0,
+    "pow", _power, 2, "input to the power of exponent.", dtypes=ALL, check=_no_bool_tensors, checked=(1,),
+    flops=10, low=0,
 )  # fmt: skip
 float_power = pointwise(
     "float_power", np.power, 2, "input to the power of exponent, in double precision.", promotion=TO_DOUBLE,

@@ -212,9 +212,7 @@ def _nan_to_num(x: Any, nan: float | None, posinf: float | None, neginf: float |
     if x.dtype.kind not in "fc":
         return x
     if x.dtype.kind == "c":
-        parts = x.view(x.real.dtype).reshape(*x.shape, 2) if x.flags.c_contiguous else np.stack((x.real, x.imag), -1)
-        parts = np.ascontiguousarray(_nan_to_num(parts, nan, posinf, neginf))
-        return parts.view(x.dtype)[..., 0]
+        return _complex(*(_nan_to_num(part, nan, posinf, neginf) for part in (np.real(x), np.imag(x))))
     x = np.where(np.isnan(x), x.dtype.type(nan or 0), x)
     x = np.where(x == np.inf, x.dtype.type(posinf), x)
     return np.where(x == -np.inf, x.dtype.type(neginf), x)

@@ -17,7 +17,7 @@ from flambeau.ops.pointwise import (
 
 # -- comparisons ----------------------------------------------------------------------------------------
 
-_compare = partial(pointwise, arity=2, promotion=TO_BOOL, scalars=(1,), exact_scalars=True)
+_compare = partial(pointwise, arity=2, promotion=TO_BOOL, scalars=(1,))
 
 eq = _compare("eq", np.equal, summary="Whether input equals other.", dtypes=DTYPES)
 ne = _compare("ne", np.not_equal, summary="Whether input differs from other.", dtypes=DTYPES)

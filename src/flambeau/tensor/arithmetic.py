@@ -43,8 +43,10 @@ def _operand(x: Any, name: str, argument: str, position: int) -> Any:
     """A tensor or a Python scalar; NumPy's scalars become Python's, as in PyTorch."""
     if isinstance(x, Tensor) or x.__class__ in _SCALARS:
         return x
-    if isinstance(x, np.number | np.bool_):
+    if isinstance(x, np.number):
         return x.item()
+    if isinstance(x, np.bool_):
+        return float(x)  # as PyTorch takes it
     for kind in _SCALARS:  # a subclass: an enumeration's member
         if isinstance(x, kind):
             return kind(x)
@@ -241,7 +243,7 @@ def _powers(base: Any, exponent: Any, name: str) -> tuple[Any, Any]:
     base, exponent = _operand(base, name, "input", 1), _operand(exponent, name, "exponent", 2)
     if not (isinstance(base, Tensor) or isinstance(exponent, Tensor)):
         raise TypeError(argument_type(name, "input", 1, "Tensor", base))
-    if name == "pow" and exponent.__class__ is int and exponent < 0 and base.dtype.category == INTEGRAL:
+    if name == "pow" and exponent.__class__ is int and exponent < 0 and base.dtype.category <= INTEGRAL:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
     return base, exponent
 
@@ -551,7 +553,8 @@ def _bind_operator(op: Pointwise, dunder: str) -> None:
         return call_into(op, (self,), (self, _operand(other, op.name, "other", 1)))
 
     _publish(forward, f"__{dunder}__", op.summary, method)
-    _publish(reflected, f"__r{dunder}__", op.summary, method)
+    if op is not arithmetic.div:
+        _publish(reflected, f"__r{dunder}__", op.summary, method)
     _publish(in_place, f"__i{dunder}__", op.summary, method)
 
 
@@ -578,6 +581,12 @@ def _bind_comparison(op: Pointwise) -> None:
 for _op in (logic.eq, logic.ne, logic.lt, logic.le, logic.gt, logic.ge):
     _bind_comparison(_op)
 Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # NumPy's scalars and arrays leave the operation to us
+
+
+@method
+def __rtruediv__(self: Tensor, other: Any) -> Any:
+    """other / self, rounded as PyTorch rounds it: the reciprocal first."""
+    return unary(functions.reciprocal, self) * other if _is_operand(other) else NotImplemented
 
 
 @method
