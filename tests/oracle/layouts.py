@@ -56,14 +56,14 @@ def outcome(run: Callable[[], Any]) -> Any:
             return error
 
 
-def agree(ours: Any, theirs: Any, offsets: bool = False) -> None:
-    """Assert that two outcomes are the same results, or errors of one type and (first line of) text."""
+def agree(ours: Any, theirs: Any, offsets: bool = False, strides: bool = True) -> None:
+    """Assert that two outcomes are the same results, or errors of one type."""
     if isinstance(theirs, Exception):
         assert type(ours) is type(theirs), f"{ours!r} where PyTorch raises {theirs!r}"
         return
     if isinstance(ours, Exception):
         raise AssertionError(f"PyTorch returns {theirs!r}") from ours
-    same(ours, theirs)
+    same(ours, theirs, strides=strides)
     if offsets:
         for a, b in zip(_all(ours), _all(theirs), strict=True):
             assert not b.numel() or a.storage_offset() == b.storage_offset()

@@ -704,7 +704,7 @@ def _nonzero_rule(operands: Sequence[Operand], params: Params) -> Signature:
     """params: how many there are; the host had to ask the device for that."""
     x, count = operands[0], params[0]
     assert isinstance(x, Meta)
-    return Signature((Meta.of((count, x.ndim), (1, max(count, 1)), int64, x.device),), (x,), params)
+    return Signature((Meta.of((count, x.ndim), (1, count), int64, x.device),), (x,), params)
 
 
 def _nonzero_host(launch: Launch) -> Body:

@@ -86,7 +86,8 @@ cat = define(Op("cat", _cat_rule, Kernel("cat", _cat_host), DTYPES, _cat_samples
 def _flip_rule(operands: Sequence[Operand], params: Params) -> Signature:
     x = operands[0]
     assert isinstance(x, Meta)
-    dims = tuple(distinct(params[0], x.ndim)) if x.ndim else ()
+    dims = tuple(distinct(params[0], x.ndim))
+    dims = dims if x.ndim else ()
     return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), (dims,))
 
 
@@ -103,9 +104,13 @@ def _roll_rule(operands: Sequence[Operand], params: Params) -> Signature:
     """params: shifts and dims, of one length; no dims rolls the flattened tensor."""
     x, (shifts, dims) = operands[0], params
     assert isinstance(x, Meta)
+    if x.numel == 0:  # PyTorch looks at nothing else then
+        return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), (shifts, ()))
     if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
         counted = f"shifts: {len(shifts)}, dims:{len(dims)}"
         raise RuntimeError(f"shifts and dimensions must align. {counted}")
+    if dims and not x.ndim:
+        raise IndexError(f"Dimension specified as {dims[0]} but tensor has no dimensions")
     dims = tuple([wrap_dim(d, x.ndim) for d in dims])
     return Signature((Meta.contiguous_of(x.shape, x.dtype, x.device),), (x,), (shifts, dims))
 
@@ -141,7 +146,7 @@ def _triangle_rule(name: str) -> Any:
         assert isinstance(x, Meta)
         if x.ndim < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
-        return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), params)
+        return Signature((Meta.contiguous_of(x.shape, x.dtype, x.device),), (x,), params)
 
     return rule
 

@@ -125,7 +125,7 @@ def expand(meta: Meta, target: Shape) -> Layout:
         if dim >= lead:
             have, stride = meta.shape[dim - lead], meta.strides[dim - lead]
         else:  # a new dimension of size 1, laid out as if it stood there
-            have, stride = 1, (shape[dim + 1] * strides[dim + 1] if dim + 1 < len(target) else 1)
+            have, stride = 1, (shape[dim + 1] * strides[dim + 1] if dim + 1 < len(target) else 0)
         if want == -1 and dim < lead:
             raise RuntimeError(
                 "The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension "
@@ -154,9 +154,12 @@ def permute(meta: Meta, dims: tuple[int, ...]) -> Layout:
             f"desired ordering of dimensions i.e. input.dim() = {meta.ndim} is not equal to len(dims) = "
             f"{len(dims)}"
         )
-    order = [wrap_dim(d, meta.ndim) for d in dims]
-    if len(set(order)) != len(order):
-        raise RuntimeError("permute(): duplicate dims are not allowed.")
+    order: list[int] = []
+    for dim in dims:
+        d = wrap_dim(dim, meta.ndim)
+        if d in order:
+            raise RuntimeError("permute(): duplicate dims are not allowed.")
+        order.append(d)
     return Layout(tuple([meta.shape[d] for d in order]), tuple([meta.strides[d] for d in order]))
 
 

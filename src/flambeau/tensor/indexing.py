@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import indexing as ops
 from flambeau.ops import view as records
@@ -27,7 +28,7 @@ from flambeau.tensor import data
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.public import alias, both, method
 from flambeau.tensor.tensor import Tensor, view_of
-from flambeau.tensor.views import run, unbind, unsqueeze
+from flambeau.tensor.views import run, tensors_of, unbind, unsqueeze
 
 _MASKS = (dtypes.bool_, dtypes.uint8)
 _NUMBERS = (bool, int, float, complex)
@@ -54,8 +55,8 @@ def get(self: Tensor, index: Any) -> Tensor:
 
 
 def put_at(self: Tensor, index: Any, value: Any) -> None:
-    """Write a number or a broadcast tensor, cast to this dtype. Raises as `get`, and RuntimeError
-    for shapes that do not fit."""
+    """Write a number or a broadcast tensor. Raises as `get`, and RuntimeError for shapes that do not fit,
+    or for another dtype where tensors index (as PyTorch; views cast)."""
     if not isinstance(value, Tensor | bool | int | float | complex):
         raise TypeError(f"can't assign a {type(value).__name__} to a {self.type()}")
     view, found = _apply(self, index)
@@ -69,11 +70,12 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
     if len(found) == 1 and mask.meta.dtype is dtypes.bool_ and _is_scalar(value):
         _check_mask(view, found[0][0], mask)
         tail = view.meta.ndim - found[0][0] - mask.meta.ndim
-        masked_fill_(view, mask.reshape((*mask.meta.shape, *[1] * tail)), value)
+        number = value.reshape(()) if isinstance(value, Tensor) else value
+        masked_fill_(view, mask.reshape((*mask.meta.shape, *[1] * tail)), number)
         return
     dims, indices = _expanded(view, found)
     if isinstance(value, Tensor):
-        operand: Any = _without_leading_ones(value).to(dtype=self.meta.dtype)
+        operand: Any = _without_leading_ones(value)
     else:
         operand = checked_scalar(value, self.meta.dtype)
     call_into(ops.index_put, (view,), (view, operand, *indices), (dims, False))
@@ -84,7 +86,7 @@ alias("__setitem__", put_at, as_function=False)
 
 
 def _is_scalar(value: Any) -> bool:
-    return not isinstance(value, Tensor) or value.meta.ndim == 0
+    return not isinstance(value, Tensor) or (value.meta.numel == 1 and value.meta.device is CPU)
 
 
 def _without_leading_ones(value: Tensor) -> Tensor:
@@ -416,12 +418,9 @@ def _index_how(reduce: str) -> str:
 
 @method
 def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
-    """`self[indices] = values`, or `+=` with repeated places added up where `accumulate`. None is a slice."""
+    """`self[indices] = values`, or `+=` with repeated places added up where `accumulate`."""
     found, dim = [], 0
-    for index in indices:
-        if index is None:
-            dim += 1
-            continue
+    for index in tensors_of(indices, "index_put_"):
         found.append((dim, index))
         dim += _dimensions(index)
     if dim > self.meta.ndim:

@@ -57,13 +57,13 @@ def stack(tensors: Any, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     listed = tensors_of(tensors, "stack")
     if not listed:
         raise RuntimeError("stack expects a non-empty TensorList")
+    d = wrap_dim(dim, listed[0].meta.ndim + 1)
     for i, t in enumerate(listed):
         if t.meta.shape != listed[0].meta.shape:
             raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(listed[0].meta.shape)} at entry 0 "
-                f"and {list(t.meta.shape)} at entry {i}"
+                f"stack expects each tensor to be equal size, but got {list(listed[0].meta.shape)} at entry "
+                f"0 and {list(t.meta.shape)} at entry {i}"
             )
-    d = wrap_dim(dim, listed[0].meta.ndim + 1)
     return _cat([unsqueeze(t, d) for t in listed], d, out=out)
 
 
@@ -175,6 +175,8 @@ def _zeros(shape: tuple[int, ...], kind: dtype, like: Tensor) -> Tensor:
 @method
 def repeat(self: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     """The tensor repeated so many times along each dimension; more sizes than dimensions add leading ones."""
+    if not sizes and repeats is None:
+        raise TypeError('repeat() missing 1 required positional arguments: "repeats"')
     times = ints(sizes if repeats is None else (repeats,), "repeat", "repeats")
     lead = len(times) - self.meta.ndim
     if lead < 0:
@@ -235,7 +237,8 @@ def _places(repeats: Tensor, total: int | None) -> Tensor:
     if repeats.meta.ndim != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if repeats.meta.dtype not in (dtypes.int64, dtypes.int32):
-        raise RuntimeError("repeats has to be Long or Int tensor")
+        kind = repeats.meta.dtype.torch_name
+        raise NotImplementedError(f"\"repeat_interleave_cpu\" not implemented for '{kind}'")
     if total is None:
         total = int(call(ops.repeats_total, (repeats,)).item())
     result: Tensor = call(ops.repeat_places, (repeats,), (total,))
@@ -363,7 +366,9 @@ def diag(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tens
     if input.meta.ndim not in (1, 2):
         raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input.meta.ndim}D")
     if input.meta.ndim == 2:
-        result: Tensor = run(records.diagonal, input, as_int(diagonal), 0, 1).clone()
+        result: Tensor = run(records.diagonal, input, as_int(diagonal), 0, 1).clone(
+            memory_format=contiguous_format
+        )
     else:
         result = diag_embed(input, diagonal)
     if out is None:
@@ -444,7 +449,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
         listed[:2] = listed[1::-1]
     grids = _grids(listed)
     if swap:
-        grids = [run(records.transpose, g, 0, 1) for g in (grids[1], grids[0], *grids[2:])]
+        grids[:2] = grids[1::-1]
     return tuple(grids)
 
 

@@ -166,6 +166,12 @@ def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None
     """The same memory as another shape (one size may be -1), or as another dtype."""
     kind = shape[0] if len(shape) == 1 and size is None and dtype is None else dtype
     if _is_dtype(kind):
+        offset, ratio = self.storage_offset(), kind.itemsize // self.meta.itemsize
+        if ratio > 1 and self.meta.ndim and self.meta.strides[-1] == 1 and offset % ratio:
+            raise RuntimeError(
+                f"self.storage_offset() must be divisible by {ratio} to view {self.meta.dtype.torch_name} as "
+                f"{kind.torch_name} (different element sizes), but got {offset}"
+            )
         return run(records.view_dtype, self, kind)
     return run(records.view, self, _given(shape, size, "view", "size"))
 
@@ -231,10 +237,14 @@ def ravel(input: Tensor) -> Tensor:
 @both
 def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
     """One dimension as several; one size may be -1."""
-    d = _dim(input, dim)
     new = ints((sizes,), "unflatten", "sizes")
     if not new:
         raise RuntimeError("unflatten: sizes must be non-empty")
+    d = wrap_dim(dim, input.meta.ndim)
+    if not input.meta.ndim:
+        raise RuntimeError(
+            f"unflatten got an unexpected error:\nDimension specified as {dim} but tensor has no dimensions"
+        )
     size = input.meta.shape[d]
     try:
         new = records.infer_shape(new, size)
@@ -348,6 +358,9 @@ def adjoint(input: Tensor) -> Tensor:
 
 
 def _swapped_last(t: Tensor, name: str) -> Tensor:
+    if t.meta.ndim == 0:
+        _warn_of_number(name)
+        return view_of(t, t.meta, t.ptr)
     if t.meta.ndim < 2:
         raise RuntimeError(
             f"{name} is only supported on matrices or batches of matrices. Got {t.meta.ndim}-D tensor."
@@ -355,10 +368,20 @@ def _swapped_last(t: Tensor, name: str) -> Tensor:
     return run(records.transpose, t, -2, -1)
 
 
+def _warn_of_number(name: str) -> None:
+    warnings.warn(
+        f"{name} is deprecated on 0-D tensors. This function is the identity in these cases.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
 @_property
 def T(self: Tensor) -> Tensor:  # noqa: N802
     """The dimensions in reverse order; meant for matrices."""
-    if self.meta.ndim not in (0, 2):
+    if self.meta.ndim == 0:
+        _warn_of_number("Tensor.T")
+    elif self.meta.ndim != 2:
         warnings.warn(
             "The use of `x.T` on tensors of dimension other than 2 to reverse their shape is deprecated and "
             "it will throw an error in a future release. Consider `x.mT` to transpose batches of matrices or "
@@ -378,8 +401,8 @@ def mT(self: Tensor) -> Tensor:  # noqa: N802
 @_property
 def H(self: Tensor) -> Tensor:  # noqa: N802
     """A matrix transposed and conjugated."""
-    if self.meta.ndim == 2:
-        return adjoint(self)
+    if self.meta.ndim in (0, 2):
+        return conj(_swapped_last(self, "tensor.H"))
     more = " For batches of matrices, consider using tensor.mH" if self.meta.ndim > 2 else ""
     raise RuntimeError(
         f"tensor.H is only supported on matrices (2-D tensors). Got {self.meta.ndim}-D tensor.{more}"
@@ -502,10 +525,11 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
-    step, d = _int(split_size_or_sections), wrap_dim(dim, tensor.meta.ndim)
-    size = tensor.meta.shape[d]
+    step = _int(split_size_or_sections)
     if step < 0:
         raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
+    d = wrap_dim(dim, tensor.meta.ndim)
+    size = tensor.meta.shape[d]
     if step == 0 and size:
         raise RuntimeError(
             f"split_size can only be 0 if dimension size is 0, but got dimension size of {size}"
