@@ -10,10 +10,10 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Executable, HostMemory, Kernel, Launch
 from flambeau.driver.host import HostDriver
 from flambeau.observe import observed
-from flambeau.observe.forward import ForwardingDriver
+from flambeau.observe.forward import Forward
 
 
-class StillDriver(ForwardingDriver):
+class StillDriver(Forward):
     """A driver of two devices that does nothing, so that only the detector is tested."""
 
     def __init__(self, devices=2):

@@ -9,7 +9,7 @@ from typing import Any
 
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.driver.api import Driver, Executable, HostMemory
-from flambeau.observe.forward import ForwardingDriver
+from flambeau.observe.forward import Forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ _ERRORS: dict[str, Callable[[str], Exception]] = {
 }
 
 
-class FaultDriver(ForwardingDriver):
+class FaultDriver(Forward):
     """Fails by rule before the call reaches `inner`, so a call that fails changed nothing.
 
     The same faults, seed and calls give the same failures. `injected` says which calls failed.

@@ -1,7 +1,7 @@
-"""`ForwardingDriver`: a driver that holds a driver and passes every call on. What wrappers derive from.
+"""`Forward`: a driver that holds a driver and passes every call on. What wrappers derive from.
 
-Every call is spelled out. A forwarder by `__getattr__` once passed a call on that its wrapper had to see,
-and so hid a real race; a house test checks that each wrapper defines each call of the contract.
+Every call is spelled out. A forwarder that looked attributes up by name once passed a call on that its
+wrapper had to see, and so hid a real race; a house test checks that each call of the contract is here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from flambeau.driver.api import DeviceProperties, Driver, Executable, HostMemory, Launch
 
 
-class ForwardingDriver:
+class Forward:
     """Passes every call on to `inner`; contracts in `flambeau.driver.api.Driver`."""
 
     def __init__(self, inner: Driver) -> None:

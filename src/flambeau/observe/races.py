@@ -13,7 +13,7 @@ from typing import Any
 from flambeau.driver.api import Driver, Executable, HostMemory, Launch
 from flambeau.observe.accesses import Key, Operation
 from flambeau.observe.detector import Detector
-from flambeau.observe.forward import ForwardingDriver
+from flambeau.observe.forward import Forward
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.sites import caller
 
@@ -31,7 +31,7 @@ def observed(accelerator: Driver, host: Driver, races: str = "warn") -> tuple[Ra
     return RaceDriver(accelerator, detector), HostRaceDriver(host, detector)
 
 
-class RaceDriver(ForwardingDriver):
+class RaceDriver(Forward):
     """An accelerator's driver whose commands are checked for races."""
 
     def __init__(self, inner: Driver, detector: Detector) -> None:
@@ -243,7 +243,7 @@ class RaceDriver(ForwardingDriver):
             self.detector.note_thread()
 
 
-class HostRaceDriver(ForwardingDriver):
+class HostRaceDriver(Forward):
     """The CPU's driver: what it does is done by the host, at once. Watched while commands use host memory."""
 
     def __init__(self, inner: Driver, detector: Detector) -> None:
