@@ -102,6 +102,9 @@ def test_sizes(function: str, size: str) -> None:
 
 
 CALLS = [
+    "torch.complex(torch.ones(2), torch.arange(3.).view(3, 1))",
+    "torch.complex(torch.ones(2), torch.ones(2, dtype=torch.float64))",
+    "torch.complex(torch.arange(2), torch.arange(2))",
     "torch.full((2,), 300, dtype=torch.int8)", "torch.full((2,), 2.7, dtype=torch.int64)",
     "torch.full((2,), -1, dtype=torch.uint8)", "torch.full((2,), 1e10, dtype=torch.float16)", "torch.full((2,), 1+2j)",
     "torch.full((2,), 1+2j, dtype=torch.float32)", "torch.full((2,), True)", "torch.full((2,), 3)",

@@ -46,7 +46,7 @@ Tensor.__new__ = _new_tensor  # type: ignore[method-assign, assignment]
 
 
 class _Constructor(type):
-    """The type of the old tensor types: a tensor is an instance if its dtype and kind of device are theirs."""
+    """The type of the old tensor types: instances are the tensors of their dtype and kind of device."""
 
     kind: dtype
     where: str

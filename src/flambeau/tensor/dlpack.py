@@ -226,7 +226,7 @@ class _Borrowed:
 
 @function
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor over the memory of an object with `__dlpack__`, or of a capsule. Each sees the other's changes.
+    """A tensor over the memory of an object with `__dlpack__`, or of a capsule: both see each change.
 
     Raises BufferError or RuntimeError for memory that Flambeau cannot use.
     """
@@ -263,8 +263,8 @@ def _adopt(capsule: Any) -> Tensor:
             pinned = managed.tensor.device_type == _CUDA_HOST
             return make(meta, ForeignStorage(ptr, meta.span, context, None, owner, pinned), ptr)
     raise RuntimeError(
-        "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once, so you "
-        "might have already constructed a tensor from it once."
+        "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once, so "
+        "you might have already constructed a tensor from it once."
     )
 
 

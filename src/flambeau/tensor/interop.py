@@ -34,9 +34,9 @@ def from_numpy(ndarray: Array) -> Tensor:
     kind = numpy_kind(ndarray)
     if any(s < 0 for s in ndarray.strides):
         raise ValueError(
-            "At least one stride in the given numpy array is negative, and tensors with negative strides are "
-            "not currently supported. (You can probably work around this by making a copy of your array  with "
-            "array.copy().) "
+            "At least one stride in the given numpy array is negative, and tensors with negative strides "
+            "are not currently supported. (You can probably work around this by making a copy of your array  "
+            "with array.copy().) "
         )
     if any(s % ndarray.itemsize for s in ndarray.strides):
         raise ValueError(
@@ -67,13 +67,13 @@ class _Owner:
 
 @method
 def numpy(self: Tensor, *, force: bool = False) -> Array:
-    """The tensor as an array over the same memory, which it keeps alive. `force` copies from a device first."""
+    """The tensor as an array over the same memory, which it keeps alive. `force` copies to the host first."""
     meta = self.meta
     if meta.device is not CPU:
         if not force:
             raise TypeError(
-                f"can't convert {meta.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
-                "to host memory first."
+                f"can't convert {meta.device} device type tensor to numpy. Use Tensor.cpu() to copy the "
+                "tensor to host memory first."
             )
         return numpy(on_host(self))
     if meta.dtype.numpy.isbuiltin != 1:
@@ -99,8 +99,8 @@ def _cuda_array_interface(self: Tensor) -> dict[str, Any]:
             "If CUDA data is required use tensor.cuda() to copy tensor to device memory."
         )
     raise AttributeError(
-        f"__cuda_array_interface__: the tensor lies on {self.meta.device} of virtual GPUs, whose addresses are "
-        "simulated; no other library can read them. Use Tensor.cpu() first."
+        f"__cuda_array_interface__: the tensor lies on {self.meta.device} of virtual GPUs, whose addresses "
+        "are simulated; no other library can read them. Use Tensor.cpu() first."
     )
 
 
@@ -126,7 +126,8 @@ def frombuffer(
         raise ValueError(f"both buffer length ({size}) and count ({count}) must not be 0")
     if not 0 <= offset < size:
         raise ValueError(
-            f"offset ({offset} bytes) must be non-negative and no greater than buffer length ({size} bytes) minus 1"
+            f"offset ({offset} bytes) must be non-negative and no greater than buffer length "
+            f"({size} bytes) minus 1"
         )
     if count > 0 and size - offset < count * itemsize:
         raise ValueError(
@@ -135,8 +136,8 @@ def frombuffer(
         )
     if count < 0 and (size - offset) % itemsize:
         raise ValueError(
-            f"buffer length ({size - offset} bytes) after offset ({offset} bytes) must be a multiple of element "
-            f"size ({itemsize})"
+            f"buffer length ({size - offset} bytes) after offset ({offset} bytes) must be a multiple of "
+            f"element size ({itemsize})"
         )
     if view.readonly:
         _warn_of_read_only("buffer")
@@ -146,9 +147,9 @@ def frombuffer(
 
 def _warn_of_read_only(what: str) -> None:
     warnings.warn(
-        f"The given {what} is not writable, and PyTorch does not support non-writable tensors. This means you "
-        f"can write to the underlying (supposedly non-writable) {what} using the tensor. You may want to copy "
-        f"the {what} to protect its data or make it writable before converting it to a tensor.",
+        f"The given {what} is not writable, and PyTorch does not support non-writable tensors. This means "
+        f"you can write to the underlying (supposedly non-writable) {what} using the tensor. You may want to "
+        f"copy the {what} to protect its data or make it writable before converting it to a tensor.",
         UserWarning,
         stacklevel=3,
     )
@@ -169,7 +170,7 @@ def asarray(
 ) -> Tensor:
     """A tensor of a tensor, a NumPy array, a DLPack capsule's owner, a buffer, a number or a sequence.
 
-    Shares memory where it can; `copy` forces a copy (True) or forbids one (False: ValueError if it is needed).
+    Shares memory where it can; `copy` forces a copy (True) or forbids one (False: ValueError if needed).
     """
     refuse(None, requires_grad)
     kind = None if dtype is None else kind_of(dtype, "asarray")
@@ -193,7 +194,7 @@ def _shared(obj: Any, kind: dtype | None) -> Tensor | None:
         return obj
     if isinstance(obj, np.ndarray):
         return from_numpy(obj)
-    if isinstance(obj, np.generic) or isinstance(obj, (bool, int, float, complex, list, tuple, range, str)):
+    if isinstance(obj, (np.generic, bool, int, float, complex, list, tuple, range, str)):
         return None
     if hasattr(obj, "__dlpack__"):
         return from_dlpack(obj)

@@ -64,7 +64,7 @@ def place(where: Any) -> device:
 
 
 def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
-    """The dtype that an argument names: a dtype, or Python's bool, int, float, complex; None is the default."""
+    """The dtype that an argument names: a dtype, or a Python number type; None is the default."""
     if kind.__class__ is dtype:
         return kind
     if kind is None:

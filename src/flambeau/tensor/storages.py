@@ -182,7 +182,7 @@ def _typed_storage(self: Tensor) -> TypedStorage:
 def set_(
     self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
 ) -> Tensor:
-    """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none. Returns itself."""
+    """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none."""
     if source is None:
         return _point(self, empty(Meta.contiguous_of((0,), self.meta.dtype, self.meta.device)))
     if isinstance(source, Tensor) and size is None:
@@ -201,10 +201,11 @@ def _over(row: Tensor, kind: dtype, offset: int, size: Any, stride: Any) -> Tens
     strides = contiguous_strides(shape) if stride is None else tuple(stride)
     check_strides(shape, strides)
     meta = Meta.of(shape, strides, kind, row.meta.device)
-    if (offset + span(shape, strides)) * kind.itemsize > storage.nbytes:
+    needed = (offset + span(shape, strides)) * kind.itemsize
+    if needed > storage.nbytes:
         raise RuntimeError(
-            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset}, and itemsize "
-            f"{kind.itemsize} requiring a storage size of {(offset + span(shape, strides)) * kind.itemsize} are "
+            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset}, and "
+            f"itemsize {kind.itemsize} requiring a storage size of {needed} are "
             f"out of bounds for storage of size {storage.nbytes}"
         )
     return make(meta, storage, storage.ptr + offset * kind.itemsize)

@@ -345,8 +345,7 @@ def _to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, A
         where = None if first is None else place(first)
         second = rest.pop(0) if rest else None
         kind = None if second is None else kind_of(second, "to")
-    for name, value in zip(("non_blocking", "copy"), rest, strict=False):
-        given[name] = value
+    given |= dict(zip(("non_blocking", "copy"), rest, strict=False))
     where = place(given.pop("device")) if given.get("device") is not None else where
     kind = kind_of(given.pop("dtype"), "to") if given.get("dtype") is not None else kind
     non_blocking, copy = given.pop("non_blocking", False), given.pop("copy", False)
@@ -369,7 +368,7 @@ def _listing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _rename_async(given: dict[str, Any], function: str, stacklevel: int = 3) -> None:
-    """`async`, the old name of `non_blocking`, is a keyword of Python now: only `**{'async': True}` passes it."""
+    """`async`, the old name of `non_blocking`, is a Python keyword now; `**{'async': True}` passes it."""
     if "async" in given:
         warnings.warn(
             f"This overload of {function} is deprecated: 'async' is now called 'non_blocking'",
@@ -430,7 +429,8 @@ def _define_cast(name: str, kind: dtype) -> None:
 
 for _name, _kind in {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
-    "int": dtypes.int32, "long": dtypes.int64, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
+    "int": dtypes.int32, "long": dtypes.int64, "short": dtypes.int16, "char": dtypes.int8,
+    "byte": dtypes.uint8,
     "bool": dtypes.bool_, "cfloat": dtypes.complex64, "cdouble": dtypes.complex128, "chalf": dtypes.complex32,
 }.items():  # fmt: skip
     _define_cast(_name, _kind)
@@ -457,7 +457,7 @@ def is_pinned(self: Tensor, device: Any = None) -> bool:
 
 @method
 def record_stream(self: Tensor, stream: Any) -> None:
-    """Say that work on `stream` uses this memory: once freed, it is not handed out again before that work is done.
+    """Say that work on `stream` uses this memory: once freed, it waits for that work before it is reused.
 
     Needed where a tensor is used on another stream than the one it was allocated on.
     """
@@ -493,7 +493,8 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         if value.meta.ndim:
             raise RuntimeError(
-                f"fill_ only supports 0-dimension value tensor but got tensor with {value.meta.ndim} dimensions."
+                "fill_ only supports 0-dimension value tensor but got tensor with "
+                f"{value.meta.ndim} dimensions."
             )
         copy_(_once(self), value)
         return self
@@ -528,8 +529,8 @@ def zero_(self: Tensor) -> Tensor:
 def resize_(self: Tensor, *sizes: Any, memory_format: memory_format = contiguous_format) -> Tensor:
     """Give it another size; memory grows if it must, and what is new is uninitialized. Returns itself."""
     shape = shape_of(sizes, "resize_")
-    meta = Meta.of(shape, strides_like(self.meta.with_(shape=shape, strides=contiguous_strides(shape)), memory_format),
-                   self.meta.dtype, self.meta.device)  # fmt: skip
+    plain = self.meta.with_(shape=shape, strides=contiguous_strides(shape))
+    meta = plain.with_(strides=strides_like(plain, memory_format))
     if shape == self.meta.shape and memory_format is contiguous_format:
         return self
     _grow(self, self.storage_offset() * meta.itemsize + meta.span)

@@ -70,7 +70,7 @@ def strides_in(shape: Shape, form: memory_format) -> Strides:
 
 
 def strides_like(meta: Meta, form: memory_format | None) -> Strides:
-    """The strides of a new tensor like `meta`; None and `preserve_format` keep the order of its dimensions."""
+    """The strides of a new tensor like `meta`; None and `preserve_format` keep its order of dimensions."""
     if form is None or form is preserve_format:
         return dense_strides(meta.shape, meta.strides)
     return strides_in(meta.shape, form)
