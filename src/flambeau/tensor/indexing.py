@@ -19,7 +19,7 @@ import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
-from flambeau.core.layout import wrap_dim
+from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.ops import indexing as ops
 from flambeau.ops import view as records
 from flambeau.ops.copy import checked_scalar
@@ -293,7 +293,7 @@ def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
 
 def _common_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
     """The shape that two tensors broadcast to."""
-    return ops.broadcast_shapes([a.meta.shape, b.meta.shape])
+    return broadcast_shapes([a.meta.shape, b.meta.shape])
 
 
 def _into(op: Op, out: Tensor | None, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Tensor:
@@ -463,7 +463,7 @@ def take_along_dim(
     d = wrap_dim(dim, input.meta.ndim)
     places, own = list(indices.meta.shape), list(input.meta.shape)
     places[d], own[d] = 1, 1
-    shape = list(ops.broadcast_shapes([places, own]))
+    shape = list(broadcast_shapes([places, own]))
     wide = run(records.expand, input, (*shape[:d], input.meta.shape[d], *shape[d + 1 :]))
     narrow = run(records.expand, indices, (*shape[:d], indices.meta.shape[d], *shape[d + 1 :]))
     return gather(wide, d, narrow, out=out)

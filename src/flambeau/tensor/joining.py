@@ -16,6 +16,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.ops import joining as ops
 from flambeau.ops import view as records
+from flambeau.ops.pointwise import result_type
 from flambeau.tensor import data
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.indexing import index_select
@@ -154,7 +155,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
         blocks.append(_atleast(t, 2))
     if not blocks:
         raise RuntimeError("torch.block_diag expected at least one tensor")
-    kind = ops.result_type([b.meta for b in blocks], blocks[0].meta.dtype)
+    kind = result_type([b.meta for b in blocks], blocks[0].meta.dtype)
     rows, columns = (sum(b.meta.shape[d] for b in blocks) for d in (0, 1))
     result = _zeros((rows, columns), kind, blocks[0])
     row = column = 0
@@ -294,7 +295,8 @@ def rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
         )
     turns = k % 4
     if turns == 0:
-        return input.clone(memory_format=contiguous_format)
+        copied: Tensor = input.clone(memory_format=contiguous_format)
+        return copied
     if turns == 2:
         return flip(input, (a, b))
     return run(records.transpose, flip(input, b if turns == 1 else a), a, b)
@@ -410,7 +412,7 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     run(records.as_strided, self, (count,), (step,), 0).fill_(fill_value)
     rows, columns = meta.shape[0], meta.shape[1]
     if wrap and meta.ndim == 2 and rows > columns + 1:
-        below = self[columns + 1 :]
+        below: Any = self.narrow(0, columns + 1, rows - columns - 1)
         for first in range(0, below.meta.shape[0], columns + 1):
             part = below[first : first + columns]
             diagonal(part).fill_(fill_value)

@@ -164,7 +164,7 @@ alias("data", property(_data, _set_data), as_function=False)  # type: ignore[arg
 @method
 def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None) -> Tensor:
     """The same memory as another shape (one size may be -1), or as another dtype."""
-    kind = shape[0] if len(shape) == 1 and size is None and dtype is None else dtype
+    kind: Any = shape[0] if len(shape) == 1 and size is None and dtype is None else dtype
     if _is_dtype(kind):
         offset, ratio = self.storage_offset(), kind.itemsize // self.meta.itemsize
         if ratio > 1 and self.meta.ndim and self.meta.strides[-1] == 1 and offset % ratio:
@@ -557,7 +557,7 @@ def tensor_split(
     input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
 ) -> tuple[Tensor, ...]:
     """Parts as equal as can be, or cut at indices, along a dimension."""
-    given = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
+    given: Any = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
     if input.meta.ndim == 0:
         raise RuntimeError(
             "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims"
