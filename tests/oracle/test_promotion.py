@@ -31,7 +31,10 @@ PAIRS = list(itertools.product(DTYPES, DTYPES))
 
 def test_promote_types_of_all_pairs():
     for a, b in PAIRS:
-        assert outcome(dtypes.promote_types, a, b) == outcome(torch.promote_types, theirs(a), theirs(b)), (a, b)
+        assert outcome(dtypes.promote_types, a, b) == outcome(torch.promote_types, theirs(a), theirs(b)), (
+            a,
+            b,
+        )
 
 
 def test_can_cast_of_all_pairs():
@@ -68,7 +71,11 @@ def test_result_type_of_all_categories(default):
 def test_type_information_of_every_dtype():
     for d in DTYPES:
         for ours, oracle, names in [
-            (finfo, torch.finfo, ["bits", "eps", "max", "min", "resolution", "smallest_normal", "tiny", "dtype"]),
+            (
+                finfo,
+                torch.finfo,
+                ["bits", "eps", "max", "min", "resolution", "smallest_normal", "tiny", "dtype"],
+            ),
             (iinfo, torch.iinfo, ["bits", "max", "min", "dtype"]),
         ]:
             assert outcome(ours, d) == outcome(oracle, theirs(d))

@@ -20,8 +20,26 @@ import numpy as np
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import (
-    COMPLEX, DTYPES, FLOATING, INTEGRAL, bfloat16, bool_, combine, complex32, complex64, complex128, dtype,
-    dtype_of_scalar, float8_e4m3fn, float8_e5m2, float16, float32, float64, uint16, uint32, uint64,
+    COMPLEX,
+    DTYPES,
+    FLOATING,
+    INTEGRAL,
+    bfloat16,
+    bool_,
+    combine,
+    complex32,
+    complex64,
+    complex128,
+    dtype,
+    dtype_of_scalar,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    uint16,
+    uint32,
+    uint64,
 )  # fmt: skip
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
@@ -130,6 +148,7 @@ def pointwise(
     promoting: slice = slice(None),
     conditions: int = 0,
     checked: tuple[int, ...] = (),
+    checked_integers: tuple[int, ...] = (),
     wide_scalars: bool = False,
     flops: int = 1,
     low: float = -3,
@@ -143,7 +162,8 @@ def pointwise(
     promotion: how dtypes follow. `dtypes`: those that it computes in. `stub`: PyTorch's name in its refusal.
     check: raises what PyTorch raises for a common dtype, before anything else.
     promoting: the operands whose dtypes decide. `conditions`: leading operands that stay bool.
-    checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error.
+    checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error; `checked_integers` only
+        where that is an integer dtype.
     wide_scalars: scalars are not rounded to half before use.
     low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
     """
@@ -154,7 +174,9 @@ def pointwise(
         if check is not None:
             check(common, operands)
         if common not in dtypes:
-            raise NotImplementedError(f"\"{stub or name + '_cpu'}\" not implemented for '{common.torch_name}'")
+            raise NotImplementedError(
+                f"\"{stub or name + '_cpu'}\" not implemented for '{common.torch_name}'"
+            )
         device = common_device(operands)
         metas = [x for x in operands if isinstance(x, Meta)]
         shape = broadcast_shapes([m.shape for m in metas])
@@ -169,7 +191,8 @@ def pointwise(
         differ = len(seen) < len(operands) or any(m.shape != shape for m in metas)
         strides = result_strides(shape, *seen, broadcast=differ) if seen else ()
         out = Meta.of(shape, strides, promotion.result(common), device)
-        return Signature((out,), tuple(inputs), (common, *static), checked)
+        fit = (*checked, *checked_integers) if common.category == INTEGRAL else checked
+        return Signature((out,), tuple(inputs), (common, *static), fit)
 
     def host(launch: Launch) -> Body:
         return _body(launch, compute, promotion.result(launch.params[0]), conditions, wide_scalars)
@@ -189,7 +212,9 @@ def pointwise(
     return record
 
 
-def _takes(rule: Rule, kind: dtype, arity: int, conditions: int, examples: tuple[tuple[Any, ...], ...]) -> bool:
+def _takes(
+    rule: Rule, kind: dtype, arity: int, conditions: int, examples: tuple[tuple[Any, ...], ...]
+) -> bool:
     """Whether the rule accepts tensors of this dtype."""
     scalars = [type(x) for x in (examples[0] if examples else ())]
     kinds = [bool_ if i < conditions else kind for i in range(arity - len(scalars))]
@@ -201,7 +226,13 @@ def _takes(rule: Rule, kind: dtype, arity: int, conditions: int, examples: tuple
 
 
 def _samples(
-    make: Make, kind: dtype, arity: int, low: float, high: float, params: Sequence[Any], examples: Sequence[Any],
+    make: Make,
+    kind: dtype,
+    arity: int,
+    low: float,
+    high: float,
+    params: Sequence[Any],
+    examples: Sequence[Any],
     conditions: int,
 ) -> Iterable[Sample]:
     """Same shapes, broadcast, 0-dim and empty operands; the first with every choice of params."""
@@ -229,7 +260,9 @@ class Lazy:
         self.load = load
 
 
-def _body(launch: Launch, compute: Compute | Lazy, natural: dtype, conditions: int, wide_scalars: bool) -> Body:
+def _body(
+    launch: Launch, compute: Compute | Lazy, natural: dtype, conditions: int, wide_scalars: bool
+) -> Body:
     """See Note [How a pointwise body computes]."""
     common, *static = launch.params
     if isinstance(compute, Lazy):
@@ -262,7 +295,10 @@ def _direct(ufunc: np.ufunc, prepare: list[Prepare | None]) -> Body:
 
 
 def _general(
-    compute: Compute, prepare: list[Prepare | None], static: tuple[Any, ...], finish: Callable[[Array, Any], None]
+    compute: Compute,
+    prepare: list[Prepare | None],
+    static: tuple[Any, ...],
+    finish: Callable[[Array, Any], None],
 ) -> Body:
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         with np.errstate(all="ignore"):

@@ -11,7 +11,17 @@ from flambeau.core.dtype import DTYPES, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
-    ALL, FLOAT8, FLOATING_OR_COMPLEX, INTEGERS, NUMBERS, REALS, TO_DOUBLE, TO_FLOAT, TO_REAL, Array, pointwise,
+    ALL,
+    FLOAT8,
+    FLOATING_OR_COMPLEX,
+    INTEGERS,
+    NUMBERS,
+    REALS,
+    TO_DOUBLE,
+    TO_FLOAT,
+    TO_REAL,
+    Array,
+    pointwise,
 )  # fmt: skip
 
 NUMBERS_OR_COMPLEX = (*INTEGERS, *FLOATING_OR_COMPLEX)
@@ -88,10 +98,20 @@ mul = pointwise(
     wide_scalars=True, check=_no_float8_scalars,
 )  # fmt: skip
 neg = pointwise(
-    "neg", np.negative, 1, "Each element with its sign turned.", dtypes=NUMBERS_OR_COMPLEX, check=_no_bool_negation
+    "neg",
+    np.negative,
+    1,
+    "Each element with its sign turned.",
+    dtypes=NUMBERS_OR_COMPLEX,
+    check=_no_bool_negation,
 )
 abs_ = pointwise(
-    "abs", np.abs, 1, "The absolute value of each element.", promotion=TO_REAL, dtypes=(*NUMBERS_OR_COMPLEX, *FLOAT8)
+    "abs",
+    np.abs,
+    1,
+    "The absolute value of each element.",
+    promotion=TO_REAL,
+    dtypes=(*NUMBERS_OR_COMPLEX, *FLOAT8),
 )
 
 
@@ -177,7 +197,7 @@ def _integer_power(base: Any, exponent: Any) -> Any:
 
 
 pow_ = pointwise(
-    "pow", _power, 2, "input to the power of exponent.", dtypes=ALL, check=_no_bool_tensors, checked=(1,),
+    "pow", _power, 2, "input to the power of exponent.", dtypes=ALL, check=_no_bool_tensors, checked_integers=(1,),
     flops=10, low=0,
 )  # fmt: skip
 float_power = pointwise(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import pi, sqrt as root
+from math import pi
+from math import sqrt as root
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,17 @@ from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
-    ALL, FLOAT_TO_REAL, FLOATING_OR_COMPLEX, FLOATS, NUMBERS, REALS, TO_COMPLEX, TO_FLOAT, WIDE_UNSIGNED, Lazy, Pointwise,
+    ALL,
+    FLOAT_TO_REAL,
+    FLOATING_OR_COMPLEX,
+    FLOATS,
+    NUMBERS,
+    REALS,
+    TO_COMPLEX,
+    TO_FLOAT,
+    WIDE_UNSIGNED,
+    Lazy,
+    Pointwise,
     pointwise,
 )  # fmt: skip
 
@@ -86,15 +97,15 @@ def _special(name: str, ours: str, summary: str, **fields: Any) -> Pointwise:
         return getattr(special, name)
 
     fields = {"stub": f"{ours}_vml_cpu"} | fields
-    return pointwise(
-        ours, Lazy(load), 1, summary, promotion=TO_FLOAT, dtypes=FLOATS, flops=20, **fields
-    )
+    return pointwise(ours, Lazy(load), 1, summary, promotion=TO_FLOAT, dtypes=FLOATS, flops=20, **fields)
 
 
 erf = _special("erf", "erf", "The error function.")
 erfc = _special("erfc", "erfc", "One less the error function.")
 erfinv = _special("erfinv", "erfinv", "The inverse of the error function.", low=-0.9, high=0.9)
-lgamma = _special("gammaln", "lgamma", "The logarithm of the absolute gamma function.", low=0.1, stub="lgamma_vml_cpu")
+lgamma = _special(
+    "gammaln", "lgamma", "The logarithm of the absolute gamma function.", low=0.1, stub="lgamma_vml_cpu"
+)
 digamma = _special("psi", "digamma", "The derivative of the logarithm of the gamma function.", stub="digamma")
 
 
@@ -128,6 +139,8 @@ xlogy = pointwise(
     "xlogy", _xlogy, 2, "input * log(other); 0 where input is 0.", promotion=TO_FLOAT, dtypes=FLOATS,
     stub="xlogy_cpu", scalars=(0, 1), low=0.1, flops=10,
 )  # fmt: skip
+
+
 def _logaddexp(a: Any, b: Any) -> Any:
     if np.result_type(a).kind != "c":
         return np.logaddexp(a, b)
@@ -136,10 +149,22 @@ def _logaddexp(a: Any, b: Any) -> Any:
 
 
 logaddexp = pointwise(
-    "logaddexp", _logaddexp, 2, "log(exp(input) + exp(other)).", dtypes=FLOATING_OR_COMPLEX, stub="logaddexp_cpu", flops=22
+    "logaddexp",
+    _logaddexp,
+    2,
+    "log(exp(input) + exp(other)).",
+    dtypes=FLOATING_OR_COMPLEX,
+    stub="logaddexp_cpu",
+    flops=22,
 )
 logaddexp2 = pointwise(
-    "logaddexp2", np.logaddexp2, 2, "log2(2 ** input + 2 ** other).", dtypes=FLOATS, stub="logaddexp2_cpu", flops=22
+    "logaddexp2",
+    np.logaddexp2,
+    2,
+    "log2(2 ** input + 2 ** other).",
+    dtypes=FLOATS,
+    stub="logaddexp2_cpu",
+    flops=22,
 )
 
 
@@ -225,7 +250,9 @@ sign = pointwise(
     ),
 )  # fmt: skip
 sgn = pointwise("sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL)
-angle = pointwise("angle", _angle, 1, "The angle of each element in the complex plane.", promotion=FLOAT_TO_REAL)
+angle = pointwise(
+    "angle", _angle, 1, "The angle of each element in the complex plane.", promotion=FLOAT_TO_REAL
+)
 conj_physical = pointwise(
     "conj_physical", lambda x: np.conjugate(x) if x.dtype.kind == "c" else x, 1, "The complex conjugate, computed.",
     dtypes=DTYPES,
@@ -304,7 +331,9 @@ gelu = pointwise(
     "gelu", _gelu, 1, "x times the normal distribution's cumulative probability of x.", dtypes=FLOATS,
     stub="GeluKernelImpl", params=(("none",), ("tanh",)), flops=20,
 )  # fmt: skip
-silu = pointwise("silu", lambda x: x * _sigmoid(x), 1, "x * sigmoid(x).", dtypes=FLOATING_OR_COMPLEX, flops=12)
+silu = pointwise(
+    "silu", lambda x: x * _sigmoid(x), 1, "x * sigmoid(x).", dtypes=FLOATING_OR_COMPLEX, flops=12
+)
 softplus = pointwise(
     "softplus", _softplus, 3, "log(1 + exp(beta x)) / beta, or x itself past the threshold.", dtypes=FLOATS,
     promoting=slice(1), wide_scalars=True, flops=22, examples=((1, 20), (2.0, 1.0)),

@@ -12,7 +12,13 @@ from flambeau.core.dtype import DTYPES, bool_, dtype, float8_e4m3fn
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
-    ALL, BITS, INTEGERS, REALS, TO_BOOL, WIDE_UNSIGNED, pointwise,
+    ALL,
+    BITS,
+    INTEGERS,
+    REALS,
+    TO_BOOL,
+    WIDE_UNSIGNED,
+    pointwise,
 )  # fmt: skip
 
 # -- comparisons ----------------------------------------------------------------------------------------
@@ -74,8 +80,15 @@ def _signbit(x: Any) -> Any:
 
 
 isnan = _holds("isnan", _only_floats(np.isnan, False), summary="Whether each element is NaN.", dtypes=DTYPES)
-isinf = _holds("isinf", _only_floats(np.isinf, False), summary="Whether each element is infinite.", dtypes=_HAVE_INFINITY)
-isfinite = _holds("isfinite", _only_floats(np.isfinite, True), summary="Whether each element is a number.", dtypes=_HAVE_INFINITY)
+isinf = _holds(
+    "isinf", _only_floats(np.isinf, False), summary="Whether each element is infinite.", dtypes=_HAVE_INFINITY
+)
+isfinite = _holds(
+    "isfinite",
+    _only_floats(np.isfinite, True),
+    summary="Whether each element is a number.",
+    dtypes=_HAVE_INFINITY,
+)
 isposinf = _holds(
     "isposinf", _only_floats(lambda x: x == np.inf, False), summary="Whether each element is +infinity.",
     check=_no_complex("isposinf"),
@@ -100,12 +113,20 @@ ANY_BITS = (*BITS, *WIDE_UNSIGNED)
 
 logical_and = pointwise("logical_and", np.logical_and, 2, "Whether both are nonzero.", promotion=TO_BOOL)
 logical_or = pointwise("logical_or", np.logical_or, 2, "Whether either is nonzero.", promotion=TO_BOOL)
-logical_xor = pointwise("logical_xor", np.logical_xor, 2, "Whether exactly one is nonzero.", promotion=TO_BOOL)
+logical_xor = pointwise(
+    "logical_xor", np.logical_xor, 2, "Whether exactly one is nonzero.", promotion=TO_BOOL
+)
 logical_not = _holds("logical_not", np.logical_not, summary="Whether each element is zero.", dtypes=ALL)
 
-bitwise_and = pointwise("bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=ANY_BITS, scalars=(0, 1))
-bitwise_or = pointwise("bitwise_or", np.bitwise_or, 2, "The bits set in either.", dtypes=ANY_BITS, scalars=(0, 1))
-bitwise_xor = pointwise("bitwise_xor", np.bitwise_xor, 2, "The bits set in one of them.", dtypes=ANY_BITS, scalars=(0, 1))
+bitwise_and = pointwise(
+    "bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=ANY_BITS, scalars=(0, 1)
+)
+bitwise_or = pointwise(
+    "bitwise_or", np.bitwise_or, 2, "The bits set in either.", dtypes=ANY_BITS, scalars=(0, 1)
+)
+bitwise_xor = pointwise(
+    "bitwise_xor", np.bitwise_xor, 2, "The bits set in one of them.", dtypes=ANY_BITS, scalars=(0, 1)
+)
 bitwise_not = pointwise("bitwise_not", np.invert, 1, "Each element with its bits turned.", dtypes=BITS)
 
 
@@ -150,7 +171,11 @@ def _heaviside(x: Any, values: Any) -> Any:
 
 
 heaviside = pointwise(
-    "heaviside", _heaviside, 2, "0 for negative input, 1 for positive, the value given for 0.", check=_same_dtypes
+    "heaviside",
+    _heaviside,
+    2,
+    "0 for negative input, 1 for positive, the value given for 0.",
+    check=_same_dtypes,
 )
 
 

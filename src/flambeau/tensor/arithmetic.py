@@ -16,7 +16,11 @@ from flambeau.core.errors import argument_type
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import (
     pointwise_arithmetic as arithmetic,
+)
+from flambeau.ops import (
     pointwise_functions as functions,
+)
+from flambeau.ops import (
     pointwise_logic as logic,
 )
 from flambeau.ops.op import table
@@ -192,8 +196,7 @@ def _quotient(rounding_mode: Any) -> Pointwise:
     if rounding_mode == "trunc":
         return arithmetic.div_trunc
     raise RuntimeError(
-        "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
-        f"'{rounding_mode}'"
+        f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
     )
 
 
@@ -408,7 +411,9 @@ def _replacements(x: Tensor, nan: Any, posinf: Any, neginf: Any) -> tuple[Any, .
 
 
 @function
-def nan_to_num(input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None, *, out: Any = None) -> Any:
+def nan_to_num(
+    input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None, *, out: Any = None
+) -> Any:
     """NaN and the infinities replaced: by 0 and the dtype's limits where nothing is given."""
     x = _tensor(input, "nan_to_num", "input", 1)
     return _run(functions.nan_to_num, (x,), out, _replacements(x, nan, posinf, neginf))
@@ -427,10 +432,14 @@ _publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
 
 
 def _of_parts(real: Any, imag: Any, *, out: Any = None) -> Any:
-    return _run(functions.complex_, (_tensor(real, "complex", "real", 1), _tensor(imag, "complex", "imag", 2)), out)
+    return _run(
+        functions.complex_, (_tensor(real, "complex", "real", 1), _tensor(imag, "complex", "imag", 2)), out
+    )
 
 
-_publish(_of_parts, "complex", "A complex tensor of its real and imaginary parts, of one floating dtype.", function)
+_publish(
+    _of_parts, "complex", "A complex tensor of its real and imaginary parts, of one floating dtype.", function
+)
 
 
 @function
@@ -451,7 +460,9 @@ def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
 
 
 def _lerp_(self: Tensor, end: Any, weight: Any) -> Any:
-    return _into(arithmetic.lerp, (self, _tensor(end, "lerp_", "end", 1), _operand(weight, "lerp_", "weight", 2)))
+    return _into(
+        arithmetic.lerp, (self, _tensor(end, "lerp_", "end", 1), _operand(weight, "lerp_", "weight", 2))
+    )
 
 
 _publish(_lerp, "lerp", arithmetic.lerp.summary, method)
@@ -490,7 +501,11 @@ def where(condition: Any, input: Any = None, other: Any = None, *, out: Any = No
     condition = _tensor(condition, "where", "condition", 1)
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
-    return _run(logic.where, (condition, _operand(input, "where", "input", 2), _operand(other, "where", "other", 3)), out)
+    return _run(
+        logic.where,
+        (condition, _operand(input, "where", "input", 2), _operand(other, "where", "other", 3)),
+        out,
+    )
 
 
 def _where(self: Tensor, condition: Any, other: Any) -> Any:
@@ -515,7 +530,9 @@ def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, eq
 
 
 @both
-def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+def allclose(
+    input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
     """Whether `isclose` holds everywhere."""
     return bool(isclose(input, other, rtol, atol, equal_nan).all().item())
 

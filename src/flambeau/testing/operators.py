@@ -40,8 +40,8 @@ def maker(kind: dtype, seed: int) -> Callable[..., np.ndarray[Any, Any]]:
         values = np.asarray(random.uniform(low, high, shape))
         if kind.is_complex:
             values = values + 1j * random.uniform(low, high, shape)
-            return values.astype(np.complex64).astype(kind.numpy)
-        return values.astype(np.float32).astype(kind.numpy)
+            return np.asarray(np.asarray(values, np.complex64), kind.numpy)
+        return np.asarray(np.asarray(values, np.float32), kind.numpy)
 
     return array
 
@@ -49,7 +49,9 @@ def maker(kind: dtype, seed: int) -> Callable[..., np.ndarray[Any, Any]]:
 def tensor_of(array: np.ndarray[Any, Any], transposed: bool = False) -> Tensor:
     """A CPU tensor of an array's elements; `transposed` stores them with the dimensions reversed."""
     shape, kind = array.shape, from_numpy(array.dtype)
-    stored = np.ascontiguousarray(array.T if transposed else array).reshape(shape[::-1] if transposed else shape)
+    stored = np.ascontiguousarray(array.T if transposed else array).reshape(
+        shape[::-1] if transposed else shape
+    )
     result = empty(Meta.contiguous_of(stored.shape, kind, CPU))
     array_at(result.ptr, stored.shape, kind.numpy)[...] = stored
     if not transposed:
