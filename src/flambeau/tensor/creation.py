@@ -14,9 +14,9 @@ from typing import Any, Unpack, cast
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, dtype
-from flambeau.core.errors import argument_type, devices_differ
+from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
-from flambeau.core.layout import Shape, Strides, broadcast_shapes, span
+from flambeau.core.layout import Shape, Strides, span
 from flambeau.core.meta import Meta
 from flambeau.ops import creation as ops
 from flambeau.tensor.call import call
@@ -32,9 +32,9 @@ from flambeau.tensor.options import (
     number,
     shape_of,
 )  # fmt: skip
-from flambeau.tensor.public import alias, function, method
+from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import copy_, empty_pinned, fill_, filled, resize_, write
+from flambeau.tensor.transfer import copy_, empty_pinned, fill_, filled, resize_
 from flambeau.tensor.typing import contiguous_format, strides_in, strides_like
 
 
@@ -336,29 +336,3 @@ def _spaced(
     if kind.category == BOOL:
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
     return _computed(op, (start, end), (count,), kind, own, options)
-
-
-def _complex(real: Tensor, imag: Tensor) -> Tensor:
-    """Complex numbers of two real tensors of one dtype (half, float or double), broadcast."""
-    a, b = real.meta, imag.meta
-    if a.dtype is not b.dtype and a.dtype.is_floating_point and b.dtype.is_floating_point:
-        raise RuntimeError(
-            f"Expected object of scalar type {a.dtype.torch_name} but got scalar type {b.dtype.torch_name} for "
-            "second argument"
-        )
-    if a.dtype is not b.dtype or a.dtype.name not in ("float16", "float32", "float64"):
-        raise RuntimeError(
-            f"Expected both inputs to be Half, Float or Double tensors but got {a.dtype.torch_name} and "
-            f"{b.dtype.torch_name}"
-        )
-    if a.device is not b.device:
-        raise RuntimeError(devices_differ(a.device, b.device))
-    shape = broadcast_shapes((a.shape, b.shape))
-    made = allocate(Meta.contiguous_of(shape, a.dtype.to_complex(), a.device))
-    parts = made.meta.with_(dtype=a.dtype, strides=tuple([2 * s for s in made.meta.strides]))
-    for at, part in enumerate((real, imag)):
-        write(make(parts, made.storage, made.ptr + at * a.itemsize), part)
-    return made
-
-
-alias("complex", _complex, as_method=False)
