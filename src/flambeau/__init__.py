@@ -17,6 +17,8 @@ from flambeau.runtime.generator import Generator
 from flambeau.runtime.system import virtual
 from flambeau.tensor import (  # each binds its functions and methods
     arithmetic as _arithmetic,
+    attributes as _attributes,
+    constructor as _constructor,
     creation as _creation,
     indexing as _indexing,
     interop as _interop,
@@ -27,6 +29,7 @@ from flambeau.tensor import (  # each binds its functions and methods
     random as _random,
     reduction as _reduction,
     sorting as _sorting,
+    storages as _storages,
     transfer as _transfer,
     views as _views,
 )

@@ -87,14 +87,14 @@ class Launch:
     """All that is known of a launch before its addresses: one per plan, loaded once.
 
     `outputs` are written; `inputs` are read, as the kernel sees them (broadcast: stride 0). An input that
-    is a dtype is a scalar passed by value. An output that is read as well (in-place accumulation) is in
+    is a dtype is a scalar passed by value; `object` is a Python object that a host body alone uses. An output that is read as well (in-place accumulation) is in
     `updates`. `params` are static and hashable: dims, flags, modes. `capability` is the compute
     capability of the GPU that loads it, filled in by the driver; None on the CPU.
     """
 
     kernel: Kernel
     outputs: tuple[Meta, ...]
-    inputs: tuple[Meta | dtype, ...]
+    inputs: tuple[Meta | dtype | type[object], ...]
     params: tuple[Any, ...] = ()
     updates: bool = False
     capability: tuple[int, int] | None = None

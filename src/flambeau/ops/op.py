@@ -31,7 +31,7 @@ class Signature:
     """
 
     outputs: tuple[Meta, ...]
-    inputs: tuple[Meta | dtype, ...]
+    inputs: tuple[Meta | dtype | type[object], ...]
     params: tuple[Any, ...] = ()
     checked: tuple[int, ...] = ()
 

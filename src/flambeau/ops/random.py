@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import random as rng
-from flambeau.core.dtype import DTYPES, FLOATING, bfloat16, bool_, dtype, float16, float32, float64, int64
+from flambeau.core.dtype import (
+    DTYPES, FLOATING, bfloat16, bool_, dtype, float16, float32, float64, int64, uint64,
+)  # fmt: skip
 from flambeau.core.layout import memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Array, MersenneTwister, Policy
@@ -32,7 +34,12 @@ Transform = Callable[[Array, dtype, Sequence[Any]], Array]
 
 
 def _distribution(
-    name: str, dtypes: tuple[dtype, ...], arity: int, twister: Twister, transform: Transform, wide: Callable[..., bool]
+    name: str,
+    dtypes: tuple[dtype, ...],
+    parameters: tuple[dtype, ...],
+    twister: Twister,
+    transform: Transform,
+    wide: Callable[..., bool],
 ) -> Op:
     """A record; `wide(dtype, range)` says whether a draw gives two elements of 64 bits instead of four of 32."""
 
@@ -40,8 +47,7 @@ def _distribution(
         meta, policy = params[:2]
         if meta.dtype not in dtypes:
             raise NotImplementedError(f'"{name}" not implemented for \'{meta.dtype.torch_name}\'')
-        engine = (int64,) if policy is None else (int64, int64)
-        return Signature((meta,), engine + (float64,) * arity, params)
+        return Signature((meta,), (*_source(policy), *parameters), params)
 
     def host(launch: Launch) -> Body:
         policy: Policy | None = launch.params[1]
@@ -57,6 +63,11 @@ def _distribution(
         return body
 
     return define(Op(name, rule, Kernel(name, host), dtypes, lambda make, dtype: []))
+
+
+def _source(policy: Policy | None) -> tuple[dtype | type[object], ...]:
+    """The first inputs: the engine, or seed and offset."""
+    return (object,) if policy is None else (uint64, uint64)
 
 
 def _from_twister(twister: Twister, meta: Meta, inputs: Sequence[Any]) -> Array:
@@ -89,7 +100,7 @@ def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Se
     if dtype is float64:
         return _unit_double(engine, count) * (high - low) + low
     low, span = np.float32(low), np.float32(high) - np.float32(low)
-    return _unit_float(engine, count) * span + low
+    return _fused(_unit_float(engine, count), span, low)
 
 
 def _unit_float(engine: MersenneTwister, count: int) -> Array:
@@ -122,7 +133,7 @@ def _fused(a: Array, b: Any, c: Any) -> Array:
     return (a.astype(np.float64) * np.float64(b) + np.float64(c)).astype(np.float32)
 
 
-uniform = _distribution("uniform_", FLOATS, 2, _twist_uniform, _philox_uniform, _is_double)
+uniform = _distribution("uniform_", FLOATS, (float64,) * 2, _twist_uniform, _philox_uniform, _is_double)
 
 
 # -- normal ---------------------------------------------------------------------------------------------
@@ -134,8 +145,11 @@ def _twist_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters:
         return np.array(_normals_in_turn(engine, count)) * std + mean
     wide = dtype is float64
     unit, kind = (_unit_double, np.float64) if wide else (_unit_float, np.float32)
-    values = unit(engine, count)
     whole = count // 16 * 16
+    values = np.empty(count, kind)
+    # float32 and float64 draw for every element first, the narrow ones for whole vectors only.
+    drawn = count if dtype.itemsize >= 4 else whole
+    values[:drawn] = unit(engine, drawn)
     values[:whole] = _box_muller(values[:whole].reshape(-1, 2, 8), kind(mean), kind(std))
     if whole < count:  # the last sixteen are drawn anew, so that every vector is full
         values[-16:] = _box_muller(unit(engine, 16).reshape(1, 2, 8), kind(mean), kind(std))
@@ -173,7 +187,7 @@ def _philox_normal(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Arr
     return _fused(rng.normal_float(words), np.float32(std), np.float32(mean))
 
 
-normal = _distribution("normal_", FLOATS, 2, _twist_normal, _philox_normal, _is_double)
+normal = _distribution("normal_", FLOATS, (float64,) * 2, _twist_normal, _philox_normal, _is_double)
 
 
 # -- integers -------------------------------------------------------------------------------------------
@@ -196,14 +210,14 @@ def _philox_integers(words: Array, dtype: dtype, parameters: Sequence[Any]) -> A
 
 
 def _into_range(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
-    """words % (high - low) + low; the whole 64-bit range needs no modulo."""
-    low, high, _ = parameters
-    span = high - low
-    values = words % np.uint64(span) if span < 1 << 64 else words
-    return values.astype(np.int64) + np.int64(low) if span < 1 << 63 else (values + np.uint64(low % (1 << 64)))
+    """words % span + low; a span of 0 stands for the whole 64-bit range."""
+    low, span, _ = parameters
+    values = words % np.uint64(span) if span else words
+    values = values + np.uint64(low % (1 << 64))
+    return values if dtype is uint64 else values.view(np.int64)
 
 
-integers = _distribution("random_", DTYPES, 3, _twist_integers, _philox_integers, _is_wide)
+integers = _distribution("random_", DTYPES, (int64, uint64, bool_), _twist_integers, _philox_integers, _is_wide)
 
 
 def random_range(dtype: dtype) -> tuple[int, int, bool]:
@@ -233,7 +247,7 @@ def _by_inverse(name: str, dtypes: tuple[dtype, ...], arity: int, inverse: Calla
     def transform(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
         return inverse(_philox_unit(words, dtype), True, *parameters)
 
-    return _distribution(name, dtypes, arity, twister, transform, _is_double)
+    return _distribution(name, dtypes, (float64,) * arity, twister, transform, _is_double)
 
 
 def _bernoulli(u: Array, cuda: bool, p: float) -> Array:
@@ -255,7 +269,7 @@ def _cauchy(u: Array, cuda: bool, median: float, sigma: float) -> Array:
 
 def _geometric(u: Array, cuda: bool, p: float) -> Array:
     kind = u.dtype.type
-    return np.ceil(np.log(u if cuda else 1 - u) / np.log1p(-kind(p)))  # type: ignore[no-any-return]
+    return np.ceil(np.log(u) / np.log1p(-kind(p)))  # type: ignore[no-any-return]
 
 
 bernoulli = _by_inverse("bernoulli_", DTYPES, 1, _bernoulli)
@@ -273,7 +287,7 @@ def _philox_log_normal(words: Array, dtype: dtype, parameters: Sequence[Any]) ->
     return np.exp(_philox_normal(words, dtype, parameters))  # type: ignore[no-any-return]
 
 
-log_normal = _distribution("log_normal_", FLOATS, 2, _twist_log_normal, _philox_log_normal, _is_double)
+log_normal = _distribution("log_normal_", FLOATS, (float64,) * 2, _twist_log_normal, _philox_log_normal, _is_double)
 
 
 # -- permutations ---------------------------------------------------------------------------------------
@@ -281,7 +295,7 @@ log_normal = _distribution("log_normal_", FLOATS, 2, _twist_log_normal, _philox_
 
 def _randperm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     meta, policy = params[:2]
-    return Signature((meta,), (int64,) if policy is None else (int64, int64), params)
+    return Signature((meta,), _source(policy), params)
 
 
 def _randperm_host(launch: Launch) -> Body:

@@ -16,6 +16,7 @@ import numpy as np
 from flambeau.core.device import CPU, device
 from flambeau.core.random import MersenneTwister
 from flambeau.runtime import current, system
+from flambeau.runtime.context import Context
 
 DEFAULT_SEED = 67280421310721
 # PyTorch's layout: seed, left, seeded, next, 624 words, then the cached normal (x, y, rho, valid; float, valid).
@@ -42,7 +43,7 @@ class Generator:
         return f"<torch.Generator device={self.device}>"
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start anew from `seed` (64 bits; negative values wrap). Raises RuntimeError past 64 bits."""
+        """Start anew from `seed` (64 bits; negative values wrap). Raises ValueError past 64 bits."""
         seed = checked_seed(seed)
         with self.lock:
             self._seed, self._offset = seed, 0
@@ -90,10 +91,10 @@ class Generator:
 
 
 def checked_seed(seed: Any) -> int:
-    """A seed as 64 unsigned bits. Raises as PyTorch: TypeError no int, RuntimeError out of range."""
+    """A seed as 64 unsigned bits. Raises ValueError: it does not fit, as PyTorch says it."""
     seed = int(seed)
     if not -(1 << 63) <= seed < 1 << 64:
-        raise RuntimeError(
+        raise ValueError(
             f"Overflow when unpacking long long: seed {seed} is outside [-0x8000_0000_0000_0000, 0xffff_ffff_ffff_ffff]"
         )
     return seed & 0xFFFFFFFFFFFFFFFF
@@ -120,38 +121,45 @@ def _unpack_cpu_state(engine: MersenneTwister, state: bytes) -> None:
 
 
 default_cpu = Generator()
-_default_cuda: dict[int, Generator] = {}
-_cuda_seed = DEFAULT_SEED  # what CUDA generators that do not exist yet will start from
+_default_cuda: dict[Context, Generator] = {}
+_early_seeds: dict[int, int] = {}  # given before the device was opened
+_cuda_seed = DEFAULT_SEED  # what the other CUDA generators start from
 
 
 def default_of(where: device) -> Generator:
-    """The default generator of a device. A CUDA one starts from the last `manual_seed_all`."""
-    where = system.resolve(where)
-    if where is CPU:
+    """The default generator of a device. A CUDA one starts from the seed that it was given before it was opened."""
+    context = system.context_of(where)
+    if context is system.host:
         return default_cpu
-    assert where.index is not None
-    found = _default_cuda.get(where.index)
+    found = _default_cuda.get(context)
     if found is None:
-        found = _default_cuda.setdefault(where.index, Generator(where).manual_seed(_cuda_seed))
+        seed = _early_seeds.pop(context.index, _cuda_seed)
+        found = _default_cuda.setdefault(context, Generator(context.device).manual_seed(seed))
     return found
 
 
 def seed_current_cuda(seed: int) -> None:
-    """Seed the current CUDA device's default generator; also before CUDA is there."""
-    default_of(device("cuda", current.local.device)).manual_seed(seed)
+    """Seed the current CUDA device's default generator; also before CUDA is initialized."""
+    index, seed = current.local.device, checked_seed(seed)
+    if system.is_initialized():
+        default_of(device("cuda", index)).manual_seed(seed)
+    else:
+        _early_seeds[index] = seed
 
 
 def seed_all_cuda(seed: int) -> None:
     """Seed the default generators of all CUDA devices, of those too that are opened later."""
     global _cuda_seed
     _cuda_seed = checked_seed(seed)
+    _early_seeds.clear()
     for generator in _default_cuda.values():
         generator.manual_seed(seed)
 
 
-def _forget_cuda() -> None:
-    """A fresh machine has fresh generators."""
-    _default_cuda.clear()
+def _forget_closed() -> None:
+    """A fresh machine has fresh generators; one that rests keeps its own."""
+    for context in [c for c in _default_cuda if c.closed]:
+        del _default_cuda[context]
 
 
-system.on_close(_forget_cuda)
+system.on_close(_forget_closed)

@@ -50,7 +50,7 @@ class Plan:
         self.nbytes = self.output.nbytes
         self.tensors = tuple(i for i, x in enumerate(signature.inputs) if isinstance(x, Meta))
         self.scalars = tuple(
-            (i, _sender(x, i in signature.checked)) for i, x in enumerate(signature.inputs) if isinstance(x, dtype)
+            (i, _sender(x, i in signature.checked)) for i, x in enumerate(signature.inputs) if not isinstance(x, Meta)
         )
 
 
@@ -191,11 +191,13 @@ def spend(kernel: Kernel, where: device, cycles: int) -> None:
     _launch_of(context.driver)(exe, (), (cycles,), current.local.streams[context.index].handle)
 
 
-def _sender(to: dtype, checked: bool) -> Callable[[Any], Any]:
+def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
     """How a scalar input becomes the Python value that is launched: a scalar, or what a 0-dim CPU tensor holds.
 
     Integers wrap to the dtype; where `checked`, PyTorch's overflow error is raised instead.
     """
+    if not isinstance(to, dtype):
+        return lambda x: x
     convert: Callable[[Any], Any] = _CONVERT[to.category]
     if checked:
         convert = partial(checked_scalar, kind=to)

@@ -15,10 +15,11 @@ from flambeau.core.flags import flags
 from flambeau.core.random import Policy
 from flambeau.ops import random as ops
 from flambeau.ops.op import Op
-from flambeau.runtime import current, generator, system
+from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation
 from flambeau.tensor.call import call_into
+from flambeau.tensor.data import tensor
 from flambeau.tensor.public import both, function, method
 from flambeau.tensor.tensor import Tensor
 
@@ -93,7 +94,7 @@ def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **na
         low, high = map(int, _bounds("random_", given, named, (low, high)))
         _check_range(low, high, self.dtype)
         wide = ops.is_wide_range(low, high)
-    return _fill(ops.integers, self, generator, low, high, wide, wide=wide)
+    return _fill(ops.integers, self, generator, low, (high - low) % (1 << 64), wide, wide=wide)
 
 
 def _check_range(low: int, high: int, dtype: dtype) -> None:
@@ -259,7 +260,7 @@ def bernoulli(
         made = creation.empty_like(input) if out is None else out
         return bernoulli_(made, p, generator=generator)
     if input.dtype.category < FLOATING:
-        raise RuntimeError(f"bernoulli expects probabilities of a floating-point dtype, not {input.dtype}")
+        raise NotImplementedError(f"bernoulli needs probabilities of a floating-point dtype, not {input.dtype}")
     drawn = _compare_with_uniform(input, generator).to(input.dtype)
     return drawn if out is None else out.copy_(drawn)  # type: ignore[no-any-return]
 
@@ -302,7 +303,7 @@ def set_rng_state(new_state: Tensor) -> None:
 
 def get_state(self: Generator) -> Tensor:
     """The generator's state as a ByteTensor on the CPU: 5,056 bytes for the CPU's, 16 for a CUDA device's."""
-    return creation.tensor(list(self.state_bytes()), dtype=uint8)
+    return tensor(list(self.state_bytes()), dtype=uint8)
 
 
 def set_state(self: Generator, new_state: Tensor) -> Generator:
@@ -327,8 +328,9 @@ def fork_rng(devices: Sequence[Any] | None = None, enabled: bool = True) -> Iter
         yield
         return
     if devices is None:
-        devices = [stream.context.device for stream in current.local.streams[:-1]]
-    sources = [generator.default_cpu, *[generator.default_of(device(d)) for d in devices]]
+        devices = range(system.device_count())
+    wanted = [device("cuda", d) if isinstance(d, int) else device(d) for d in devices]
+    sources = [generator.default_cpu, *[generator.default_of(d) for d in wanted]]
     states = [source.state_bytes() for source in sources]
     try:
         yield

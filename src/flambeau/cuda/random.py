@@ -1,0 +1,75 @@
+"""torch.cuda.random: the default generators of CUDA devices. Seeding needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.runtime import generator, system
+from flambeau.runtime.generator import Generator
+from flambeau.tensor.random import get_state, set_state
+from flambeau.tensor.tensor import Tensor
+
+__all__ = [
+    "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed", "manual_seed_all", "seed", "seed_all",
+    "set_rng_state", "set_rng_state_all",
+]  # fmt: skip
+
+
+def _default(where: Any) -> Generator:
+    """The default generator of a CUDA device given as device, string or index; initializes CUDA."""
+    wanted = device("cuda", where) if isinstance(where, int) else device(where)
+    if wanted.type != "cuda":
+        raise ValueError(f"Expected a cuda device, but got: {wanted}")
+    return generator.default_of(system.context_of(wanted).device)
+
+
+def get_rng_state(device: Any = "cuda") -> Tensor:
+    """The generator state of a GPU as a ByteTensor: seed and offset, 16 bytes. Initializes CUDA.
+
+    Args:
+        device: torch.device, string or index; "cuda" is the current device.
+    """
+    return get_state(_default(device))
+
+
+def get_rng_state_all() -> list[Tensor]:
+    """The states of all GPUs."""
+    return [get_rng_state(index) for index in range(system.device_count())]
+
+
+def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
+    """Set the generator state of a GPU. Raises TypeError: no ByteTensor; RuntimeError: a wrong size."""
+    set_state(_default(device), new_state)
+
+
+def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
+    """Set the states of GPUs 0, 1, ... in turn."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the current GPU's generator. Without a GPU it counts for one that is opened later."""
+    generator.seed_current_cuda(int(seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed the generators of all GPUs, of those too that are opened later."""
+    generator.seed_all_cuda(int(seed))
+
+
+def seed() -> None:
+    """Seed the current GPU's generator from the operating system's entropy."""
+    generator.seed_current_cuda(Generator().seed())
+
+
+def seed_all() -> None:
+    """Seed the generators of all GPUs from the operating system's entropy, all alike."""
+    generator.seed_all_cuda(Generator().seed())
+
+
+def initial_seed() -> int:
+    """The seed that the current GPU's generator was last started from. Initializes CUDA."""
+    return _default("cuda").initial_seed()
