@@ -104,10 +104,10 @@ def _roll_rule(operands: Sequence[Operand], params: Params) -> Signature:
     """params: shifts and dims, of one length; no dims rolls the flattened tensor."""
     x, (shifts, dims) = operands[0], params
     assert isinstance(x, Meta)
-    if x.numel == 0:  # PyTorch looks at nothing else then
-        return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), (shifts, ()))
     if not shifts:
         raise RuntimeError("`shifts` required")
+    if x.numel == 0:  # PyTorch looks at nothing else then
+        return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), (shifts, ()))
     if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
         counted = f"shifts: {len(shifts)}, dims:{len(dims)}"
         raise RuntimeError(f"shifts and dimensions must align. {counted}")
