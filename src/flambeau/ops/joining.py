@@ -106,11 +106,11 @@ def _roll_rule(operands: Sequence[Operand], params: Params) -> Signature:
     assert isinstance(x, Meta)
     if not shifts:
         raise RuntimeError("`shifts` required")
-    if x.numel == 0:  # PyTorch looks at nothing else then
-        return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), (shifts, ()))
     if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
         counted = f"shifts: {len(shifts)}, dims:{len(dims)}"
         raise RuntimeError(f"shifts and dimensions must align. {counted}")
+    if x.numel == 0:  # PyTorch looks at no dim then
+        return Signature((x.with_(strides=dense_strides(x.shape, x.strides)),), (x,), (shifts, ()))
     if dims and not x.ndim:
         raise IndexError(f"Dimension specified as {dims[0]} but tensor has no dimensions")
     dims = tuple([wrap_dim(d, x.ndim) for d in dims])
