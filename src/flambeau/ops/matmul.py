@@ -9,6 +9,7 @@ of a virtual A100 rounds and that of a V100 or of the CPU does not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ PRODUCTS = tuple(d for d in ALL if d is not bool_)
 TF32_SINCE = (8, 0)
 
 
-# -- shapes ---------------------------------------------------------------------------------------------
+# -- shapes -------------------------------------------------------------------
 
 
 def mismatch(a: Meta, b: Meta) -> str:
@@ -37,6 +38,17 @@ def mismatch(a: Meta, b: Meta) -> str:
     return f"mat1 and mat2 shapes cannot be multiplied ({m}x{k} and {n}x{p})"
 
 
+def _vector_mismatch(a: Meta, b: Meta) -> str:
+    n, k = b.numel, a.shape[-1]
+    if a.ndim > 1:
+        rows = math.prod(a.shape[:-1])
+        return f"size mismatch, got input ({rows}), mat ({rows}x{k}), vec ({n})"
+    return (
+        f"inconsistent tensor size, expected tensor [{k}] and src [{n}] to have the same number of elements, "
+        f"but got {k} and {n} elements respectively"
+    )
+
+
 def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
     """Both as batches of matrices of one (broadcast) batch shape, and the shape that the product has."""
     if a.ndim == 0 or b.ndim == 0:
@@ -44,6 +56,8 @@ def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
             f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D"
         )
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
+    if b.ndim == 1 and a.shape[-1] != b.shape[0]:
+        raise RuntimeError(_vector_mismatch(a, b))
     if a.ndim == 1:
         a = a.with_((1, *a.shape), (0, *a.strides))
     if b.ndim == 1:
@@ -80,7 +94,7 @@ def _check(a: Meta, b: Meta, where: str) -> None:
     refused = a.dtype not in PRODUCTS or (where == "cuda" and a.dtype.category < FLOATING)
     if refused:
         room = "addmm_cuda" if where == "cuda" else "addmm_impl_cpu_"
-        raise NotImplementedError(f'"{room}" not implemented for \'{a.dtype.torch_name}\'')
+        raise NotImplementedError(f"\"{room}\" not implemented for '{a.dtype.torch_name}'")
 
 
 _C_NAMES = {
@@ -97,7 +111,7 @@ def c_name(kind: dtype) -> str:
     return _C_NAMES.get(kind.name, kind.name)
 
 
-# -- the host body ----------------------------------------------------------------------------------------
+# -- the host body -------------------------------------------------------------------
 
 
 def round_to_tf32(x: Array) -> Array:
@@ -164,7 +178,7 @@ def _rate(launch: Launch) -> str:
     return "tf32" if _uses_tf32(launch) else output_rate(launch)
 
 
-# -- the records ------------------------------------------------------------------------------------------
+# -- the records -------------------------------------------------------------------
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -212,7 +226,14 @@ def _added_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 matmul = define(
-    Op("matmul", _rule, Kernel("matmul", _host, _flops, rate=_rate), PRODUCTS, _samples, flags=("matmul_allow_tf32",))
+    Op(
+        "matmul",
+        _rule,
+        Kernel("matmul", _host, _flops, rate=_rate),
+        PRODUCTS,
+        _samples,
+        flags=("matmul_allow_tf32",),
+    )
 )
 addmm = define(
     Op(

@@ -34,7 +34,7 @@ Fold = Callable[..., Any]
 Empty = Callable[[str, Meta, tuple[int, ...], bool], None]
 
 
-# -- shapes --------------------------------------------------------------------------------------------
+# -- shapes -------------------------------------------------------------------
 
 
 def reduced_dims(dims: Dims, ndim: int, name: str = "") -> tuple[int, ...]:
@@ -64,7 +64,7 @@ def grouped(x: Array, dims: Sequence[int]) -> Array:
     return x.transpose([*kept, *dims]).reshape(count, length)
 
 
-# -- arithmetic ----------------------------------------------------------------------------------------
+# -- arithmetic -------------------------------------------------------------------
 
 
 def pairwise_sum(x: Array) -> Array:
@@ -79,7 +79,9 @@ def _sum(x: Array) -> Array:
 
 
 def _nansum(x: Array) -> Array:
-    return pairwise_sum(np.where(np.isnan(x), x.dtype.type(0), x)) if x.dtype.kind in "fc" else pairwise_sum(x)
+    return (
+        pairwise_sum(np.where(np.isnan(x), x.dtype.type(0), x)) if x.dtype.kind in "fc" else pairwise_sum(x)
+    )
 
 
 def _mean(x: Array) -> Array:
@@ -162,7 +164,9 @@ def _median(x: Array) -> tuple[Array, Array]:
 
 
 def _nanmedian(x: Array) -> tuple[Array, Array]:
-    valid = x.shape[1] - (np.count_nonzero(np.isnan(x), axis=1) if x.dtype.kind == "f" else np.zeros(x.shape[0], int))
+    valid = x.shape[1] - (
+        np.count_nonzero(np.isnan(x), axis=1) if x.dtype.kind == "f" else np.zeros(x.shape[0], int)
+    )
     return _kth(x, _median_place(valid), True)
 
 
@@ -216,7 +220,7 @@ def _lerp(a: Array, b: Array, weight: Array) -> Array:
     return np.where(weight < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight))
 
 
-# -- refusals of empty dimensions ------------------------------------------------------------------------
+# -- refusals of empty dimensions -------------------------------------------------------------------
 
 
 def _nonempty_for(text: str, error: type[Exception] = RuntimeError) -> Empty:
@@ -236,14 +240,16 @@ def _nonempty_for(text: str, error: type[Exception] = RuntimeError) -> Empty:
 _SPECIFY = "Expected reduction dim to be specified for input.numel() == 0."
 _needs_dim = _nonempty_for(f"{_SPECIFY} Specify the reduction dim with the 'dim' argument.")
 _needs_dim_index = _nonempty_for(_SPECIFY, IndexError)
-_no_identity = _nonempty_for("cannot compute aminmax over an empty dimension as the operation has no identity.")
+_no_identity = _nonempty_for(
+    "cannot compute aminmax over an empty dimension as the operation has no identity."
+)
 
 
 def _anything(name: str, x: Meta, dims: tuple[int, ...], given: bool) -> None:
     """An empty reduction has a value."""
 
 
-# -- dtypes ----------------------------------------------------------------------------------------------
+# -- dtypes -------------------------------------------------------------------
 
 Result = Callable[[str, dtype, dtype | None], tuple[dtype, dtype]]
 """(name, input's dtype, dtype= or None) -> the dtype computed in and the result's. Raises refusals."""
@@ -271,7 +277,7 @@ def _kept(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
 
 def _real_kept(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
     if kind.category == COMPLEX:
-        raise NotImplementedError(f'"{name}" not implemented for \'{kind.torch_name}\'')
+        raise NotImplementedError(f"\"{name}\" not implemented for '{kind.torch_name}'")
     return kind, kind
 
 
@@ -304,7 +310,7 @@ def _whole_or_default(name: str, kind: dtype, asked: dtype | None) -> tuple[dtyp
     return out, out
 
 
-# -- the family ------------------------------------------------------------------------------------------
+# -- the family -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +352,9 @@ def reduction(
             params = (params_[0], params_[1], params_[2] or fallback, *params_[3:])
         dims, keepdim, asked, *rest = params
         around = reduced_dims(dims, x.ndim)
-        kind, out = result(name, x.dtype, asked)
         if x.ndim:
             empty(label, x, around, dims is not None and dims != ())
+        kind, out = result(name, x.dtype, asked)
         if check is not None:
             check(x, around, tuple(rest))
         shape = reduced_shape(x.shape, around, keepdim)
@@ -409,7 +415,9 @@ def _host(fold: Fold) -> Callable[[Launch], Body]:
             with np.errstate(all="ignore"):
                 x = convert(inputs[0])
                 results = fold(grouped(x, how.dims), *how.extra)
-                for out, value in zip(outputs, results if isinstance(results, tuple) else (results,), strict=False):
+                for out, value in zip(
+                    outputs, results if isinstance(results, tuple) else (results,), strict=False
+                ):
                     np.copyto(out, np.asarray(value).reshape(out.shape), casting="unsafe")
 
         return body
@@ -428,8 +436,22 @@ aminmax = reduction(
     "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _real_kept,
     also=("input",), empty=_no_identity, dtypes=REALS,
 )  # fmt: skip
-max_all = reduction("max_all", lambda x: np.maximum.reduce(x, axis=1), _real_kept, label="max()", empty=_needs_dim, dtypes=REALS)
-min_all = reduction("min_all", lambda x: np.minimum.reduce(x, axis=1), _real_kept, label="min()", empty=_needs_dim, dtypes=REALS)
+max_all = reduction(
+    "max_all",
+    lambda x: np.maximum.reduce(x, axis=1),
+    _real_kept,
+    label="max()",
+    empty=_needs_dim,
+    dtypes=REALS,
+)
+min_all = reduction(
+    "min_all",
+    lambda x: np.minimum.reduce(x, axis=1),
+    _real_kept,
+    label="min()",
+    empty=_needs_dim,
+    dtypes=REALS,
+)
 
 
 def _one_dim(name: str, refused: bool = False) -> Result:
@@ -453,17 +475,37 @@ def _with_place(arg: Callable[..., Any]) -> Fold:
 
 
 max_dim = reduction(
-    "max", _with_place(np.argmax), _one_dim("max"), also=("index",), empty=_needs_dim, dtypes=REALS, global_form=False
+    "max",
+    _with_place(np.argmax),
+    _one_dim("max"),
+    also=("index",),
+    empty=_needs_dim,
+    dtypes=REALS,
+    global_form=False,
 )
 min_dim = reduction(
-    "min", _with_place(np.argmin), _one_dim("min"), also=("index",), empty=_needs_dim, dtypes=REALS, global_form=False
+    "min",
+    _with_place(np.argmin),
+    _one_dim("min"),
+    also=("index",),
+    empty=_needs_dim,
+    dtypes=REALS,
+    global_form=False,
 )
 _NUMBERS = tuple(d for d in REALS if d is not bool_)
 argmax = reduction(
-    "argmax", lambda x: np.argmax(x, axis=1), _one_dim("argmax", True), empty=_needs_dim_index, dtypes=_NUMBERS
+    "argmax",
+    lambda x: np.argmax(x, axis=1),
+    _one_dim("argmax", True),
+    empty=_needs_dim_index,
+    dtypes=_NUMBERS,
 )
 argmin = reduction(
-    "argmin", lambda x: np.argmin(x, axis=1), _one_dim("argmin", True), empty=_needs_dim_index, dtypes=_NUMBERS
+    "argmin",
+    lambda x: np.argmin(x, axis=1),
+    _one_dim("argmin", True),
+    empty=_needs_dim_index,
+    dtypes=_NUMBERS,
 )
 all_ = reduction("all", lambda x: np.logical_and.reduce(x, axis=1), _tested)
 any_ = reduction("any", lambda x: np.logical_or.reduce(x, axis=1), _tested)
@@ -475,10 +517,18 @@ std_mean = reduction(
     "std_mean", _std, _spread, also=("input",), dtypes=FLOATING_OR_COMPLEX, extra=((1,), (0,))
 )
 var = reduction(
-    "var", lambda x, correction: _var(x, correction)[0], _spread, dtypes=FLOATING_OR_COMPLEX, extra=((1,), (0,))
+    "var",
+    lambda x, correction: _var(x, correction)[0],
+    _spread,
+    dtypes=FLOATING_OR_COMPLEX,
+    extra=((1,), (0,)),
 )
 std = reduction(
-    "std", lambda x, correction: _std(x, correction)[0], _spread, dtypes=FLOATING_OR_COMPLEX, extra=((1,), (0,))
+    "std",
+    lambda x, correction: _std(x, correction)[0],
+    _spread,
+    dtypes=FLOATING_OR_COMPLEX,
+    extra=((1,), (0,)),
 )
 
 
@@ -506,13 +556,17 @@ nanmedian = reduction(
 )
 median_all = reduction("median_all", _global(_median), _real_kept, dtypes=_NUMBERS)
 nanmedian_all = reduction("nanmedian_all", _global(_nanmedian), _real_kept, dtypes=_NUMBERS)
-mode = reduction("mode", _mode, _real_kept, also=("index",), empty=_needs_dim, dtypes=REALS, global_form=False)
+mode = reduction(
+    "mode", _mode, _real_kept, also=("index",), empty=_needs_dim, dtypes=REALS, global_form=False
+)
 
 
 def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
     size = math.prod([x.shape[d] for d in dims])
     if not 1 <= extra[0] <= size:
-        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {dims[0] if dims else 0}")
+        raise RuntimeError(
+            f"kthvalue(): selected number k out of range for dimension {dims[0] if dims else 0}"
+        )
 
 
 kthvalue = reduction(
@@ -521,7 +575,7 @@ kthvalue = reduction(
 )  # fmt: skip
 
 
-# -- quantiles: the levels are a second input -------------------------------------------------------------
+# -- quantiles: the levels are a second input -------------------------------------------------------------------
 
 
 def _quantile_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -552,11 +606,17 @@ def _quantile_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 quantile = define(
-    Op("quantile", _quantile_rule, Kernel("quantile", _quantile_host, _flops), FLOATING_OR_COMPLEX[2:4], _quantile_samples)
+    Op(
+        "quantile",
+        _quantile_rule,
+        Kernel("quantile", _quantile_host, _flops),
+        FLOATING_OR_COMPLEX[2:4],
+        _quantile_samples,
+    )
 )
 
 
-# -- the trace: a sum over a view that the rule lays out ----------------------------------------------------
+# -- the trace: a sum over a view that the rule lays out -------------------------------------------------------------------
 
 
 def _trace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

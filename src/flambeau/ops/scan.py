@@ -20,7 +20,9 @@ Run = Callable[[Array, int], Any]
 """`run(x, axis)`: the scan of an array of at least one dimension; an array, or values and indices."""
 
 
-def scanner(name: str, run: Run, dtypes: tuple[dtype, ...], stub: str, *, widens: bool = False, places: bool = False) -> Op:
+def scanner(
+    name: str, run: Run, dtypes: tuple[dtype, ...], stub: str, *, widens: bool = False, places: bool = False
+) -> Op:
     """Define a scan. Its params are (dim, dtype or None). `widens`: integers become int64. `places`: indices too."""
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -29,7 +31,7 @@ def scanner(name: str, run: Run, dtypes: tuple[dtype, ...], stub: str, *, widens
         dim = wrap_dim(params[0], x.ndim)
         kind = params[1] or (int64 if widens and x.dtype.category <= INTEGRAL else x.dtype)
         if kind not in dtypes and not (widens and kind is bool_):
-            raise NotImplementedError(f'"{stub}" not implemented for \'{kind.torch_name}\'')
+            raise NotImplementedError(f"\"{stub}\" not implemented for '{kind.torch_name}'")
         out = Meta.contiguous_of(x.shape, kind, x.device)
         return Signature((out, out.with_(dtype=int64)) if places else (out,), (x,), (dim, kind))
 
@@ -99,7 +101,7 @@ _FLOATS = tuple(d for d in FLOATING_OR_COMPLEX if d.category == FLOATING)
 logcumsumexp = scanner("logcumsumexp", _logcumsumexp, _FLOATS, "logcumsumexp_out_cpu")
 
 
-# -- counts ---------------------------------------------------------------------------------------------
+# -- counts -------------------------------------------------------------------
 
 
 def _bincount_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -131,7 +133,7 @@ def _histc_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     bins, low, high = params
     assert isinstance(x, Meta)
     if x.dtype not in (float32, float64):
-        raise NotImplementedError(f'"histogram_cpu" not implemented for \'{x.dtype.torch_name}\'')
+        raise NotImplementedError(f"\"histogram_cpu\" not implemented for '{x.dtype.torch_name}'")
     if bins <= 0:
         raise RuntimeError(f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
     if low > high:

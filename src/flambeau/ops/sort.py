@@ -1,10 +1,11 @@
 """Sorting, searching and unique values. NaN is larger than every number, as in PyTorch.
 
-Bodies sort with NumPy's stable sort; float16 and bfloat16 are compared as the float32 that holds them exactly.
+Bodies sort with NumPy's stable sort; float16 and bfloat16 are compared as the float32 that holds them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def _steps(launch: Launch) -> int:
     return count * max(count, 1).bit_length()
 
 
-# -- sort and topk: (values, indices) -----------------------------------------------------------------------
+# -- sort and topk: (values, indices) -------------------------------------------------------------------
 
 
 def _sort_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -64,7 +65,7 @@ def _topk_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatur
     _refuse_complex("topk", x)
     if x.dtype is bool_:
         raise RuntimeError(f"topk does not support bool dtypes on {x.device.type.upper()}")
-    shape = x.shape[:dim] + (k,) + x.shape[dim + 1 :] if x.ndim else ()
+    shape = (*x.shape[:dim], k, *x.shape[dim + 1 :]) if x.ndim else ()
     values = Meta.contiguous_of(shape, x.dtype, x.device)
     return Signature((values, values.with_(dtype=int64)), (x,), (dim, largest, k))
 
@@ -74,7 +75,7 @@ def _sort_host(launch: Launch) -> Body:
     source = launch.inputs[0]
     assert isinstance(source, Meta)
     convert = to_computing(source.dtype, source.dtype)
-    part = (slice(None),) * dim + (slice(count),)
+    part = (slice(None),) * dim + (slice(count if source.ndim else 1),)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = np.atleast_1d(convert(inputs[0]))
@@ -110,16 +111,18 @@ def _unique_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signat
     assert isinstance(x, Meta)
     dim, consecutive = params
     if x.dtype.category == COMPLEX:
-        raise NotImplementedError(f'"unique" not implemented for \'{x.dtype.torch_name}\'')
+        raise NotImplementedError(f"\"unique\" not implemented for '{x.dtype.torch_name}'")
     if dim is None:
         shape, many, places = (x.numel,), x.numel, x.shape
     else:
         dim = wrap_dim(dim, x.ndim)
+        if x.ndim == 0:
+            raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
         if any(n == 0 for d, n in enumerate(x.shape) if d != dim):
             raise RuntimeError(
                 "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
             )
-        shape, many = x.shape or (1,), x.shape[dim] if x.ndim else 1
+        shape, many = x.shape, x.shape[dim]
         places = (many,)
     values = Meta.contiguous_of(shape, x.dtype, x.device)
     inverse, counts, found = (Meta.contiguous_of(s, int64, x.device) for s in (places, (many,), ()))
@@ -138,8 +141,8 @@ def _unique_host(launch: Launch) -> Body:
         if dim is None:
             rows, into = x.reshape(-1, 1), values[:, None]
         else:
-            moved = np.moveaxis(np.atleast_1d(x), dim, 0)
-            rows = moved.reshape(moved.shape[0], -1)
+            moved = np.moveaxis(x, dim, 0)
+            rows = moved.reshape(moved.shape[0], math.prod(moved.shape[1:]))
             into = np.moveaxis(values, dim, 0)
         order = np.arange(len(rows)) if consecutive else np.lexsort(rows.T[::-1])
         ordered = rows[order]
@@ -164,7 +167,7 @@ def _unique_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 unique = define(Op("unique", _unique_rule, Kernel("unique", _unique_host, _steps), REALS, _unique_samples))
 
 
-# -- searching ----------------------------------------------------------------------------------------------
+# -- searching -------------------------------------------------------------------
 
 
 def _searchsorted_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -174,7 +177,9 @@ def _searchsorted_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
     device = common_device(operands)
     kind = int32 if narrow else int64
     common = promote_types(boundaries.dtype, values.dtype)
-    if boundaries.ndim != 1 and (boundaries.ndim != values.ndim or boundaries.shape[:-1] != values.shape[:-1]):
+    if boundaries.ndim != 1 and (
+        boundaries.ndim != values.ndim or boundaries.shape[:-1] != values.shape[:-1]
+    ):
         raise RuntimeError(
             "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of "
             "boundaries tensor and input value tensor must match, but we got boundaries tensor "

@@ -132,7 +132,7 @@ def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
 alias("ger", outer)
 
 
-# -- a product added to a tensor --------------------------------------------------------------------------
+# -- a product added to a tensor -------------------------------------------------------------------
 
 
 def _number(x: Any, like: Tensor) -> Any:
@@ -207,7 +207,9 @@ def addmv(
         raise RuntimeError(f"vector + matrix @ vector expected, got {input.ndim}, {mat.ndim}, {vec.ndim}")
     (rows, columns), size = mat.meta.shape, vec.numel()
     if columns != size or (input.ndim == 1 and input.numel() not in (1, rows)):
-        raise RuntimeError(f"size mismatch, got input ({input.numel()}), mat ({rows}x{columns}), vec ({size})")
+        raise RuntimeError(
+            f"size mismatch, got input ({input.numel()}), mat ({rows}x{columns}), vec ({size})"
+        )
     if not input.dtype is mat.dtype is vec.dtype:
         names = [t.dtype.torch_name for t in (input, mat, vec)]
         raise RuntimeError(
@@ -247,7 +249,7 @@ for _define in (addmm, baddbmm, addbmm, addmv, addr):
     _in_place(_define)
 
 
-# -- contractions -----------------------------------------------------------------------------------------
+# -- contractions -------------------------------------------------------------------
 
 
 @function
@@ -344,7 +346,7 @@ def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
     return cuts
 
 
-# -- einsum -------------------------------------------------------------------------------------------------
+# -- einsum -------------------------------------------------------------------
 
 
 @function
@@ -370,8 +372,10 @@ Labels = list[str]
 
 def _einsum_arguments(args: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
     if not args:
-        raise ValueError("einsum(): must specify the equation string and at least one operand, or at least one "
-                         "operand and its subscripts list")
+        raise ValueError(
+            "einsum(): must specify the equation string and at least one operand, or at least one "
+            "operand and its subscripts list"
+        )
     if isinstance(args[0], str):
         operands = args[1:]
         if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
@@ -417,11 +421,18 @@ def _labels(term: str, at: int, t: Tensor) -> Labels:
     if (not dots and named != t.ndim) or named > t.ndim:
         raise RuntimeError(
             f"einsum(): the number of subscripts in the equation ({named}) "
-            + (f"does not match the number of dimensions ({t.ndim}) for operand {at} and no ellipsis was given"
-               if not dots else f"is more than the number of dimensions ({t.ndim}) for operand {at}")
+            + (
+                f"does not match the number of dimensions ({t.ndim}) for operand {at} and no ellipsis was given"
+                if not dots
+                else f"is more than the number of dimensions ({t.ndim}) for operand {at}"
+            )
         )
     hidden = t.ndim - named
-    return [*before, *[f".{i}" for i in reversed(range(hidden))], *after]  # counted from the last: they broadcast
+    return [
+        *before,
+        *[f".{i}" for i in reversed(range(hidden))],
+        *after,
+    ]  # counted from the last: they broadcast
 
 
 def _check_letters(letters: str, at: int | None) -> None:

@@ -10,6 +10,7 @@ from flambeau.ops.op import Op
 from flambeau.tensor.call import call, call_into, signature
 from flambeau.tensor.tensor import Tensor
 
+
 def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -> Any:
     """Call `op`; with `out`, a tensor or a sequence of them, store there: of the result's very dtypes."""
     if out is None:

@@ -37,7 +37,9 @@ def _one_dim(dim: Any, function: str) -> int:
     return dim
 
 
-def _folded(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, kind: dtype | None, out: Any) -> Tensor:
+def _folded(
+    op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, kind: dtype | None, out: Any
+) -> Tensor:
     """A reduction whose result has the dtype of `out` where that is given: sum, prod, mean and their kin."""
     if out is not None:
         if kind is not None and kind is not out.dtype:
@@ -50,7 +52,12 @@ def _folded(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, kind: dty
 
 @both
 def sum(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: dtype | None = None, out: Tensor | None = None
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Sum over all elements, or over `dim` (an int or several). Integers and booleans sum in int64."""
     return _folded(ops.sum_, "sum", input, dim, keepdim, dtype, out)
@@ -58,7 +65,12 @@ def sum(
 
 @both
 def nansum(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: dtype | None = None, out: Tensor | None = None
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`sum` that counts NaN as zero. RuntimeError for complex input."""
     if input.dtype.is_complex:
@@ -68,7 +80,12 @@ def nansum(
 
 @both
 def mean(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: dtype | None = None, out: Tensor | None = None
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The mean over all elements or over `dim`. RuntimeError: an integer dtype, without `dtype`."""
     return _folded(ops.mean, "mean", input, dim, keepdim, dtype, out)
@@ -76,7 +93,12 @@ def mean(
 
 @both
 def nanmean(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: dtype | None = None, out: Tensor | None = None
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The mean over the elements that are not NaN. RuntimeError for integers."""
     if input.dtype.category < FLOATING:
@@ -153,13 +175,17 @@ def _along(name: str, op: Op, input: Tensor, dim: int, keepdim: bool = False, *,
 
 
 @both
-def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+def argmax(
+    input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None
+) -> Tensor:
     """The index of the largest element (the first, or the first NaN), of the flattened input or along `dim`."""
     return _index(ops.argmax, "argmax", input, dim, keepdim, out)
 
 
 @both
-def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
+def argmin(
+    input: Tensor, dim: int | None = None, keepdim: bool = False, *, out: Tensor | None = None
+) -> Tensor:
     """The index of the smallest element (the first, or the first NaN), of the flattened input or along `dim`."""
     return _index(ops.argmin, "argmin", input, dim, keepdim, out)
 
@@ -193,7 +219,7 @@ def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
     return call(ops.count_nonzero, (input,), (_dims(dim, "count_nonzero"), False, None))  # type: ignore[no-any-return]
 
 
-# -- spread ----------------------------------------------------------------------------
+# -- spread -------------------------------------------------------------------
 
 
 @both
@@ -250,12 +276,17 @@ def _spread_arguments(
     return _dims(dim, name), correction, keepdim, out
 
 
-# -- norms ----------------------------------------------------------------------------
+# -- norms -------------------------------------------------------------------
 
 
 @both
 def norm(
-    input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: dtype | None = None, out: Any = None
+    input: Tensor,
+    p: Any = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    dtype: dtype | None = None,
+    out: Any = None,
 ) -> Tensor:
     """The p-norm of the elements, or of each vector along `dim`; "fro" is p = 2.
 
@@ -264,7 +295,9 @@ def norm(
     if p is None or p == "fro":
         p = 2.0
     elif p == "nuc":
-        raise NotSupportedError("norm(): the nuclear norm needs singular values, which Flambeau does not compute yet")
+        raise NotSupportedError(
+            "norm(): the nuclear norm needs singular values, which Flambeau does not compute yet"
+        )
     elif isinstance(p, str):
         raise RuntimeError(f"linalg.matrix_norm: Order {p} not supported.")
     return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(p)), out)  # type: ignore[no-any-return]
@@ -276,7 +309,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | N
     return run(ops.logsumexp, (input,), (_dims(dim, "logsumexp"), keepdim, None), out)  # type: ignore[no-any-return]
 
 
-# -- order statistics ----------------------------------------------------------------------------
+# -- order statistics -------------------------------------------------------------------
 
 
 @both
@@ -347,7 +380,7 @@ def _quantile(
     return run(ops.quantile, (input, q), params, out)  # type: ignore[no-any-return]
 
 
-# -- scans ----------------------------------------------------------------------------
+# -- scans -------------------------------------------------------------------
 
 
 @both
@@ -408,6 +441,8 @@ def diff(
         raise RuntimeError("diff expects input to be at least one-dimensional")
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
+    if n == 0:
+        return input.clone()  # type: ignore[no-any-return]
     dim = wrap_dim(dim, input.ndim)
     parts = [part for part in (prepend, input, append) if part is not None]
     if len(parts) > 1:
@@ -428,7 +463,7 @@ def trace(input: Tensor) -> Tensor:
     return call(ops.trace, (input,))  # type: ignore[no-any-return]
 
 
-# -- counting ----------------------------------------------------------------------------
+# -- counting -------------------------------------------------------------------
 
 
 @both
@@ -438,7 +473,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     Reads the largest value back, which waits for the device.
     """
     if input.dtype.category >= FLOATING or input.dtype.name == "bool":
-        raise NotImplementedError(f'"bincount_cpu" not implemented for \'{input.dtype.torch_name}\'')
+        raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{input.dtype.torch_name}'")
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if input.ndim != 1 or (input.numel() and input.min().item() < 0):
@@ -447,7 +482,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         raise RuntimeError("weights should be 1-d and have the same length as input")
     size = input.max().item() + 1 if input.numel() else 0
     size = size if size > minlength else minlength
-    args = (input,) if weights is None else (input, weights)
+    args = (input,) if weights is None or not input.numel() else (input, weights)
     return call(scan.bincount, args, (size,))  # type: ignore[no-any-return]
 
 

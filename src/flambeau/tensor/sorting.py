@@ -23,9 +23,7 @@ def sort(
 
 
 @both
-def argsort(
-    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
-) -> Tensor:
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The indices that sort `input` along `dim`."""
     return call(ops.sort, (input,), (dim, bool(descending)))[1]  # type: ignore[no-any-return]
 
@@ -51,7 +49,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, out
     return return_types.kthvalue(run(reduction.kthvalue, (input,), (dim, keepdim, None, k), out))
 
 
-# -- unique: the number of values is read back, which waits for the device ---------------------------------
+# -- unique: the number of values is read back, which waits for the device -------------------------------------------------------------------
 
 
 @both
@@ -83,7 +81,7 @@ def _unique(input: Tensor, dim: int | None, consecutive: bool, with_inverse: boo
     return values if len(results) == 1 else tuple(results)
 
 
-# -- searching --------------------------------------------------------------------------------------------
+# -- searching -------------------------------------------------------------------
 
 
 @function
@@ -125,9 +123,7 @@ def bucketize(
 
 
 @function
-def isin(
-    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
-) -> Tensor:
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each of `elements` is among `test_elements`. One of the two may be a number."""
     if not isinstance(elements, Tensor):
         elements = tensor(elements, device=test_elements.device)
