@@ -19,7 +19,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import argument_type
-from flambeau.core.layout import contiguous_strides, may_self_overlap
+from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
@@ -327,7 +327,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 def _dense(meta: Meta) -> bool:
     """Without gaps or overlaps, in whatever order: such strides are kept as they are."""
-    return meta.span == meta.nbytes and not may_self_overlap(meta.shape, meta.strides)
+    return is_dense(meta.shape, meta.strides)
 
 
 def _to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool, bool, Any]:
