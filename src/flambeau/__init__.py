@@ -25,6 +25,7 @@ from flambeau.tensor import (  # each binds its functions and methods
     joining as _joining,
     matmul as _matmul,
     printing as _printing,
+    promotion as _promotion,
     public as _public,
     random as _random,
     reduction as _reduction,

@@ -201,7 +201,7 @@ def same_outcome(ours, theirs, ulps, about):
         raise AssertionError(f"{about}: {error}") from None
 
 
-@pytest.mark.parametrize("name", OPERATORS + ["eq", "ne", "lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("name", [*OPERATORS, "eq", "ne", "lt", "le", "gt", "ge"])
 def test_operators_with_scalars_on_either_side(name):
     ulps = 0 if name in ("add", "sub", "eq", "lt") else 8
     for i, kind in enumerate(KINDS):
@@ -211,6 +211,8 @@ def test_operators_with_scalars_on_either_side(name):
                 continue
             if name == "pow" and kind in STORED_ONLY and scalar in (0, 1):
                 continue  # PyTorch fills or copies for these two exponents; we refuse as for any other
+            if name == "pow" and scalar == 0 and x.is_complex():
+                continue  # 0 to a complex power is NaN or infinity
             for a, b in [(x, scalar), (scalar, x)]:
                 mine = tuple(from_torch(v) if v is x else v for v in (a, b))
                 wide = 64 if x.is_complex() or isinstance(scalar, complex) else 1

@@ -6,7 +6,7 @@ import itertools
 import pickle
 
 import pytest
-from support import torch
+from support import from_torch, torch
 
 import flambeau
 from flambeau.core import dtype as dtypes
@@ -104,3 +104,28 @@ def test_aliases_are_pytorchs():
     for name, d in dtypes.ALIASES.items():
         assert repr(getattr(torch, name)) == repr(d)
         assert getattr(flambeau, name) is d
+
+
+def test_the_public_functions_are_pytorchs():
+    x, y = torch.ones(2, dtype=torch.int32), torch.tensor(2.0, dtype=torch.float64)
+    for a, b in [(x, y), (y, x), (x, 2.5), (1, 2), (x, 1j), (y, None)]:
+        ours = [from_torch(v) if isinstance(v, torch.Tensor) else v for v in (a, b)]
+        got, want = outcome(flambeau.result_type, *ours), outcome(torch.result_type, a, b)
+        assert got == want if isinstance(want, str) else got[0] == want[0]
+    assert flambeau.is_floating_point(from_torch(y)) and not from_torch(x).is_complex()
+    assert flambeau.finfo().dtype == "float32"
+
+
+def test_the_default_dtype_changes_what_scalars_and_quotients_become():
+    assert flambeau.get_default_dtype() is flambeau.float32
+    whole = from_torch(torch.ones(2, dtype=torch.int64))
+    flambeau.set_default_dtype(flambeau.float64)
+    try:
+        assert (whole / 2).dtype is flambeau.float64
+        assert (whole + 1j).dtype is flambeau.complex128
+    finally:
+        flambeau.set_default_dtype(flambeau.float32)
+    assert (whole / 2).dtype is flambeau.float32
+    for wrong in ("int32", "float8_e5m2"):
+        got = outcome(flambeau.set_default_dtype, getattr(flambeau, wrong))
+        assert got == outcome(torch.set_default_dtype, getattr(torch, wrong))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ from flambeau.ops.op import Make, Op, Operand, Rule, Sample, Signature, common_d
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[..., Any]
-"""The arithmetic: a ufunc, or a function of arrays and NumPy scalars of one computing dtype (and of params)."""
+"""The arithmetic: a ufunc, or a function of arrays and NumPy scalars of one computing dtype, and of params."""
 Prepare = Callable[[Any], Any]
 
 WIDE_UNSIGNED = (uint16, uint32, uint64)
@@ -148,7 +149,7 @@ def pointwise(
     promoting: slice = slice(None),
     conditions: int = 0,
     checked: tuple[int, ...] = (),
-    checked_integers: tuple[int, ...] = (),
+    checked_narrow: tuple[int, ...] = (),
     wide_scalars: bool = False,
     flops: int = 1,
     low: float = -3,
@@ -158,12 +159,12 @@ def pointwise(
 ) -> Pointwise:
     """Define a pointwise operator.
 
-    compute: `compute(*operands, *params)` on arrays of the computing dtype (see Note [How a pointwise body computes]).
+    compute: `compute(*operands, *params)` on arrays of the computing dtype, see the Note above.
     promotion: how dtypes follow. `dtypes`: those that it computes in. `stub`: PyTorch's name in its refusal.
     check: raises what PyTorch raises for a common dtype, before anything else.
     promoting: the operands whose dtypes decide. `conditions`: leading operands that stay bool.
-    checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error; `checked_integers` only
-        where that is an integer dtype.
+    checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error;
+        `checked_narrow` only where that is an integer dtype or narrower than float32.
     wide_scalars: scalars are not rounded to half before use.
     low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
     """
@@ -191,7 +192,8 @@ def pointwise(
         differ = len(seen) < len(operands) or any(m.shape != shape for m in metas)
         strides = result_strides(shape, *seen, broadcast=differ) if seen else ()
         out = Meta.of(shape, strides, promotion.result(common), device)
-        fit = (*checked, *checked_integers) if common.category == INTEGRAL else checked
+        narrow = wide(common) is not common or common.category == INTEGRAL
+        fit = (*checked, *checked_narrow) if narrow else checked
         return Signature((out,), tuple(inputs), (common, *static), fit)
 
     def host(launch: Launch) -> Body:
@@ -329,7 +331,7 @@ def _prepare_scalar(sent: dtype, target: dtype) -> Prepare:
 
 def _chain(kinds: tuple[dtype, ...]) -> Prepare:
     """Conversion through each of `kinds` in turn, into new arrays."""
-    steps = [(caster(a, b), b.numpy) for a, b in zip(kinds, kinds[1:], strict=False)]
+    steps = [(caster(a, b), b.numpy) for a, b in pairwise(kinds)]
 
     def convert(x: Any) -> Any:
         for store, to in steps:

@@ -22,7 +22,7 @@ from flambeau.ops.pointwise import (
     TO_REAL,
     Array,
     pointwise,
-)  # fmt: skip
+)
 
 NUMBERS_OR_COMPLEX = (*INTEGERS, *FLOATING_OR_COMPLEX)
 
@@ -77,26 +77,63 @@ def _no_float8_scalars(common: dtype, operands: Sequence[Operand]) -> None:
 
 
 add = pointwise(
-    "add", np.add, 2, "The sum of input and other, with other multiplied by alpha first.", stub="add_stub",
-    scalars=(0, 1), wide_scalars=True,
-)  # fmt: skip
+    "add",
+    np.add,
+    2,
+    "The sum of input and other, with other multiplied by alpha first.",
+    stub="add_stub",
+    scalars=(0, 1),
+    wide_scalars=True,
+)
 add_alpha = pointwise(
-    "add.alpha", lambda a, b, alpha: a + alpha * b, 3, "input + alpha * other.", stub="add_stub", check=_alpha_fits,
-    promoting=slice(2), checked=(2,), wide_scalars=True, flops=2, examples=((1,),),
-)  # fmt: skip
+    "add.alpha",
+    lambda a, b, alpha: a + alpha * b,
+    3,
+    "input + alpha * other.",
+    stub="add_stub",
+    check=_alpha_fits,
+    promoting=slice(2),
+    checked=(2,),
+    wide_scalars=True,
+    flops=2,
+    examples=((1,),),
+)
 sub = pointwise(
-    "sub", np.subtract, 2, "The difference of input and other, with other multiplied by alpha first.",
-    stub="sub_stub", check=_no_bool_difference, dtypes=NUMBERS_OR_COMPLEX, scalars=(0, 1), wide_scalars=True,
-)  # fmt: skip
+    "sub",
+    np.subtract,
+    2,
+    "The difference of input and other, with other multiplied by alpha first.",
+    stub="sub_stub",
+    check=_no_bool_difference,
+    dtypes=NUMBERS_OR_COMPLEX,
+    scalars=(0, 1),
+    wide_scalars=True,
+)
 sub_alpha = pointwise(
-    "sub.alpha", lambda a, b, alpha: a - alpha * b, 3, "input - alpha * other.", stub="sub_stub",
-    check=_difference_alpha_fits, dtypes=NUMBERS_OR_COMPLEX, promoting=slice(2), checked=(2,), wide_scalars=True,
-    flops=2, examples=((2,),),
-)  # fmt: skip
+    "sub.alpha",
+    lambda a, b, alpha: a - alpha * b,
+    3,
+    "input - alpha * other.",
+    stub="sub_stub",
+    check=_difference_alpha_fits,
+    dtypes=NUMBERS_OR_COMPLEX,
+    promoting=slice(2),
+    checked=(2,),
+    wide_scalars=True,
+    flops=2,
+    examples=((2,),),
+)
 mul = pointwise(
-    "mul", np.multiply, 2, "The product of input and other.", stub="mul_cpu", dtypes=DTYPES, scalars=(0, 1),
-    wide_scalars=True, check=_no_float8_scalars,
-)  # fmt: skip
+    "mul",
+    np.multiply,
+    2,
+    "The product of input and other.",
+    stub="mul_cpu",
+    dtypes=DTYPES,
+    scalars=(0, 1),
+    wide_scalars=True,
+    check=_no_float8_scalars,
+)
 neg = pointwise(
     "neg",
     np.negative,
@@ -121,7 +158,7 @@ abs_ = pointwise(
 def _by_integers(floats: Callable[..., Array], integers: Callable[..., Array]) -> Callable[..., Array]:
     """Division: integers by zero raise, as PyTorch's do on the CPU."""
 
-    def compute(a: Any, b: Any) -> Array:
+    def compute(a: Any, b: Any) -> Any:
         if np.result_type(a).kind not in "iu":
             return floats(a, b)
         if not np.all(b):
@@ -142,33 +179,64 @@ def _float_remainder(a: Any, b: Any) -> Array:
 
 
 div = pointwise(
-    "div", np.true_divide, 2, "The quotient of input and other.", stub="div_true_cpu", promotion=TO_FLOAT,
-    dtypes=FLOATING_OR_COMPLEX, scalars=(0, 1), wide_scalars=True,
-)  # fmt: skip
+    "div",
+    np.true_divide,
+    2,
+    "The quotient of input and other.",
+    stub="div_true_cpu",
+    promotion=TO_FLOAT,
+    dtypes=FLOATING_OR_COMPLEX,
+    scalars=(0, 1),
+    wide_scalars=True,
+)
 div_floor = pointwise(
-    "div.floor", _by_integers(np.floor_divide, np.floor_divide), 2, "The quotient rounded down.",
-    stub="div_floor_cpu", dtypes=NUMBERS, low=1,
-)  # fmt: skip
+    "div.floor",
+    _by_integers(np.floor_divide, np.floor_divide),
+    2,
+    "The quotient rounded down.",
+    stub="div_floor_cpu",
+    dtypes=NUMBERS,
+    low=1,
+)
 div_trunc = pointwise(
-    "div.trunc", _by_integers(lambda a, b: np.trunc(a / b), _truncated_quotient), 2,
-    "The quotient rounded towards zero.", stub="div_trunc_cpu", dtypes=NUMBERS, low=1,
-)  # fmt: skip
+    "div.trunc",
+    _by_integers(lambda a, b: np.trunc(a / b), _truncated_quotient),
+    2,
+    "The quotient rounded towards zero.",
+    stub="div_trunc_cpu",
+    dtypes=NUMBERS,
+    low=1,
+)
 remainder = pointwise(
-    "remainder", _by_integers(_float_remainder, np.remainder), 2,
-    "What is left of input divided by other, with other's sign.", dtypes=NUMBERS, scalars=(0, 1), low=1,
-)  # fmt: skip
+    "remainder",
+    _by_integers(_float_remainder, np.remainder),
+    2,
+    "What is left of input divided by other, with other's sign.",
+    dtypes=NUMBERS,
+    scalars=(0, 1),
+    low=1,
+)
 fmod = pointwise(
-    "fmod", _by_integers(np.fmod, np.fmod), 2, "What is left of input divided by other, with input's sign.",
-    dtypes=NUMBERS, scalars=(1,), low=1,
-)  # fmt: skip
+    "fmod",
+    _by_integers(np.fmod, np.fmod),
+    2,
+    "What is left of input divided by other, with input's sign.",
+    dtypes=NUMBERS,
+    scalars=(1,),
+    low=1,
+)
 
 
 # -- powers ---------------------------------------------------------------------------------------------
 
 _KNOWN_POWERS: dict[Any, Callable[[Any], Any]] = {
-    0.5: np.sqrt, 2: np.square, 3: lambda x: x * x * x, -0.5: lambda x: 1 / np.sqrt(x), -1: np.reciprocal,
+    0.5: np.sqrt,
+    2: np.square,
+    3: lambda x: x * x * x,
+    -0.5: lambda x: 1 / np.sqrt(x),
+    -1: np.reciprocal,
     -2: lambda x: 1 / np.square(x),
-}  # fmt: skip
+}
 
 
 def _no_bool_tensors(common: dtype, operands: Sequence[Operand]) -> None:
@@ -177,7 +245,7 @@ def _no_bool_tensors(common: dtype, operands: Sequence[Operand]) -> None:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if np.result_type(base) == bool:
+    if np.result_type(base).kind == "b":
         return base | ~exponent
     if np.result_type(base).kind in "iu":
         return _integer_power(base, exponent)
@@ -197,13 +265,25 @@ def _integer_power(base: Any, exponent: Any) -> Any:
 
 
 pow_ = pointwise(
-    "pow", _power, 2, "input to the power of exponent.", dtypes=ALL, check=_no_bool_tensors, checked_integers=(1,),
-    flops=10, low=0,
-)  # fmt: skip
+    "pow",
+    _power,
+    2,
+    "input to the power of exponent.",
+    dtypes=ALL,
+    check=_no_bool_tensors,
+    checked_narrow=(1,),
+    flops=10,
+    low=0,
+)
 float_power = pointwise(
-    "float_power", np.power, 2, "input to the power of exponent, in double precision.", promotion=TO_DOUBLE,
-    flops=10, low=0,
-)  # fmt: skip
+    "float_power",
+    np.power,
+    2,
+    "input to the power of exponent, in double precision.",
+    promotion=TO_DOUBLE,
+    flops=10,
+    low=0,
+)
 
 
 # -- bounds ---------------------------------------------------------------------------------------------
@@ -229,40 +309,81 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
 
 
 maximum = pointwise(
-    "maximum", np.maximum, 2, "The greater of input and other; NaN if either is.", dtypes=REALS,
+    "maximum",
+    np.maximum,
+    2,
+    "The greater of input and other; NaN if either is.",
+    dtypes=REALS,
     check=_no_complex("maximum"),
-)  # fmt: skip
+)
 minimum = pointwise(
-    "minimum", np.minimum, 2, "The lesser of input and other; NaN if either is.", dtypes=REALS,
+    "minimum",
+    np.minimum,
+    2,
+    "The lesser of input and other; NaN if either is.",
+    dtypes=REALS,
     check=_no_complex("minimum"),
-)  # fmt: skip
+)
 fmax = pointwise(
-    "fmax", np.fmax, 2, "The greater of input and other; a NaN yields to a number.", dtypes=REALS,
+    "fmax",
+    np.fmax,
+    2,
+    "The greater of input and other; a NaN yields to a number.",
+    dtypes=REALS,
     check=_no_complex("fmax"),
-)  # fmt: skip
+)
 fmin = pointwise(
-    "fmin", np.fmin, 2, "The lesser of input and other; a NaN yields to a number.", dtypes=REALS,
+    "fmin",
+    np.fmin,
+    2,
+    "The lesser of input and other; a NaN yields to a number.",
+    dtypes=REALS,
     check=_no_complex("fmin"),
-)  # fmt: skip
+)
 clamp = pointwise(
-    "clamp", _clamp, 3, "Each element, or the bound that it passes.", dtypes=REALS,
-    check=_no_complex_clamp, checked=(1, 2), flops=2,
-)  # fmt: skip
+    "clamp",
+    _clamp,
+    3,
+    "Each element, or the bound that it passes.",
+    dtypes=REALS,
+    check=_no_complex_clamp,
+    checked=(1, 2),
+    flops=2,
+)
 clamp_min = pointwise(
-    "clamp_min", np.maximum, 2, "Each element, at least min.", dtypes=REALS,
-    check=_no_complex_clamp, checked=(1,),
-)  # fmt: skip
+    "clamp_min",
+    np.maximum,
+    2,
+    "Each element, at least min.",
+    dtypes=REALS,
+    check=_no_complex_clamp,
+    checked=(1,),
+)
 clamp_max = pointwise(
-    "clamp_max", np.minimum, 2, "Each element, at most max.", dtypes=REALS,
-    check=_no_complex_clamp, checked=(1,),
-)  # fmt: skip
+    "clamp_max",
+    np.minimum,
+    2,
+    "Each element, at most max.",
+    dtypes=REALS,
+    check=_no_complex_clamp,
+    checked=(1,),
+)
 
 
 # -- combinations ---------------------------------------------------------------------------------------
 
-_TYPE_WORDS = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16",
-               "int64": "long int", "int32": "int", "int16": "short int", "int8": "signed char",
-               "uint8": "unsigned char", "bool": "bool"}  # fmt: skip
+_TYPE_WORDS = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "c10::Half",
+    "bfloat16": "c10::BFloat16",
+    "int64": "long int",
+    "int32": "int",
+    "int16": "short int",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "bool": "bool",
+}
 
 
 def _one_dtype(common: dtype, operands: Sequence[Operand]) -> None:
@@ -292,19 +413,43 @@ def _no_integer_quotient(common: dtype, operands: Sequence[Operand]) -> None:
 
 
 lerp = pointwise(
-    "lerp", _lerp, 3, "The point between start and end at weight.", stub="lerp_kernel_scalar", check=_one_dtype,
-    dtypes=FLOATING_OR_COMPLEX, promoting=slice(2), wide_scalars=True, flops=3, examples=((0.25,), (0.75,)),
-)  # fmt: skip
+    "lerp",
+    _lerp,
+    3,
+    "The point between start and end at weight.",
+    stub="lerp_kernel_scalar",
+    check=_one_dtype,
+    dtypes=FLOATING_OR_COMPLEX,
+    promoting=slice(2),
+    wide_scalars=True,
+    flops=3,
+    examples=((0.25,), (0.75,)),
+)
 addcmul = pointwise(
-    "addcmul", lambda x, a, b, value: x + value * a * b, 4, "input + value * tensor1 * tensor2.",
-    stub="addcmul_cpu_out", dtypes=NUMBERS_OR_COMPLEX, promoting=slice(3), wide_scalars=True, flops=3,
+    "addcmul",
+    lambda x, a, b, value: x + value * a * b,
+    4,
+    "input + value * tensor1 * tensor2.",
+    stub="addcmul_cpu_out",
+    dtypes=NUMBERS_OR_COMPLEX,
+    promoting=slice(3),
+    wide_scalars=True,
+    flops=3,
     examples=((1,), (2,)),
-)  # fmt: skip
+)
 addcdiv = pointwise(
-    "addcdiv", lambda x, a, b, value: x + value * a / b, 4, "input + value * tensor1 / tensor2.",
-    stub="addcdiv_cpu_out", check=_no_integer_quotient, dtypes=FLOATING_OR_COMPLEX, promoting=slice(3),
-    wide_scalars=True, flops=3, examples=((1,), (2,)),
-)  # fmt: skip
+    "addcdiv",
+    lambda x, a, b, value: x + value * a / b,
+    4,
+    "input + value * tensor1 / tensor2.",
+    stub="addcdiv_cpu_out",
+    check=_no_integer_quotient,
+    dtypes=FLOATING_OR_COMPLEX,
+    promoting=slice(3),
+    wide_scalars=True,
+    flops=3,
+    examples=((1,), (2,)),
+)
 gcd = pointwise("gcd", np.gcd, 2, "The greatest common divisor.", dtypes=INTEGERS)
 lcm = pointwise(
     "lcm", lambda a, b: np.abs(np.lcm(a, b)), 2, "The least common multiple; never negative.", dtypes=INTEGERS

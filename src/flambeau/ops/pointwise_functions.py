@@ -26,7 +26,7 @@ from flambeau.ops.pointwise import (
     Lazy,
     Pointwise,
     pointwise,
-)  # fmt: skip
+)
 
 Check = Callable[[dtype, Sequence[Operand]], None]
 
@@ -43,7 +43,7 @@ def _refuse_complex(text: str, error: type[Exception] = NotImplementedError) -> 
 
 _function = partial(
     pointwise, arity=1, promotion=TO_FLOAT, dtypes=FLOATING_OR_COMPLEX, flops=10, low=0.1, high=0.9
-)  # fmt: skip
+)
 
 
 def _named(name: str, compute: Any, summary: str, **fields: Any) -> Pointwise:
@@ -120,25 +120,59 @@ def _xlogy(x: Any, y: Any) -> Any:
 
 
 logit = pointwise(
-    "logit", _logit, 1, "log(x / (1 - x)), with x held to [eps, 1 - eps] where eps is given.", promotion=TO_FLOAT,
-    dtypes=FLOATS, stub="logit_cpu", params=((None,), (1e-6,)), low=0.1, high=0.9, flops=12,
-)  # fmt: skip
+    "logit",
+    _logit,
+    1,
+    "log(x / (1 - x)), with x held to [eps, 1 - eps] where eps is given.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    stub="logit_cpu",
+    params=((None,), (1e-6,)),
+    low=0.1,
+    high=0.9,
+    flops=12,
+)
 atan2 = pointwise(
-    "atan2", np.arctan2, 2, "The angle of the point (other, input), in radians.", promotion=TO_FLOAT, dtypes=FLOATS,
-    stub="atan2_cpu", flops=10,
-)  # fmt: skip
+    "atan2",
+    np.arctan2,
+    2,
+    "The angle of the point (other, input), in radians.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    stub="atan2_cpu",
+    flops=10,
+)
 hypot = pointwise(
-    "hypot", np.hypot, 2, "The length of the hypotenuse over input and other.", dtypes=FLOATS, stub="hypot_cpu",
+    "hypot",
+    np.hypot,
+    2,
+    "The length of the hypotenuse over input and other.",
+    dtypes=FLOATS,
+    stub="hypot_cpu",
     flops=4,
-)  # fmt: skip
+)
 copysign = pointwise(
-    "copysign", np.copysign, 2, "input's magnitude with other's sign.", promotion=TO_FLOAT, dtypes=FLOATS,
-    stub="copysign_cpu", scalars=(1,),
-)  # fmt: skip
+    "copysign",
+    np.copysign,
+    2,
+    "input's magnitude with other's sign.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    stub="copysign_cpu",
+    scalars=(1,),
+)
 xlogy = pointwise(
-    "xlogy", _xlogy, 2, "input * log(other); 0 where input is 0.", promotion=TO_FLOAT, dtypes=FLOATS,
-    stub="xlogy_cpu", scalars=(0, 1), low=0.1, flops=10,
-)  # fmt: skip
+    "xlogy",
+    _xlogy,
+    2,
+    "input * log(other); 0 where input is 0.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    stub="xlogy_cpu",
+    scalars=(0, 1),
+    low=0.1,
+    flops=10,
+)
 
 
 def _logaddexp(a: Any, b: Any) -> Any:
@@ -173,13 +207,23 @@ def _degrees_only_real(name: str) -> Check:
 
 
 deg2rad = pointwise(
-    "deg2rad", lambda x: x * x.dtype.type(pi / 180), 1, "Degrees in radians.", promotion=TO_FLOAT, dtypes=FLOATS,
+    "deg2rad",
+    lambda x: x * x.dtype.type(pi / 180),
+    1,
+    "Degrees in radians.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
     check=_degrees_only_real("deg2rad"),
-)  # fmt: skip
+)
 rad2deg = pointwise(
-    "rad2deg", lambda x: x * x.dtype.type(180 / pi), 1, "Radians in degrees.", promotion=TO_FLOAT, dtypes=FLOATS,
+    "rad2deg",
+    lambda x: x * x.dtype.type(180 / pi),
+    1,
+    "Radians in degrees.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
     check=_degrees_only_real("rad2deg"),
-)  # fmt: skip
+)
 
 
 # -- rounding -------------------------------------------------------------------------------------------
@@ -191,9 +235,14 @@ def _keep_integers(rounds: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwise:
     return pointwise(
-        name, _keep_integers(compute), 1, summary, dtypes=(*NUMBERS, *WIDE_UNSIGNED), stub=f"{name}_vml_cpu",
+        name,
+        _keep_integers(compute),
+        1,
+        summary,
+        dtypes=(*NUMBERS, *WIDE_UNSIGNED),
+        stub=f"{name}_vml_cpu",
         check=_refuse_complex(f"{name} is not supported for complex inputs"),
-    )  # fmt: skip
+    )
 
 
 def _round_decimals(x: Any, decimals: int) -> Any:
@@ -206,11 +255,17 @@ ceil = _rounding("ceil", np.ceil, "Each element rounded up.")
 trunc = _rounding("trunc", np.trunc, "Each element rounded towards zero.")
 round_ = _rounding("round", np.rint, "Each element rounded to the nearest, halves to the even neighbour.")
 round_decimals = pointwise(
-    "round.decimals", _round_decimals, 1, "Each element rounded to a number of decimals.", dtypes=FLOATS,
-    stub="round_cpu", params=((2,), (-1,)),
-)  # fmt: skip
-frac = pointwise("frac", lambda x: x - np.trunc(x), 1, "The fractional part, with the sign of the element.",
-                 dtypes=FLOATS)  # fmt: skip
+    "round.decimals",
+    _round_decimals,
+    1,
+    "Each element rounded to a number of decimals.",
+    dtypes=FLOATS,
+    stub="round_cpu",
+    params=((2,), (-1,)),
+)
+frac = pointwise(
+    "frac", lambda x: x - np.trunc(x), 1, "The fractional part, with the sign of the element.", dtypes=FLOATS
+)
 
 
 # -- signs and parts ------------------------------------------------------------------------------------
@@ -244,19 +299,26 @@ def _nan_to_num(x: Any, nan: float | None, posinf: float | None, neginf: float |
 
 
 sign = pointwise(
-    "sign", _sign, 1, "-1, 0 or 1 by the sign of each element.", dtypes=REALS,
+    "sign",
+    _sign,
+    1,
+    "-1, 0 or 1 by the sign of each element.",
+    dtypes=REALS,
     check=_refuse_complex(
         "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead."
     ),
-)  # fmt: skip
+)
 sgn = pointwise("sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL)
 angle = pointwise(
     "angle", _angle, 1, "The angle of each element in the complex plane.", promotion=FLOAT_TO_REAL
 )
 conj_physical = pointwise(
-    "conj_physical", lambda x: np.conjugate(x) if x.dtype.kind == "c" else x, 1, "The complex conjugate, computed.",
+    "conj_physical",
+    lambda x: np.conjugate(x) if x.dtype.kind == "c" else x,
+    1,
+    "The complex conjugate, computed.",
     dtypes=DTYPES,
-)  # fmt: skip
+)
 
 
 def _parts_agree(name: str) -> Check:
@@ -284,18 +346,32 @@ def _complex(real: Any, imag: Any) -> Any:
 
 
 complex_ = pointwise(
-    "complex", _complex, 2, "A complex tensor of its real and imaginary parts.", promotion=TO_COMPLEX, dtypes=FLOATS,
+    "complex",
+    _complex,
+    2,
+    "A complex tensor of its real and imaginary parts.",
+    promotion=TO_COMPLEX,
+    dtypes=FLOATS,
     check=_parts_agree("complex"),
-)  # fmt: skip
+)
 polar = pointwise(
-    "polar", lambda size, angle: _complex(size * np.cos(angle), size * np.sin(angle)), 2,
-    "A complex tensor of its absolute values and angles.", promotion=TO_COMPLEX, dtypes=(float32, float64),
-    check=_parts_agree("polar"), flops=20,
-)  # fmt: skip
+    "polar",
+    lambda size, angle: _complex(size * np.cos(angle), size * np.sin(angle)),
+    2,
+    "A complex tensor of its absolute values and angles.",
+    promotion=TO_COMPLEX,
+    dtypes=(float32, float64),
+    check=_parts_agree("polar"),
+    flops=20,
+)
 nan_to_num = pointwise(
-    "nan_to_num", _nan_to_num, 1, "NaN and the infinities replaced by numbers.", dtypes=(*ALL, *WIDE_UNSIGNED),
+    "nan_to_num",
+    _nan_to_num,
+    1,
+    "NaN and the infinities replaced by numbers.",
+    dtypes=(*ALL, *WIDE_UNSIGNED),
     params=((0.0, 1e4, -1e4),),
-)  # fmt: skip
+)
 
 
 # -- activations: torch.nn.functional's -----------------------------------------------------------------
@@ -324,25 +400,58 @@ def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
 
 
 relu = pointwise(
-    "relu", lambda x: np.maximum(x, x.dtype.type(0)), 1, "Each element, or 0 where it is negative.", dtypes=NUMBERS,
-    stub="clamp_min_scalar_cpu", check=_relu_refuses_bool,
-)  # fmt: skip
+    "relu",
+    lambda x: np.maximum(x, x.dtype.type(0)),
+    1,
+    "Each element, or 0 where it is negative.",
+    dtypes=NUMBERS,
+    stub="clamp_min_scalar_cpu",
+    check=_relu_refuses_bool,
+)
 gelu = pointwise(
-    "gelu", _gelu, 1, "x times the normal distribution's cumulative probability of x.", dtypes=FLOATS,
-    stub="GeluKernelImpl", params=(("none",), ("tanh",)), flops=20,
-)  # fmt: skip
+    "gelu",
+    _gelu,
+    1,
+    "x times the normal distribution's cumulative probability of x.",
+    dtypes=FLOATS,
+    stub="GeluKernelImpl",
+    params=(("none",), ("tanh",)),
+    flops=20,
+)
 silu = pointwise(
     "silu", lambda x: x * _sigmoid(x), 1, "x * sigmoid(x).", dtypes=FLOATING_OR_COMPLEX, flops=12
 )
 softplus = pointwise(
-    "softplus", _softplus, 3, "log(1 + exp(beta x)) / beta, or x itself past the threshold.", dtypes=FLOATS,
-    promoting=slice(1), wide_scalars=True, flops=22, examples=((1, 20), (2.0, 1.0)),
-)  # fmt: skip
+    "softplus",
+    _softplus,
+    3,
+    "log(1 + exp(beta x)) / beta, or x itself past the threshold.",
+    dtypes=FLOATS,
+    promoting=slice(1),
+    wide_scalars=True,
+    flops=22,
+    examples=((1, 20), (2.0, 1.0)),
+)
 leaky_relu = pointwise(
-    "leaky_relu", lambda x, slope: np.where(x > 0, x, x * slope), 2, "x, or negative_slope * x below 0.",
-    dtypes=FLOATS, promoting=slice(1), wide_scalars=True, examples=((0.01,),), stub="leaky_relu_cpu",
-)  # fmt: skip
+    "leaky_relu",
+    lambda x, slope: np.where(x > 0, x, x * slope),
+    2,
+    "x, or negative_slope * x below 0.",
+    dtypes=FLOATS,
+    promoting=slice(1),
+    wide_scalars=True,
+    examples=((0.01,),),
+    stub="leaky_relu_cpu",
+)
 elu = pointwise(
-    "elu", _elu, 4, "scale * x, or scale * alpha * (exp(input_scale * x) - 1) below 0.", dtypes=FLOATS,
-    promoting=slice(1), wide_scalars=True, flops=12, examples=((1.0, 1, 1),), stub="elu_cpu",
-)  # fmt: skip
+    "elu",
+    _elu,
+    4,
+    "scale * x, or scale * alpha * (exp(input_scale * x) - 1) below 0.",
+    dtypes=FLOATS,
+    promoting=slice(1),
+    wide_scalars=True,
+    flops=12,
+    examples=((1.0, 1, 1),),
+    stub="elu_cpu",
+)

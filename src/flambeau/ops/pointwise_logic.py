@@ -19,7 +19,7 @@ from flambeau.ops.pointwise import (
     TO_BOOL,
     WIDE_UNSIGNED,
     pointwise,
-)  # fmt: skip
+)
 
 # -- comparisons ----------------------------------------------------------------------------------------
 
@@ -52,9 +52,16 @@ def _isclose(a: Any, b: Any, rtol: float, atol: float, equal_nan: bool) -> Any:
 
 
 isclose = pointwise(
-    "isclose", _isclose, 2, "Whether |input - other| <= atol + rtol * |other|.", promotion=TO_BOOL, check=_one_dtype,
-    dtypes=(*ALL, *WIDE_UNSIGNED), params=((1e-5, 1e-8, False), (0.5, 0.1, True)), flops=4,
-)  # fmt: skip
+    "isclose",
+    _isclose,
+    2,
+    "Whether |input - other| <= atol + rtol * |other|.",
+    promotion=TO_BOOL,
+    check=_one_dtype,
+    dtypes=(*ALL, *WIDE_UNSIGNED),
+    params=((1e-5, 1e-8, False), (0.5, 0.1, True)),
+    flops=4,
+)
 
 
 # -- predicates -----------------------------------------------------------------------------------------
@@ -90,13 +97,17 @@ isfinite = _holds(
     dtypes=_HAVE_INFINITY,
 )
 isposinf = _holds(
-    "isposinf", _only_floats(lambda x: x == np.inf, False), summary="Whether each element is +infinity.",
+    "isposinf",
+    _only_floats(lambda x: x == np.inf, False),
+    summary="Whether each element is +infinity.",
     check=_no_complex("isposinf"),
-)  # fmt: skip
+)
 isneginf = _holds(
-    "isneginf", _only_floats(lambda x: x == -np.inf, False), summary="Whether each element is -infinity.",
+    "isneginf",
+    _only_floats(lambda x: x == -np.inf, False),
+    summary="Whether each element is -infinity.",
     check=_no_complex("isneginf"),
-)  # fmt: skip
+)
 
 
 def _signbit_real(common: dtype, operands: Sequence[Operand]) -> None:
@@ -146,13 +157,25 @@ def _shift_right(a: Any, b: Any) -> Any:
 
 
 bitwise_left_shift = pointwise(
-    "bitwise_left_shift", _shift_left, 2, "input * 2 ** other, in the dtype's bits.", dtypes=INTEGERS,
-    stub="lshift_cpu", scalars=(0, 1), low=0,
-)  # fmt: skip
+    "bitwise_left_shift",
+    _shift_left,
+    2,
+    "input * 2 ** other, in the dtype's bits.",
+    dtypes=INTEGERS,
+    stub="lshift_cpu",
+    scalars=(0, 1),
+    low=0,
+)
 bitwise_right_shift = pointwise(
-    "bitwise_right_shift", _shift_right, 2, "input / 2 ** other, rounded down.", dtypes=INTEGERS,
-    stub="rshift_cpu", scalars=(0, 1), low=0,
-)  # fmt: skip
+    "bitwise_right_shift",
+    _shift_right,
+    2,
+    "input / 2 ** other, rounded down.",
+    dtypes=INTEGERS,
+    stub="rshift_cpu",
+    scalars=(0, 1),
+    low=0,
+)
 
 
 # -- choice ---------------------------------------------------------------------------------------------
@@ -189,6 +212,14 @@ def _condition_is_bool(common: dtype, operands: Sequence[Operand]) -> None:
 
 
 where = pointwise(
-    "where", np.where, 3, "input where the condition holds, else other.", dtypes=DTYPES, check=_condition_is_bool,
-    promoting=slice(1, None), conditions=1, scalars=(1, 2), flops=0,
-)  # fmt: skip
+    "where",
+    np.where,
+    3,
+    "input where the condition holds, else other.",
+    dtypes=DTYPES,
+    check=_condition_is_bool,
+    promoting=slice(1, None),
+    conditions=1,
+    scalars=(1, 2),
+    flops=0,
+)

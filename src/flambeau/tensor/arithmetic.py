@@ -30,7 +30,7 @@ from flambeau.tensor.call import binary, call, call_into, unary
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 
-_SCALARS = (bool, int, float, complex)
+_SCALARS: tuple[Any, ...] = (bool, int, float, complex)
 _OPERANDS = (Tensor, *_SCALARS, np.number, np.bool_)
 
 
