@@ -44,7 +44,12 @@ def test_named_products(kind: str, n: int, k: int, m: int, seed: int) -> None:
     agree(lambda room, x, y: room.dot(x, y), v, v)
     agree(lambda room, x, y: room.outer(x, y), v, a[:, 0] if k else v)
     agree(lambda room, x, y: room.inner(x, y), a, v, strides=False)
-    agree(lambda room, x, y: room.kron(x, y), a, b.contiguous(), strides=False)
+    agree(
+        lambda room, x, y: room.kron(x, y),
+        a.clone(memory_format=torch.contiguous_format),
+        b.clone(memory_format=torch.contiguous_format),
+        strides=False,
+    )
     agree(
         lambda room, x, y: room.bmm(x.unsqueeze(0).expand(2, -1, -1), y.unsqueeze(0).expand(2, -1, -1)),
         a,
@@ -132,7 +137,7 @@ def test_refusals_read_as_pytorchs(run: Any) -> None:
     assert str(ours.value).split("\n")[0] == str(theirs.value).split("\n")[0]
 
 
-# -- TF32 -------------------------------------------------------------------
+# -- TF32 -----------------------------------------------------------------------------------------------
 
 
 def errors(profile: str, allow: bool) -> tuple[float, float, Any]:

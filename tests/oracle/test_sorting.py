@@ -26,7 +26,8 @@ def test_topk_and_kthvalue(x: Any, k: int, dim: int, largest: bool) -> None:
     if x.ndim == 0:
         k = max(k, 1)  # PyTorch leaves the result of k = 0 uninitialized
     agree(lambda room, t: room.topk(t, k, dim, largest)[0], x)
-    agree(lambda room, t: room.kthvalue(t, k, dim)[0], x)
+    if x.dtype is not torch.bool:
+        agree(lambda room, t: room.kthvalue(t, k, dim)[0], x)
 
 
 @given(tensors(KINDS), st.sampled_from((None, 0, -1)))

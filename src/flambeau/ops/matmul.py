@@ -28,7 +28,7 @@ PRODUCTS = tuple(d for d in ALL if d is not bool_)
 TF32_SINCE = (8, 0)
 
 
-# -- shapes -------------------------------------------------------------------
+# -- shapes ---------------------------------------------------------------------------------------------
 
 
 def mismatch(a: Meta, b: Meta) -> str:
@@ -111,7 +111,7 @@ def c_name(kind: dtype) -> str:
     return _C_NAMES.get(kind.name, kind.name)
 
 
-# -- the host body -------------------------------------------------------------------
+# -- the host body --------------------------------------------------------------------------------------
 
 
 def round_to_tf32(x: Array) -> Array:
@@ -178,7 +178,7 @@ def _rate(launch: Launch) -> str:
     return "tf32" if _uses_tf32(launch) else output_rate(launch)
 
 
-# -- the records -------------------------------------------------------------------
+# -- the records ----------------------------------------------------------------------------------------
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

@@ -4,10 +4,10 @@
 dtypes and refusals, and the conversions of the host body.
 
 # Note [How a reduction body computes]
-The input is brought to two groups of dimensions, those kept and then those reduced, and the arithmetic folds
-the last axis. Sums of float32 and float64 are NumPy's pairwise sums: they run along memory where the reduced
-dimensions do, and otherwise in tiles that are copied first, so that the error stays logarithmic in the length for
-every layout. float16, bfloat16 and complex32 are widened and rounded once.
+The input is brought to two axes, the dimensions kept and those reduced, and the arithmetic folds the last.
+Sums of float32 and float64 are NumPy's pairwise sums: they run along memory where the reduced dimensions
+do, and otherwise over a copy, so that the error stays logarithmic in the length for every layout. float16,
+bfloat16 and complex32 are widened, and rounded once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Fold = Callable[..., Any]
 Empty = Callable[[str, Meta, tuple[int, ...], bool], None]
 
 
-# -- shapes -------------------------------------------------------------------
+# -- shapes ---------------------------------------------------------------------------------------------
 
 
 def reduced_dims(dims: Dims, ndim: int, name: str = "") -> tuple[int, ...]:
@@ -55,7 +55,7 @@ def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> t
 
 
 def grouped(x: Array, dims: Sequence[int]) -> Array:
-    """`x` with the dims not reduced as the first axis and those reduced as the last; a view where it can be."""
+    """`x` as two axes: the dims kept, then those reduced; a view where it can be."""
     if x.ndim == 2 and tuple(dims) == (1,):
         return x
     kept = [d for d in range(x.ndim) if d not in dims]
@@ -64,14 +64,14 @@ def grouped(x: Array, dims: Sequence[int]) -> Array:
     return x.transpose([*kept, *dims]).reshape(count, length)
 
 
-# -- arithmetic -------------------------------------------------------------------
+# -- arithmetic -----------------------------------------------------------------------------------------
 
 
 def pairwise_sum(x: Array) -> Array:
     """Sums along the last axis with an error that grows with the logarithm of its length."""
     if x.dtype.kind not in "fc" or x.shape[1] < 16 or x.strides[1] == x.itemsize:
-        return np.add.reduce(x, axis=1)
-    return np.add.reduce(np.ascontiguousarray(x), axis=1)
+        return np.asarray(np.add.reduce(x, axis=1))
+    return np.asarray(np.add.reduce(np.ascontiguousarray(x), axis=1))
 
 
 def _sum(x: Array) -> Array:
@@ -85,11 +85,11 @@ def _nansum(x: Array) -> Array:
 
 
 def _mean(x: Array) -> Array:
-    return pairwise_sum(x) / x.real.dtype.type(x.shape[1])
+    return np.asarray(pairwise_sum(x) / x.real.dtype.type(x.shape[1]))
 
 
 def _nanmean(x: Array) -> Array:
-    return _nansum(x) / np.count_nonzero(~np.isnan(x), axis=1).astype(x.real.dtype)
+    return np.asarray(_nansum(x) / np.count_nonzero(~np.isnan(x), axis=1).astype(x.real.dtype))
 
 
 def _median_place(count: Any) -> Any:
@@ -117,11 +117,11 @@ def _norm(x: Array, p: float) -> Array:
     if size.dtype == np.float32:
         size = size.astype(np.float64)
     if p == 0:
-        return np.add.reduce(size != 0, axis=1, dtype=size.dtype)
+        return np.asarray(np.add.reduce(size != 0, axis=1, dtype=size.dtype))
     if math.isinf(p):
         if not x.shape[1]:
             return np.zeros(x.shape[0])
-        return np.maximum.reduce(size, axis=1) if p > 0 else np.minimum.reduce(size, axis=1)
+        return np.asarray(np.maximum.reduce(size, axis=1) if p > 0 else np.minimum.reduce(size, axis=1))
     if p == 1:
         return pairwise_sum(size)
     if p == 2:
@@ -134,7 +134,7 @@ def _logsumexp(x: Array) -> Array:
         return np.full(x.shape[0], -np.inf)
     top = np.maximum.reduce(x.real, axis=1)
     top = np.where(np.isfinite(top), top, 0).astype(x.real.dtype)
-    return np.log(pairwise_sum(np.exp(x - top[:, None]))) + top
+    return np.asarray(np.log(pairwise_sum(np.exp(x - top[:, None]))) + top)
 
 
 def _ordered(x: Array) -> Array:
@@ -217,10 +217,10 @@ def _quantile(x: Array, interpolation: str, skip_nan: bool, q: Array) -> Array:
 
 
 def _lerp(a: Array, b: Array, weight: Array) -> Array:
-    return np.where(weight < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight))
+    return np.asarray(np.where(weight < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight)))
 
 
-# -- refusals of empty dimensions -------------------------------------------------------------------
+# -- refusals of empty dimensions -----------------------------------------------------------------------
 
 
 def _nonempty_for(text: str, error: type[Exception] = RuntimeError) -> Empty:
@@ -249,7 +249,7 @@ def _anything(name: str, x: Meta, dims: tuple[int, ...], given: bool) -> None:
     """An empty reduction has a value."""
 
 
-# -- dtypes -------------------------------------------------------------------
+# -- dtypes ---------------------------------------------------------------------------------------------
 
 Result = Callable[[str, dtype, dtype | None], tuple[dtype, dtype]]
 """(name, input's dtype, dtype= or None) -> the dtype computed in and the result's. Raises refusals."""
@@ -265,7 +265,8 @@ def _averaged(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype
     if out.category < FLOATING:
         which = "Optional" if asked else "Input"
         raise RuntimeError(
-            f"{name}(): could not infer output dtype. {which} dtype must be either a floating point or complex "
+            f"{name}(): could not infer output dtype. {which} dtype must be either a floating point or "
+            "complex "
             f"dtype. Got: {out.torch_name}"
         )
     return out, out
@@ -279,6 +280,12 @@ def _real_kept(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtyp
     if kind.category == COMPLEX:
         raise NotImplementedError(f"\"{name}\" not implemented for '{kind.torch_name}'")
     return kind, kind
+
+
+def _ranked(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
+    if kind is bool_:
+        raise NotImplementedError(f"\"{name}\" not implemented for '{kind.torch_name}'")
+    return _real_kept(name, kind, asked)
 
 
 def _counted(name: str, kind: dtype, asked: dtype | None) -> tuple[dtype, dtype]:
@@ -310,7 +317,7 @@ def _whole_or_default(name: str, kind: dtype, asked: dtype | None) -> tuple[dtyp
     return out, out
 
 
-# -- the family -------------------------------------------------------------------
+# -- the family -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +345,8 @@ def reduction(
 ) -> Op:
     """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
 
-    result: dtypes computed in and stored. `also`: what further outputs hold, "index" (int64) or "input" (the
-    input's dtype). `empty`: refuses empty dims. `label`: the name in refusals. `extra`: sample extra params.
+    result: dtypes computed in and stored. `also`: what further outputs hold, "index" (int64) or "input"
+    (the input's dtype). `empty`: refuses empty dims. `label`: the name in refusals. `extra`: sample extra params.
     default: the default dtype stands for `dtype` where none is asked. `check(meta, dims, extra)`: more refusals.
     """
     label = label or f"{name}()"
@@ -354,9 +361,9 @@ def reduction(
         around = reduced_dims(dims, x.ndim)
         if x.ndim:
             empty(label, x, around, dims is not None and dims != ())
-        kind, out = result(name, x.dtype, asked)
         if check is not None:
             check(x, around, tuple(rest))
+        kind, out = result(name, x.dtype, asked)
         shape = reduced_shape(x.shape, around, keepdim)
         outputs = [Meta.contiguous_of(shape, out, x.device)]
         outputs += [outputs[0].with_(dtype=int64 if which == "index" else x.dtype) for which in also]
@@ -549,13 +556,13 @@ norm = reduction(
 )  # fmt: skip
 logsumexp = reduction("logsumexp", _logsumexp, _whole_or_default, default=True)
 median = reduction(
-    "median", _median, _real_kept, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False
+    "median", _median, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False
 )
 nanmedian = reduction(
-    "nanmedian", _nanmedian, _real_kept, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False
+    "nanmedian", _nanmedian, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False
 )
-median_all = reduction("median_all", _global(_median), _real_kept, dtypes=_NUMBERS)
-nanmedian_all = reduction("nanmedian_all", _global(_nanmedian), _real_kept, dtypes=_NUMBERS)
+median_all = reduction("median_all", _global(_median), _ranked, dtypes=_NUMBERS)
+nanmedian_all = reduction("nanmedian_all", _global(_nanmedian), _ranked, dtypes=_NUMBERS)
 mode = reduction(
     "mode", _mode, _real_kept, also=("index",), empty=_needs_dim, dtypes=REALS, global_form=False
 )
@@ -570,12 +577,13 @@ def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 
 
 kthvalue = reduction(
-    "kthvalue", _kthvalue, _real_kept, also=("index",), dtypes=_NUMBERS, extra=((1,), (2,)), global_form=False,
+    "kthvalue", _kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
+    extra=((1,), (2,)), global_form=False,
     check=_check_rank,
 )  # fmt: skip
 
 
-# -- quantiles: the levels are a second input -------------------------------------------------------------------
+# -- quantiles: the levels are a second input -----------------------------------------------------------
 
 
 def _quantile_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -616,7 +624,7 @@ quantile = define(
 )
 
 
-# -- the trace: a sum over a view that the rule lays out -------------------------------------------------------------------
+# -- the trace: a sum over a view that the rule lays out ------------------------------------------------
 
 
 def _trace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

@@ -101,7 +101,7 @@ _FLOATS = tuple(d for d in FLOATING_OR_COMPLEX if d.category == FLOATING)
 logcumsumexp = scanner("logcumsumexp", _logcumsumexp, _FLOATS, "logcumsumexp_out_cpu")
 
 
-# -- counts -------------------------------------------------------------------
+# -- counts ---------------------------------------------------------------------------------------------
 
 
 def _bincount_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

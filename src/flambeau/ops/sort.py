@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from flambeau.core.dtype import COMPLEX, bool_, dtype, int32, int64, promote_types
-from flambeau.core.layout import contiguous_strides, dense_strides, wrap_dim
+from flambeau.core.layout import Shape, contiguous_strides, dense_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
@@ -28,7 +28,7 @@ def _order(x: Array, axis: int, descending: bool) -> Array:
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     reverse = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
-    return x.shape[axis] - 1 - reverse
+    return np.asarray(x.shape[axis] - 1 - reverse)
 
 
 def _refuse_complex(name: str, x: Meta) -> None:
@@ -102,7 +102,7 @@ sort = define(Op("sort", _sort_rule, Kernel("sort", _sort_host, _steps), REALS, 
 topk = define(Op("topk", _topk_rule, Kernel("topk", _sort_host, _steps), NUMBERS, _topk_samples))
 
 
-# -- unique: worst-case outputs and a count -------------------------------------------------------------------
+# -- unique: worst-case outputs and a count -------------------------------------------------------------
 
 
 def _unique_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -113,7 +113,8 @@ def _unique_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signat
     if x.dtype.category == COMPLEX:
         raise NotImplementedError(f"\"unique\" not implemented for '{x.dtype.torch_name}'")
     if dim is None:
-        shape, many, places = (x.numel,), x.numel, x.shape
+        shape: Shape = (x.numel,)
+        many, places = x.numel, x.shape
     else:
         dim = wrap_dim(dim, x.ndim)
         if x.ndim == 0:
@@ -167,7 +168,7 @@ def _unique_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 unique = define(Op("unique", _unique_rule, Kernel("unique", _unique_host, _steps), REALS, _unique_samples))
 
 
-# -- searching -------------------------------------------------------------------
+# -- searching ------------------------------------------------------------------------------------------
 
 
 def _searchsorted_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -192,7 +193,7 @@ def _searchsorted_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
 
 def _searchsorted_host(launch: Launch) -> Body:
     right, common = launch.params
-    side = "right" if right else "left"
+    side: Literal["left", "right"] = "right" if right else "left"
     converts = [to_computing(common, x.dtype) for x in launch.inputs[:2] if isinstance(x, Meta)]
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:

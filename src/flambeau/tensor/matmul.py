@@ -58,7 +58,8 @@ def _check_batches(a: Tensor, b: Tensor) -> None:
     if a.dtype is not b.dtype:
         names = {"float32": "Float", "float64": "Double"}
         raise RuntimeError(
-            f"expected scalar type {names.get(a.dtype.name, a.dtype.torch_name)} but found {b.dtype.torch_name}"
+            f"expected scalar type {names.get(a.dtype.name, a.dtype.torch_name)} but found "
+            f"{b.dtype.torch_name}"
         )
 
 
@@ -88,7 +89,7 @@ def vdot(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def _conjugated(t: Tensor) -> Tensor:
-    return t.conj().resolve_conj() if t.dtype.is_complex else t  # type: ignore[no-any-return]
+    return t.conj().resolve_conj() if t.dtype.is_complex else t
 
 
 def _check_vectors(name: str, a: Tensor, b: Tensor) -> None:
@@ -102,7 +103,8 @@ def _check_vectors(name: str, a: Tensor, b: Tensor) -> None:
     if a.numel() != b.numel():
         n, m = a.numel(), b.numel()
         raise RuntimeError(
-            f"inconsistent tensor size, expected tensor [{n}] and src [{m}] to have the same number of elements, "
+            f"inconsistent tensor size, expected tensor [{n}] and src [{m}] to have the same number of "
+            "elements, "
             f"but got {n} and {m} elements respectively"
         )
 
@@ -132,7 +134,7 @@ def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
 alias("ger", outer)
 
 
-# -- a product added to a tensor -------------------------------------------------------------------
+# -- a product added to a tensor ------------------------------------------------------------------------
 
 
 def _number(x: Any, like: Tensor) -> Any:
@@ -152,7 +154,8 @@ def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
     for at in range(1, len(sizes) + 1):
         if sizes[-at] not in (1, shape[-at]):
             raise RuntimeError(
-                f"The expanded size of the tensor ({shape[-at]}) must match the existing size ({sizes[-at]}) at "
+                f"The expanded size of the tensor ({shape[-at]}) must match the existing size "
+                f"({sizes[-at]}) at "
                 f"non-singleton dimension {len(shape) - at}.  Target sizes: {list(shape)}.  "
                 f"Tensor sizes: {list(sizes)}"
             )
@@ -235,7 +238,8 @@ def _in_place(define: Any) -> None:
         result = define(self, a, b, beta=beta, alpha=alpha)
         if result.meta.shape != self.meta.shape:
             raise RuntimeError(
-                f"The expanded size of the tensor must match: {define.__name__}_ gives {list(result.meta.shape)}, "
+                f"The expanded size of the tensor must match: {define.__name__}_ gives "
+                f"{list(result.meta.shape)}, "
                 f"the tensor has {list(self.meta.shape)}"
             )
         return self.copy_(result)  # type: ignore[no-any-return]
@@ -249,12 +253,12 @@ for _define in (addmm, baddbmm, addbmm, addmv, addr):
     _in_place(_define)
 
 
-# -- contractions -------------------------------------------------------------------
+# -- contractions ---------------------------------------------------------------------------------------
 
 
 @function
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) -> Tensor:
-    """The product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or two lists."""
+    """The product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or lists."""
     if isinstance(dims, int):
         if dims < 0:
             raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
@@ -269,7 +273,8 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) ->
         n, m = a.meta.shape[wrap_dim(i, a.ndim)], b.meta.shape[wrap_dim(j, b.ndim)]
         if n != m:
             raise RuntimeError(
-                f"contracted dimensions need to match, but first has size {n} in dim {i} and second has size {m} "
+                f"contracted dimensions need to match, but first has size {n} in dim {i} and second has "
+                f"size {m} "
                 f"in dim {j}"
             )
     result = _contracted(a, b, [d % a.ndim for d in left], [d % b.ndim for d in right])
@@ -346,7 +351,7 @@ def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
     return cuts
 
 
-# -- einsum -------------------------------------------------------------------
+# -- einsum ---------------------------------------------------------------------------------------------
 
 
 @function
@@ -398,7 +403,7 @@ def _letters(subscripts: Sequence[Any]) -> str:
 
 
 def _parsed(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], Labels]:
-    """Labels of each dimension of each operand, and of the result. An ellipsis becomes labels '.0', '.1', ..."""
+    """Labels of the dimensions of each operand and of the result. An ellipsis becomes '.0', '.1', ..."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if not operands:
@@ -422,7 +427,8 @@ def _labels(term: str, at: int, t: Tensor) -> Labels:
         raise RuntimeError(
             f"einsum(): the number of subscripts in the equation ({named}) "
             + (
-                f"does not match the number of dimensions ({t.ndim}) for operand {at} and no ellipsis was given"
+                f"does not match the number of dimensions ({t.ndim}) for operand {at} and no ellipsis was "
+                "given"
                 if not dots
                 else f"is more than the number of dimensions ({t.ndim}) for operand {at}"
             )
@@ -440,7 +446,8 @@ def _check_letters(letters: str, at: int | None) -> None:
         if not (x.isascii() and x.isalpha()):
             where = "output" if at is None else f"operand {at}"
             raise RuntimeError(
-                f"einsum(): invalid subscript given at index 0 in the equation string, subscripts must be in [a-zA-Z]"
+                "einsum(): invalid subscript given at index 0 in the equation string, subscripts must be "
+                "in [a-zA-Z]"
                 f" ({x!r}, {where})"
             )
 

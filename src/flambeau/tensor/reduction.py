@@ -103,7 +103,8 @@ def nanmean(
     """The mean over the elements that are not NaN. RuntimeError for integers."""
     if input.dtype.category < FLOATING:
         raise RuntimeError(
-            f"nanmean(): expected input to have floating point or complex dtype but got {input.dtype.torch_name}"
+            "nanmean(): expected input to have floating point or complex dtype but got "
+            f"{input.dtype.torch_name}"
         )
     return _folded(ops.nanmean, "nanmean", input, dim, keepdim, dtype, out)
 
@@ -133,7 +134,8 @@ def amin(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: Tensor | N
 def _extreme(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor | None) -> Tensor:
     if out is not None and out.dtype is not input.dtype:
         raise RuntimeError(
-            f"Expected the dtype for input and out to match, but got {input.dtype.torch_name} for input's dtype "
+            f"Expected the dtype for input and out to match, but got {input.dtype.torch_name} for input's "
+            "dtype "
             f"and {out.dtype.torch_name} for out's dtype."
         )
     return run(op, (input,), (_dims(dim, name), keepdim, None), out)  # type: ignore[no-any-return]
@@ -219,7 +221,7 @@ def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
     return call(ops.count_nonzero, (input,), (_dims(dim, "count_nonzero"), False, None))  # type: ignore[no-any-return]
 
 
-# -- spread -------------------------------------------------------------------
+# -- spread ---------------------------------------------------------------------------------------------
 
 
 @both
@@ -254,7 +256,8 @@ def _spread(op: Op, name: str, input: Tensor, dim: Any, args: Any, kwargs: Any) 
     count = math.prod([input.meta.shape[d] for d in around])
     if count <= correction and input.dtype.category >= FLOATING and input.numel():
         warnings.warn(
-            f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor "
+            f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction "
+            "factor "
             "(input numel divided by output numel).",
             UserWarning,
             stacklevel=3,
@@ -276,7 +279,7 @@ def _spread_arguments(
     return _dims(dim, name), correction, keepdim, out
 
 
-# -- norms -------------------------------------------------------------------
+# -- norms ----------------------------------------------------------------------------------------------
 
 
 @both
@@ -309,7 +312,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | N
     return run(ops.logsumexp, (input,), (_dims(dim, "logsumexp"), keepdim, None), out)  # type: ignore[no-any-return]
 
 
-# -- order statistics -------------------------------------------------------------------
+# -- order statistics -----------------------------------------------------------------------------------
 
 
 @both
@@ -380,7 +383,7 @@ def _quantile(
     return run(ops.quantile, (input, q), params, out)  # type: ignore[no-any-return]
 
 
-# -- scans -------------------------------------------------------------------
+# -- scans ----------------------------------------------------------------------------------------------
 
 
 @both
@@ -463,7 +466,7 @@ def trace(input: Tensor) -> Tensor:
     return call(ops.trace, (input,))  # type: ignore[no-any-return]
 
 
-# -- counting -------------------------------------------------------------------
+# -- counting -------------------------------------------------------------------------------------------
 
 
 @both

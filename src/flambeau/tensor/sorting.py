@@ -32,7 +32,7 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 def msort(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`input` sorted along its first dimension."""
     values: Tensor = call(ops.sort, (input,), (0, False))[0]
-    return values if out is None else out.copy_(values)  # type: ignore[no-any-return]
+    return values if out is None else out.copy_(values)
 
 
 @both
@@ -49,7 +49,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, out
     return return_types.kthvalue(run(reduction.kthvalue, (input,), (dim, keepdim, None, k), out))
 
 
-# -- unique: the number of values is read back, which waits for the device -------------------------------------------------------------------
+# -- unique: the number of values is read back, which waits for the device ------------------------------
 
 
 @both
@@ -81,7 +81,7 @@ def _unique(input: Tensor, dim: int | None, consecutive: bool, with_inverse: boo
     return values if len(results) == 1 else tuple(results)
 
 
-# -- searching -------------------------------------------------------------------
+# -- searching ------------------------------------------------------------------------------------------
 
 
 @function
@@ -94,7 +94,8 @@ def searchsorted(
         raise RuntimeError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:
         raise RuntimeError(
-            "torch.searchsorted(): side and right can't be set to opposites, got side of left while right was True"
+            "torch.searchsorted(): side and right can't be set to opposites, got side of left while "
+            "right was True"
         )
     if sorter is not None and sorter.meta.shape != sorted_sequence.meta.shape:
         raise RuntimeError(
@@ -104,7 +105,8 @@ def searchsorted(
     if not isinstance(input, Tensor):
         if sorted_sequence.ndim != 1:
             raise RuntimeError(
-                "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension is 1, but "
+                "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension "
+                "is 1, but "
                 f"we got boundaries tensor dim({sorted_sequence.ndim}) and input value's dim(0) numel(1)"
             )
         input = tensor(input, device=sorted_sequence.device)
