@@ -20,7 +20,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
 
     RuntimeError: sizes that do not fit, different dtypes or devices, a 0-dim operand.
     """
-    return run(ops.matmul, (input, other), (), out)  # type: ignore[no-any-return]
+    return run(ops.matmul, (input, other), (), out)
 
 
 @method
@@ -35,14 +35,14 @@ def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
         raise RuntimeError("self must be a matrix")
     if mat2.ndim != 2:
         raise RuntimeError("mat2 must be a matrix")
-    return run(ops.matmul, (input, mat2), (), out)  # type: ignore[no-any-return]
+    return run(ops.matmul, (input, mat2), (), out)
 
 
 @both
 def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting."""
     _check_batches(input, mat2)
-    return run(ops.matmul, (input, mat2), (), out)  # type: ignore[no-any-return]
+    return run(ops.matmul, (input, mat2), (), out)
 
 
 def _check_batches(a: Tensor, b: Tensor) -> None:
@@ -71,21 +71,21 @@ def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
     (rows, columns), size = input.meta.shape, vec.numel()
     if columns != size:
         raise RuntimeError(f"size mismatch, got input ({rows}), mat ({rows}x{columns}), vec ({size})")
-    return run(ops.matmul, (input, vec), (), out)  # type: ignore[no-any-return]
+    return run(ops.matmul, (input, vec), (), out)
 
 
 @both
 def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The sum of the products of two vectors of one length."""
     _check_vectors("dot", input, tensor)
-    return run(ops.matmul, (input, tensor), (), out)  # type: ignore[no-any-return]
+    return run(ops.matmul, (input, tensor), (), out)
 
 
 @both
 def vdot(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`dot` with the first vector conjugated."""
     _check_vectors("vdot", input, other)
-    return run(ops.matmul, (_conjugated(input), other), (), out)  # type: ignore[no-any-return]
+    return run(ops.matmul, (_conjugated(input), other), (), out)
 
 
 def _conjugated(t: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def _check_vectors(name: str, a: Tensor, b: Tensor) -> None:
 def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Products summed over the last dimension of both."""
     if input.ndim == 0 or other.ndim == 0:
-        return functions["mul"](input, other, out=out)  # type: ignore[no-any-return]
+        return functions["mul"](input, other, out=out)
     if input.meta.shape[-1] != other.meta.shape[-1]:
         raise RuntimeError(
             "inner() the last dimension must match on both input tensors but got shapes "
@@ -128,7 +128,7 @@ def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
     for name, vector in (("self", input), ("vec2", vec2)):
         if vector.ndim != 1:
             raise RuntimeError(f"outer: Expected 1-D argument {name}, but got {vector.ndim}-D")
-    return functions["mul"](input.unsqueeze(1), vec2, out=out)  # type: ignore[no-any-return]
+    return functions["mul"](input.unsqueeze(1), vec2, out=out)
 
 
 alias("ger", outer)
@@ -167,7 +167,7 @@ def _added(input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tens
         raise RuntimeError(ops.mismatch(a.meta, b.meta))
     _check_expands(input, (*a.meta.shape[:-1], b.meta.shape[-1]))
     args = (input, a, b, _number(beta, input), _number(alpha, input))
-    return run(ops.addmm, args, (), out)  # type: ignore[no-any-return]
+    return run(ops.addmm, args, (), out)
 
 
 @both
@@ -219,7 +219,7 @@ def addmv(
             f"addmv input tensors must have the same dtype, but got {names[0]}, {names[1]}, and {names[2]}"
         )
     args = (input, mat, vec, _number(beta, input), _number(alpha, input))
-    return run(ops.addmm, args, (), out)  # type: ignore[no-any-return]
+    return run(ops.addmm, args, (), out)
 
 
 @both
@@ -242,7 +242,7 @@ def _in_place(define: Any) -> None:
                 f"{list(result.meta.shape)}, "
                 f"the tensor has {list(self.meta.shape)}"
             )
-        return self.copy_(result)  # type: ignore[no-any-return]
+        return self.copy_(result)
 
     inner.__name__ = define.__name__ + "_"
     inner.__doc__ = f"`{define.__name__}` in place."
@@ -285,7 +285,7 @@ def _deliver(result: Tensor, out: Tensor) -> Tensor:
     """Store a composite's result into `out=`."""
     if out.meta.shape != result.meta.shape:
         out.resize_(result.meta.shape)
-    return out.copy_(result)  # type: ignore[no-any-return]
+    return out.copy_(result)
 
 
 def _contracted(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -> Tensor:
@@ -298,7 +298,7 @@ def _contracted(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int])
     columns = math.prod(b.meta.shape[d] for d in kept_b)
     flat_a = a.permute([*kept_a, *left]).reshape(rows, depth)
     flat_b = b.permute([*right, *kept_b]).reshape(depth, columns)
-    return mm(flat_a, flat_b).reshape(shape)  # type: ignore[no-any-return]
+    return mm(flat_a, flat_b).reshape(shape)
 
 
 @both
@@ -369,7 +369,7 @@ def einsum(*args: Any) -> Tensor:
     for at, (other, others) in enumerate(terms[1:], 2):
         needed = set(output).union(*[set(later) for _, later in terms[at:]])
         result, labels = _paired(result, labels, other, others, needed)
-    return result.permute([labels.index(x) for x in output])  # type: ignore[no-any-return]
+    return result.permute([labels.index(x) for x in output])
 
 
 Labels = list[str]

@@ -47,7 +47,7 @@ def _folded(
                 f"Expected out tensor to have dtype {c_name(kind)}, but got {c_name(out.dtype)} instead"
             )
         kind = out.dtype
-    return run(op, (input,), (_dims(dim, name), keepdim, kind), out)  # type: ignore[no-any-return]
+    return run(op, (input,), (_dims(dim, name), keepdim, kind), out)
 
 
 @both
@@ -138,7 +138,7 @@ def _extreme(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Ten
             "dtype "
             f"and {out.dtype.torch_name} for out's dtype."
         )
-    return run(op, (input,), (_dims(dim, name), keepdim, None), out)  # type: ignore[no-any-return]
+    return run(op, (input,), (_dims(dim, name), keepdim, None), out)
 
 
 @both
@@ -194,7 +194,7 @@ def argmin(
 
 def _index(op: Op, name: str, input: Tensor, dim: int | None, keepdim: bool, out: Tensor | None) -> Tensor:
     dim = None if dim is None else _one_dim(dim, name)
-    return run(op, (input,), (dim, keepdim, None), out)  # type: ignore[no-any-return]
+    return run(op, (input,), (dim, keepdim, None), out)
 
 
 @both
@@ -212,13 +212,13 @@ def any(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | 
 def _test(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor | None) -> Tensor:
     if out is not None and out.dtype.name not in ("bool", "uint8"):
         raise RuntimeError(f"{name} only supports bool tensor for result, got: {out.dtype.torch_name}")
-    return run(op, (input,), (_dims(dim, name), keepdim, None), out)  # type: ignore[no-any-return]
+    return run(op, (input,), (_dims(dim, name), keepdim, None), out)
 
 
 @both
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
     """How many elements are not zero, in all or along `dim`. int64."""
-    return call(ops.count_nonzero, (input,), (_dims(dim, "count_nonzero"), False, None))  # type: ignore[no-any-return]
+    return call(ops.count_nonzero, (input,), (_dims(dim, "count_nonzero"), False, None))
 
 
 # -- spread ---------------------------------------------------------------------------------------------
@@ -227,13 +227,13 @@ def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
 @both
 def var(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     """The variance: `var(input, dim=None, *, correction=1, keepdim=False)`, or `var(input, dim, unbiased, keepdim)`."""
-    return _spread(ops.var, "var", input, dim, args, kwargs)  # type: ignore[no-any-return]
+    return _spread(ops.var, "var", input, dim, args, kwargs)
 
 
 @both
 def std(input: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     """The standard deviation: `std(input, dim=None, *, correction=1, keepdim=False)`, or with `unbiased`."""
-    return _spread(ops.std, "std", input, dim, args, kwargs)  # type: ignore[no-any-return]
+    return _spread(ops.std, "std", input, dim, args, kwargs)
 
 
 @function
@@ -303,13 +303,13 @@ def norm(
         )
     elif isinstance(p, str):
         raise RuntimeError(f"linalg.matrix_norm: Order {p} not supported.")
-    return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(p)), out)  # type: ignore[no-any-return]
+    return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(p)), out)
 
 
 @both
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
     """log(sum(exp(input))) over `dim`, without overflow."""
-    return run(ops.logsumexp, (input,), (_dims(dim, "logsumexp"), keepdim, None), out)  # type: ignore[no-any-return]
+    return run(ops.logsumexp, (input,), (_dims(dim, "logsumexp"), keepdim, None), out)
 
 
 # -- order statistics -----------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def _quantile(
             raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q:g}")
         q = tensor(q, dtype=input.dtype, device=input.device)
     params = (dim, keepdim, interpolation, name == "nanquantile")
-    return run(ops.quantile, (input, q), params, out)  # type: ignore[no-any-return]
+    return run(ops.quantile, (input, q), params, out)
 
 
 # -- scans ----------------------------------------------------------------------------------------------
@@ -401,12 +401,12 @@ def cumprod(input: Tensor, dim: int, *, dtype: dtype | None = None, out: Tensor 
 def _scanned(op: Op, name: str, input: Tensor, dim: int, kind: dtype | None, out: Tensor | None) -> Tensor:
     if out is not None:
         kind = kind or out.dtype
-    return run(op, (input,), (_one_dim(dim, name), kind), out)  # type: ignore[no-any-return]
+    return run(op, (input,), (_one_dim(dim, name), kind), out)
 
 
 def _in_place(op: Op, name: str) -> None:
     def define(self: Tensor, dim: int, *, dtype: dtype | None = None) -> Tensor:
-        return run(op, (self,), (_one_dim(dim, name), dtype or self.dtype), self)  # type: ignore[no-any-return]
+        return run(op, (self,), (_one_dim(dim, name), dtype or self.dtype), self)
 
     define.__name__ = name + "_"
     define.__doc__ = f"`{name}` in place."
@@ -432,7 +432,7 @@ def cummin(input: Tensor, dim: int, *, out: Any = None) -> Any:
 @both
 def logcumsumexp(input: Tensor, dim: int, *, out: Tensor | None = None) -> Tensor:
     """log of the running sums of exp(input) along `dim`."""
-    return run(scan.logcumsumexp, (input,), (_one_dim(dim, "logcumsumexp"), None), out)  # type: ignore[no-any-return]
+    return run(scan.logcumsumexp, (input,), (_one_dim(dim, "logcumsumexp"), None), out)
 
 
 @both
@@ -445,14 +445,14 @@ def diff(
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
     if n == 0:
-        return input.clone()  # type: ignore[no-any-return]
+        return input.clone()
     dim = wrap_dim(dim, input.ndim)
     parts = [part for part in (prepend, input, append) if part is not None]
     if len(parts) > 1:
         input = functions["cat"](parts, dim)
     size = input.meta.shape[dim]
     if n >= size:
-        return input.narrow(dim, 0, 0).clone()  # type: ignore[no-any-return]
+        return input.narrow(dim, 0, 0).clone()
     for _ in range(n):
         size -= 1
         after, before = input.narrow(dim, 1, size), input.narrow(dim, 0, size)
@@ -463,7 +463,7 @@ def diff(
 @both
 def trace(input: Tensor) -> Tensor:
     """The sum of a matrix's diagonal."""
-    return call(ops.trace, (input,))  # type: ignore[no-any-return]
+    return call(ops.trace, (input,))
 
 
 # -- counting -------------------------------------------------------------------------------------------
@@ -486,7 +486,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     size = input.max().item() + 1 if input.numel() else 0
     size = size if size > minlength else minlength
     args = (input,) if weights is None or not input.numel() else (input, weights)
-    return call(scan.bincount, args, (size,))  # type: ignore[no-any-return]
+    return call(scan.bincount, args, (size,))
 
 
 @both
@@ -494,4 +494,4 @@ def histc(
     input: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor | None = None
 ) -> Tensor:
     """Counts of elements in `bins` equal bins between `min` and `max` (both 0: the input's own range)."""
-    return run(scan.histc, (input,), (bins, float(min), float(max)), out)  # type: ignore[no-any-return]
+    return run(scan.histc, (input,), (bins, float(min), float(max)), out)

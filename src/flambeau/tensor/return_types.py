@@ -43,7 +43,7 @@ def _define(name: str, *fields: str) -> type[Named]:
 
 
 def _rebuild(name: str, members: tuple[Any, ...]) -> Named:
-    return globals()[name](members)  # type: ignore[no-any-return]
+    return globals()[name](members)
 
 
 aminmax = _define("aminmax", "min", "max")

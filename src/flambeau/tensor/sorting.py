@@ -25,7 +25,7 @@ def sort(
 @both
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The indices that sort `input` along `dim`."""
-    return call(ops.sort, (input,), (dim, bool(descending)))[1]  # type: ignore[no-any-return]
+    return call(ops.sort, (input,), (dim, bool(descending)))[1]
 
 
 @both
@@ -111,7 +111,7 @@ def searchsorted(
             )
         input = tensor(input, device=sorted_sequence.device)
     args = (sorted_sequence, input) if sorter is None else (sorted_sequence, input, sorter)
-    return run(ops.searchsorted, args, (bool(right) or side == "right", bool(out_int32)), out)  # type: ignore[no-any-return]
+    return run(ops.searchsorted, args, (bool(right) or side == "right", bool(out_int32)), out)
 
 
 @function
@@ -131,4 +131,4 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
         elements = tensor(elements, device=test_elements.device)
     if not isinstance(test_elements, Tensor):
         test_elements = tensor(test_elements, device=elements.device)
-    return call(ops.isin, (elements, test_elements), (bool(invert),))  # type: ignore[no-any-return]
+    return call(ops.isin, (elements, test_elements), (bool(invert),))
