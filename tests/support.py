@@ -40,7 +40,7 @@ def from_torch(theirs: Any) -> Tensor:
     memory = empty(Meta.contiguous_of((meta.span // kind.itemsize,), kind, where))
     if meta.span:
         ctypes.memmove(memory.ptr, theirs.data_ptr(), meta.span)
-    return make(meta, memory.storage, memory.ptr)
+    return make(meta, memory.memory, memory.ptr)
 
 
 def our_dtype(theirs: Any) -> Any:

@@ -25,7 +25,8 @@ ROOMS = [
     {"data", "serialization", "amp"},
     {"cuda", "backends", "fft", "linalg", "utils", "multiprocessing"},
     {"top"},
-    {"testing", "cli", "shim"},
+    {"testing", "cli"},
+    {"shim"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 # ops and autograd are siblings that see neither runtime nor observe nor each other: records name tensors' metas only.
@@ -35,7 +36,7 @@ NEVER = ("torch", "cupy", "jax")
 # Each piece of mutable module state has one owner file (docs/design.md lists what it is).
 STATE_OWNERS = {
     "core/device.py", "core/dtype.py", "core/meta.py", "core/flags.py", "ops/op.py", "runtime/current.py",
-    "runtime/system.py", "tensor/call.py", "tensor/printing.py", "tensor/public.py",
+    "runtime/generator.py", "runtime/system.py", "tensor/call.py", "tensor/printing.py", "tensor/public.py",
 }  # fmt: skip
 
 
@@ -50,7 +51,9 @@ def room_of(name: str) -> str:
         return "top"
     if parts[0] == "driver":
         return f"driver.{parts[1]}" if len(parts) > 1 else "driver.api"
-    return parts[0]
+    if parts[0] == "__main__":
+        return "cli"
+    return parts[0] if (PACKAGE / parts[0]).is_dir() else "top"
 
 
 def name_of(path: Path) -> str:
@@ -82,6 +85,8 @@ def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
     for name, line in imports_of(ast.parse(path.read_text())):
         where = f"{path.relative_to(PACKAGE)}:{line}"
         root = name.split(".")[0]
+        if here == "shim" and root == "torch":
+            continue  # by then `torch` is Flambeau
         assert root not in NEVER, f"{where} imports {name}: Flambeau never runs on another array library"
         if name.startswith(GPU_PACKAGES):
             assert here == "driver.cuda", f"{where} imports {name}: only driver/cuda names GPU packages"
@@ -111,7 +116,7 @@ def test_global_statements_only_in_owner_files(path: Path) -> None:
     relative = path.relative_to(PACKAGE).as_posix()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Global):
-            assert relative in STATE_OWNERS, f"{relative}:{node.lineno} rebinds module state; owners: {sorted(STATE_OWNERS)}"
+            assert relative in STATE_OWNERS, f"{relative}:{node.lineno} rebinds module state; owners: {STATE_OWNERS}"
 
 
 def test_each_note_is_defined_once_and_each_reference_has_one() -> None:

@@ -85,7 +85,7 @@ def test_writing_through_a_view_changes_what_pytorchs_changes(name: str, data: s
         outcome(lambda: mine.fill_(-1))
         same(ours, theirs)
         if shared:
-            assert mine.storage is ours.storage
+            assert mine.memory is ours.memory
             assert ours._version == version + 1
 
 

@@ -103,9 +103,9 @@ def test_a10_a11_device_of_tensors_and_storages() -> None:
         assert here() == 2
         with torch.cuda.device_of(on_cpu):
             assert here() == 2
-    with torch.cuda.device_of(on_gpu.storage):
+    with torch.cuda.device_of(on_gpu.storage()):
         assert here() == 2
-    with torch.cuda.device_of(on_cpu.storage):
+    with torch.cuda.device_of(on_cpu.untyped_storage()):
         assert here() == 0
     assert here() == 0
 

@@ -35,7 +35,7 @@ def test_numpy_keeps_strides() -> None:
 
 def test_an_array_keeps_the_tensors_memory() -> None:
     x = torch.full((1000,), 7)
-    storage = weakref.ref(x.storage)
+    storage = weakref.ref(x.memory)
     a = x.numpy()[5:]
     del x
     gc.collect()
@@ -86,7 +86,7 @@ def test_dlpack_carries_what_numpy_lacks() -> None:
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_dlpack_lifetimes(version: Any) -> None:
     x = torch.ones(100)
-    storage = weakref.ref(x.storage)
+    storage = weakref.ref(x.memory)
     capsule = x.__dlpack__(max_version=version)
     del x
     gc.collect()
@@ -99,7 +99,7 @@ def test_dlpack_lifetimes(version: Any) -> None:
     del y
     assert storage() is None
     x = torch.ones(100)
-    storage = weakref.ref(x.storage)
+    storage = weakref.ref(x.memory)
     capsule = x.__dlpack__(max_version=version)
     del x, capsule  # never consumed: given back at the next call
     torch.zeros(1).__dlpack__()

@@ -29,7 +29,7 @@ class device:  # PyTorch's public name
         if type.__class__ is device:
             if index is not None:
                 raise TypeError("device(): a device and an index cannot be given together")
-            return type  # type: ignore[no-any-return]
+            return type
         if isinstance(type, str):
             key = _parse(type, index)
         elif isinstance(type, int) and not isinstance(type, bool):

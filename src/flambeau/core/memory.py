@@ -13,7 +13,8 @@ import numpy as np
 # aarch64, less its first page) and an array is a window of it: 0.5 us, where building a ctypes type and a
 # buffer per array takes 2. The window owns nothing: whoever calls must hold the storage until it is gone.
 _FIRST = 4096
-_EVERYTHING = np.frombuffer((ctypes.c_char * ((1 << 47) - _FIRST)).from_address(_FIRST), np.uint8)
+_WINDOW: Any = (ctypes.c_char * ((1 << 47) - _FIRST)).from_address(_FIRST)
+_EVERYTHING = np.frombuffer(_WINDOW, np.uint8)
 
 
 def array_at(

@@ -6,11 +6,15 @@ An operator's rule sees metas only, and plans are cached by them (see Note [The 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import contiguous_strides, is_contiguous, numel, span
+
+DType: TypeAlias = dtype  # inside `Meta` the plain names are its fields
+Device: TypeAlias = device
 
 _interned: WeakValueDictionary[tuple[object, ...], Meta] = WeakValueDictionary()
 
@@ -29,8 +33,8 @@ class Meta:
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    dtype: dtype
-    device: device
+    dtype: DType
+    device: Device
     ndim: int
     numel: int
     itemsize: int
@@ -40,21 +44,21 @@ class Meta:
     byte_strides: tuple[int, ...]
 
     @staticmethod
-    def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtype, device: device) -> Meta:
+    def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
         key = (shape, strides, dtype, device)
         found = _interned.get(key)
         return _interned.setdefault(key, _make(*key)) if found is None else found
 
     @staticmethod
-    def contiguous_of(shape: tuple[int, ...], dtype: dtype, device: device) -> Meta:
+    def contiguous_of(shape: tuple[int, ...], dtype: DType, device: Device) -> Meta:
         return Meta.of(shape, contiguous_strides(shape), dtype, device)
 
     def with_(
         self,
         shape: tuple[int, ...] | None = None,
         strides: tuple[int, ...] | None = None,
-        dtype: dtype | None = None,
-        device: device | None = None,
+        dtype: DType | None = None,
+        device: Device | None = None,
     ) -> Meta:
         """The same meta with some fields replaced."""
         return Meta.of(
@@ -85,7 +89,7 @@ def take_up(metas: Iterable[Meta]) -> None:
         _interned[meta.shape, meta.strides, meta.dtype, meta.device] = meta
 
 
-def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtype, device: device) -> Meta:
+def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
     meta = object.__new__(Meta)
     meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
     meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), dtype.itemsize

@@ -29,12 +29,12 @@ class MersenneTwister:
 
     def reseed(self, seed: int) -> None:
         self.seed = seed & 0xFFFFFFFFFFFFFFFF
-        self._bits._legacy_seeding(self.seed & 0xFFFFFFFF)  # type: ignore[attr-defined]
+        self._bits._legacy_seeding(self.seed & 0xFFFFFFFF)
         self.normal: float | None = None
 
     def words(self, count: int) -> Array:
         """The next `count` 32-bit words, as uint64."""
-        return self._bits.random_raw(count)  # type: ignore[return-value]
+        return self._bits.random_raw(count)
 
     def long_words(self, count: int) -> Array:
         """The next `count` 64-bit words: of two words, the first is the high half."""

@@ -25,7 +25,7 @@ class finfo:  # PyTorch's public name
             raise TypeError(
                 "torch.finfo() requires a floating point input type. Use torch.iinfo to handle 'torch.finfo'"
             )
-        info = ml_dtypes.finfo(kind.numpy)
+        info = ml_dtypes.finfo(kind.numpy)  # type: ignore[no-untyped-call]
         self.dtype = kind.name
         self.bits = kind.itemsize * 8
         self.eps = float(info.eps)
@@ -68,7 +68,7 @@ class iinfo:  # PyTorch's public name
             raise TypeError(
                 "torch.iinfo() requires an integer input type. Use torch.finfo to handle 'torch.iinfo'"
             )
-        info = ml_dtypes.iinfo(type.numpy)
+        info = ml_dtypes.iinfo(type.numpy)  # type: ignore[no-untyped-call]
         self.dtype = type.name
         self.bits = type.itemsize * 8
         self.min = int(info.min)

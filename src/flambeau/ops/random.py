@@ -162,7 +162,7 @@ def _box_muller(pairs: Array, mean: Any, std: Any) -> Array:
     radius = np.sqrt(kind(-2) * np.log(kind(1) - pairs[:, 0]))
     angle = kind(2 * np.pi) * pairs[:, 1]
     both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    return (both * std + mean).reshape(-1)  # type: ignore[no-any-return]
+    return (both * std + mean).reshape(-1)
 
 
 def _normals_in_turn(engine: MersenneTwister, count: int) -> list[float]:
@@ -264,12 +264,12 @@ def _exponential(u: Array, cuda: bool, rate: float) -> Array:
 
 def _cauchy(u: Array, cuda: bool, median: float, sigma: float) -> Array:
     kind = u.dtype.type
-    return kind(median) + kind(sigma) * np.tan(kind(np.pi) * (u - kind(0.5)))  # type: ignore[no-any-return]
+    return kind(median) + kind(sigma) * np.tan(kind(np.pi) * (u - kind(0.5)))
 
 
 def _geometric(u: Array, cuda: bool, p: float) -> Array:
     kind = u.dtype.type
-    return np.ceil(np.log(u) / np.log1p(-kind(p)))  # type: ignore[no-any-return]
+    return np.ceil(np.log(u) / np.log1p(-kind(p)))
 
 
 bernoulli = _by_inverse("bernoulli_", DTYPES, 1, _bernoulli)
@@ -280,11 +280,11 @@ geometric = _by_inverse("geometric_", DTYPES, 1, _geometric)
 
 def _twist_log_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
     mean, std = parameters
-    return np.exp(np.array(_normals_in_turn(engine, count)) * std + mean)  # type: ignore[no-any-return]
+    return np.exp(np.array(_normals_in_turn(engine, count)) * std + mean)
 
 
 def _philox_log_normal(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
-    return np.exp(_philox_normal(words, dtype, parameters))  # type: ignore[no-any-return]
+    return np.exp(_philox_normal(words, dtype, parameters))
 
 
 log_normal = _distribution("log_normal_", FLOATS, (float64,) * 2, _twist_log_normal, _philox_log_normal, _is_double)

@@ -139,7 +139,7 @@ def call_into(
         plan = plans[key] = _load(op, args, fit)
     for target in outputs:
         for a in args:
-            if isinstance(a, Tensor) and a.storage is target.storage:
+            if isinstance(a, Tensor) and a.memory is target.memory:
                 _check_overlap(target, a)
     _launch(plan, outputs, args)
     for target in outputs:
@@ -251,7 +251,7 @@ def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
         plans.clear()
     for a in args:
         if isinstance(a, Tensor):
-            system.require_open(a.storage.context)
+            system.require_open(a.memory.context)
     context = system.context_of(signature.outputs[0].device)
     exe = None
     if any(meta.numel for meta in signature.outputs):

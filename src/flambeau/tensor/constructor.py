@@ -23,7 +23,7 @@ def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
         return empty(Meta.contiguous_of((0,), kind, where))
     data = args[0]
     if len(args) == 1 and isinstance(data, Tensor):
-        return data.detach()  # type: ignore[no-any-return]
+        return data.detach()
     if len(args) == 1 and (isinstance(data, (list, np.ndarray)) or data.__class__ is tuple):
         return new(data, kind, where)
     if len(args) == 1 and isinstance(data, float):

@@ -106,7 +106,7 @@ def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     check_strides(shape, strides)
     kind, device = options.kind or flags.default_dtype, options.device or CPU
     memory = _new(Meta.contiguous_of((span(shape, strides),), kind, device), options)
-    return make(Meta.of(shape, strides, kind, device), memory.storage, memory.ptr)
+    return make(Meta.of(shape, strides, kind, device), memory.memory, memory.ptr)
 
 
 def check_strides(shape: Shape, strides: Strides) -> None:

@@ -118,7 +118,7 @@ class _Export:
             managed.flags = flags
         managed.deleter = ctypes.cast(_drop[form], c_void_p)
         self.managed = managed
-        self.kept = (t.storage, shape, strides)
+        self.kept = (t.memory, shape, strides)
 
 
 def _dropper(form: type[Structure]) -> Any:
@@ -149,7 +149,7 @@ _drop: dict[Any, Any] = {form: _dropper(form) for form in _NAMES}
 def dlpack_device(t: Tensor) -> tuple[int, int]:
     """(DLPack's device type, index) of a tensor."""
     if t.meta.device is CPU:
-        return (_CUDA_HOST if t.storage.pinned else _CPU), 0
+        return (_CUDA_HOST if t.memory.pinned else _CPU), 0
     return _EXTENSION, t.get_device()
 
 

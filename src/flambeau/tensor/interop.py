@@ -51,11 +51,11 @@ def from_numpy(ndarray: Array) -> Tensor:
 class _Owner:
     """What a shared array's memory belongs to: NumPy reads its interface and keeps it."""
 
-    __slots__ = ("__array_interface__", "storage")
+    __slots__ = ("__array_interface__", "memory")
 
     def __init__(self, t: Tensor) -> None:
         meta = t.meta
-        self.storage = t.storage
+        self.memory = t.memory
         self.__array_interface__ = {
             "version": 3,
             "shape": meta.shape,

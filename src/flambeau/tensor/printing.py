@@ -161,7 +161,7 @@ def _part(t: Tensor, ranges: tuple[tuple[int, int], ...]) -> Tensor:
     """A view of (start, length) in each dimension."""
     offset = sum(start * stride for (start, _), stride in zip(ranges, t.meta.strides, strict=True))
     meta = t.meta.with_(shape=tuple([length for _, length in ranges]))
-    return make(meta, t.storage, t.ptr + offset * meta.itemsize)
+    return make(meta, t.memory, t.ptr + offset * meta.itemsize)
 
 
 def _nested(values: Any, cut: tuple[bool, ...], style: _Style, indent: int) -> str:

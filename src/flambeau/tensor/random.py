@@ -68,7 +68,7 @@ def _bounds(function: str, given: Sequence[Any], named: dict[str, Any], default:
     values.update(zip(("from", "to"), given, strict=False))
     if len(given) > 2 or not named.keys() <= values.keys():
         raise TypeError(f"{function}() takes from and to, got {len(given)} positional arguments and {sorted(named)}")
-    return tuple({**values, **named}.values())  # type: ignore[return-value]
+    return tuple({**values, **named}.values())
 
 
 @method
@@ -116,7 +116,7 @@ def _limits(dtype: dtype) -> tuple[int, int]:
 def bernoulli_(self: Tensor, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill with 1 with probability `p` (a number, or a tensor of probabilities), else 0."""
     if isinstance(p, Tensor):
-        return self.copy_(_compare_with_uniform(p.to(self.device).expand(self.shape), generator))  # type: ignore[no-any-return]
+        return self.copy_(_compare_with_uniform(p.to(self.device).expand(self.shape), generator))
     if not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
     return _fill(ops.bernoulli, self, generator, float(p), wide=self.dtype is float64)
@@ -201,7 +201,7 @@ def _made(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]) -> T
     if options:
         raise TypeError(f"with out=, {', '.join(sorted(options))} cannot be given: out has its own")
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-    return out if tuple(out.shape) == shape else out.resize_(shape)  # type: ignore[no-any-return]
+    return out if tuple(out.shape) == shape else out.resize_(shape)
 
 
 @function
@@ -248,7 +248,7 @@ def normal(
     if isinstance(std, Tensor) and std.numel() and bool((std < 0).any()):
         raise RuntimeError("normal expects all elements of std >= 0.0")
     made = out.resize_(shape) if out is not None else creation.empty(shape, dtype=like.dtype, device=like.device)
-    return normal_(made, generator=generator).mul_(std).add_(mean)  # type: ignore[no-any-return]
+    return normal_(made, generator=generator).mul_(std).add_(mean)
 
 
 @both
@@ -262,7 +262,7 @@ def bernoulli(
     if input.dtype.category < FLOATING:
         raise NotImplementedError(f"bernoulli needs probabilities of a floating-point dtype, not {input.dtype}")
     drawn = _compare_with_uniform(input, generator).to(input.dtype)
-    return drawn if out is None else out.copy_(drawn)  # type: ignore[no-any-return]
+    return drawn if out is None else out.copy_(drawn)
 
 
 # -- seeds and states -----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class _Face:
 
     def nbytes(self) -> int:
         """How many bytes it has."""
-        return self._row.storage.nbytes
+        return self._row.memory.nbytes
 
     def size(self) -> int:
         """How many elements it has."""
@@ -44,7 +44,7 @@ class _Face:
 
     def data_ptr(self) -> int:
         """The address of its first byte."""
-        return self._row.storage.ptr
+        return self._row.memory.ptr
 
     def element_size(self) -> int:
         """Bytes per element."""
@@ -101,7 +101,7 @@ class _Face:
         if not -n <= at < n:
             raise IndexError(f"index {at} out of range for storage of size {n}")
         row = self._row
-        return make(row.meta.with_(shape=(), strides=()), row.storage, row.ptr + at % n * row.meta.itemsize)
+        return make(row.meta.with_(shape=(), strides=()), row.memory, row.ptr + at % n * row.meta.itemsize)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -114,7 +114,7 @@ class _Face:
         return hash((self.data_ptr(), self.nbytes()))
 
     def _shown(self, what: str) -> str:
-        return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.storage.{what} of size {self.size()}]"
+        return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.memory.{what} of size {self.size()}]"
 
 
 class UntypedStorage(_Face):
@@ -159,7 +159,7 @@ def _face(cls: Any, row: Tensor) -> Any:
 
 def _row(t: Tensor, kind: dtype) -> Tensor:
     """All of a tensor's storage as a row of `kind`."""
-    storage = t.storage
+    storage = t.memory
     meta = Meta.contiguous_of((storage.nbytes // kind.itemsize,), kind, t.meta.device)
     return make(meta, storage, storage.ptr)
 
@@ -172,7 +172,7 @@ def untyped_storage(self: Tensor) -> UntypedStorage:
 
 
 @method
-def _typed_storage(self: Tensor) -> TypedStorage:
+def storage(self: Tensor) -> TypedStorage:
     """The elements under this tensor."""
     found: TypedStorage = _face(TypedStorage, _row(self, self.meta.dtype))
     return found
@@ -196,7 +196,7 @@ def set_(
 
 def _over(row: Tensor, kind: dtype, offset: int, size: Any, stride: Any) -> Tensor:
     """A tensor over a row's storage."""
-    storage = row.storage
+    storage = row.memory
     shape = ((storage.nbytes // kind.itemsize) - offset,) if size is None else checked_shape(size, "set_")
     strides = contiguous_strides(shape) if stride is None else tuple(stride)
     check_strides(shape, strides)
@@ -219,5 +219,5 @@ def _check_kind(t: Tensor, kind: dtype) -> None:
 
 
 def _point(t: Tensor, other: Tensor) -> Tensor:
-    t.meta, t.storage, t.ptr, t.counter = other.meta, other.storage, other.ptr, other.storage
+    t.meta, t.memory, t.ptr, t.counter = other.meta, other.memory, other.ptr, other.memory
     return t

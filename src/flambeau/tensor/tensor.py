@@ -19,13 +19,13 @@ class Counter(Protocol):
 class Tensor:
     """A strided array of one dtype on one device.
 
-    `meta` says all but the memory: `storage` holds that, `ptr` is the address of the first element.
+    `meta` says all but the bytes: the storage `memory` holds them, `ptr` is the address of the first element.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "base", "counter", "meta", "ptr", "storage")
+    __slots__ = ("__dict__", "__weakref__", "base", "counter", "memory", "meta", "ptr")
 
     meta: Meta
-    storage: Storage
+    memory: Storage
     ptr: int
     counter: Counter
     base: Tensor | None  # the tensor that this is a view of
@@ -33,6 +33,8 @@ class Tensor:
     if TYPE_CHECKING:  # most methods are bound by tensor/public.py
 
         def __getattr__(self, name: str) -> Any: ...
+        def __add__(self, other: Any) -> Any: ...
+        def __lt__(self, other: Any) -> Any: ...
 
     @property
     def dtype(self) -> dtype:
@@ -69,7 +71,7 @@ class Tensor:
 
     def storage_offset(self) -> int:
         """Elements from the storage's start to the first element."""
-        return (self.ptr - self.storage.ptr) // self.meta.itemsize
+        return (self.ptr - self.memory.ptr) // self.meta.itemsize
 
 
 new_object = object.__new__
@@ -79,7 +81,7 @@ def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
     """A tensor over a storage. What every creation ends in."""
     self = new_object(Tensor)
     self.meta = meta
-    self.storage = storage
+    self.memory = storage
     self.ptr = ptr
     self.counter = storage
     self.base = None
@@ -90,7 +92,7 @@ def view_of(base: Tensor, meta: Meta, ptr: int) -> Tensor:
     """A view: another meta over the same storage, sharing the version counter."""
     self = new_object(Tensor)
     self.meta = meta
-    self.storage = base.storage
+    self.memory = base.memory
     self.ptr = ptr
     self.counter = base.counter
     self.base = base if base.base is None else base.base

@@ -133,17 +133,17 @@ def _copy_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
 
 def stream_of(t: Tensor) -> Any:
     """The current stream of a tensor's device. Raises RuntimeError if its machine is closed."""
-    context = t.storage.context
+    context = t.memory.context
     system.require_open(context)
     return current.local.streams[context.index]
 
 
 def _copy_bytes_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     stream = stream_of(target)
-    context = target.storage.context
-    memory = source.storage.host_memory(source.ptr, source.meta.nbytes)
+    context = target.memory.context
+    memory = source.memory.host_memory(source.ptr, source.meta.nbytes)
     context.driver.copy_in(target.ptr, memory, stream.handle)
-    _finish(source.storage, stream, non_blocking)
+    _finish(source.memory, stream, non_blocking)
 
 
 def _copy_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
@@ -162,10 +162,10 @@ def _copy_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
 
 def _copy_bytes_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     stream = stream_of(source)
-    context = source.storage.context
-    memory = target.storage.host_memory(target.ptr, target.meta.nbytes)
+    context = source.memory.context
+    memory = target.memory.host_memory(target.ptr, target.meta.nbytes)
     context.driver.copy_out(memory, source.ptr, stream.handle)
-    _finish(target.storage, stream, non_blocking)
+    _finish(target.memory, stream, non_blocking)
 
 
 def _finish(host: Storage, stream: Any, non_blocking: bool) -> None:
@@ -188,7 +188,7 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
             return
         source = packed
     here, there = stream_of(source), stream_of(target)
-    giver, taker = source.storage.context, target.storage.context
+    giver, taker = source.memory.context, target.memory.context
     driver = giver.driver
     _reach(giver, taker)
     _wait(here, there)
@@ -444,7 +444,7 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
     """A copy in pinned host memory, which copies to CUDA devices may use asynchronously; itself if pinned."""
     if self.meta.device is not CPU:
         raise RuntimeError(f"cannot pin '{type_name(self.meta)}' only dense CPU tensors can be pinned")
-    if self.storage.pinned:
+    if self.memory.pinned:
         return self
     return copied(self, self.meta.with_(strides=strides_like(self.meta, None)), pin=True)
 
@@ -452,7 +452,7 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
 @method
 def is_pinned(self: Tensor, device: Any = None) -> bool:
     """Whether it lies in pinned host memory."""
-    return self.storage.pinned
+    return self.memory.pinned
 
 
 @method
@@ -467,9 +467,9 @@ def record_stream(self: Tensor, stream: Any) -> None:
         raise NotImplementedError(
             "Could not run 'aten::record_stream' with arguments from the 'CPU' backend."
         )
-    if self.storage.block is not None:
-        allocator: Any = self.storage.context.allocator
-        allocator.record_stream(self.storage.block, stream)
+    if self.memory.block is not None:
+        allocator: Any = self.memory.context.allocator
+        allocator.record_stream(self.memory.block, stream)
 
 
 # -- fills ------------------------------------------------------------------------------------------------
@@ -511,7 +511,7 @@ def _once(t: Tensor) -> Tensor:
     if not any(n > 1 and s == 0 for n, s in zip(meta.shape, meta.strides, strict=True)):
         return t
     shape = tuple([min(n, 1) if s == 0 else n for n, s in zip(meta.shape, meta.strides, strict=True)])
-    once = make(meta.with_(shape=shape), t.storage, t.ptr)
+    once = make(meta.with_(shape=shape), t.memory, t.ptr)
     once.counter = t.counter
     return once
 
@@ -540,12 +540,12 @@ def resize_(self: Tensor, *sizes: Any, memory_format: memory_format = contiguous
 
 def _grow(t: Tensor, nbytes: int) -> None:
     """Move it to a storage of `nbytes` bytes if its own is smaller. Views of the old storage keep that."""
-    old = t.storage
+    old = t.memory
     if old.nbytes >= nbytes:
         return
     new = grown(old, nbytes)
     t.ptr += new.ptr - old.ptr
-    t.storage = t.counter = new
+    t.memory = t.counter = new
 
 
 def grown(old: Storage, nbytes: int) -> Storage:

@@ -127,7 +127,7 @@ alias("numel", Tensor.numel, as_method=False)
 @both
 def detach(input: Tensor) -> Tensor:
     """The same memory and version counter, cut off from any history."""
-    alike = make(input.meta, input.storage, input.ptr)
+    alike = make(input.meta, input.memory, input.ptr)
     alike.counter = input.counter
     return alike
 
@@ -143,7 +143,7 @@ class _OwnCounter:
 
 def _data(self: Tensor) -> Tensor:
     """The same memory with a version counter of its own: changes through it are not noticed."""
-    alike = make(self.meta, self.storage, self.ptr)
+    alike = make(self.meta, self.memory, self.ptr)
     alike.counter = _OwnCounter()
     return alike
 
@@ -152,7 +152,7 @@ def _set_data(self: Tensor, other: Tensor) -> None:
     """Point this tensor at another's memory; it keeps its identity and version counter."""
     if not isinstance(other, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
-    self.meta, self.storage, self.ptr = other.meta, other.storage, other.ptr
+    self.meta, self.memory, self.ptr = other.meta, other.memory, other.ptr
 
 
 alias("data", property(_data, _set_data), as_function=False)  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
     new = records.infer_shape(shape, t.meta.numel)
     if view_strides(t.meta.shape, t.meta.strides, new) is None:
         t = _plain_copy(t)
-        fresh = make(Meta.contiguous_of(new, t.meta.dtype, t.meta.device), t.storage, t.ptr)
+        fresh = make(Meta.contiguous_of(new, t.meta.dtype, t.meta.device), t.memory, t.ptr)
         return fresh
     return run(records.view, t, new)
 
@@ -475,11 +475,11 @@ def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None
     if offset < 0:
         raise RuntimeError(f"Tensor: invalid storage offset {offset}")
     item, reach = input.meta.itemsize, span(shape, strides)
-    if reach and (offset + reach) * item > input.storage.nbytes:
+    if reach and (offset + reach) * item > input.memory.nbytes:
         raise RuntimeError(
             f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset}, and "
             f"itemsize {item} requiring a storage size of {(offset + reach) * item} are out of bounds for "
-            f"storage of size {input.storage.nbytes}"
+            f"storage of size {input.memory.nbytes}"
         )
     return run(records.as_strided, input, shape, strides, offset - here)
 

@@ -57,7 +57,7 @@ def tensor_of(array: np.ndarray[Any, Any], transposed: bool = False) -> Tensor:
     if not transposed:
         return result
     meta = Meta.of(shape, result.meta.strides[::-1], kind, CPU)
-    return make(meta, result.storage, result.ptr)
+    return make(meta, result.memory, result.ptr)
 
 
 def bits(result: Any) -> list[bytes]:
