@@ -89,6 +89,21 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
+def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
+    """`call(op, (a, value))` of a tensor and a Python bool, int, float or complex, written out."""
+    plan = plans.get((op, (), a.meta, value.__class__))
+    if plan is None:
+        return call(op, (a, value))
+    _, send = plan.scalars[0]
+    value = send(value)
+    stream = current.local.streams[plan.index]
+    block = plan.allocate(plan.nbytes, stream)
+    ptr = block.ptr
+    out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
+    plan.launch(plan.exe, (ptr, a.ptr), (value,), stream.handle)
+    return out
+
+
 def unary(op: Op, a: Tensor) -> Tensor:
     """`call(op, (a,))`, written out."""
     plan = plans.get((op, (), a.meta))
@@ -108,13 +123,17 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     The launch goes to the current stream of the tensors' device. Raises what the operator's rule raises;
     then nothing was allocated or launched.
     """
-    key = (op, params, *[a.meta if isinstance(a, Tensor) else type(a) for a in args])
+    key = (op, params, *[a.meta if isinstance(a, Tensor) else a.__class__ for a in args])
     plan = plans.get(key)
     if plan is None:
         plan = plans[key] = _plan(op, args, params)
+    if len(plan.outputs) == 1:
+        result = _new(plan, plan.output)
+        _launch(plan, (result,), args)
+        return result
     results = tuple([_new(plan, meta) for meta in plan.outputs])
     _launch(plan, results, args)
-    return results[0] if len(results) == 1 else results
+    return results
 
 
 def call_into(
@@ -125,25 +144,49 @@ def call_into(
     Raises RuntimeError, with nothing changed: a shape that does not match (`resize` makes `out=` fit, as
     PyTorch does), a dtype that the result cannot be cast to, another device, memory that overlaps.
     """
-    key = (op, params, *[a.meta if isinstance(a, Tensor) else type(a) for a in args], *[t.meta for t in outputs], "into")
+    key = _key_into(op, outputs, args, params)
     plan = plans.get(key)
     if plan is None:
-        signature = op.rule(_operands(args), _with_flags(op, params))
-        fit = _fit(op, signature, outputs, resize)
-        if fit is None:  # another dtype than the kernel stores: through a temporary
-            results = call(op, args, params)
-            for target, result in zip(outputs, results if isinstance(results, tuple) else (results,), strict=True):
-                target.copy_(result)
-            return outputs[0] if len(outputs) == 1 else tuple(outputs)
-        key = (*key[: 2 + len(args)], *[t.meta for t in outputs], "into")  # a resize changed metas
-        plan = plans[key] = _load(op, args, fit)
+        plan = _plan_into(op, outputs, args, params, resize)
+        if plan is None:
+            return _through_temporary(op, outputs, args, params)
     for target in outputs:
-        for a in args:
-            if isinstance(a, Tensor) and a.memory is target.memory:
+        for i in plan.tensors:
+            a = args[i]
+            if a is not target and a.memory is target.memory:
                 _check_overlap(target, a)
     _launch(plan, outputs, args)
     for target in outputs:
         target.counter.version += 1
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _key_into(
+    op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    inputs = [a.meta if isinstance(a, Tensor) else a.__class__ for a in args]
+    return (op, params, *inputs, *[t.meta for t in outputs], "into")
+
+
+def _plan_into(
+    op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
+) -> Plan | None:
+    """The plan of a call into `outputs`, resized if that is wanted; None if a dtype needs a temporary."""
+    signature = op.rule(_operands(args), _with_flags(op, params))
+    fit = _fit(op, signature, outputs, resize)
+    if fit is None:
+        return None
+    plan = _load(op, args, fit)
+    plans[_key_into(op, outputs, args, params)] = plan  # a resize changed metas
+    return plan
+
+
+def _through_temporary(
+    op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...]
+) -> Any:
+    results = call(op, args, params)
+    for target, result in zip(outputs, results if isinstance(results, tuple) else (results,), strict=True):
+        target.copy_(result)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
@@ -161,8 +204,9 @@ def empty(meta: Meta) -> Tensor:
 
 def _launch(plan: Plan, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
     ptrs = [t.ptr for t in outputs]
-    ptrs += [args[i].ptr for i in plan.tensors]
-    scalars = [send(args[i]) for i, send in plan.scalars]
+    for i in plan.tensors:
+        ptrs.append(args[i].ptr)
+    scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
     plan.launch(plan.exe, ptrs, scalars, current.local.streams[plan.index].handle)
 
 

@@ -19,6 +19,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import Shape, Strides, span
 from flambeau.core.meta import Meta
 from flambeau.ops import creation as ops
+from flambeau.runtime import current, system
 from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate
 from flambeau.tensor.options import (
@@ -91,11 +92,46 @@ def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
 @function
 def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
+    key = _key_of("empty", sizes, given)
+    meta = _repeated.get(key)
+    if meta is not None:
+        return allocate(meta)
     options = Options("empty", given)
     shape = _sizes("empty", sizes, given)
     strides = strides_in(shape, options.memory_format or contiguous_format)
-    kind = options.kind or flags.default_dtype
-    return _new(Meta.of(shape, strides, kind, options.device or CPU), options)
+    meta = Meta.of(shape, strides, options.kind or flags.default_dtype, options.device or CPU)
+    made = _new(meta, options)
+    _remember(key, meta, options)
+    return made
+
+
+# Note [Repeated creations]
+# Programs create the same shapes over and over. What sizes, dtype and device say is worked out once: the meta is
+# kept by everything that it follows from, the default dtype and the current device too. Types are part of the
+# key, since 2.0 and True equal 2 and 1 but are no sizes.
+_repeated: dict[Any, Meta] = {}
+_MOST = 4096
+system.on_close(_repeated.clear)
+
+
+def _key_of(function: str, sizes: tuple[Any, ...], given: Sized) -> Any:
+    """What the meta of a creation follows from; None where that cannot be a key."""
+    if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
+        sizes = tuple(sizes[0])
+    key = (function, sizes, *map(type, sizes), flags.default_dtype, current.local.device, *given.items())
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _remember(key: Any, meta: Meta, options: Options) -> None:
+    if key is None or options.out is not None or options.pin_memory:
+        return
+    if len(_repeated) >= _MOST:
+        _repeated.clear()
+    _repeated[key] = meta
 
 
 @function
@@ -121,6 +157,20 @@ def check_strides(shape: Shape, strides: Strides) -> None:
         )
 
 
+def _of_default(function: str, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
+    """Zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
+    key = _key_of(function, sizes, given)
+    meta = _repeated.get(key)
+    if meta is not None:
+        return filled(meta, value)
+    options = Options(function, given)
+    shape = _sizes(function, sizes, given)
+    meta = Meta.contiguous_of(shape, _kind(options, flags.default_dtype), options.device or CPU)
+    made = _constant(meta, value, options)
+    _remember(key, meta, options)
+    return made
+
+
 def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural: dtype | None) -> Tensor:
     options = Options(function, given)
     kind = _kind(options, natural or flags.default_dtype)
@@ -130,13 +180,13 @@ def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural
 @function
 def zeros(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of zeros."""
-    return _of_one_value("zeros", _sizes("zeros", sizes, given), 0, given, None)
+    return _of_default("zeros", sizes, 0, given)
 
 
 @function
 def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of ones."""
-    return _of_one_value("ones", _sizes("ones", sizes, given), 1, given, None)
+    return _of_default("ones", sizes, 1, given)
 
 
 @function
