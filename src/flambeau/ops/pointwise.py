@@ -275,23 +275,18 @@ def _body(
     out = launch.outputs[0].dtype
     native = wide(common) is common and wide(natural) is natural and natural is out
     if isinstance(compute, np.ufunc) and native and not static:
-        return _direct(compute, prepare)
+        return _direct(compute, prepare, launch.inputs)
     return _general(compute, prepare, tuple(static), _finish(natural, out))
 
 
-def _direct(ufunc: np.ufunc, prepare: list[Prepare | None]) -> Body:
+def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any]) -> Body:
     """A ufunc that writes its output itself."""
-    if not any(prepare):
-
-        def plain(outputs: list[Array], inputs: list[Any]) -> None:
-            with np.errstate(all="ignore"):
-                ufunc(*inputs, out=outputs[0])
-
-        return plain
+    ready = [p is None or not isinstance(x, Meta) for p, x in zip(prepare, inputs, strict=True)]
+    if all(ready) and any(isinstance(x, Meta) for x in inputs):  # a Python scalar takes an array's dtype
+        return lambda outputs, inputs: ufunc(*inputs, out=outputs[0])
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
-        with np.errstate(all="ignore"):
-            ufunc(*[x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)], out=outputs[0])
+        ufunc(*[x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)], out=outputs[0])
 
     return body
 
@@ -303,9 +298,8 @@ def _general(
     finish: Callable[[Array, Any], None],
 ) -> Body:
     def body(outputs: list[Array], inputs: list[Any]) -> None:
-        with np.errstate(all="ignore"):
-            values = [x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)]
-            finish(outputs[0], compute(*values, *static))
+        values = [x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)]
+        finish(outputs[0], compute(*values, *static))
 
     return body
 

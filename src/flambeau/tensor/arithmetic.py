@@ -26,7 +26,7 @@ from flambeau.ops import (
 from flambeau.ops.op import table
 from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import public
-from flambeau.tensor.call import binary, call, call_into, unary
+from flambeau.tensor.call import binary, call, call_into, unary, with_scalar
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 
@@ -553,8 +553,11 @@ def _bind_operator(op: Pointwise, dunder: str) -> None:
     """a + b, 2 + b, a += b. What is neither a tensor nor a scalar gets NotImplemented, then Python's TypeError."""
 
     def forward(self: Tensor, other: Any) -> Any:
-        if other.__class__ is Tensor:
+        kind = other.__class__
+        if kind is Tensor:
             return binary(op, self, other)
+        if kind in _SCALARS:
+            return with_scalar(op, self, other)
         if not _is_operand(other):
             return NotImplemented
         return call(op, (self, _operand(other, op.name, "other", 1)))
@@ -586,8 +589,11 @@ for _op, _dunder in [
 
 def _bind_comparison(op: Pointwise) -> None:
     def compare(self: Tensor, other: Any) -> Any:
-        if other.__class__ is Tensor:
+        kind = other.__class__
+        if kind is Tensor:
             return binary(op, self, other)
+        if kind in _SCALARS:
+            return with_scalar(op, self, other)
         if not _is_operand(other):
             return NotImplemented
         return call(op, (self, _operand(other, op.name, "other", 1)))

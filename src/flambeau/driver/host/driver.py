@@ -18,43 +18,41 @@ import numpy as np
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
+from flambeau.core.quiet import Quiet
 from flambeau.driver.api import Body, DeviceProperties, Executable, HostMemory, Launch
 
+Array = np.ndarray[Any, Any]
+
 _DEFAULT = -1  # the handle of the default stream
-_KEPT = 16  # windows per operand
+_KEPT = 64  # sets of addresses per executable
 _ALIGNMENT = 512  # mem_alloc's contract; PyTorch's CPU tensors have 64
 
 
-class Windows(dict[int, np.ndarray[Any, Any]]):
-    """Arrays of one layout by address. `windows[ptr]` makes what it lacks.
+class HostExecutable(Executable):
+    """A launch with its body, and its operands as arrays for each set of addresses: `operands[ptrs]`.
 
     Making an array costs as much as adding 1,024 floats, and allocators hand out few addresses over and
-    over. A window owns nothing, so keeping it keeps no memory; it is used only while its address is in use.
+    over. The arrays own nothing, so keeping them keeps no memory; they are used only while their addresses
+    are in use. `scalars`: places of inputs that are values.
     """
 
-    __slots__ = ("layout",)
-
-    def __init__(self, meta: Meta) -> None:
-        self.layout = (meta.shape, meta.dtype.numpy, meta.byte_strides)
-
-    def __missing__(self, ptr: int) -> np.ndarray[Any, Any]:
-        if len(self) >= _KEPT:
-            self.clear()
-        found = self[ptr] = array_at(ptr, *self.layout)
-        return found
-
-
-class HostExecutable(Executable):
-    """A launch with its body and windows for each operand. `scalars`: places of inputs that are values."""
-
-    __slots__ = ("body", "outputs", "scalars", "windows")
+    __slots__ = ("body", "layouts", "operands", "outputs", "scalars")
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch, 0)
         self.body: Body = launch.kernel.host(launch)
-        self.windows = [Windows(meta) for meta in launch.operands]
+        self.layouts = [(m.shape, m.dtype.numpy, m.byte_strides) for m in launch.operands]
+        self.operands: dict[tuple[int, ...], tuple[list[Array], list[Array]]] = {}
         self.outputs = len(launch.outputs)
         self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
+
+    def arrays(self, ptrs: tuple[int, ...]) -> tuple[list[Array], list[Array]]:
+        """Outputs and inputs at these addresses, kept for the next launch on them."""
+        if len(self.operands) >= _KEPT:
+            self.operands.clear()
+        made = [array_at(ptr, *layout) for ptr, layout in zip(ptrs, self.layouts, strict=True)]
+        found = self.operands[ptrs] = made[: self.outputs], made[self.outputs :]
+        return found
 
 
 class HostDriver:
@@ -69,6 +67,7 @@ class HostDriver:
         self._streams = {_DEFAULT}
         self._events: dict[int, tuple[bool, int | None]] = {}  # timing, when recorded
         self._closed = False
+        self._quiet = Quiet()
 
     # -- devices --------------------------------------------------------------------------------------
     def device_count(self) -> int:
@@ -225,12 +224,13 @@ class HostDriver:
     def launch(self, exe: HostExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         if self._closed:
             self._check_open()
-        arrays = [windows[ptr] for windows, ptr in zip(exe.windows, ptrs, strict=True)]
-        inputs: list[Any] = arrays[exe.outputs :]
+        ptrs = tuple(ptrs)
+        outputs, inputs = exe.operands.get(ptrs) or exe.arrays(ptrs)
         if exe.scalars:
+            inputs = inputs.copy()
             for place, value in zip(exe.scalars, scalars, strict=True):
                 inputs.insert(place, value)
-        exe.body(arrays[: exe.outputs], inputs)
+        self._quiet.run(exe.body, outputs, inputs)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self._check_stream(stream)

@@ -56,6 +56,7 @@ import numpy as np
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, bytes_at
+from flambeau.core.quiet import Quiet
 from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch
 from flambeau.driver.virtual import cost, scheduler
 from flambeau.driver.virtual.device import Device, Event
@@ -105,6 +106,7 @@ class VirtualDriver:
         self.observes_blocks = bool(poison)
         self._scheduler = Scheduler(open_policy(schedule), self.profile.queue)
         self._lock = RLock()
+        self._quiet = Quiet()
         self._handles = itertools.count(1)
         self._generation = next_generation()
         self._devices = [self._open(i) for i in range(devices)]
@@ -515,7 +517,7 @@ class VirtualDriver:
         inputs: list[Any] = arrays[exe.outputs :]
         for place, value in zip(exe.scalars, scalars, strict=True):
             inputs.insert(place, value)
-        exe.body(arrays[: exe.outputs], inputs)
+        self._quiet.run(exe.body, arrays[: exe.outputs], inputs)
 
     def _touch_all(self, ptrs: Sequence[int], spans: Sequence[int]) -> None:
         for ptr, span in zip(ptrs, spans, strict=True):
