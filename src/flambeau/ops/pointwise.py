@@ -169,8 +169,7 @@ def pointwise(
     low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
     """
 
-    def rule(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:
-        *static, default = given
+    def common_of(operands: Sequence[Operand], default: dtype) -> dtype:
         common = promotion.common(operands[promoting], default)
         if check is not None:
             check(common, operands)
@@ -178,6 +177,11 @@ def pointwise(
             raise NotImplementedError(
                 f"\"{stub or name + '_cpu'}\" not implemented for '{common.torch_name}'"
             )
+        return common
+
+    def rule(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:
+        *static, default = given
+        common = common_of(operands, default)
         device = common_device(operands)
         metas = [x for x in operands if isinstance(x, Meta)]
         shape = broadcast_shapes([m.shape for m in metas])
@@ -205,7 +209,7 @@ def pointwise(
     def count(launch: Launch) -> int:
         return flops * launch.outputs[0].numel
 
-    taken = tuple(d for d in DTYPES if _takes(rule, d, arity, conditions, examples))
+    taken = tuple(d for d in DTYPES if _takes(common_of, d, arity, conditions, examples))
     record = Pointwise(
         name, rule, Kernel(name, host, count), taken, samples,
         casts_output=True, flags=("default_dtype",), arity=arity, scalars=scalars, summary=summary,
@@ -214,14 +218,21 @@ def pointwise(
     return record
 
 
+_ONE = {d: Meta.contiguous_of((1,), d, CPU) for d in DTYPES}
+
+
 def _takes(
-    rule: Rule, kind: dtype, arity: int, conditions: int, examples: tuple[tuple[Any, ...], ...]
+    common_of: Callable[[Sequence[Operand], dtype], dtype],
+    kind: dtype,
+    arity: int,
+    conditions: int,
+    examples: tuple[tuple[Any, ...], ...],
 ) -> bool:
-    """Whether the rule accepts tensors of this dtype."""
+    """Whether tensors of this dtype are accepted."""
     scalars = [type(x) for x in (examples[0] if examples else ())]
     kinds = [bool_ if i < conditions else kind for i in range(arity - len(scalars))]
     try:
-        rule([*[Meta.contiguous_of((1,), d, CPU) for d in kinds], *scalars], (float32,))
+        common_of([*[_ONE[d] for d in kinds], *scalars], float32)
     except RuntimeError:
         return False
     return True
