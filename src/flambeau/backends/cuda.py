@@ -1,4 +1,4 @@
-"""torch.backends.cuda: the flags of matrix products."""
+"""torch.backends.cuda: the flags of matrix products, and the FFT plan caches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from flambeau.backends.flagged import FlaggedModule
 from flambeau.core.flags import flags
+from flambeau.runtime import current, plans, system
 
 _PRECISIONS = ("highest", "high", "medium")
 
@@ -35,7 +36,64 @@ class _Matmul:
         object.__setattr__(self, name, value)
 
 
+class _PlanCache:
+    """A device's cache of FFT plans. The current device's, where `index` is None."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self, index: int | None) -> None:
+        object.__setattr__(self, "_index", index)
+
+    @property
+    def _cache(self) -> plans.PlanCache:
+        system.init()
+        return plans.cache_of(
+            current.context_at(current.local.device if self._index is None else self._index)
+        )
+
+    @property
+    def size(self) -> int:
+        """How many plans are kept now."""
+        return self._cache.size
+
+    @property
+    def max_size(self) -> int:
+        """How many plans are kept at most (4096 at first); setting it less drops the least recently used."""
+        return self._cache.max_size
+
+    def clear(self) -> None:
+        """Drop every plan."""
+        self._cache.clear()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "size":
+            raise RuntimeError(
+                ".size is a read-only property showing the number of plans currently in the cache. To change "
+                "the cache capacity, set cufft_plan_cache.max_size."
+            )
+        if name != "max_size":
+            raise AttributeError(f"Unknown attribute {name}: Flambeau lacks it (PyTorch may have it)")
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"max_size must be an int, not {type(value).__name__}")
+        self._cache.max_size = value
+
+
+class _PlanCaches(_PlanCache):
+    """The plan caches of all devices: `[device or index]` is one device's; itself it is the current device's."""
+
+    __slots__ = ()
+
+    def __getitem__(self, device: Any) -> _PlanCache:
+        index, count = current.index_of(device), system.device_count()
+        if not 0 <= index < count:
+            raise RuntimeError(
+                f"cufft_plan_cache: expected 0 <= device index < {count}, but got device with index {index}"
+            )
+        return _PlanCache(index)
+
+
 matmul = _Matmul()
+cufft_plan_cache = _PlanCaches(None)
 
 
 def is_built() -> bool:

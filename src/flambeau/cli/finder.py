@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+import flambeau
+
 SHIM = str(Path(__file__).parents[1] / "shim")
 
 # Packages whose compiled half links PyTorch's C++ libraries: they cannot work over another runtime.
@@ -70,8 +72,11 @@ def install() -> None:
     Raises RuntimeError: real PyTorch is imported already, so two would mix.
     """
     loaded = sys.modules.get("torch")
-    if loaded is not None and loaded is not sys.modules.get("flambeau"):
+    if loaded is not None and loaded is not flambeau:
         raise RuntimeError("`torch` is imported already in this process; Flambeau cannot take its place now")
+    for value in vars(flambeau).values():
+        if isinstance(value, type) and value.__module__ == "flambeau":
+            value.__module__ = "torch"  # what reprs and pickles say: here, and here alone, that name leads back
     if not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchFinder())
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -1,11 +1,14 @@
-"""What `flambeau run` says after a program: on one screen, as JSON, as a trace, as a picture."""
+"""`Recorder`: what `flambeau run` learns of a program's machines, and its forms: JSON, trace, picture.
+
+For people there is `screen.py`.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from flambeau.observe.reports import Certificate, Race
 from flambeau.observe.sites import place
@@ -86,53 +89,6 @@ def _device_report(context: Any) -> DeviceReport:
         peak[statistics.RESERVED_BYTES],
         allocator.allocated_bytes(),
     )
-
-
-def write_screen(recorder: Recorder, file: TextIO, written: list[Path]) -> None:
-    """One screen for a person."""
-    line = "─" * 78
-    print(f"── flambeau {line}"[:79], file=file)
-    if not recorder.machines:
-        print("The program used no CUDA device.", file=file)
-    for machine in recorder.machines:
-        _write_machine(machine, file)
-    for path in written:
-        print(f"written    {path}", file=file)
-    print(line + "─", file=file)
-
-
-def _write_machine(machine: MachineReport, file: TextIO) -> None:
-    names = ", ".join(sorted({device.name for device in machine.devices}))
-    kind = f"virtual, profile {machine.profile}, schedule {machine.schedule}" if machine.profile else "real"
-    print(f"devices    {len(machine.devices)} x {names} ({kind})", file=file)
-    if machine.time_ns is not None:
-        print(f"time       {_time(machine.time_ns)} simulated", file=file)
-    for device in machine.devices:
-        print(
-            f"memory     cuda:{device.index}  peak {statistics.format_size(device.peak_allocated)} allocated, "
-            f"{statistics.format_size(device.peak_reserved)} reserved",
-            file=file,
-        )
-    if machine.certificate is None:
-        print("races      not looked for (--races warn or error does)", file=file)
-        return
-    text = str(machine.certificate).splitlines()
-    print(f"races      {text[0]}", file=file)
-    for rest in text[1:]:
-        print(f"           {rest}" if rest else "", file=file)
-    if machine.certificate.races and machine.token:
-        print(f"           This order again: --schedule replay:{_short(machine.token)}", file=file)
-
-
-def _short(token: str) -> str:
-    return token if len(token) <= 200 else f"{token[:60]}... (whole in --report FILE)"
-
-
-def _time(ns: int) -> str:
-    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if ns >= size:
-            return f"{ns / size:.3f} {unit}"
-    return f"{ns} ns"
 
 
 def write_json(recorder: Recorder, path: Path, status: int) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import os
 import runpy
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import ModuleType
 
 from flambeau.cli import finder
-from flambeau.cli.report import Recorder, write_json, write_picture, write_screen, write_trace
+from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
+from flambeau.cli.screen import write_screen
 from flambeau.core.errors import RaceError
 from flambeau.runtime import system
 
-RACE_STATUS = 3
+RACE_STATUS, INTERRUPTED = 3, 130
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _DEFAULTS = {"FLAMBEAU_VIRTUAL_DEVICES": "2", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}
 
 
@@ -31,16 +36,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--driver", choices=("auto", "cuda", "virtual"), help="real or virtual GPUs")
     parser.add_argument("--devices", metavar="N", help="how many virtual GPUs")
-    parser.add_argument("--profile", metavar="NAME", help="which GPU they model: a100-40g, h100, ... or a TOML file")
-    parser.add_argument("--schedule", metavar="S", help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN")
+    parser.add_argument(
+        "--profile", metavar="NAME", help="which GPU they model: a100-40g, h100, ... or a TOML file"
+    )
+    parser.add_argument(
+        "--schedule",
+        metavar="S",
+        help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN",
+    )
     parser.add_argument("--races", choices=("off", "warn", "error"), help="look for races: collect, or raise")
     parser.add_argument("--trace", metavar="FILE", type=Path, help="write a Chrome/Perfetto trace")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="print no report")
+    parser.add_argument(
+        "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
     parser.add_argument("program", metavar="PROGRAM", help="a script, or with -m a module")
-    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments")
+    parser.add_argument(
+        "arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
+    )
     parser.set_defaults(do=run)
 
 
@@ -57,7 +73,10 @@ def run(options: argparse.Namespace) -> int:
     finder.install()
     recorder = Recorder(timeline=bool(options.trace or options.picture))
     system.watch(recorder)
-    status = _status_of(lambda: _execute(options.program, options.arguments, options.module))
+    outer = sys.modules["__main__"]
+    execute = partial(_execute, options.program, options.arguments, options.module)
+    status = _status_of(execute, options.full_traceback)
+    _end_program(outer)
     for problem in system.close_all():
         print(f"flambeau run: the program ended without waiting for this: {problem}", file=sys.stderr)
         status = status or 1
@@ -86,40 +105,36 @@ def _set_environment(options: argparse.Namespace) -> None:
 
 def _execute(program: str, arguments: list[str], is_module: bool) -> None:
     sys.argv = [program, *arguments]
+    folder = os.getcwd() if is_module else str(Path(program).resolve().parent)
+    if sys.flags.safe_path:
+        sys.path.insert(0, folder)
+    else:
+        sys.path[0] = folder  # in the place of the folder of the `flambeau` command
     if is_module:
-        sys.path.insert(0, os.getcwd())
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
-    path = Path(program).resolve()
-    sys.path.insert(0, str(path.parent))
+    path = os.path.abspath(program)  # so that its lines are found after a chdir
     module = ModuleType("__main__")
-    module.__file__ = program
+    module.__file__ = path
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module  # what spawned children import again, and pickles refer to
-    exec(_compiled(path, program), module.__dict__)
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
 
 
-def _compiled(path: Path, name: str) -> CodeType:
-    return compile(path.read_bytes(), name, "exec", dont_inherit=True)
-
-
-def _status_of(program: Callable[[], None]) -> int:
+def _status_of(program: Callable[[], None], full_traceback: bool) -> int:
     """Run it as the interpreter would: its exit status, its traceback on stderr, its threads waited for."""
     try:
         program()
         status = 0
     except SystemExit as exit:
         status = _exit_status(exit.code)
-    except KeyboardInterrupt:
-        traceback.print_exc()
-        status = 130
     except BaseException as error:
-        _print_traceback(error)
-        status = RACE_STATUS if isinstance(error, RaceError) else 1
+        _show(error, full_traceback)
+        status = _status_of_error(error)
+        error.__traceback__ = None  # its frames hold tensors
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
-    sys.stdout.flush()
     return status
 
 
@@ -132,13 +147,43 @@ def _exit_status(code: object) -> int:
     return 1
 
 
-def _print_traceback(error: BaseException) -> None:
-    """The program's frames alone: what lies between this file and the program is no news."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
-        trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
-    error.__traceback__ = None  # its frames hold tensors
+def _status_of_error(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return RACE_STATUS if isinstance(error, RaceError) else 1
+
+
+def _show(error: BaseException, full: bool) -> None:
+    """Its traceback, through the hook that the program may have set."""
+    if sys.excepthook is not sys.__excepthook__:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return
+    shown = traceback.TracebackException.from_exception(error)
+    if not full:
+        _cut(shown)
+    shown.print(file=sys.stderr)
+
+
+def _cut(shown: traceback.TracebackException | None) -> None:
+    """Leave the program's frames: those of this command before them and of the package after them are no news."""
+    if shown is None:
+        return
+    frames = shown.stack
+    while frames and frames[-1].filename.startswith(_PACKAGE):
+        del frames[-1]
+    while frames and (frames[0].filename == __file__ or frames[0].filename == "<frozen runpy>"):
+        del frames[0]
+    _cut(shown.__cause__)
+    _cut(shown.__context__)
+
+
+def _end_program(outer: ModuleType) -> None:
+    """What the interpreter does when a program ends: its exit functions, then its names. Tensors still alive leak."""
+    atexit.unregister(system.close_quietly)  # `run` closes, and hears what went wrong
+    atexit._run_exitfuncs()
+    sys.modules["__main__"] = outer
+    gc.collect()
+    sys.stdout.flush()
 
 
 def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int) -> None:

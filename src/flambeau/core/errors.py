@@ -8,9 +8,13 @@ from collections.abc import Iterable
 class OutOfMemoryError(RuntimeError):
     """The device cannot hold what was asked for. Nothing was changed."""
 
+    __module__ = "flambeau"  # tracebacks and pickles name the public place
+
 
 class RaceError(RuntimeError):
     """Two accesses to one piece of memory conflict and nothing orders them."""
+
+    __module__ = "flambeau"
 
 
 class DriverError(RuntimeError):

@@ -163,8 +163,8 @@ class VirtualMachine:
 
     @property
     def driver(self) -> Any:
-        """The driver, for the trace hash and the like."""
-        return self._machine.driver
+        """The driver below all observers, for the trace hash and the like."""
+        return self._machine.bare
 
     @property
     def closed(self) -> bool:
@@ -352,11 +352,11 @@ def _after_fork() -> None:
         closed()
 
 
-def _at_exit() -> None:
+def close_quietly() -> None:
     """Finish and close everything, without noise: errors of unfinished work have nobody to go to."""
     with suppress(Exception):
         close_all()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)
+atexit.register(close_quietly)

@@ -1,0 +1,98 @@
+"""`PlanCache`: loaded library plans of a device, the least recently used of which give way (`cufft_plan_cache`)."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from flambeau.driver.api import Launch
+from flambeau.runtime import system
+from flambeau.runtime.context import Context
+
+CAPACITY = 4096  # plans per device, PyTorch's default
+
+
+class Plan:
+    """A launch that is loaded for as long as somebody holds this: the cache, or who is about to launch it."""
+
+    __slots__ = ("_context", "exe")
+
+    def __init__(self, context: Context, launch: Launch) -> None:
+        self._context = context
+        self.exe = context.driver.load(launch, context.driver_index)
+
+    def __del__(self) -> None:
+        if hasattr(self, "exe") and not self._context.closed:
+            self._context.driver.unload(self.exe)
+
+
+class PlanCache:
+    """At most `max_size` plans, kept by key. Threads may share it: a plan that gave way stays loaded for its holders."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._max_size = CAPACITY
+
+    def get(self, key: Hashable, launch: Launch) -> Plan:
+        """The plan of `key`, loaded now if it is not kept. Errors of loading leave the cache as it was."""
+        with self._lock:
+            found = self._plans.get(key)
+            if found is not None:
+                self._plans.move_to_end(key)
+                return found
+        plan = Plan(self._context, launch)
+        with self._lock:
+            plan = self._plans.setdefault(key, plan)
+            out = self._overflow()
+        del out  # unloads, without the lock
+        return plan
+
+    @property
+    def size(self) -> int:
+        """How many plans are kept."""
+        return len(self._plans)
+
+    @property
+    def max_size(self) -> int:
+        """How many plans are kept at most. Setting it less drops the least recently used. Negative: RuntimeError."""
+        return self._max_size
+
+    @max_size.setter
+    def max_size(self, value: int) -> None:
+        if value < 0:
+            raise RuntimeError(f"cuFFT plan cache size must be non-negative, but got {value}")
+        with self._lock:
+            self._max_size = value
+            out = self._overflow()
+        del out
+
+    def clear(self) -> None:
+        """Drop every plan."""
+        with self._lock:
+            plans, self._plans = self._plans, OrderedDict()
+        plans.clear()
+
+    def _overflow(self) -> list[Plan]:
+        """Take out the least recently used plans in excess. A destructor must not run under the lock."""
+        return [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - self._max_size)]
+
+
+_caches: dict[Context, PlanCache] = {}
+
+
+def cache_of(context: Context) -> PlanCache:
+    """The plan cache of a device."""
+    found = _caches.get(context)
+    return found if found is not None else _caches.setdefault(context, PlanCache(context))
+
+
+def _forget_closed() -> None:
+    """A fresh machine has empty caches; one that rests keeps its own."""
+    for context in [c for c in _caches if c.closed]:
+        del _caches[context]
+
+
+system.on_close(_forget_closed)
