@@ -267,9 +267,9 @@ def _samples(
 
 
 class Lazy:
-    """Arithmetic whose library is imported when a kernel that needs it is loaded: `Lazy(load)`."""
+    """Arithmetic decided when a kernel is loaded, `load(launch)`: of a library imported only then, or by device."""
 
-    def __init__(self, load: Callable[[], Compute]) -> None:
+    def __init__(self, load: Callable[[Launch], Compute]) -> None:
         self.load = load
 
 
@@ -279,7 +279,7 @@ def _body(
     """See Note [How a pointwise body computes]."""
     common, *static = launch.params
     if isinstance(compute, Lazy):
-        compute = compute.load()
+        compute = compute.load(launch)
     prepare = [
         _prepare(x, bool_ if i < conditions else common, wide_scalars) for i, x in enumerate(launch.inputs)
     ]

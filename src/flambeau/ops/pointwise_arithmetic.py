@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import DTYPES, bool_, dtype
+from flambeau.core.device import CPU
+from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype
 from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
     ALL,
@@ -21,6 +23,8 @@ from flambeau.ops.pointwise import (
     TO_FLOAT,
     TO_REAL,
     Array,
+    Compute,
+    Lazy,
     pointwise,
 )
 
@@ -155,17 +159,36 @@ abs_ = pointwise(
 # -- quotients ------------------------------------------------------------------------------------------
 
 
-def _by_integers(floats: Callable[..., Array], integers: Callable[..., Array]) -> Callable[..., Array]:
-    """Division: integers by zero raise, as PyTorch's do on the CPU."""
+# Note [Integer division by zero]
+# On the CPU it raises, as PyTorch's does. A GPU has no such trap: PyTorch's documentation promises no value. What its
+# users and its own tests saw on NVIDIA GPUs, for quotients and remainders alike, is all ones (-1; 255 in uint8), and
+# the lower half all ones (4294967295) where a dividend of 64 bits is not negative. Virtual GPUs give just that.
 
-    def compute(a: Any, b: Any) -> Any:
-        if np.result_type(a).kind not in "iu":
-            return floats(a, b)
-        if not np.all(b):
-            raise RuntimeError("ZeroDivisionError")
-        return integers(a, b)
 
-    return compute
+def _by_integers(floats: Callable[..., Array], integers: Callable[..., Array]) -> Lazy:
+    """Division; see Note [Integer division by zero]."""
+
+    def load(launch: Launch) -> Compute:
+        if launch.params[0].category == FLOATING:
+            return floats
+        if launch.outputs[0].device is CPU:
+            return lambda a, b: integers(a, _nonzero(b))
+        return lambda a, b: np.where(
+            b == 0, _of_zero_divisor(a), integers(a, np.where(b == 0, b.dtype.type(1), b))
+        )
+
+    return Lazy(load)
+
+
+def _nonzero(divisor: Any) -> Any:
+    if not np.all(divisor):
+        raise RuntimeError("ZeroDivisionError")
+    return divisor
+
+
+def _of_zero_divisor(dividend: Any) -> Any:
+    ones = ~dividend.dtype.type(0)
+    return np.where(dividend < 0, ones, 0xFFFFFFFF) if dividend.dtype == np.int64 else ones
 
 
 def _truncated_quotient(a: Any, b: Any) -> Array:

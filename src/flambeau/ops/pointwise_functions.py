@@ -12,6 +12,7 @@ import numpy as np
 
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
     ALL,
@@ -91,7 +92,7 @@ sinc = _named("sinc", _sinc, "sin(pi x) / (pi x), 1 at 0.")
 
 
 def _special(name: str, ours: str, summary: str, **fields: Any) -> Pointwise:
-    def load() -> Any:
+    def load(launch: Launch) -> Any:
         from scipy import special  # only for a kernel that needs it: it is slow to import
 
         return getattr(special, name)
