@@ -51,8 +51,8 @@ class dtype:  # PyTorch's public name
     def __repr__(self) -> str:
         return f"torch.{self.name}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (named, (self.name,))
+    def __reduce__(self) -> str:
+        return self.name  # of the package: torch.float32
 
 
 _TORCH_NAMES = {
@@ -93,7 +93,6 @@ ALIASES = {
 
 _COMPLEX = {"float16": complex32, "bfloat16": complex64, "float32": complex64, "float64": complex128}
 _REAL = {"complex32": float16, "complex64": float32, "complex128": float64}
-_by_name = {d.name: d for d in DTYPES}
 _by_numpy = {d.numpy: d for d in DTYPES}
 
 
@@ -106,11 +105,6 @@ def from_numpy(numpy: np.dtype[Any]) -> dtype:
             + ", ".join(d.name for d in DTYPES)
         )
     return found
-
-
-def named(name: str) -> dtype:
-    """The dtype of this name: what pickles of dtypes call."""
-    return _by_name[name]
 
 
 # -- promotion --------------------------------------------------------------------------------------------

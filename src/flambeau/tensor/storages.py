@@ -114,7 +114,7 @@ class _Face:
         return hash((self.data_ptr(), self.nbytes()))
 
     def _shown(self, what: str) -> str:
-        return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.memory.{what} of size {self.size()}]"
+        return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.storage.{what} of size {self.size()}]"
 
 
 class UntypedStorage(_Face):

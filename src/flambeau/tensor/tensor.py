@@ -32,7 +32,6 @@ class Tensor:
 
     if TYPE_CHECKING:  # most methods are bound by tensor/public.py
 
-        def __getattr__(self, name: str) -> Any: ...
         def __add__(self, other: Any) -> Any: ...
         def __lt__(self, other: Any) -> Any: ...
 
@@ -49,6 +48,13 @@ class Tensor:
     @property
     def ndim(self) -> int:
         return self.meta.ndim
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for names that are nowhere, and for properties that raise AttributeError: these say why themselves."""
+        there = getattr(type(self), name, None)
+        if isinstance(there, property) and there.fget is not None:
+            return there.fget(self)
+        raise AttributeError(f"'Tensor' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)")
 
     @property
     def _version(self) -> int:

@@ -1,0 +1,11 @@
+"""torch.version. `__version__` reads like PyTorch's, of the release whose behaviour is the guide, and names Flambeau.
+
+Programs that compare `torch.__version__` see 2.13; those that print it see whose it is.
+"""
+
+flambeau = "0.1.0"
+__version__ = f"2.13.0+flambeau{flambeau}"
+cuda = "13.0"  # the CUDA whose driver API is modelled and, on real GPUs, used
+git_version = "unknown"
+hip = None
+debug = False
