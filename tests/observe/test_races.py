@@ -236,10 +236,9 @@ def reused_block(gpu, record=False):
     event = gpu.event_create(0, False)
     if record:
         gpu.event_record(event, side)
-    gpu.block_free(segment, 64, 1)
-    if record:
         gpu.inner.done = True
         gpu.event_query(event, internal=True)
+    gpu.block_free(segment, 64, 1, [event] if record else [])
     gpu.block_alloc(segment, 64, 1)
     run(gpu, "zero_", [(segment, M)], [], 1)
 
@@ -257,6 +256,46 @@ def test_record_stream_called(gpu):
     certificate = gpu.detector.certificate()
     assert certificate.race_free
     assert any("polling" in text for text in certificate.assumptions)
+
+
+def test_a_poll_for_one_block_orders_no_other_block(gpu):
+    """Both were used on the side stream before the event; the runtime waited for it on behalf of one."""
+    marked, unmarked = memory(gpu, 512), memory(gpu, 512)
+    side, out = gpu.stream_create(0, 0), memory(gpu)
+    for block in (marked, unmarked):
+        gpu.block_alloc(block, 64, 1)
+        run(gpu, "fill_", [(block, M)], [], 1)
+    wait(gpu, side, 1)
+    for block in (unmarked, marked):
+        run(gpu, "sum", [(out, M)], [(block, M)], side)
+    event = gpu.event_create(0, False)
+    gpu.event_record(event, side)
+    gpu.inner.done = True
+    gpu.event_query(event, internal=True)
+    gpu.block_free(marked, 64, 1, [event])
+    gpu.block_free(unmarked, 64, 1)
+    gpu.block_alloc(marked, 64, 1)
+    run(gpu, "zero_", [(marked, M)], [], 1)
+    (early,) = gpu.detector.certificate().violated  # under another schedule `unmarked` is the one that is reused
+    assert "without record_stream" in early
+    assert not gpu.detector.races
+    gpu.block_alloc(unmarked, 64, 1)
+    run(gpu, "zero_", [(unmarked, M)], [], 1)
+    assert only(gpu).reused
+
+
+def test_what_the_runtime_waits_for_orders_nothing_of_the_program(gpu):
+    """Whether giving memory back makes the host wait depends on what polls found before."""
+    marked, data = memory(gpu, 512), memory(gpu)
+    side = gpu.stream_create(0, 0)
+    run(gpu, "fill_", [(data, M)], [], side)
+    event = gpu.event_create(0, False)
+    gpu.event_record(event, side)
+    gpu.event_query(event, internal=True)
+    gpu.event_sync(event, internal=True)
+    gpu.mem_free(marked)
+    run(gpu, "zero_", [(data, M)], [], 1)
+    assert only(gpu).mend.call == "wait_stream"
 
 
 def test_memory_used_on_another_stream_than_it_was_allocated_for(gpu):
@@ -337,9 +376,9 @@ def test_cached_pinned_block_reused_after_the_runtimes_poll():
     gpu.copy_in(a, pinned, 1)
     event = gpu.event_create(0, False)
     gpu.event_record(event, 1)
-    gpu.block_free(pinned.ptr, 64, 0)
     gpu.inner.done = True
     gpu.event_query(event, internal=True)
+    gpu.block_free(pinned.ptr, 64, 0, [event])
     cpu.host_touch(pinned.ptr, 64, write=True)
     assert len(gpu.detector.races) == 1  # the old tensor's memory, still its own: a race
     gpu.block_alloc(pinned.ptr, 64, 0)

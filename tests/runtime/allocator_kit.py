@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -72,14 +73,14 @@ class FakeDriver:
         stream, when = self.records[event]
         return self.done.get(stream, 0) >= when
 
-    def event_sync(self, event: int) -> None:
+    def event_sync(self, event: int, internal: bool = False) -> None:
         stream, when = self.records[event]
         self.done[stream] = max(self.done.get(stream, 0), when)
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
         self.lives.append(("alloc", ptr, nbytes, stream))
 
-    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
+    def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.lives.append(("free", ptr, nbytes, stream))
 
     # -- what tests do --------------------------------------------------------------------------------

@@ -192,8 +192,11 @@ class Driver(Protocol):
         """Say that an allocator hands out part of its memory, to a stream (0: host memory). Called where `observes_blocks`."""
         ...
 
-    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
-        """Say that an allocator took a block back. For observers; called where `observes_blocks`."""
+    def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
+        """Say that an allocator took a block back. For observers; called where `observes_blocks`.
+
+        `after` are the events of its uses by other streams, which the allocator has seen done.
+        """
         ...
 
     # -- copies and fills: ordered on their stream -----------------------------------------------------
@@ -262,8 +265,11 @@ class Driver(Protocol):
         """
         ...
 
-    def event_sync(self, event: int) -> None:
-        """Wait on the host for the recorded work; returns at once if never recorded. Releases the GIL."""
+    def event_sync(self, event: int, internal: bool = False) -> None:
+        """Wait on the host for the recorded work; returns at once if never recorded. Releases the GIL.
+
+        `internal` as in event_query: the runtime waits for its own reasons, the program did not ask.
+        """
         ...
 
     def event_elapsed_ns(self, start: int, end: int) -> int:

@@ -21,7 +21,7 @@ from types import CodeType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from flambeau.core.meta import Meta
-from flambeau.observe.clocks import Agent, Clock
+from flambeau.observe.clocks import NOTHING, Agent, Clock
 from flambeau.observe.layouts import Extent, covers, overlap, span_of
 from flambeau.observe.sites import Site
 
@@ -46,14 +46,12 @@ R = TypeVar("R", bound=_Ranged)
 class Block:
     """A piece of memory with an owner, through its successive lives.
 
-    `born` is the command number at which its present life began. `polled` is what only the runtime's own
-    polling knew then: it orders this life after the last, nothing else. `prior` are the blocks that lay
-    here when memory was divided otherwise.
+    `born` is the command number at which its present life began. `prior` are the blocks that lay here when
+    memory was divided otherwise.
     """
 
     __slots__ = (
-        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "polled", "prior", "site",
-        "start",
+        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "prior", "site", "start",
     )  # fmt: skip
 
     def __init__(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site | None) -> None:
@@ -62,25 +60,28 @@ class Block:
         self.born = born
         self.site = site
         self.host = False
-        self.polled: Clock = {}
         self.freed = 0
         self.freed_at: Site | None = None
         self.last: tuple[Site | None, int, Site | None] | None = None  # former life: made at, freed, freed at
         self.prior: tuple[Block, ...] = ()
         self.cells: list[Cell] = []
 
-    def renew(self, agent: Agent | None, born: int, site: Site | None, polled: Clock) -> None:
+    def renew(self, agent: Agent | None, born: int, site: Site | None) -> None:
         """Begin another life at the same place."""
         self.last = (self.site, self.freed, self.freed_at)
-        self.agent, self.born, self.site, self.polled = agent, born, site, polled
+        self.agent, self.born, self.site = agent, born, site
         self.freed, self.freed_at = 0, None
 
 
 class Cell:
-    """The last accesses with one address and extent. `checked` is the life whose contents were looked at."""
+    """The last accesses with one address and extent. `checked` is the life whose contents were looked at.
+
+    `polled` is what the runtime's polling knew of its uses when a life of it ended: it orders the next life
+    after that one, nothing else.
+    """
 
     __slots__ = (
-        "block", "checked", "end", "extent", "neighbours", "read", "reads", "start", "write",
+        "block", "checked", "end", "extent", "neighbours", "polled", "read", "reads", "start", "write",
     )  # fmt: skip
 
     def __init__(self, start: int, extent: Extent, block: Block) -> None:
@@ -88,6 +89,7 @@ class Cell:
         self.extent = extent
         self.block = block
         self.checked = -1
+        self.polled: Clock = NOTHING
         self.write: Command | None = None
         self.read: Command | None = None
         self.reads: dict[Agent, Command] | None = None  # instead of `read`, where several are unordered
@@ -111,6 +113,16 @@ class Cell:
         else:
             self.reads = {last[0]: last, agent: command}
             self.read = None
+
+    def drop_polled(self) -> None:
+        """Forget the accesses that polling has ordered before the next life."""
+        polled = self.polled
+        if not polled:
+            return
+        if self.write is not None and polled.get(self.write[0], 0) >= self.write[1]:
+            self.write = None
+        reads = {r[0]: r for r in self.all_reads() if polled.get(r[0], 0) < r[1]}
+        self.read, self.reads = None, reads or None
 
     def set_write(self, command: Command | None) -> None:
         """Keep a write alone: whatever came before it is ordered before it, or has been reported."""
@@ -190,19 +202,16 @@ class Shadow:
     def overlapping(self, begin: int, end: int) -> list[Cell]:
         return self._by_range.overlapping(begin, end)
 
-    def own(
-        self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site, polled: Clock
-    ) -> Block:
+    def own(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site) -> Block:
         """A block begins a life: the same block as before if memory is divided as it was."""
         block = self.blocks.get(start)
         if block is not None and block.end - start == nbytes:
-            block.renew(agent, born, site, polled)
+            block.renew(agent, born, site)
             if len(block.cells) > _MANY:
                 self._condense(block)
             return block
         block = Block(start, nbytes, agent, born, site)
         block.host = self.owner(start).host  # part of a larger piece, of either kind
-        block.polled = polled
         stale = [b for b in self._owners.overlapping(start, start + nbytes) if b.freed]
         for old in stale:
             self._disown(old)
@@ -244,11 +253,12 @@ class Shadow:
     def _condense(self, block: Block) -> None:
         """Replace the cells of past lives, of ever new shapes, by one for each agent that wrote.
 
-        They stand for the bytes from the first to the last of those they replace, which says slightly too
+        What the runtime's polling has ordered before the present life is dropped. The rest stands for the bytes from the first to the last of those they replace, which says slightly too
         much; but only of a life that is over, whose accesses should all be ordered before the present one.
         """
         groups: dict[Agent | None, list[Cell]] = {}
         for cell in list(block.cells):
+            cell.drop_polled()
             groups.setdefault(None if cell.write is None else cell.write[0], []).append(cell)
             self.drop(cell)
         for group in groups.values():

@@ -13,7 +13,13 @@ A block that is handed out again begins another life. If a stream used it in its
 new owner's stream nor the host waited for that stream, the two lives race: `record_stream` is missing. The
 runtime polls events to see whether a block can be reused (`internal`). Its success orders the lives of that
 block and nothing else: under another schedule the poll fails and the tensor lies elsewhere, so the program
-itself must not draw any order from it. `Block.polled` is what such polls knew when the life began.
+itself must not draw any order from it. `Cell.polled` is what such polls knew of it when a life ended.
+
+From the first poll whose answer the host's own waits do not decide (`in_doubt`), which memory is handed out
+depends on the schedule. So it is not enough then that this run reused no block too early: whenever memory is
+handed out on a stream, no freed block of that stream may be in such use (`_loose`), or the certificate is
+withheld. Nor may the program draw order from what the runtime waited for on its own account, as it gives
+memory back: under another schedule it may not have had to.
 """
 
 from __future__ import annotations
@@ -46,13 +52,16 @@ class Detector:
         self.lock = threading.RLock()
         self.shadow = Shadow()
         self.known: Clock = NOTHING  # the host's
-        self.polled: Clock = NOTHING  # what only the runtime's polling found out
+        self.in_doubt = False  # see Note [Reuse]
         self.number = 0
         self.agents: dict[int, Agent] = {}
         self._on_device: dict[int, list[Agent]] = {}
         self._events: dict[int, Snapshot] = {}
         self._pending_host: dict[Cell, None] = {}
         self._races: dict[tuple[object, ...], Race] = {}
+        self._freed: list[Block] = []  # not looked at yet
+        self._loose: dict[Agent, dict[Agent, tuple[Command, Block]]] = {}  # owner: user: its last use, of which block
+        self._early: dict[str, str] = {}
         self._unwritten: dict[str, str] = {}
         self._queries: dict[str, str] = {}
         self._times: dict[str, None] = {}
@@ -83,6 +92,7 @@ class Detector:
             assumptions.append("the program never asked query(), so it cannot branch on timing (checked)")
         if self._times:
             assumptions.append(f"times read at {_some(self._times)} are only reported, they steer nothing")
+        violated += self._early.values()
         violated += self._unwritten.values()
         if not self._unwritten:
             assumptions.append("no operation read memory that was never written (checked)")
@@ -162,9 +172,14 @@ class Detector:
             self._settle_host_memory()
 
     def runtime_polled(self, point: Snapshot | None) -> None:
-        """The runtime found this point done by polling. See Note [Reuse]."""
-        if point is not None:
-            self.polled = joined(self.polled, point)
+        """The runtime asks whether this point is done, or waits for it. See Note [Reuse]."""
+        if point is not None and self.known.get(point[0], 0) < point[1]:
+            self.in_doubt = True
+
+    def runtime_waited(self, points: Sequence[Snapshot]) -> None:
+        """The runtime waited for all of this as it gave memory back. See Note [Reuse]."""
+        if not self.in_doubt:
+            self.host_waited(points)
 
     def asked(self, what: str) -> None:
         """The program asked whether work is done: its answers may steer what it does."""
@@ -180,14 +195,61 @@ class Detector:
         """A piece of memory begins a life with a new owner."""
         agent = None if stream is None else self.agents.get(stream)
         self.number += 1
-        block = self.shadow.own(ptr, nbytes, agent, self.number, caller(2), self.polled)
+        if agent is not None:
+            self._check_loose(agent)
+        block = self.shadow.own(ptr, nbytes, agent, self.number, caller(2))
         block.host = block.host or host
 
-    def disown(self, ptr: int) -> None:
+    def disown(self, ptr: int, after: Sequence[int] = ()) -> None:
+        """A life ends; the runtime has seen these events of its uses done. Takes no lock: a destructor calls."""
         block = self.shadow.blocks.get(ptr)
-        if block is not None:
-            self.number += 1
-            block.freed, block.freed_at = self.number, caller(2)
+        if block is None:
+            return
+        self.number += 1
+        block.freed, block.freed_at = self.number, caller(2)
+        points = [point for event in after if (point := self._events.get(event)) is not None]
+        for cell in block.cells if points else ():
+            for point in points:
+                cell.polled = joined(cell.polled, point)
+        self._freed.append(block)
+
+    def _check_loose(self, owner: Agent) -> None:
+        """Memory is handed out on a stream: which freed blocks of it may other streams still use?"""
+        while self._freed:
+            self._look_at_freed(self._freed.pop())
+        loose = self._loose.get(owner)
+        if not loose:
+            return
+        self.catch_up(owner)
+        for user, (last, block) in list(loose.items()):
+            if owner.clock.get(user, 0) >= last[1]:
+                del loose[user]
+            elif self.in_doubt:
+                self._report_early(last, block)
+
+    def _look_at_freed(self, block: Block) -> None:
+        """Note the last use of each stream that neither the owner's stream nor the runtime has waited for."""
+        owner = block.agent
+        if owner is None:
+            return
+        for cell in block.cells:
+            for last in cell.accesses():
+                user = last[0]
+                if user is owner or owner.clock.get(user, 0) >= last[1] or cell.polled.get(user, 0) >= last[1]:
+                    continue
+                loose = self._loose.setdefault(owner, {})
+                if user not in loose or loose[user][0][1] < last[1]:
+                    loose[user] = (last, block)
+
+    def _report_early(self, last: Command, block: Block) -> None:
+        at = place((last[3], last[4]))
+        freed = f"freed at {place(block.freed_at)}" if block.freed_at else "freed"
+        self._early.setdefault(
+            at,
+            f"memory that {last[2][0]} at {at} uses on {last[0]} was {freed} without record_stream; it was not "
+            "reused too early in this run, but under another schedule it may be: where tensors lie depends on "
+            f"when the runtime finds other memory free. Call tensor.record_stream(stream), with {last[0]}, there",
+        )
 
     def forget(self, ptr: int, nbytes: int) -> None:
         """Memory went back to the driver, after a wait for all that used it."""
@@ -292,7 +354,7 @@ class Detector:
     ) -> None:
         if self.known.get(last[0], 0) >= last[1]:
             return
-        if last[1] < cell.block.born and cell.block.polled.get(last[0], 0) >= last[1]:
+        if last[1] < cell.block.born and cell.polled.get(last[0], 0) >= last[1]:
             self._reuses_polled += 1
             return
         site = caller(2)
@@ -322,7 +384,7 @@ class Detector:
         """Two accesses conflict and their clocks do not order them."""
         block = cell.block
         reused = last[1] < block.born
-        if reused and block.polled.get(last[0], 0) >= last[1]:
+        if reused and old.polled.get(last[0], 0) >= last[1]:
             self._reuses_polled += 1
             return
         first = _access(old.start, old.extent, before, last)

@@ -55,8 +55,8 @@ class Forward:
     def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
         self.inner.block_alloc(ptr, nbytes, stream)
 
-    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
-        self.inner.block_free(ptr, nbytes, stream)
+    def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
+        self.inner.block_free(ptr, nbytes, stream, after)
 
     # -- copies and fills -----------------------------------------------------------------------------
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
@@ -108,8 +108,8 @@ class Forward:
     def event_query(self, event: int, internal: bool = False) -> bool:
         return self.inner.event_query(event, internal)
 
-    def event_sync(self, event: int) -> None:
-        self.inner.event_sync(event)
+    def event_sync(self, event: int, internal: bool = False) -> None:
+        self.inner.event_sync(event, internal)
 
     def event_elapsed_ns(self, start: int, end: int) -> int:
         return self.inner.event_elapsed_ns(start, end)

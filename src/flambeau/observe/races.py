@@ -92,9 +92,9 @@ class RaceDriver(Forward):
             self.detector.own(ptr, nbytes, stream)
         self.inner.block_alloc(ptr, nbytes, stream)
 
-    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
-        self.detector.disown(ptr)
-        self.inner.block_free(ptr, nbytes, stream)
+    def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
+        self.detector.disown(ptr, after)
+        self.inner.block_free(ptr, nbytes, stream, after)
 
     # -- copies and fills -----------------------------------------------------------------------------
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
@@ -178,15 +178,19 @@ class RaceDriver(Forward):
             self.detector.asked("Event.query()")
         point = self.detector.event_point(event)
         done = self.inner.event_query(event, internal)
-        if done and internal:
+        if internal:
             self.detector.runtime_polled(point)
         elif done:
             self._host_waited([point])
         return done
 
-    def event_sync(self, event: int) -> None:
-        self._note_thread()
+    def event_sync(self, event: int, internal: bool = False) -> None:
         point = self.detector.event_point(event)
+        if internal:
+            self.detector.runtime_polled(point)
+            self.inner.event_sync(event, internal)
+            return
+        self._note_thread()
         self.inner.event_sync(event)
         self._host_waited([point])
 
@@ -233,7 +237,7 @@ class RaceDriver(Forward):
 
     def _forget(self, ptr: int, nbytes: int, points: Sequence[Any]) -> None:
         with self._lock:
-            self.detector.host_waited(points)
+            self.detector.runtime_waited(points)
             self.detector.forget(ptr, nbytes)
 
     def _note_thread(self) -> None:

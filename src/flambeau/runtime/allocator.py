@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from flambeau.core.errors import OutOfMemoryError
@@ -213,9 +213,9 @@ class CachingAllocator:
             self._end_life(block)
         self._free(block)
 
-    def _end_life(self, block: Block) -> None:
+    def _end_life(self, block: Block, after: Sequence[int] = ()) -> None:
         if block.size and not self._context.closed:
-            self._driver.block_free(block.ptr, block.requested, block.pool.stream)
+            self._driver.block_free(block.ptr, block.requested, block.pool.stream, after)
 
     # -- uses by other streams ----------------------------------------------------------------------------
     def record_stream(self, block: Block, stream: Stream) -> None:
@@ -246,9 +246,9 @@ class CachingAllocator:
         """Take back what no stream uses any more; `wait` for all of it."""
         self._receive()
         if self._uses.waiting:
-            for block in self._uses.done(block_host=wait):
+            for block, events in self._uses.done(block_host=wait):
                 if self._driver.observes_blocks:
-                    self._end_life(block)
+                    self._end_life(block, events)
                 split = block.is_split
                 self._journal.append((block.pool.kind, 0, 0, 0, -1, -block.size, split, block.size * split))
                 self._come_back(block)

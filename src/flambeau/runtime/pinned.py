@@ -8,6 +8,7 @@ copies use waits, when freed, for an event on each stream of those copies; any o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -141,11 +142,11 @@ class PinnedAllocator:
     def _poll(self, wait: bool = False) -> None:
         self._receive()
         if self._uses.waiting:
-            for block in self._uses.done(block_host=wait):
+            for block, events in self._uses.done(block_host=wait):
                 block.uses = {}
-                self._end_life(block)
+                self._end_life(block, events)
                 self._kept.add(block)
 
-    def _end_life(self, block: PinnedBlock) -> None:
+    def _end_life(self, block: PinnedBlock, after: Sequence[int] = ()) -> None:
         if self._driver.observes_blocks:
-            self._driver.block_free(block.ptr, block.requested, _HOST)
+            self._driver.block_free(block.ptr, block.requested, _HOST, after)

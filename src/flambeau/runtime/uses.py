@@ -15,12 +15,13 @@ T = TypeVar("T")
 
 
 class _Wait(Generic[T]):
-    """A block and how many of its events are not known to be done."""
+    """A block, the events that it waits for, and how many of these are not known to be done."""
 
-    __slots__ = ("block", "left")
+    __slots__ = ("block", "events", "left")
 
     def __init__(self, block: T, left: int) -> None:
         self.block = block
+        self.events: list[int] = []
         self.left = left
 
 
@@ -35,7 +36,7 @@ class Uses(Generic[T]):
     def __init__(self) -> None:
         self._queues: dict[int, deque[tuple[int, Context, _Wait[T]]]] = {}
         self._spare: dict[Context, list[int]] = {}
-        self._over: list[T] = []
+        self._over: list[_Wait[T]] = []
         self.waiting: dict[T, None] = {}
 
     def wait(self, block: T, streams: Iterable[Stream]) -> None:
@@ -47,25 +48,29 @@ class Uses(Generic[T]):
             context = stream.context
             event = self._event(context)
             context.driver.event_record(event, stream.handle)
+            wait.events.append(event)
             self._queues.setdefault(stream.handle, deque()).append((event, context, wait))
         if not live:
-            self._over.append(block)
+            self._over.append(wait)
 
-    def done(self, *, block_host: bool = False) -> list[T]:
-        """The blocks whose wait is over, no longer waiting; `block_host` waits on the host for all."""
+    def done(self, *, block_host: bool = False) -> list[tuple[T, list[int]]]:
+        """The blocks whose wait is over, no longer waiting, each with the events that it waited for.
+
+        `block_host` waits on the host for all. The events are recorded anew by the next `wait`.
+        """
         for handle, queue in list(self._queues.items()):
             while queue and _is_done(queue[0][0], queue[0][1], block_host):
                 event, context, wait = queue.popleft()
                 self._spare.setdefault(context, []).append(event)
                 wait.left -= 1
                 if not wait.left:
-                    self._over.append(wait.block)
+                    self._over.append(wait)
             if not queue:
                 del self._queues[handle]
         over, self._over = self._over, []
-        for block in over:
-            del self.waiting[block]
-        return over
+        for wait in over:
+            del self.waiting[wait.block]
+        return [(wait.block, wait.events) for wait in over]
 
     def _event(self, context: Context) -> int:
         spare = self._spare.get(context)
@@ -76,6 +81,6 @@ def _is_done(event: int, context: Context, block_host: bool) -> bool:
     if context.closed:  # its work was finished then
         return True
     if block_host:
-        context.driver.event_sync(event)
+        context.driver.event_sync(event, internal=True)
         return True
     return context.driver.event_query(event, internal=True)

@@ -124,7 +124,7 @@ class HostDriver:
     def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
         pass
 
-    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
+    def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         pass
 
     # -- copies and fills -----------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class HostDriver:
         self._event(event)
         return True
 
-    def event_sync(self, event: int) -> None:
+    def event_sync(self, event: int, internal: bool = False) -> None:
         self._event(event)
 
     def event_elapsed_ns(self, start: int, end: int) -> int:

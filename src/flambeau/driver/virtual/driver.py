@@ -239,7 +239,7 @@ class VirtualDriver:
     def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
         self._poison_block("block_alloc", ptr, nbytes, stream)
 
-    def block_free(self, ptr: int, nbytes: int, stream: int) -> None:
+    def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self._poison_block("block_free", ptr, nbytes, stream)
 
     def _poison_block(self, what: str, ptr: int, nbytes: int, handle: int) -> None:
@@ -419,7 +419,7 @@ class VirtualDriver:
             self._check_error(self._devices[found.index].state)
             return record is None or (record.done and record.end <= core.now)
 
-    def event_sync(self, event: int) -> None:
+    def event_sync(self, event: int, internal: bool = False) -> None:
         with self._lock:
             found = self._event(event)
             self._scheduler.now += self.profile.costs.sync_ns
