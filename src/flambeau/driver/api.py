@@ -61,7 +61,8 @@ class DeviceProperties:
 
 Body = Callable[..., None]
 """A host body, specialised for one launch: `body(outputs, inputs)`, two lists. Outputs are NumPy arrays
-to write; inputs are NumPy arrays, or the Python scalar where the launch's input is a dtype."""
+to write; inputs are NumPy arrays, or the Python scalar where the launch's input is a dtype. It keeps neither
+list, and runs with NumPy's floating-point warnings off."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +81,74 @@ class Kernel:
     flops: Callable[[Launch], int] = lambda launch: 0
     cycles: Callable[[Sequence[Any]], int] | None = None  # of a kernel that only spends time: from scalars
     rate: Callable[[Launch], str] = lambda launch: output_rate(launch)
+    cuda: CudaForm | None = None  # what real GPUs run; None: no form yet, and `load` says so
+
+
+# -- CUDA forms: how a real GPU runs a kernel. Text is C++ in the vocabulary of driver/cuda/prelude.cuh -------
+
+
+Steps = tuple[dtype, ...]
+"""Dtypes that a value is converted through, one after the other; () leaves it as it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expression:
+    """A pointwise kernel: the one output's element from the inputs' elements at the same place.
+
+    text: an expression of the inputs a, b, c, ... (T is the type of a), of the constants k0, k1, ..., and, where
+        `indexed`, of the element's row-major index i. Of the launch if it depends on static params.
+    kinds: the steps of each input before the expression, and of its value before the store.
+    constants: numbers that the params give; passed by value, so that they cost no compilation.
+    """
+
+    text: str | Callable[[Launch], str]
+    kinds: Callable[[Launch], tuple[tuple[Steps, ...], Steps]] = lambda launch: (((),) * len(launch.inputs), ())
+    constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
+    indexed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold:
+    """A reduction of the first input over dims: each element is lifted, pairs are joined, the last one is lowered.
+
+    kind: the dtype converted to first. state: the C++ type that is folded, of value type T.
+    start: the state of no elements. lift: of the element x at place i. join: of states a (earlier places) and b.
+    lower: one expression per output, of the state s and the count n.
+    """
+
+    dims: Callable[[Launch], tuple[int, ...]]
+    kind: Callable[[Launch], dtype]
+    state: str
+    start: str
+    lift: str
+    join: str
+    lower: tuple[str, ...]
+    constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A kernel `run` in full. Its parameters: a pointer per operand, the scalars, the constants k0, k1, ...
+
+    text: of the launch; `types` O0, O1, ... and I0, I1, ... name the operands' element types. Scalars come as
+    double, long long, unsigned long long or c128, constants as double where they are floats, else long long.
+    grid, block: threads.
+    """
+
+    text: Callable[[Launch], str]
+    grid: Callable[[Launch], int]
+    block: int = 256
+    constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routine:
+    """A library's routine, by the name that driver/cuda knows it by."""
+
+    name: str
+
+
+CudaForm = Expression | Fold | Source | Routine
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,14 @@ from flambeau.driver.api import Driver
 _DRIVERS = {
     "host": ("flambeau.driver.host", "HostDriver"),
     "virtual": ("flambeau.driver.virtual", "VirtualDriver"),
+    "cuda": ("flambeau.driver.cuda", "CudaDriver"),
 }
+
+
+def why_no_gpu() -> str | None:
+    """Why real GPUs cannot be used, with the mend; None where they can be tried. Imports nothing of NVIDIA's."""
+    found: str | None = import_module("flambeau.driver.cuda.probe").why_not()
+    return found
 
 
 def open_driver(name: str, **settings: Any) -> Driver:

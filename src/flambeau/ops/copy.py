@@ -23,7 +23,7 @@ from flambeau.core.dtype import (
 )  # fmt: skip
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
@@ -141,7 +141,7 @@ def _copy_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(0, 2),), (kind, (0, 2))
 
 
-copy = define(Op("copy", _copy_rule, Kernel("copy", _copy_host), DTYPES, _copy_samples))
+copy = define(Op("copy", _copy_rule, Kernel("copy", _copy_host, cuda=Expression("a")), DTYPES, _copy_samples))
 
 
 # -- fill: params (dtype, shape, device) of the target; the value travels by value ----------------------
@@ -166,7 +166,7 @@ def _fill_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (1,), (kind, (0, 2), CPU)
 
 
-fill = define(Op("fill", _fill_rule, Kernel("fill", _fill_host), DTYPES, _fill_samples))
+fill = define(Op("fill", _fill_rule, Kernel("fill", _fill_host, cuda=Expression("a")), DTYPES, _fill_samples))
 
 
 # -- scalars --------------------------------------------------------------------------------------------

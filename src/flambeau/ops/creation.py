@@ -13,7 +13,7 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, DTYPES, complex128, dtype, float64, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.ops.copy import caster
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 
@@ -109,11 +109,25 @@ def _eye_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (), (2, 4, kind, CPU)
 
 
-arange = define(Op("arange", _sequence_rule, Kernel("arange", _arange_host), _NUMBERS, _sequence_samples))
+_ARANGE = Expression("add(a, mul(b, to<T>(i)))", indexed=True)
+_EYE = Expression("i / k0 == i % k0", constants=lambda launch: (launch.params[1],), indexed=True)
+
+
+def _linspace_form(of: str) -> Expression:
+    number = "(k0 == 1 ? a : i < k0 / 2 ? a + line(b - a, k0, i) : b - line(b - a, k0, k0 - 1 - i))"
+
+    def constants(launch: Launch) -> Sequence[float]:
+        base = launch.params[3:4]
+        return (launch.outputs[0].numel, *[float(x) for x in base])
+
+    return Expression(of.format(number), constants=constants, indexed=True)
+
+
+arange = define(Op("arange", _sequence_rule, Kernel("arange", _arange_host, cuda=_ARANGE), _NUMBERS, _sequence_samples))
 linspace = define(
-    Op("linspace", _linspace_rule, Kernel("linspace", _linspace_host), _NUMBERS, _linspace_samples)
+    Op("linspace", _linspace_rule, Kernel("linspace", _linspace_host, cuda=_linspace_form("{}")), _NUMBERS, _linspace_samples)
 )
 logspace = define(
-    Op("logspace", _linspace_rule, Kernel("logspace", _linspace_host), _NUMBERS, _logspace_samples)
+    Op("logspace", _linspace_rule, Kernel("logspace", _linspace_host, cuda=_linspace_form("power_(to<T>(k1), {})")), _NUMBERS, _logspace_samples)
 )
-eye = define(Op("eye", _eye_rule, Kernel("eye", _eye_host), DTYPES, _eye_samples))
+eye = define(Op("eye", _eye_rule, Kernel("eye", _eye_host, cuda=_EYE), DTYPES, _eye_samples))

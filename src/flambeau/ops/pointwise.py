@@ -44,7 +44,7 @@ from flambeau.core.dtype import (
 )  # fmt: skip
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps
 from flambeau.ops.copy import caster
 from flambeau.ops.op import Make, Op, Operand, Rule, Sample, Signature, common_device, define
 
@@ -141,6 +141,8 @@ def pointwise(
     arity: int,
     summary: str,
     *,
+    cuda: str | Callable[[Launch], str],
+    constants: Callable[[Sequence[Any]], Sequence[float]] = lambda static: (),
     promotion: Promotion = ARITHMETIC,
     dtypes: tuple[dtype, ...] = ALL,
     stub: str | None = None,
@@ -160,6 +162,7 @@ def pointwise(
     """Define a pointwise operator.
 
     compute: `compute(*operands, *params)` on arrays of the computing dtype, see the Note above.
+    cuda: the same as a C++ expression of a, b, c, ...; `constants` are numbers k0, k1, ... from the static params.
     promotion: how dtypes follow. `dtypes`: those that it computes in. `stub`: PyTorch's name in its refusal.
     check: raises what PyTorch raises for a common dtype, before anything else.
     promoting: the operands whose dtypes decide. `conditions`: leading operands that stay bool.
@@ -203,6 +206,11 @@ def pointwise(
     def host(launch: Launch) -> Body:
         return _body(launch, compute, promotion.result(launch.params[0]), conditions, wide_scalars)
 
+    def kinds(launch: Launch) -> tuple[tuple[Steps, ...], Steps]:
+        return _steps(launch, promotion.result(launch.params[0]), conditions, wide_scalars)
+
+    form = Expression(cuda, kinds, lambda launch: constants(launch.params[1:]))
+
     def samples(make: Make, kind: dtype) -> Iterable[Sample]:
         return _samples(make, kind, arity, low, high, params, examples, conditions)
 
@@ -211,7 +219,7 @@ def pointwise(
 
     taken = tuple(d for d in DTYPES if _takes(common_of, d, arity, conditions, examples))
     record = Pointwise(
-        name, rule, Kernel(name, host, count), taken, samples,
+        name, rule, Kernel(name, host, count, cuda=form), taken, samples,
         casts_output=True, flags=("default_dtype",), arity=arity, scalars=scalars, summary=summary,
     )  # fmt: skip
     define(record)
@@ -315,18 +323,42 @@ def _general(
     return body
 
 
-def _prepare(x: Meta | dtype, common: dtype, wide_scalars: bool) -> Prepare | None:
+def _prepare(x: Meta | dtype | type[object], common: dtype, wide_scalars: bool) -> Prepare | None:
     """How an input becomes an array, or a NumPy scalar, of the computing dtype; None where it is one."""
-    target = wide(common)
     if not isinstance(x, Meta):
-        return _prepare_scalar(x, target)
+        return _prepare_scalar(x, wide(common))
+    steps = _tensor_steps(x, common, wide_scalars)
+    return _chain((x.dtype, *steps)) if steps else None
+
+
+def _tensor_steps(x: Meta, common: dtype, wide_scalars: bool) -> Steps:
+    """The dtypes that a tensor is converted through before the arithmetic, on every device."""
+    target = wide(common)
     if x.dtype is target:
-        return None
+        return ()
     single = x.dtype is common or common is target or (wide_scalars and not any(x.strides))
-    return _chain((x.dtype, target)) if single else _chain((x.dtype, common, target))
+    return (target,) if single else (common, target)
 
 
-def _prepare_scalar(sent: dtype, target: dtype) -> Prepare:
+def _steps(
+    launch: Launch, natural: dtype, conditions: int, wide_scalars: bool
+) -> tuple[tuple[Steps, ...], Steps]:
+    """The steps of each input and of the result: what `_prepare` and `_finish` do, for a compiler."""
+    inputs: list[Steps] = []
+    for i, x in enumerate(launch.inputs):
+        common = bool_ if i < conditions else launch.params[0]
+        if isinstance(x, Meta):
+            inputs.append(_tensor_steps(x, common, wide_scalars))
+        else:
+            assert isinstance(x, dtype)
+            target = wide(common)
+            inputs.append((target,) if x is target else (target, x, target))
+    computed = wide(natural)
+    return tuple(inputs), (natural,) if computed is natural else (computed, natural)
+
+
+def _prepare_scalar(sent: dtype | type[object], target: dtype) -> Prepare:
+    assert isinstance(sent, dtype)
     make = target.numpy.type
     if sent is target:
         return lambda value: make(value)

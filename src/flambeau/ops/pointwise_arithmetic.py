@@ -11,6 +11,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
+from flambeau.driver.api import Launch
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
     ALL,
@@ -88,6 +89,7 @@ add = pointwise(
     stub="add_stub",
     scalars=(0, 1),
     wide_scalars=True,
+    cuda="add(a, b)",
 )
 add_alpha = pointwise(
     "add.alpha",
@@ -101,6 +103,7 @@ add_alpha = pointwise(
     wide_scalars=True,
     flops=2,
     examples=((1,),),
+    cuda="add(a, mul(c, b))",
 )
 sub = pointwise(
     "sub",
@@ -112,6 +115,7 @@ sub = pointwise(
     dtypes=NUMBERS_OR_COMPLEX,
     scalars=(0, 1),
     wide_scalars=True,
+    cuda="sub(a, b)",
 )
 sub_alpha = pointwise(
     "sub.alpha",
@@ -126,6 +130,7 @@ sub_alpha = pointwise(
     wide_scalars=True,
     flops=2,
     examples=((2,),),
+    cuda="sub(a, mul(c, b))",
 )
 mul = pointwise(
     "mul",
@@ -137,6 +142,7 @@ mul = pointwise(
     scalars=(0, 1),
     wide_scalars=True,
     check=_no_float8_scalars,
+    cuda="mul(a, b)",
 )
 neg = pointwise(
     "neg",
@@ -145,6 +151,7 @@ neg = pointwise(
     "Each element with its sign turned.",
     dtypes=NUMBERS_OR_COMPLEX,
     check=_no_bool_negation,
+    cuda="neg(a)",
 )
 abs_ = pointwise(
     "abs",
@@ -153,6 +160,7 @@ abs_ = pointwise(
     "The absolute value of each element.",
     promotion=TO_REAL,
     dtypes=(*NUMBERS_OR_COMPLEX, *FLOAT8),
+    cuda="absolute(a)",
 )
 
 
@@ -211,6 +219,7 @@ div = pointwise(
     dtypes=FLOATING_OR_COMPLEX,
     scalars=(0, 1),
     wide_scalars=True,
+    cuda="a / b",
 )
 div_floor = pointwise(
     "div.floor",
@@ -220,6 +229,7 @@ div_floor = pointwise(
     stub="div_floor_cpu",
     dtypes=NUMBERS,
     low=1,
+    cuda="floor_divide(a, b)",
 )
 div_trunc = pointwise(
     "div.trunc",
@@ -229,6 +239,7 @@ div_trunc = pointwise(
     stub="div_trunc_cpu",
     dtypes=NUMBERS,
     low=1,
+    cuda="quotient_trunc(a, b)",
 )
 remainder = pointwise(
     "remainder",
@@ -238,6 +249,7 @@ remainder = pointwise(
     dtypes=NUMBERS,
     scalars=(0, 1),
     low=1,
+    cuda="remainder_(a, b)",
 )
 fmod = pointwise(
     "fmod",
@@ -247,6 +259,7 @@ fmod = pointwise(
     dtypes=NUMBERS,
     scalars=(1,),
     low=1,
+    cuda="fmod_any(a, b)",
 )
 
 
@@ -287,6 +300,11 @@ def _integer_power(base: Any, exponent: Any) -> Any:
     return result
 
 
+def _power_text(launch: Launch) -> str:
+    scalar = not isinstance(launch.inputs[1], Meta) and isinstance(launch.inputs[0], Meta)
+    return f"pow_any(a, b, {str(scalar).lower()})"
+
+
 pow_ = pointwise(
     "pow",
     _power,
@@ -297,6 +315,7 @@ pow_ = pointwise(
     checked_narrow=(1,),
     flops=10,
     low=0,
+    cuda=_power_text,
 )
 float_power = pointwise(
     "float_power",
@@ -306,6 +325,7 @@ float_power = pointwise(
     promotion=TO_DOUBLE,
     flops=10,
     low=0,
+    cuda="power_(a, b)",
 )
 
 
@@ -338,6 +358,7 @@ maximum = pointwise(
     "The greater of input and other; NaN if either is.",
     dtypes=REALS,
     check=_no_complex("maximum"),
+    cuda="greater(a, b)",
 )
 minimum = pointwise(
     "minimum",
@@ -346,6 +367,7 @@ minimum = pointwise(
     "The lesser of input and other; NaN if either is.",
     dtypes=REALS,
     check=_no_complex("minimum"),
+    cuda="lesser(a, b)",
 )
 fmax = pointwise(
     "fmax",
@@ -354,6 +376,7 @@ fmax = pointwise(
     "The greater of input and other; a NaN yields to a number.",
     dtypes=REALS,
     check=_no_complex("fmax"),
+    cuda="fmax_(a, b)",
 )
 fmin = pointwise(
     "fmin",
@@ -362,6 +385,7 @@ fmin = pointwise(
     "The lesser of input and other; a NaN yields to a number.",
     dtypes=REALS,
     check=_no_complex("fmin"),
+    cuda="fmin_(a, b)",
 )
 clamp = pointwise(
     "clamp",
@@ -372,6 +396,7 @@ clamp = pointwise(
     check=_no_complex_clamp,
     checked=(1, 2),
     flops=2,
+    cuda="lesser(greater(a, b), c)",
 )
 clamp_min = pointwise(
     "clamp_min",
@@ -381,6 +406,7 @@ clamp_min = pointwise(
     dtypes=REALS,
     check=_no_complex_clamp,
     checked=(1,),
+    cuda="greater(a, b)",
 )
 clamp_max = pointwise(
     "clamp_max",
@@ -390,6 +416,7 @@ clamp_max = pointwise(
     dtypes=REALS,
     check=_no_complex_clamp,
     checked=(1,),
+    cuda="lesser(a, b)",
 )
 
 
@@ -447,6 +474,7 @@ lerp = pointwise(
     wide_scalars=True,
     flops=3,
     examples=((0.25,), (0.75,)),
+    cuda="lerp_(a, b, c)",
 )
 addcmul = pointwise(
     "addcmul",
@@ -459,6 +487,7 @@ addcmul = pointwise(
     wide_scalars=True,
     flops=3,
     examples=((1,), (2,)),
+    cuda="add(a, mul(mul(d, b), c))",
 )
 addcdiv = pointwise(
     "addcdiv",
@@ -472,8 +501,14 @@ addcdiv = pointwise(
     wide_scalars=True,
     flops=3,
     examples=((1,), (2,)),
+    cuda="a + d * b / c",
 )
-gcd = pointwise("gcd", np.gcd, 2, "The greatest common divisor.", dtypes=INTEGERS)
+gcd = pointwise("gcd", np.gcd, 2, "The greatest common divisor.", dtypes=INTEGERS, cuda="gcd_(a, b)")
 lcm = pointwise(
-    "lcm", lambda a, b: np.abs(np.lcm(a, b)), 2, "The least common multiple; never negative.", dtypes=INTEGERS
+    "lcm",
+    lambda a, b: np.abs(np.lcm(a, b)),
+    2,
+    "The least common multiple; never negative.",
+    dtypes=INTEGERS,
+    cuda="lcm_(a, b)",
 )

@@ -13,6 +13,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
+from flambeau.driver.api import Launch
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
     ALL,
@@ -48,12 +49,13 @@ _function = partial(
 
 
 def _named(name: str, compute: Any, summary: str, **fields: Any) -> Pointwise:
+    fields = {"cuda": f"{name}_(a)"} | fields
     return _function(name, compute, summary=summary, stub=f"{name}_vml_cpu", **fields)
 
 
 sqrt = _named("sqrt", np.sqrt, "The square root of each element.")
-rsqrt = _named("rsqrt", lambda x: 1 / np.sqrt(x), "One over the square root of each element.")
-reciprocal = _named("reciprocal", lambda x: 1 / x, "One over each element.", high=3)
+rsqrt = _named("rsqrt", lambda x: 1 / np.sqrt(x), "One over the square root of each element.", cuda="one<T>() / sqrt_(a)")
+reciprocal = _named("reciprocal", lambda x: 1 / x, "One over each element.", high=3, cuda="one<T>() / a")
 exp = _named("exp", np.exp, "e to the power of each element.", high=3)
 exp2 = _named("exp2", np.exp2, "2 to the power of each element.", dtypes=FLOATING_OR_COMPLEX, high=3)
 expm1 = _named("expm1", np.expm1, "e to the power of each element, less 1; exact near 0.", high=3)
@@ -85,7 +87,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 sigmoid = _named("sigmoid", _sigmoid, "1 / (1 + exp(-x)).")
-sinc = _named("sinc", _sinc, "sin(pi x) / (pi x), 1 at 0.")
+sinc = _named("sinc", _sinc, "sin(pi x) / (pi x), 1 at 0.", cuda="sinc_(a)")
 
 
 # -- special functions, of real numbers: SciPy's --------------------------------------------------------
@@ -97,7 +99,7 @@ def _special(name: str, ours: str, summary: str, **fields: Any) -> Pointwise:
 
         return getattr(special, name)
 
-    fields = {"stub": f"{ours}_vml_cpu"} | fields
+    fields = {"stub": f"{ours}_vml_cpu", "cuda": f"{ours}_(a)"} | fields
     return pointwise(ours, Lazy(load), 1, summary, promotion=TO_FLOAT, dtypes=FLOATS, flops=20, **fields)
 
 
@@ -120,6 +122,12 @@ def _xlogy(x: Any, y: Any) -> Any:
     return np.where(np.isnan(y), y, np.where(x == 0, np.zeros((), np.result_type(y)), x * np.log(y)))
 
 
+def _logit_text(launch: Launch) -> str:
+    if launch.params[1] is None:
+        return "log_(a / (1 - a))"
+    return "log_(held(a, T(k0)) / (1 - held(a, T(k0))))"
+
+
 logit = pointwise(
     "logit",
     _logit,
@@ -129,9 +137,11 @@ logit = pointwise(
     dtypes=FLOATS,
     stub="logit_cpu",
     params=((None,), (1e-6,)),
+    constants=lambda static: () if static[0] is None else (float(static[0]),),
     low=0.1,
     high=0.9,
     flops=12,
+    cuda=_logit_text,
 )
 atan2 = pointwise(
     "atan2",
@@ -142,6 +152,7 @@ atan2 = pointwise(
     dtypes=FLOATS,
     stub="atan2_cpu",
     flops=10,
+    cuda="atan2_(a, b)",
 )
 hypot = pointwise(
     "hypot",
@@ -151,6 +162,7 @@ hypot = pointwise(
     dtypes=FLOATS,
     stub="hypot_cpu",
     flops=4,
+    cuda="hypot_(a, b)",
 )
 copysign = pointwise(
     "copysign",
@@ -161,6 +173,7 @@ copysign = pointwise(
     dtypes=FLOATS,
     stub="copysign_cpu",
     scalars=(1,),
+    cuda="copysign_(a, b)",
 )
 xlogy = pointwise(
     "xlogy",
@@ -173,6 +186,7 @@ xlogy = pointwise(
     scalars=(0, 1),
     low=0.1,
     flops=10,
+    cuda="is_nan(b) ? b : a == 0 ? T(0) : a * log_(b)",
 )
 
 
@@ -191,6 +205,7 @@ logaddexp = pointwise(
     dtypes=FLOATING_OR_COMPLEX,
     stub="logaddexp_cpu",
     flops=22,
+    cuda="log_add(a, b)",
 )
 logaddexp2 = pointwise(
     "logaddexp2",
@@ -200,6 +215,7 @@ logaddexp2 = pointwise(
     dtypes=FLOATS,
     stub="logaddexp2_cpu",
     flops=22,
+    cuda="log_add2(a, b)",
 )
 
 
@@ -215,6 +231,7 @@ deg2rad = pointwise(
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     check=_degrees_only_real("deg2rad"),
+    cuda="a * T(0.017453292519943295)",
 )
 rad2deg = pointwise(
     "rad2deg",
@@ -224,6 +241,7 @@ rad2deg = pointwise(
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     check=_degrees_only_real("rad2deg"),
+    cuda="a * T(57.29577951308232)",
 )
 
 
@@ -242,6 +260,7 @@ def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwi
         summary,
         dtypes=(*NUMBERS, *WIDE_UNSIGNED),
         stub=f"{name}_vml_cpu",
+        cuda=f"{name}_(a)",
         check=_refuse_complex(f"{name} is not supported for complex inputs"),
     )
 
@@ -263,9 +282,16 @@ round_decimals = pointwise(
     dtypes=FLOATS,
     stub="round_cpu",
     params=((2,), (-1,)),
+    cuda="k1 ? rint(a * T(k0)) / T(k0) : rint(a / T(k0)) * T(k0)",
+    constants=lambda static: (10.0 ** abs(static[0]), int(static[0] > 0)),
 )
 frac = pointwise(
-    "frac", lambda x: x - np.trunc(x), 1, "The fractional part, with the sign of the element.", dtypes=FLOATS
+    "frac",
+    lambda x: x - np.trunc(x),
+    1,
+    "The fractional part, with the sign of the element.",
+    dtypes=FLOATS,
+    cuda="a - trunc(a)",
 )
 
 
@@ -308,10 +334,14 @@ sign = pointwise(
     check=_refuse_complex(
         "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead."
     ),
+    cuda="sign(a)",
 )
-sgn = pointwise("sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL)
+sgn = pointwise(
+    "sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL, cuda="sign(a)"
+)
 angle = pointwise(
-    "angle", _angle, 1, "The angle of each element in the complex plane.", promotion=FLOAT_TO_REAL
+    "angle", _angle, 1, "The angle of each element in the complex plane.", promotion=FLOAT_TO_REAL,
+    cuda="angle_(a)",
 )
 conj_physical = pointwise(
     "conj_physical",
@@ -319,6 +349,7 @@ conj_physical = pointwise(
     1,
     "The complex conjugate, computed.",
     dtypes=DTYPES,
+    cuda="conjugate(a)",
 )
 
 
@@ -354,6 +385,7 @@ complex_ = pointwise(
     promotion=TO_COMPLEX,
     dtypes=FLOATS,
     check=_parts_agree("complex"),
+    cuda="cx<T>{a, b}",
 )
 polar = pointwise(
     "polar",
@@ -364,6 +396,7 @@ polar = pointwise(
     dtypes=(float32, float64),
     check=_parts_agree("polar"),
     flops=20,
+    cuda="cx<T>{a * cos_(b), a * sin_(b)}",
 )
 nan_to_num = pointwise(
     "nan_to_num",
@@ -372,6 +405,8 @@ nan_to_num = pointwise(
     "NaN and the infinities replaced by numbers.",
     dtypes=(*ALL, *WIDE_UNSIGNED),
     params=((0.0, 1e4, -1e4),),
+    cuda="numbered(a, k0, k1, k2)",
+    constants=lambda static: [float(x or 0) for x in static],
 )
 
 
@@ -408,7 +443,14 @@ relu = pointwise(
     dtypes=NUMBERS,
     stub="clamp_min_scalar_cpu",
     check=_relu_refuses_bool,
+    cuda="greater(a, T(0))",
 )
+def _gelu_text(launch: Launch) -> str:
+    if launch.params[1] == "tanh":
+        return "T(0.5) * a * (1 + tanh_(T(0.7978845608028654) * (a + T(0.044715) * a * a * a)))"
+    return "a * T(0.5) * (1 + erf_(a * T(0.7071067811865476)))"
+
+
 gelu = pointwise(
     "gelu",
     _gelu,
@@ -418,9 +460,16 @@ gelu = pointwise(
     stub="GeluKernelImpl",
     params=(("none",), ("tanh",)),
     flops=20,
+    cuda=_gelu_text,
 )
 silu = pointwise(
-    "silu", lambda x: x * _sigmoid(x), 1, "x * sigmoid(x).", dtypes=FLOATING_OR_COMPLEX, flops=12
+    "silu",
+    lambda x: x * _sigmoid(x),
+    1,
+    "x * sigmoid(x).",
+    dtypes=FLOATING_OR_COMPLEX,
+    flops=12,
+    cuda="a * sigmoid_(a)",
 )
 softplus = pointwise(
     "softplus",
@@ -432,6 +481,7 @@ softplus = pointwise(
     wide_scalars=True,
     flops=22,
     examples=((1, 20), (2.0, 1.0)),
+    cuda="a * b > c ? a : log1p_(exp_(a * b)) / b",
 )
 leaky_relu = pointwise(
     "leaky_relu",
@@ -443,6 +493,7 @@ leaky_relu = pointwise(
     wide_scalars=True,
     examples=((0.01,),),
     stub="leaky_relu_cpu",
+    cuda="a > 0 ? a : a * b",
 )
 elu = pointwise(
     "elu",
@@ -455,4 +506,5 @@ elu = pointwise(
     flops=12,
     examples=((1.0, 1, 1),),
     stub="elu_cpu",
+    cuda="a <= 0 ? c * b * expm1_(a * d) : c * a",
 )

@@ -25,12 +25,12 @@ from flambeau.ops.pointwise import (
 
 _compare = partial(pointwise, arity=2, promotion=TO_BOOL, scalars=(1,))
 
-eq = _compare("eq", np.equal, summary="Whether input equals other.", dtypes=DTYPES)
-ne = _compare("ne", np.not_equal, summary="Whether input differs from other.", dtypes=DTYPES)
-lt = _compare("lt", np.less, summary="Whether input is less than other.", dtypes=REALS)
-le = _compare("le", np.less_equal, summary="Whether input is at most other.", dtypes=REALS)
-gt = _compare("gt", np.greater, summary="Whether input is greater than other.", dtypes=REALS)
-ge = _compare("ge", np.greater_equal, summary="Whether input is at least other.", dtypes=REALS)
+eq = _compare("eq", np.equal, summary="Whether input equals other.", dtypes=DTYPES, cuda="a == b")
+ne = _compare("ne", np.not_equal, summary="Whether input differs from other.", dtypes=DTYPES, cuda="a != b")
+lt = _compare("lt", np.less, summary="Whether input is less than other.", dtypes=REALS, cuda="a < b")
+le = _compare("le", np.less_equal, summary="Whether input is at most other.", dtypes=REALS, cuda="a <= b")
+gt = _compare("gt", np.greater, summary="Whether input is greater than other.", dtypes=REALS, cuda="a > b")
+ge = _compare("ge", np.greater_equal, summary="Whether input is at least other.", dtypes=REALS, cuda="a >= b")
 
 
 def _one_dtype(common: dtype, operands: Sequence[Operand]) -> None:
@@ -61,6 +61,8 @@ isclose = pointwise(
     dtypes=(*ALL, *WIDE_UNSIGNED),
     params=((1e-5, 1e-8, False), (0.5, 0.1, True)),
     flops=4,
+    cuda="close(a, b, k0, k1, k2)",
+    constants=lambda static: (float(static[0]), float(static[1]), int(static[2])),
 )
 
 
@@ -86,27 +88,40 @@ def _signbit(x: Any) -> Any:
     return np.signbit(x) if x.dtype.kind == "f" else x < x.dtype.type(0)
 
 
-isnan = _holds("isnan", _only_floats(np.isnan, False), summary="Whether each element is NaN.", dtypes=DTYPES)
+isnan = _holds(
+    "isnan",
+    _only_floats(np.isnan, False),
+    summary="Whether each element is NaN.",
+    dtypes=DTYPES,
+    cuda="is_nan(a)",
+)
 isinf = _holds(
-    "isinf", _only_floats(np.isinf, False), summary="Whether each element is infinite.", dtypes=_HAVE_INFINITY
+    "isinf",
+    _only_floats(np.isinf, False),
+    summary="Whether each element is infinite.",
+    dtypes=_HAVE_INFINITY,
+    cuda="is_inf(a)",
 )
 isfinite = _holds(
     "isfinite",
     _only_floats(np.isfinite, True),
     summary="Whether each element is a number.",
     dtypes=_HAVE_INFINITY,
+    cuda="is_finite(a)",
 )
 isposinf = _holds(
     "isposinf",
     _only_floats(lambda x: x == np.inf, False),
     summary="Whether each element is +infinity.",
     check=_no_complex("isposinf"),
+    cuda="is_inf(a) && a > 0",
 )
 isneginf = _holds(
     "isneginf",
     _only_floats(lambda x: x == -np.inf, False),
     summary="Whether each element is -infinity.",
     check=_no_complex("isneginf"),
+    cuda="is_inf(a) && a < 0",
 )
 
 
@@ -115,30 +130,65 @@ def _signbit_real(common: dtype, operands: Sequence[Operand]) -> None:
         raise NotImplementedError("signbit is not implemented for complex tensors.")
 
 
-signbit = _holds("signbit", _signbit, summary="Whether each element's sign is negative.", check=_signbit_real)
+signbit = _holds(
+    "signbit",
+    _signbit,
+    summary="Whether each element's sign is negative.",
+    check=_signbit_real,
+    cuda="sign_bit(a)",
+)
 
 
 ANY_BITS = (*BITS, *WIDE_UNSIGNED)
 
 # -- logic and bits -------------------------------------------------------------------------------------
 
-logical_and = pointwise("logical_and", np.logical_and, 2, "Whether both are nonzero.", promotion=TO_BOOL)
-logical_or = pointwise("logical_or", np.logical_or, 2, "Whether either is nonzero.", promotion=TO_BOOL)
-logical_xor = pointwise(
-    "logical_xor", np.logical_xor, 2, "Whether exactly one is nonzero.", promotion=TO_BOOL
+logical_and = pointwise(
+    "logical_and",
+    np.logical_and,
+    2,
+    "Whether both are nonzero.",
+    promotion=TO_BOOL,
+    cuda="nonzero(a) && nonzero(b)",
 )
-logical_not = _holds("logical_not", np.logical_not, summary="Whether each element is zero.", dtypes=ALL)
+logical_or = pointwise(
+    "logical_or",
+    np.logical_or,
+    2,
+    "Whether either is nonzero.",
+    promotion=TO_BOOL,
+    cuda="nonzero(a) || nonzero(b)",
+)
+logical_xor = pointwise(
+    "logical_xor",
+    np.logical_xor,
+    2,
+    "Whether exactly one is nonzero.",
+    promotion=TO_BOOL,
+    cuda="nonzero(a) != nonzero(b)",
+)
+logical_not = _holds(
+    "logical_not", np.logical_not, summary="Whether each element is zero.", dtypes=ALL, cuda="!nonzero(a)"
+)
 
 bitwise_and = pointwise(
-    "bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=ANY_BITS, scalars=(0, 1)
+    "bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=ANY_BITS, scalars=(0, 1), cuda="a & b"
 )
 bitwise_or = pointwise(
-    "bitwise_or", np.bitwise_or, 2, "The bits set in either.", dtypes=ANY_BITS, scalars=(0, 1)
+    "bitwise_or", np.bitwise_or, 2, "The bits set in either.", dtypes=ANY_BITS, scalars=(0, 1), cuda="a | b"
 )
 bitwise_xor = pointwise(
-    "bitwise_xor", np.bitwise_xor, 2, "The bits set in one of them.", dtypes=ANY_BITS, scalars=(0, 1)
+    "bitwise_xor",
+    np.bitwise_xor,
+    2,
+    "The bits set in one of them.",
+    dtypes=ANY_BITS,
+    scalars=(0, 1),
+    cuda="a ^ b",
 )
-bitwise_not = pointwise("bitwise_not", np.invert, 1, "Each element with its bits turned.", dtypes=BITS)
+bitwise_not = pointwise(
+    "bitwise_not", np.invert, 1, "Each element with its bits turned.", dtypes=BITS, cuda="turned(a)"
+)
 
 
 def _shift_left(a: Any, b: Any) -> Any:
@@ -165,6 +215,7 @@ bitwise_left_shift = pointwise(
     stub="lshift_cpu",
     scalars=(0, 1),
     low=0,
+    cuda="shift_left(a, b)",
 )
 bitwise_right_shift = pointwise(
     "bitwise_right_shift",
@@ -175,6 +226,7 @@ bitwise_right_shift = pointwise(
     stub="rshift_cpu",
     scalars=(0, 1),
     low=0,
+    cuda="shift_right(a, b)",
 )
 
 
@@ -199,6 +251,7 @@ heaviside = pointwise(
     2,
     "0 for negative input, 1 for positive, the value given for 0.",
     check=_same_dtypes,
+    cuda="a == 0 ? b : T(a > 0)",
 )
 
 
@@ -222,4 +275,5 @@ where = pointwise(
     conditions=1,
     scalars=(1, 2),
     flops=0,
+    cuda="a ? b : c",
 )

@@ -109,6 +109,8 @@ class Machine:
 
 
 def _open(wish: Settings) -> Driver:
+    if wish.driver == "cuda":
+        return open_driver("cuda", kernel_cache=settings.kernel_cache())
     chosen = {"devices": wish.devices, "profile": wish.profile, "schedule": wish.schedule}
     if wish.poison is not None:
         chosen["poison"] = wish.poison

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from flambeau.driver.registry import why_no_gpu
 
 DEVICES = 2  # the machine that is meant where nothing is said
 PROFILE = "a100-40g"
@@ -21,7 +24,7 @@ _RACES = ("off", "warn", "error")
 class Settings:
     """One machine as it was asked for.
 
-    driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for.
+    driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs.
     said: the environment's variables that decided, as `NAME='value'`, for messages.
     """
 
@@ -39,7 +42,7 @@ def from_environment() -> Settings:
     driver = _one_of("FLAMBEAU_DRIVER", _DRIVERS, "auto")
     if driver == "auto":
         asked = _get("FLAMBEAU_VIRTUAL_DEVICES") or _get("FLAMBEAU_VIRTUAL_PROFILE")
-        driver = "virtual" if asked else "none"
+        driver = "virtual" if asked else "none" if why_no_gpu() else "cuda"
     if driver != "virtual":
         return Settings(driver)
     return virtual_settings()
@@ -76,6 +79,16 @@ def virtual_settings(
         poison,
         tuple(said),
     )
+
+
+def kernel_cache() -> Path | None:
+    """The folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, "0" for none, else the user's cache folder."""
+    asked = _get("FLAMBEAU_KERNEL_CACHE")
+    if asked == "0":
+        return None
+    if asked is not None:
+        return Path(asked)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flambeau" / "kernels"
 
 
 def launch_blocking() -> bool:

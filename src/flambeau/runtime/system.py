@@ -23,7 +23,7 @@ from flambeau.core import errors
 from flambeau.core.device import CPU, device
 from flambeau.core.flags import flags
 from flambeau.driver.api import Driver
-from flambeau.driver.registry import open_driver
+from flambeau.driver.registry import open_driver, why_no_gpu
 from flambeau.runtime import current, settings
 from flambeau.runtime.context import Context
 from flambeau.runtime.host_allocator import HostAllocator
@@ -244,7 +244,7 @@ def _opened() -> Machine | None:
         with _lock:
             if _machine is None:
                 wish = settings.from_environment()
-                if wish.driver != "virtual":
+                if wish.driver == "none" or (wish.driver == "cuda" and why_no_gpu()):
                     return None
                 _machine = Machine(wish, _host_driver, _watchers)
     return _machine
@@ -315,10 +315,9 @@ def _replace_outer(machine: Machine) -> None:
 
 def _why_none(machine: Machine | None) -> str:
     if machine is None:
-        wish = settings.from_environment().driver
-        asked = "FLAMBEAU_DRIVER=cuda" if wish == "cuda" else "no virtual GPUs were asked for"
-        return errors.no_nvidia_driver(f"{asked}, and this version of Flambeau drives virtual GPUs only")
-    if machine.wish.devices == 0:
+        asked = "FLAMBEAU_DRIVER=cuda: " if settings.from_environment().driver == "cuda" else ""
+        return errors.no_nvidia_driver(f"{asked}{why_no_gpu()}")
+    if machine.wish.driver == "virtual" and machine.wish.devices == 0:
         return errors.no_gpus("the virtual machine was asked for with 0 devices")
     return errors.no_gpus(f"CUDA_VISIBLE_DEVICES={machine.visible_text!r} leaves none")
 

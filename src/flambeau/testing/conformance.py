@@ -25,7 +25,7 @@ from flambeau.core.dtype import float32, int64
 from flambeau.core.errors import DriverError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Driver, Executable, HostMemory, Kernel, Launch
+from flambeau.driver.api import Driver, Executable, Expression, HostMemory, Kernel, Launch
 
 _COUNT = 1000
 _NBYTES = 4 * _COUNT
@@ -587,8 +587,12 @@ def _scale(launch: Launch) -> Callable[..., None]:
     return body
 
 
-_ADD = Kernel("add", _add)
-_SCALE = Kernel("scale", _scale)
+
+
+_ADD = Kernel("add", _add, cuda=Expression("a + b"))
+_SCALE = Kernel(
+    "scale", _scale, cuda=Expression("b * a + c", lambda launch: (((float32,), (), (float32,)), ()))
+)
 
 
 def _adder(driver: Driver) -> Executable:

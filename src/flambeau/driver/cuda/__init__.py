@@ -1,0 +1,15 @@
+"""Real NVIDIA GPUs behind the driver's contract.
+
+probe       is there a driver and the extra's packages? By ctypes; imports nothing of NVIDIA's
+calls       checked calls of the CUDA driver API
+device      a device's primary context, facts and scratch memory
+driver      the contract
+compiler    CUDA C++ to cubin by NVRTC; `cache` keeps them on disk
+program     a form's compiled kernels with their parameters: what `load` returns
+pointwise, reduction, source, blas    one builder per form
+prelude.cuh the C++ that every kernel begins with
+"""
+
+from flambeau.driver.cuda.driver import CudaDriver
+
+__all__ = ["CudaDriver"]

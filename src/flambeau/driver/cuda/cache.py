@@ -1,0 +1,58 @@
+"""Compiled kernels on disk: one file per (source, options, architecture, compiler), safe for many processes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+LIMIT = 256 << 20  # bytes; the files longest unused go first
+_CHECKED_EVERY = 64
+
+
+class DiskCache:
+    """Cubins by key. A file appears complete or not at all; what cannot be written is compiled again next time."""
+
+    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
+        self._folder = folder
+        self._limit = limit
+        self._puts = 0
+
+    def get(self, key: str) -> bytes | None:
+        path = self._folder / f"{key}.cubin"
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        with suppress(OSError):
+            os.utime(path)  # used now
+        return data or None
+
+    def put(self, key: str, data: bytes) -> None:
+        temporary = self._folder / f"{key}.{os.getpid()}.{id(data)}.tmp"
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(data)
+            os.replace(temporary, self._folder / f"{key}.cubin")
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if self._puts % _CHECKED_EVERY == 0:
+            self._shrink()
+        self._puts += 1
+
+    def _shrink(self) -> None:
+        """Remove the files longest unused until a quarter of the limit is free."""
+        files = []
+        with suppress(OSError):
+            for entry in os.scandir(self._folder):
+                with suppress(OSError):
+                    files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+        total = sum(size for _, size, _ in files)
+        if total <= self._limit:
+            return
+        for _, size, path in sorted(files):
+            if total <= self._limit * 3 // 4:
+                break
+            with suppress(OSError):
+                os.unlink(path)
+            total -= size

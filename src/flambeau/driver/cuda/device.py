@@ -1,0 +1,81 @@
+"""`Device`: one GPU's facts, its primary context once a call needs it, and scratch memory per stream."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from flambeau.driver.api import DeviceProperties
+from flambeau.driver.cuda.calls import check
+
+_A = cu.CUdevice_attribute
+_ATTRIBUTES = {
+    "major": _A.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+    "minor": _A.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    "multi_processor_count": _A.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    "max_threads_per_multi_processor": _A.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+    "warp_size": _A.CU_DEVICE_ATTRIBUTE_WARP_SIZE,
+    "regs_per_multiprocessor": _A.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR,
+    "shared_memory_per_block": _A.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK,
+    "shared_memory_per_multiprocessor": _A.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+    "L2_cache_size": _A.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
+    "clock_rate": _A.CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
+    "is_integrated": _A.CU_DEVICE_ATTRIBUTE_INTEGRATED,
+    "is_multi_gpu_board": _A.CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD,
+    "pci_bus_id": _A.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+    "pci_device_id": _A.CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
+    "pci_domain_id": _A.CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+}
+
+
+class Device:
+    """A GPU. `context` is None until `open` retains its primary context, which other libraries share."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.handle = check(cu.cuDeviceGet(index))
+        self.properties = self._properties()
+        self.capability = (self.properties.major, self.properties.minor)
+        # Grace's CPU and GPU share page tables: copies from pageable memory do not stage there.
+        self.reads_pageable = bool(
+            self._attribute(_A.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
+        )
+        self.context: Any = None
+        self.scratch: dict[int, tuple[int, int]] = {}  # stream handle -> address, bytes
+
+    def open(self) -> Any:
+        if self.context is None:
+            self.context = check(cu.cuDevicePrimaryCtxRetain(self.handle))
+        return self.context
+
+    def scratch_of(self, stream: int, nbytes: int, native: Any) -> int:
+        """At least `nbytes` bytes that the stream's kernels use one after the other; zeroed when new."""
+        ptr, size = self.scratch.get(stream, (0, 0))
+        if size < nbytes:
+            size = max(nbytes, 1 << 20)
+            fresh = int(check(cu.cuMemAllocAsync(size, native)))
+            check(cu.cuMemsetD8Async(fresh, 0, size, native))
+            if ptr:
+                check(cu.cuMemFreeAsync(ptr, native))
+            ptr = fresh
+            self.scratch[stream] = (ptr, size)
+        return ptr
+
+    def drop_scratch(self, stream: int, native: Any) -> None:
+        ptr, _ = self.scratch.pop(stream, (0, 0))
+        if ptr:
+            cu.cuMemFreeAsync(ptr, native)
+
+    def _attribute(self, attribute: Any) -> int:
+        return int(check(cu.cuDeviceGetAttribute(attribute, self.handle)))
+
+    def _properties(self) -> DeviceProperties:
+        facts = {name: self._attribute(attribute) for name, attribute in _ATTRIBUTES.items()}
+        return DeviceProperties(
+            name=check(cu.cuDeviceGetName(256, self.handle)).split(b"\0")[0].decode(),
+            total_memory=int(check(cu.cuDeviceTotalMem(self.handle))),
+            uuid=str(uuid.UUID(bytes=bytes(check(cu.cuDeviceGetUuid(self.handle)).bytes))),
+            **facts,
+        )

@@ -1,0 +1,446 @@
+"""`CudaDriver`: the driver's contract on real GPUs, over NVIDIA's cuda-bindings.
+
+# Note [Contexts of real GPUs]
+Every device is used through its primary context, which PyTorch, CuPy and the CUDA runtime share. It is retained
+when a call first needs it. The driver API keeps a current context per thread; `_enter` sets it before each call
+that depends on it: always where there are several GPUs, since other libraries switch too, and once per
+thread where there is one.
+
+# Note [Handles of real GPUs]
+Handles are counted, not pointers: a native handle is used again after it is destroyed, and a stale one must be
+refused. The tables map them to the native objects; a look-up costs less than the conversion of an int.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
+from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch
+from flambeau.driver.cuda import build
+from flambeau.driver.cuda.calls import NOT_READY, check, error_of
+from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.device import Device
+from flambeau.driver.cuda.program import CudaExecutable, Program, flattened
+
+_FIRST_HANDLE = 4096  # default streams are 1 + index
+_NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+_PORTABLE = int(cu.CU_MEMHOSTALLOC_PORTABLE)
+_HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Queue:
+    """A stream: its native object, its device, whether it is the default stream."""
+
+    __slots__ = ("default", "device", "handle", "native")
+
+    def __init__(self, handle: int, native: Any, device: Device, default: bool = False) -> None:
+        self.handle = handle
+        self.native = native
+        self.device = device
+        self.default = default
+
+
+class _Event:
+    __slots__ = ("device", "native", "recorded", "timing")
+
+    def __init__(self, native: Any, device: Device, timing: bool) -> None:
+        self.native = native
+        self.device = device
+        self.timing = timing
+        self.recorded = False
+
+
+class CudaDriver:
+    """See the module's docstring; contracts in `flambeau.driver.api.Driver`.
+
+    kernel_cache: the folder that compiled kernels are kept in; None keeps none.
+    """
+
+    name = "cuda"
+    observes_blocks = False
+
+    def __init__(self, kernel_cache: Path | None = None) -> None:
+        check(cu.cuInit(0))
+        self._devices = [Device(i) for i in range(check(cu.cuDeviceGetCount()))]
+        self._several = len(self._devices) > 1
+        self._handles = itertools.count(_FIRST_HANDLE)
+        self._queues = {
+            1 + d.index: _Queue(1 + d.index, cu.CUstream(0), d, default=True) for d in self._devices
+        }
+        self._events: dict[int, _Event] = {}
+        self._memory: dict[int, Device] = {}
+        self._pinned: dict[int, int] = {}
+        self._peers: set[tuple[int, int]] = set()
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._folder = kernel_cache
+        self._compilers: dict[tuple[int, int], Compiler] = {}
+        self._functions: dict[tuple[int, str], Any] = {}  # device and source -> loaded function
+        self._libraries: list[Any] = []
+        self._calls: dict[int, Callable[[], None]] = {}  # host functions that are queued
+        self._raised: list[BaseException] = []  # what they raised, for the next wait
+        self._trampoline = _HOST_FUNCTION(self._run_host_call)
+        self._trampoline_at = ctypes.cast(self._trampoline, ctypes.c_void_p).value
+        self._closed = False
+
+    # -- devices --------------------------------------------------------------------------------------
+    def device_count(self) -> int:
+        self._check_open()
+        return len(self._devices)
+
+    def device_properties(self, index: int) -> DeviceProperties:
+        return self._device(index).properties
+
+    def device_sync(self, index: int) -> None:
+        device = self._device(index)
+        if device.context is not None:
+            self._enter(device)
+            check(cu.cuCtxSynchronize())
+        self._raise_pending()
+
+    def mem_info(self, index: int) -> tuple[int, int]:
+        self._enter(self._device(index))
+        free, total = check(cu.cuMemGetInfo())
+        return int(free), int(total)
+
+    def close(self) -> None:
+        """Errors of unfinished work are not raised here: `device_sync` before it says them."""
+        if self._closed:
+            return
+        for device in self._devices:
+            if device.context is not None:
+                self._give_back(device)
+        self._closed = True
+        for table in (self._queues, self._events, self._memory, self._pinned, self._functions):
+            table.clear()
+
+    def _give_back(self, device: Device) -> None:
+        """Everything of one device, in the order that its work may need it; what fails is lost with the context."""
+        self._enter(device)
+        cu.cuCtxSynchronize()
+        for queue in [q for q in self._queues.values() if q.device is device]:
+            device.drop_scratch(queue.handle, queue.native)
+            if not queue.default:
+                cu.cuStreamDestroy(queue.native)
+        for event in [e for e in self._events.values() if e.device is device]:
+            cu.cuEventDestroy(event.native)
+        for ptr in [p for p, owner in self._memory.items() if owner is device]:
+            cu.cuMemFree(ptr)
+        for ptr in self._pinned:
+            cu.cuMemFreeHost(ptr)
+        self._pinned.clear()
+        for library in self._libraries:
+            cu.cuLibraryUnload(library)
+        self._libraries.clear()
+        cu.cuDevicePrimaryCtxRelease(device.handle)
+        device.context = None
+
+    # -- memory ---------------------------------------------------------------------------------------
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        device = self._device(index)
+        if nbytes < 0:
+            raise DriverError(f"mem_alloc: the size must not be negative, got {nbytes}")
+        self._enter(device)
+        ptr = int(check(cu.cuMemAlloc(max(nbytes, 1))))
+        self._memory[ptr] = device
+        return ptr
+
+    def mem_free(self, ptr: int) -> None:
+        device = self._memory.get(ptr)
+        if device is None:
+            self._check_open()
+            raise InvalidAddressError(
+                f"mem_free: {ptr:#x} was not allocated by this driver, or freed already"
+            )
+        self._enter(device)
+        check(cu.cuCtxSynchronize())
+        check(cu.cuMemFree(ptr))
+        del self._memory[ptr]
+
+    def host_alloc(self, nbytes: int) -> HostMemory:
+        self._enter(self._device(0))
+        ptr = int(check(cu.cuMemHostAlloc(max(nbytes, 1), _PORTABLE)))
+        self._pinned[ptr] = nbytes
+        return HostMemory(ptr, nbytes, None, pinned=True)
+
+    def host_free(self, memory: HostMemory) -> None:
+        if memory.ptr not in self._pinned:
+            self._check_open()
+            raise InvalidAddressError(
+                f"host_free: {memory.ptr:#x} was not allocated by this driver, or freed already"
+            )
+        for device in self._devices:
+            if device.context is not None:
+                self._enter(device)
+                check(cu.cuCtxSynchronize())
+        self._enter(self._devices[0])
+        check(cu.cuMemFreeHost(memory.ptr))
+        del self._pinned[memory.ptr]
+
+    def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
+        pass
+
+    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+        pass
+
+    def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
+        pass
+
+    # -- copies and fills -----------------------------------------------------------------------------
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        queue = self._queue(stream)
+        if not source.nbytes:
+            return
+        check(cu.cuMemcpyHtoDAsync(target, source.ptr, source.nbytes, queue.native))
+        if not source.pinned and queue.device.reads_pageable:
+            check(cu.cuStreamSynchronize(queue.native))
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        queue = self._queue(stream)
+        if not target.nbytes:
+            return
+        check(cu.cuMemcpyDtoHAsync(target.ptr, source, target.nbytes, queue.native))
+        if not target.pinned:
+            check(cu.cuStreamSynchronize(queue.native))
+            self._raise_pending()
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        queue = self._queue(stream)
+        if nbytes:
+            check(cu.cuMemcpyAsync(target, source, nbytes, queue.native))
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        queue = self._queue(stream)
+        if nbytes:
+            check(cu.cuMemsetD8Async(target, byte & 255, nbytes, queue.native))
+
+    # -- streams --------------------------------------------------------------------------------------
+    def stream_default(self, index: int) -> int:
+        return 1 + self._device(index).index
+
+    def stream_create(self, index: int, priority: int) -> int:
+        device = self._device(index)
+        self._enter(device)
+        native = check(cu.cuStreamCreateWithPriority(_NON_BLOCKING, priority))
+        handle = next(self._handles)
+        self._queues[handle] = _Queue(handle, native, device)
+        return handle
+
+    def stream_destroy(self, stream: int) -> None:
+        queue = self._queue(stream)
+        if queue.default:
+            raise DriverError("stream_destroy: the default stream stays")
+        queue.device.drop_scratch(stream, queue.native)
+        check(cu.cuStreamDestroy(queue.native))
+        del self._queues[stream]
+
+    def stream_native(self, stream: int) -> int:
+        return int(self._queues[stream].native) if stream in self._queues else int(self._queue(stream).native)
+
+    def stream_query(self, stream: int) -> bool:
+        (code,) = cu.cuStreamQuery(self._queue(stream).native)
+        return self._is_done(code)
+
+    def stream_sync(self, stream: int) -> None:
+        check(cu.cuStreamSynchronize(self._queue(stream).native))
+        if self._raised:
+            self._raise_pending()
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        queue = self._queue(stream)
+        check(cu.cuStreamWaitEvent(queue.native, self._event(event).native, 0))
+
+    # -- events ---------------------------------------------------------------------------------------
+    def event_create(
+        self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False
+    ) -> int:
+        device = self._device(index)
+        timing = timing and not interprocess
+        self._enter(device)
+        native = check(cu.cuEventCreate(int(blocking) | (0 if timing else 2) | (4 if interprocess else 0)))
+        handle = next(self._handles)
+        self._events[handle] = _Event(native, device, timing)
+        return handle
+
+    def event_destroy(self, event: int) -> None:
+        check(cu.cuEventDestroy(self._event(event).native))
+        del self._events[event]
+
+    def event_record(self, event: int, stream: int) -> None:
+        queue, found = self._queue(stream), self._event(event)
+        if found.device is not queue.device:
+            raise DriverError(
+                f"event_record: the event is of device {found.device.index}, the stream of {queue.device.index}"
+            )
+        check(cu.cuEventRecord(found.native, queue.native))
+        found.recorded = True
+
+    def event_query(self, event: int, internal: bool = False) -> bool:
+        (code,) = cu.cuEventQuery(self._event(event).native)
+        return self._is_done(code)
+
+    def event_sync(self, event: int, internal: bool = False) -> None:
+        check(cu.cuEventSynchronize(self._event(event).native))
+        if self._raised:
+            self._raise_pending()
+
+    def event_elapsed_ns(self, start: int, end: int) -> int:
+        events = []
+        for event in (start, end):
+            found = self._event(event)
+            if not found.timing:
+                raise DriverError(f"event_elapsed_ns: event {event} was created without timing")
+            if not found.recorded:
+                raise DriverError(f"event_elapsed_ns: event {event} was never recorded")
+            events.append(found.native)
+        if start == end:
+            return 0
+        return round(check(cu.cuEventElapsedTime(*events)) * 1e6)
+
+    # -- kernels --------------------------------------------------------------------------------------
+    def load(self, launch: Launch, index: int) -> CudaExecutable:
+        device = self._device(index)
+        exe = CudaExecutable(launch, index)
+        self._enter(device)
+        built = build.build(launch, device, self)
+        if isinstance(built, Program):
+            return exe.prepare(built, self._function(device, built.source))
+        exe.run = built
+        return exe
+
+    def unload(self, exe: Executable) -> None:
+        self._check_open()  # compiled kernels are shared by many launches and stay until the driver closes
+
+    def launch(self, exe: CudaExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        queue = self._queues.get(stream)
+        if queue is None:
+            queue = self._queue(stream)  # raises
+        if self._several or not getattr(self._local, "entered", False):
+            self._enter(queue.device)
+        if exe.run is not None:
+            return exe.run(ptrs, scalars, queue.native, stream)
+        x, y, z = exe.grid
+        with exe.lock:
+            exe.pack(exe.params, 0, *ptrs, *(scalars if exe.flat else flattened(scalars)))
+            if exe.scratch:
+                at = queue.device.scratch_of(stream, exe.scratch, queue.native)
+                ctypes.c_uint64.from_buffer(exe.params, exe.scratch_at).value = at
+            (code,) = cu.cuLaunchKernel(
+                exe.function, x, y, z, exe.block, 1, 1, 0, queue.native, exe.address, 0
+            )
+        if code:
+            raise error_of(code)
+
+    def host_call(self, call: Callable[[], None], stream: int) -> None:
+        queue = self._queue(stream)
+        key = next(self._handles)
+        self._calls[key] = call
+        (code,) = cu.cuLaunchHostFunc(queue.native, cu.CUhostFn(self._trampoline_at), key)
+        if code:
+            del self._calls[key]
+            raise error_of(code)
+
+    def _run_host_call(self, key: int) -> None:
+        """Runs in a thread of CUDA's, which takes the GIL: every wait of this driver has released it."""
+        try:
+            self._calls.pop(key)()
+        except BaseException as error:
+            self._raised.append(error)
+
+    # -- peers ----------------------------------------------------------------------------------------
+    def peer_can(self, index: int, peer: int) -> bool:
+        a, b = self._device(index), self._device(peer)
+        return a is not b and bool(check(cu.cuDeviceCanAccessPeer(a.handle, b.handle)))
+
+    def peer_enable(self, index: int, peer: int) -> None:
+        if not self.peer_can(index, peer):
+            raise NotSupportedError(f"device {index} cannot reach the memory of device {peer} directly")
+        device, other = self._devices[index], self._devices[peer]
+        self._enter(device)
+        (code,) = cu.cuCtxEnablePeerAccess(other.open(), 0)
+        if code and code != cu.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
+            raise error_of(code)
+
+    # -- what the builders of kernels use ---------------------------------------------------------------
+    def compiler(self, device: Device) -> Compiler:
+        """The compiler for the device's architecture."""
+        found = self._compilers.get(device.capability)
+        if found is None:
+            major, minor = device.capability
+            found = self._compilers[device.capability] = Compiler(f"sm_{major}{minor}", self._folder)
+        return found
+
+    def _function(self, device: Device, source: str) -> Any:
+        """The loaded function `run` of a source."""
+        key = (device.index, source)
+        found = self._functions.get(key)
+        if found is None:
+            with self._lock:
+                found = self._functions[key] = self._functions.get(key) or self._compile(device, source)
+        return found
+
+    def _compile(self, device: Device, source: str) -> Any:
+        cubin = self.compiler(device).cubin(source)
+        library = check(cu.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
+        self._libraries.append(library)
+        return check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, b"run"))))
+
+    # -- checks ---------------------------------------------------------------------------------------
+    def _enter(self, device: Device) -> None:
+        """See Note [Contexts of real GPUs]."""
+        (code,) = cu.cuCtxSetCurrent(device.open())
+        if code:
+            raise error_of(code)
+        self._local.entered = True
+
+    def _is_done(self, code: Any) -> bool:
+        if code == NOT_READY:
+            return False
+        if code:
+            raise error_of(code)
+        if self._raised:
+            self._raise_pending()
+        return True
+
+    def _raise_pending(self) -> None:
+        if self._raised:
+            raise self._raised.pop(0)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DriverError("the cuda driver has been closed")
+
+    def _device(self, index: int) -> Device:
+        self._check_open()
+        if not 0 <= index < len(self._devices):
+            raise DriverError(
+                f"CUDA error: invalid device ordinal: the cuda driver has {len(self._devices)} devices, "
+                f"there is no device {index}"
+            )
+        return self._devices[index]
+
+    def _queue(self, stream: int) -> _Queue:
+        found = self._queues.get(stream)
+        if found is None:
+            self._check_open()
+            raise DriverError(f"{stream} is no stream of the cuda driver, or was destroyed")
+        if self._several or not getattr(self._local, "entered", False):
+            self._enter(found.device)
+        return found
+
+    def _event(self, event: int) -> _Event:
+        found = self._events.get(event)
+        if found is None:
+            self._check_open()
+            raise DriverError(f"{event} is no event of the cuda driver, or was destroyed")
+        if self._several or not getattr(self._local, "entered", False):
+            self._enter(found.device)
+        return found

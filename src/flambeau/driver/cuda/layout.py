@@ -1,0 +1,52 @@
+"""Layouts for kernels: dimensions merged and ordered, and division by multiplication."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import prod
+
+Dims = list[tuple[int, tuple[int, ...]]]
+"""Outermost first: (size, stride of each operand in elements)."""
+
+
+def merged(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:
+    """The dimensions of operands of one shape, as few as they can be.
+
+    ordered: by the first operand's strides, so that its memory is walked in order; else as they are.
+    """
+    dims: Dims = [(n, tuple([s[d] for s in strides])) for d, n in enumerate(shape) if n != 1]
+    if ordered:
+        dims.sort(key=lambda dim: dim[1], reverse=True)
+    out: Dims = []
+    for size, steps in dims:
+        if out and all(a == b * size for a, b in zip(out[-1][1], steps, strict=True)):
+            out[-1] = (out[-1][0] * size, steps)
+        else:
+            out.append((size, steps))
+    return out
+
+
+def reach(dims: Dims) -> int:
+    """The largest index that any operand's layout reaches, or the number of elements if that is more."""
+    count = prod([size for size, _ in dims])
+    operands = range(len(dims[0][1])) if dims else ()
+    return max([count, *[sum((size - 1) * steps[k] for size, steps in dims) for k in operands]])
+
+
+def packed(dims: Dims, wide: bool) -> bytes:
+    """A prelude's `Walk<D, K>` (32 bits) or `WideWalk<D, K>`: sizes, then strides per operand.
+
+    The 32-bit form divides by multiplying: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.
+    """
+    inner = dims[::-1]
+    sizes = [size for size, _ in inner]
+    strides = [steps[k] for k in range(len(dims[0][1])) for _, steps in inner]
+    if wide:
+        return struct.pack(f"<{len(sizes) + len(strides)}q", *sizes, *strides)
+    shifts = [(size - 1).bit_length() for size in sizes]
+    magics = [
+        ((1 << 32) * ((1 << shift) - size)) // size + 1 for size, shift in zip(sizes, shifts, strict=True)
+    ]
+    numbers = [*sizes, *magics, *shifts, *strides]
+    return struct.pack(f"<{len(numbers)}I", *numbers)

@@ -1,0 +1,37 @@
+"""Whether real GPUs can be had, found out without importing anything of NVIDIA's."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from importlib.util import find_spec
+
+MINIMUM = 13000  # the driver API's version, as 1000 major + 10 minor
+
+INSTALL = "pip install 'flambeau[cuda13]'"
+
+
+def why_not() -> str | None:
+    """Why no real GPU can be used, with the mend; None where one can be tried. Initializes nothing."""
+    if not sys.platform.startswith("linux"):
+        return f"Flambeau drives real GPUs on Linux, and this is {sys.platform}"
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "libcuda.so.1, which the NVIDIA driver installs, is not on this machine"
+    version = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(version)) == 0 and version.value < MINIMUM:
+        return (
+            f"the NVIDIA driver is too old: it supports CUDA {version.value // 1000}.{version.value % 1000 // 10}, "
+            "and Flambeau needs CUDA 13, driver 580 or newer"
+        )
+    if not _has("cuda.bindings.driver"):
+        return f"the packages that drive real GPUs are not installed: {INSTALL}"
+    return None
+
+
+def _has(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,140 @@
+"""`Program`: a form built for one launch, and `CudaExecutable`: the same, compiled and ready to be launched."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from flambeau.core.dtype import BOOL, FLOATING, dtype, uint64
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Executable, Launch
+
+C_NAMES = {
+    "bool": "bool", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint16": "u16", "uint32": "u32", "uint64": "u64", "float16": "half", "bfloat16": "bf16",
+    "float32": "float", "float64": "double", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+    "complex32": "c32", "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+
+
+def c_name(kind: dtype) -> str:
+    """The C++ type of a dtype's elements, as prelude.cuh names it."""
+    return C_NAMES[kind.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Source, grid and the parameters that are the same at each launch.
+
+    tail: parameters after addresses and scalars, as bytes. scratch: bytes of scratch memory that a further
+    parameter, the last, points to.
+    """
+
+    source: str
+    grid: tuple[int, int, int]
+    block: int
+    tail: tuple[bytes, ...] = ()
+    scratch: int = 0
+
+
+class CudaExecutable(Executable):
+    """A compiled launch with a kept buffer of parameters, whose address the driver API takes.
+
+    `lock` is held from packing the parameters until the launch has read them: the GIL is released in between.
+    `run` is set where a launch is not one kernel: a library's routine.
+    """
+
+    __slots__ = (
+        "address", "block", "flat", "function", "grid", "keep", "lock", "pack", "params", "run", "scratch", "scratch_at",
+    )  # fmt: skip
+
+    function: Any
+    grid: tuple[int, int, int]
+    run: Callable[[Sequence[int], Sequence[Any], Any, int], None] | None
+
+    def __init__(self, launch: Launch, index: int) -> None:
+        super().__init__(launch, index)
+        self.function = None
+        self.run = None
+        self.lock = Lock()
+        self.scratch = 0
+
+    def prepare(self, program: Program, function: Any) -> CudaExecutable:
+        """Lay out the parameters: addresses, scalars, the program's tail, scratch."""
+        self.function, self.grid, self.block = function, program.grid, program.block
+        wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
+        packing = struct.Struct("<" + "Q" * len(self.launch.operands) + "".join(wire))
+        self.flat = "dd" not in wire
+        self.pack = packing.pack_into
+        sizes = [8] * len(self.launch.operands) + [8 * len(w) for w in wire]
+        tail = [*program.tail, bytes(8)] if program.scratch else list(program.tail)
+        offsets, at = [], 0
+        for size in sizes:
+            offsets.append(at)
+            at += size
+        parts = []
+        for part in tail:
+            at = -(-at // 16) * 16
+            offsets.append(at)
+            parts.append((at, part))
+            at += len(part)
+        self.params = ctypes.create_string_buffer(max(at, 16))
+        for start, part in parts:
+            ctypes.memmove(ctypes.addressof(self.params) + start, part, len(part))
+        base = ctypes.addressof(self.params)
+        self.keep = (ctypes.c_void_p * max(len(offsets), 1))(*[base + offset for offset in offsets])
+        self.address = ctypes.addressof(self.keep)
+        self.scratch, self.scratch_at = program.scratch, offsets[-1] if program.scratch else 0
+        return self
+
+
+def wire_format(x: dtype | type[object]) -> str:
+    """How struct packs a scalar: every one fills whole slots of eight bytes."""
+    if not isinstance(x, dtype):
+        raise NotSupportedError("a CUDA kernel takes no Python objects")
+    if x.is_complex:
+        return "dd"
+    if x.category == FLOATING:
+        return "d"
+    return "Q" if x is uint64 else "q"
+
+
+def wire_type(x: dtype | type[object]) -> str:
+    """The C++ type of a scalar parameter."""
+    if isinstance(x, dtype) and x.category == BOOL:
+        return "i64"
+    return {"dd": "c128", "d": "double", "Q": "u64", "q": "i64"}[wire_format(x)]
+
+
+def flattened(scalars: Sequence[Any]) -> list[Any]:
+    """Scalars with each complex number as its two parts."""
+    out: list[Any] = []
+    for x in scalars:
+        out += (x.real, x.imag) if isinstance(x, complex) else (x,)
+    return out
+
+
+def packed_constant(value: float) -> bytes:
+    """A constant's parameter: a double for a float, else a long long."""
+    return struct.pack("<d", value) if isinstance(value, float) else struct.pack("<q", value)
+
+
+def constant_type(value: float) -> str:
+    return "double" if isinstance(value, float) else "i64"
+
+
+@dataclass(slots=True)
+class Arguments:
+    """A kernel's parameter list as text: `declared` in the kernel, `passed` on to a function."""
+
+    declared: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, name: str) -> None:
+        self.declared.append(f"{kind} {name}")
+        self.names.append(name)

@@ -1,0 +1,64 @@
+/* A libcuda without a GPU: every call succeeds, memory is the host's, host functions run at once, kernels do
+ * nothing. It runs the driver's own logic on machines without a GPU; it never stands in for one.
+ * cuGetProcAddress gives what is written here, and for every other name a function that only succeeds. */
+#define _GNU_SOURCE
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+typedef int R;
+typedef uint64_t P;
+static P next_handle = 0x10000;
+static size_t used;
+static struct { P at; size_t size; } blocks[4096];
+int null_launches;
+static int ok(void) { return 0; }
+R cuInit(unsigned f) { return 0; }
+R cuDriverGetVersion(int* v) { *v = 13000; return 0; }
+R cuDeviceGetCount(int* n) { const char* s = getenv("NULL_CUDA_DEVICES"); *n = s ? atoi(s) : 1; return 0; }
+R cuDeviceGet(int* d, int i) { *d = i; return 0; }
+R cuDeviceGetName(char* s, int n, int d) { strncpy(s, "Null GPU", n); return 0; }
+R cuDeviceTotalMem(size_t* n, int d) { *n = (size_t)1 << 34; return 0; }
+R cuDeviceGetAttribute(int* v, int a, int d) {
+  *v = a == 75 ? 9 : a == 16 ? 132 : a == 39 ? 2048 : a == 10 ? 32 : 0; return 0; }
+R cuDeviceGetUuid(char* u, int d) { memset(u, 7 + d, 16); return 0; }
+R cuDevicePrimaryCtxRetain(P* c, int d) { *c = 0x1000 + d; return 0; }
+R cuMemGetInfo(size_t* f, size_t* t) { *t = (size_t)1 << 34; *f = *t - used; return 0; }
+static P take(size_t n) {
+  void* p;
+  if (n > (size_t)1 << 34 || posix_memalign(&p, 512, n)) return 0;
+  for (int i = 0; i < 4096; i++) if (!blocks[i].at) { blocks[i].at = (P)p; blocks[i].size = n; break; }
+  used += n;
+  return (P)p; }
+static R drop(P p) {
+  for (int i = 0; i < 4096; i++) if (blocks[i].at == p) { blocks[i].at = 0; used -= blocks[i].size; free((void*)p); return 0; }
+  return 1; }
+R cuMemAlloc(P* p, size_t n) { return (*p = take(n)) ? 0 : 2; }
+R cuMemAllocAsync(P* p, size_t n, P s) { return (*p = take(n)) ? 0 : 2; }
+R cuMemHostAlloc(void** p, size_t n, unsigned f) { return (*p = (void*)take(n)) ? 0 : 2; }
+R cuMemFree(P p) { return drop(p); }
+R cuMemFreeAsync(P p, P s) { return drop(p); }
+R cuMemFreeHost(void* p) { return drop((P)p); }
+R cuMemcpyHtoDAsync(P d, void* s, size_t n, P q) { memcpy((void*)d, s, n); return 0; }
+R cuMemcpyDtoHAsync(void* d, P s, size_t n, P q) { memcpy(d, (void*)s, n); return 0; }
+R cuMemcpyAsync(P d, P s, size_t n, P q) { memmove((void*)d, (void*)s, n); return 0; }
+R cuMemsetD8Async(P d, unsigned char b, size_t n, P q) { memset((void*)d, b, n); return 0; }
+R cuStreamCreateWithPriority(P* s, unsigned f, int p) { *s = next_handle += 16; return 0; }
+R cuEventCreate(P* e, unsigned f) { *e = next_handle += 16; return 0; }
+R cuEventElapsedTime(float* ms, P a, P b) { *ms = a < b ? 0.5f : a > b ? -0.5f : 0; return 0; }
+R cuLaunchHostFunc(P s, void (*f)(void*), void* x) { f(x); return 0; }
+R cuLibraryLoadData(P* l, void* d, void* a, void* b, unsigned n, void* c, void* e, unsigned m) { *l = next_handle += 16; return 0; }
+R cuLibraryGetKernel(P* k, P l, const char* name) { *k = next_handle += 16; return 0; }
+R cuKernelGetFunction(P* f, P k) { *f = next_handle += 16; return 0; }
+R cuLaunchKernel() { null_launches++; return 0; }
+R cuGetErrorString(int e, const char** s) { *s = "out of memory"; return 0; }
+R cuGetErrorName(int e, const char** s) { *s = "CUDA_ERROR"; return 0; }
+R cuGetExportTable(void** t, void* id) { return 500; }
+#include <dlfcn.h>
+R cuGetProcAddress_v2(const char* name, void** f, int v, P flags, int* status) {
+  void* self = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  *f = self ? dlsym(self, name) : NULL;
+  if (!*f) *f = (void*)ok;
+  if (status) *status = 0;
+  return 0; }
+R cuGetProcAddress(const char* name, void** f, int v, P flags) { return cuGetProcAddress_v2(name, f, v, flags, NULL); }
