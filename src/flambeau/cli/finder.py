@@ -1,7 +1,7 @@
 """`import torch` as `import flambeau`: under `flambeau run` and in the interpreters that it starts; never otherwise.
 
 The finder maps `torch[.x]` to the same module objects as `flambeau[.x]`. Child interpreters find the folder
-`flambeau/shim` on PYTHONPATH, whose `torch` package installs this finder and gives way to it.
+`flambeau/shim` on their path, whose `torch` package installs this finder and gives way to it.
 """
 
 from __future__ import annotations
@@ -80,5 +80,7 @@ def install() -> None:
     if not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchFinder())
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if SHIM not in sys.path:
+        sys.path.insert(1, SHIM)  # a spawned child takes over this list, whatever PYTHONPATH says
     if SHIM not in folders:
         os.environ["PYTHONPATH"] = os.pathsep.join([SHIM, *filter(None, folders)])

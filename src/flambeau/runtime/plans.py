@@ -28,7 +28,7 @@ class Plan:
 
 
 class PlanCache:
-    """At most `max_size` plans, kept by key. Threads may share it: a plan that gave way stays loaded for its holders."""
+    """At most `max_size` plans, kept by key. A plan that gave way stays loaded for its holders."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

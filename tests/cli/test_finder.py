@@ -1,0 +1,128 @@
+"""`import torch` is Flambeau under `flambeau run` and in what it starts, and nowhere else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from cli.cli_kit import environment, flambeau_run, program
+
+
+def python(folder, text, **env):
+    """A script under plain Python."""
+    command = [sys.executable, str(program(folder, text))]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**env))
+
+
+def test_the_modules_are_the_same_objects(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch, torch.cuda, torch.backends.cuda, flambeau
+        from torch.cuda import Stream
+        import torch.cuda.memory as memory
+        assert torch is flambeau
+        assert torch.cuda is flambeau.cuda and torch.backends.cuda is flambeau.backends.cuda
+        assert memory is flambeau.cuda.memory and Stream is flambeau.cuda.Stream
+        import importlib.util, sys
+        assert sys.modules['torch.cuda'] is sys.modules['flambeau.cuda']
+        assert flambeau.__spec__.name == 'flambeau' and flambeau.cuda.__spec__.name == 'flambeau.cuda'
+        print('same')
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", script)
+    assert (done.out, done.err) == ("same\n", "")
+
+
+@pytest.mark.parametrize(
+    "line, error",
+    [
+        ("torch.nothing", "AttributeError: module 'torch' has no attribute 'nothing': Flambeau lacks it"),
+        (
+            "torch.cuda.nothing",
+            "AttributeError: module 'torch.cuda' has no attribute 'nothing': Flambeau lacks it",
+        ),
+        ("torch.ones(1).nothing", "AttributeError: 'Tensor' object has no attribute 'nothing'"),
+        ("import torch.nothing", "ModuleNotFoundError: No module named 'torch.nothing': `torch` is Flambeau"),
+        ("from torch import nothing", "ImportError: cannot import name 'nothing' from"),
+        (
+            "import torchvision",
+            "ImportError: torchvision is built on PyTorch's C++ library, which is not here",
+        ),
+        ("from torchaudio import x", "ImportError: torchaudio is built on PyTorch's C++ library"),
+    ],
+)
+def test_what_is_missing_says_that_flambeau_lacks_it(tmp_path, line, error):
+    done = flambeau_run(tmp_path, "--quiet", program(tmp_path, f"import torch\n{line}\n"))
+    assert done.status == 1
+    assert done.err.splitlines()[-1].startswith(error)
+
+
+def test_hasattr_of_what_is_missing_is_false(tmp_path):
+    text = "import torch; print(hasattr(torch, 'nothing'), hasattr(torch.cuda, 'nothing'), hasattr(torch, 'ones'))"
+    assert flambeau_run(tmp_path, "--quiet", program(tmp_path, text)).out == "False False True\n"
+
+
+def test_spawned_children_see_flambeau(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import multiprocessing
+        import torch
+
+        def work(queue):
+            queue.put((torch.__name__, torch.cuda.device_count(), torch.ones(3, device='cuda').sum().item()))
+
+        if __name__ == '__main__':
+            context = multiprocessing.get_context('spawn')
+            queue = context.Queue()
+            child = context.Process(target=work, args=(queue,))
+            child.start()
+            print(queue.get())
+            child.join()
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", "--devices", 3, script)
+    assert done.out == "('flambeau', 3, 3.0)\n", done.err
+
+
+def test_child_interpreters_see_flambeau(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import subprocess, sys
+        code = "import torch, torch.cuda as c, flambeau as f; print(torch is f, c is f.cuda, c.device_count())"
+        print(subprocess.check_output([sys.executable, '-c', code], text=True), end='')
+        """,
+    )
+    assert flambeau_run(tmp_path, "--quiet", script).out == "True True 2\n"
+
+
+def test_real_pytorch_is_importable_beside_flambeau(tmp_path):
+    pytest.importorskip("torch", reason="oracle PyTorch is not installed")
+    done = python(
+        tmp_path,
+        "import flambeau, torch; print(torch is flambeau, torch.ones(2).sum().item(), hasattr(torch, '_C'))",
+    )
+    assert done.stdout == "False 2.0 True\n", done.stderr
+
+
+def test_an_installed_finder_refuses_to_mix_with_real_pytorch(tmp_path):
+    pytest.importorskip("torch", reason="oracle PyTorch is not installed")
+    done = python(tmp_path, "import torch\nfrom flambeau.cli import finder\nfinder.install()\n")
+    assert "RuntimeError: `torch` is imported already" in done.stderr
+
+
+def test_plain_python_gets_no_virtual_gpus(tmp_path):
+    done = python(
+        tmp_path, "import flambeau as torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
+    )
+    assert done.stdout == "False 0\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["FLAMBEAU_VIRTUAL_DEVICES", "FLAMBEAU_VIRTUAL_PROFILE"])
+def test_plain_python_with_the_environment_gets_them(tmp_path, name):
+    value = {"FLAMBEAU_VIRTUAL_DEVICES": "2", "FLAMBEAU_VIRTUAL_PROFILE": "h100"}[name]
+    done = python(tmp_path, "import flambeau as torch; print(torch.cuda.device_count())", **{name: value})
+    assert done.stdout == "2\n", done.stderr

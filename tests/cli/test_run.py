@@ -1,0 +1,462 @@
+"""`flambeau run`: the program sees what it would see under Python, and its exit status is its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from xml.etree import ElementTree
+
+import pytest
+from cli.cli_kit import flambeau_run, program
+
+RACE = """
+import torch
+s = torch.cuda.Stream()
+a = torch.zeros(100, device='cuda')
+with torch.cuda.stream(s):
+    b = a + 1
+"""
+
+
+@pytest.mark.parametrize(
+    "text, status, said",
+    [
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit('no luck')", 1, "no luck\n"),
+        ("raise SystemExit(300)", 300 & 0xFF, ""),
+        ("x = 1", 0, ""),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+    ],
+)
+def test_the_exit_status_is_the_programs(tmp_path, text, status, said):
+    done = flambeau_run(tmp_path, "--quiet", program(tmp_path, text))
+    assert done.status == status
+    assert done.err.endswith(said)
+    assert done.report["exit_status"] == status
+
+
+def test_an_exception_shows_the_programs_frames_alone(tmp_path):
+    script = program(tmp_path, "import torch\ndef f(a):\n    return a @ a\nf(torch.ones(2, 3))\n")
+    done = flambeau_run(tmp_path, "--quiet", script)
+    assert done.status == 1
+    assert done.err.startswith("Traceback (most recent call last):\n")
+    frames = [line.strip() for line in done.err.splitlines() if line.startswith("  File ")]
+    assert frames == [f'File "{script}", line 4, in <module>', f'File "{script}", line 3, in f']
+    assert done.err.splitlines()[-1].startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_full_traceback_shows_flambeaus_frames_too(tmp_path):
+    script = program(tmp_path, "import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)\n")
+    done = flambeau_run(tmp_path, "--quiet", "--full-traceback", script)
+    assert "flambeau/tensor/call.py" in done.err
+
+
+def test_chained_errors_are_shown_with_their_own_frames(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        try:
+            1 / 0
+        except ZeroDivisionError as error:
+            raise KeyError('b') from error
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", script)
+    assert done.status == 1
+    assert "ZeroDivisionError" in done.err and "direct cause" in done.err and "KeyError: 'b'" in done.err
+    assert "flambeau" not in done.err.replace(str(tmp_path), "")
+
+
+def test_a_syntax_error_names_the_line(tmp_path):
+    done = flambeau_run(tmp_path, "--quiet", program(tmp_path, "x = (\n"))
+    assert done.status == 1
+    assert 'program.py", line 1' in done.err and "SyntaxError" in done.err
+
+
+def test_the_programs_own_hook_sees_its_error(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import sys
+        sys.excepthook = lambda kind, error, trace: print('hook', kind.__name__)
+        raise ValueError
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", script)
+    assert (done.status, done.out, done.err) == (1, "hook ValueError\n", "")
+
+
+def test_a_script_that_does_not_exist(tmp_path):
+    done = flambeau_run(tmp_path, "nothing.py")
+    assert done.status == 2
+    assert "can't open file 'nothing.py'" in done.err and "Traceback" not in done.err
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_program_runs(tmp_path):
+    script = program(tmp_path, "print('ran')")
+    done = flambeau_run(tmp_path, "--trace", tmp_path / "none" / "trace.json", script)
+    assert (done.status, done.out) == (2, "")
+
+
+def test_the_program_sees_its_name_file_and_arguments(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import sys, os
+        print(__name__, sys.argv[1:], sys.argv[0] == __file__, sys.path[0] == os.path.dirname(__file__))
+        import __main__
+        print(__main__.__dict__ is globals())
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", script, "--devices", "7", "-m", "x")
+    assert done.out.splitlines() == ["__main__ ['--devices', '7', '-m', 'x'] True True", "True"]
+
+
+def test_a_module_runs_with_dash_m(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    program(package, "import sys; print(__name__, sys.argv[1:], __package__)", "__main__.py")
+    program(package, "import package.__main__", "__init__.py").write_text("")
+    done = flambeau_run(tmp_path, "--quiet", "-m", "package", "a", "-b")
+    assert (done.status, done.out) == (0, "__main__ ['a', '-b'] package\n")
+
+
+def test_a_module_that_does_not_exist(tmp_path):
+    done = flambeau_run(tmp_path, "--quiet", "-m", "no_such_module")
+    assert done.status == 1 and "No module named no_such_module" in done.err
+
+
+def test_exit_functions_of_the_program_run_while_its_devices_are_open(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import atexit, torch
+        a = torch.ones(3, device='cuda')
+        atexit.register(lambda: print(a.sum().item()))
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", script)
+    assert (done.status, done.out, done.err) == (0, "3.0\n", "")
+
+
+def test_threads_are_waited_for(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import threading, torch
+        main = threading.main_thread()
+        def work():
+            while not done: pass
+            print(torch.ones(2, device='cuda').sum().item())
+        done = []
+        threading.Thread(target=work).start()
+        done.append(1)
+        """,
+    )
+    assert flambeau_run(tmp_path, "--quiet", script).out == "2.0\n"
+
+
+# -- races ---------------------------------------------------------------------------------------------
+
+
+def test_a_race_error_ends_with_3(tmp_path):
+    done = flambeau_run(tmp_path, "--races", "error", program(tmp_path, RACE))
+    assert done.status == 3
+    assert "\ntorch.RaceError: " in done.err
+    assert len(done.certificate["races"]) == 1
+
+
+def test_a_caught_race_error_still_ends_with_3(tmp_path):
+    text = RACE.replace(
+        "    b = a + 1", "    try:\n        a + 1\n    except RuntimeError:\n        print('caught')"
+    )
+    done = flambeau_run(tmp_path, "--races", "error", program(tmp_path, text + "raise SystemExit(0)"))
+    assert (done.status, done.out) == (3, "caught\n")
+
+
+def test_a_race_under_warn_is_said_once_and_keeps_the_status(tmp_path):
+    done = flambeau_run(tmp_path, program(tmp_path, RACE))
+    assert done.status == 0
+    assert "RaceWarning" not in done.err
+    assert done.err.count("wait_stream") == 1
+    assert "1 race found" in done.err
+
+
+def test_one_missing_call_is_one_kind(tmp_path):
+    text = RACE + "    c = a + 2\n    d = a + 3\n"
+    done = flambeau_run(tmp_path, program(tmp_path, text))
+    assert "3 races found, of 1 kind\n" in done.err
+    assert done.err.count("wait_stream") == 1
+    assert len(done.certificate["races"]) == 3
+
+
+def test_the_screen_fits(tmp_path):
+    many = "\n".join(f"with torch.cuda.stream(s):\n    {'b' * 90}{i} = a + {i}" for i in range(20))
+    streams = "\n".join(
+        f"t{i} = torch.cuda.Stream()\nwith torch.cuda.stream(t{i}): a.mul_(2)" for i in range(9)
+    )
+    done = flambeau_run(tmp_path, program(tmp_path, RACE + many + "\n" + streams))
+    lines = done.err.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 70
+
+
+def test_the_token_shown_runs_the_same_order_again(tmp_path):
+    script = program(tmp_path, RACE)
+    first = flambeau_run(tmp_path, "--schedule", "random:5", script)
+    token, hashed = first.machine["token"], first.machine["trace_hash"]
+    assert f"--schedule replay:{token}" in first.err
+    first.file.unlink()
+    again = flambeau_run(tmp_path, "--schedule", f"replay:{token}", script)
+    assert again.machine["trace_hash"] == hashed
+    assert again.machine["time_ns"] > 0
+
+
+def test_a_kernel_that_failed_after_the_end_is_reported(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch
+        x = torch.arange(3, device='cuda')
+        y = x[torch.tensor([5], device='cuda')]
+        print('end')
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert (done.status, done.out) == (1, "end\n")
+    assert "ended without waiting for this" in done.err and "index" in done.err
+    assert done.report["exit_status"] == 1
+
+
+# -- memory --------------------------------------------------------------------------------------------
+
+
+def test_all_memory_is_back_after_a_program_that_raises(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch
+        keep = torch.ones(1 << 20, device='cuda')
+        class Holder: pass
+        cycle = Holder(); cycle.me = cycle; cycle.memory = keep * 2
+        def f(x):
+            inner = x + 1
+            raise ValueError('stop')
+        f(keep)
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert done.status == 1
+    assert done.machine["devices"][0]["peak_allocated"] == 3 << 22
+    assert [device["left_allocated"] for device in done.machine["devices"]] == [0, 0]
+    assert "never freed" not in done.err
+
+
+def test_memory_that_is_never_freed_is_said(tmp_path):
+    script = program(tmp_path, "import sys, torch\nsys.kept = torch.ones(256, device='cuda:1')\n")
+    done = flambeau_run(tmp_path, script)
+    assert done.machine["devices"][1]["left_allocated"] == 1024
+    assert "cuda:1  peak 1.00 KiB allocated, 2.00 MiB reserved; 1.00 KiB never freed" in done.err
+
+
+# -- the report ----------------------------------------------------------------------------------------
+
+
+def test_the_default_machine(tmp_path):
+    done = flambeau_run(
+        tmp_path, program(tmp_path, "import torch; print(torch.cuda.device_count()); torch.cuda.init()")
+    )
+    assert done.out == "2\n"
+    assert (done.machine["driver"], done.machine["profile"], done.machine["schedule"]) == (
+        "virtual", "a100-40g", "earliest",
+    )  # fmt: skip
+    assert [device["name"] for device in done.machine["devices"]] == ["NVIDIA A100-SXM4-40GB"] * 2
+    assert done.certificate["race_free"] is True  # races were looked for
+    assert "Race-free under every schedule" in done.err
+
+
+def test_a_program_that_uses_no_cuda(tmp_path):
+    done = flambeau_run(tmp_path, program(tmp_path, "print(1)"))
+    assert (done.status, done.out, done.report) == (0, "1\n", {"exit_status": 0, "machines": []})
+    assert "used no CUDA device" in done.err
+
+
+def test_quiet_prints_nothing(tmp_path):
+    done = flambeau_run(tmp_path, "--quiet", program(tmp_path, RACE))
+    assert (done.status, done.err) == (0, "")
+
+
+def test_races_off_says_that_nobody_looked(tmp_path):
+    done = flambeau_run(tmp_path, "--races", "off", program(tmp_path, RACE))
+    assert done.certificate is None
+    assert "not looked for" in done.err
+
+
+def test_a_program_that_queries_is_not_certified(tmp_path):
+    script = program(tmp_path, "import torch\ns = torch.cuda.Stream()\nwhile not s.query(): pass\n")
+    done = flambeau_run(tmp_path, script)
+    assert done.certificate["race_free"] is False and done.certificate["races"] == []
+    assert "not certified" in done.err and "program.py:3" in done.err
+
+
+def test_a_program_that_opens_its_own_machine(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import flambeau, torch
+        assert torch is flambeau
+        with flambeau.virtual(devices=5, profile='h100', races='warn'):
+            assert torch.ones(2, device='cuda:4').sum().item() == 2
+        torch.ones(2, device='cuda:1')
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert done.status == 0, done.err
+    assert [(m["profile"], len(m["devices"])) for m in done.report["machines"]] == [
+        ("h100", 5),
+        ("a100-40g", 2),
+    ]
+
+
+def test_race_sites_in_the_report(tmp_path):
+    done = flambeau_run(tmp_path, program(tmp_path, RACE))
+    (race,) = done.certificate["races"]
+    assert [race[side]["place"] for side in ("first", "second")] == ["program.py:4", "program.py:6"]
+    assert [race[side]["kind"] for side in ("first", "second")] == ["writes", "reads"]
+    assert race["mend"]["call"] == "wait_stream" and race["mend"]["verified"] is True
+    assert race["first"]["end"] - race["first"]["begin"] == 400
+    json.dumps(done.report)
+
+
+def test_sites_survive_a_change_of_folder(tmp_path):
+    program(tmp_path, "import os\nos.chdir('/')\n" + RACE)
+    done = flambeau_run(tmp_path, "program.py", cwd=tmp_path)
+    assert "b = a + 1" in done.err
+
+
+def test_the_trace_is_a_chrome_trace(tmp_path):
+    trace = tmp_path / "trace.json"
+    flambeau_run(tmp_path, "--trace", trace, program(tmp_path, RACE + "s.synchronize()\nb.cpu()\n"))
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"X", "M"} <= {event["ph"] for event in events}
+    complete = [event for event in events if event["ph"] == "X"]
+    assert len(complete) >= 3
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 and {"name", "pid", "tid"} <= e.keys() for e in complete)
+    assert any("add" in event["name"] for event in complete)
+
+
+def test_the_picture_is_well_formed(tmp_path):
+    picture = tmp_path / "picture.svg"
+    done = flambeau_run(tmp_path, "--picture", picture, program(tmp_path, RACE))
+    root = ElementTree.parse(picture).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}rect")) > 3
+    assert f"written    {picture}" in done.err
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+SHOW = "import torch; torch.cuda.init(); print(torch.cuda.device_count(), torch.cuda.get_device_name(0))"
+ENVIRONMENT = {
+    "FLAMBEAU_VIRTUAL_DEVICES": "3",
+    "FLAMBEAU_VIRTUAL_PROFILE": "v100",
+    "FLAMBEAU_SCHEDULE": "random:4",
+    "FLAMBEAU_RACES": "off",
+}
+
+
+def test_the_environment_is_heard(tmp_path):
+    done = flambeau_run(tmp_path, program(tmp_path, SHOW), env=ENVIRONMENT)
+    assert done.out.startswith("3 Tesla V100")
+    assert (done.machine["schedule"], done.certificate) == ("random:4", None)
+
+
+def test_options_go_before_the_environment(tmp_path):
+    options = ["--devices", "1", "--profile", "h200", "--schedule", "adversarial:2", "--races", "warn"]
+    done = flambeau_run(tmp_path, *options, program(tmp_path, SHOW), env=ENVIRONMENT)
+    assert done.out.startswith("1 NVIDIA H200")
+    assert done.machine["schedule"] == "adversarial:2"
+    assert done.certificate["race_free"] is True
+
+
+def test_driver_virtual_needs_nothing_else(tmp_path):
+    done = flambeau_run(tmp_path, "--driver", "virtual", program(tmp_path, SHOW))
+    assert done.out.startswith("2 NVIDIA A100")
+
+
+def test_driver_cuda_never_falls_back(tmp_path):
+    text = "import torch; print(torch.cuda.is_available() and torch.cuda.get_device_name(0).startswith('virtual'))"
+    done = flambeau_run(
+        tmp_path, "--driver", "cuda", program(tmp_path, text), env={"FLAMBEAU_VIRTUAL_DEVICES": "3"}
+    )
+    assert done.out == "False\n"
+
+
+def test_zero_devices_means_not_available(tmp_path):
+    done = flambeau_run(
+        tmp_path, "--devices", 0, program(tmp_path, "import torch; print(torch.cuda.is_available())")
+    )
+    assert done.out == "False\n"
+
+
+@pytest.mark.parametrize(
+    "option, value, words",
+    [
+        ("--devices", "many", ["FLAMBEAU_VIRTUAL_DEVICES", "'many'", "whole number"]),
+        ("--devices", "-1", ["FLAMBEAU_VIRTUAL_DEVICES", "'-1'", "0 or more"]),
+        ("--profile", "a9000", ["FLAMBEAU_VIRTUAL_PROFILE", "a9000", "a100-40g"]),
+        ("--schedule", "luck", ["FLAMBEAU_SCHEDULE", "luck", "earliest"]),
+        ("--schedule", "random:x", ["FLAMBEAU_SCHEDULE", "random:x"]),
+    ],
+)
+def test_malformed_values_raise_at_first_use(tmp_path, option, value, words):
+    done = flambeau_run(
+        tmp_path, f"{option}={value}", program(tmp_path, "import torch\nprint('imported')\ntorch.cuda.init()")
+    )
+    assert (done.status, done.out) == (1, "imported\n")
+    last = done.err.split("\n── ")[0].splitlines()[-1]
+    assert last.startswith("ValueError:")
+    assert [word for word in words if word not in last] == []
+
+
+def test_a_wrong_choice_is_a_wrong_command_line(tmp_path):
+    done = flambeau_run(tmp_path, "--races", "maybe", program(tmp_path, SHOW))
+    assert done.status == 2 and "invalid choice: 'maybe'" in done.err
+
+
+def test_a_wrong_choice_in_the_environment_names_what_is_allowed(tmp_path):
+    done = flambeau_run(tmp_path, program(tmp_path, SHOW), env={"FLAMBEAU_RACES": "maybe"})
+    assert done.status == 1
+    assert "ValueError: FLAMBEAU_RACES='maybe': must be one of off, warn, error" in done.err
+
+
+def test_a_broken_profile_file(tmp_path):
+    (tmp_path / "mine.toml").write_text("name = 'mine'\nsms = 'plenty'\n")
+    done = flambeau_run(tmp_path, "--profile", tmp_path / "mine.toml", program(tmp_path, SHOW))
+    assert done.status == 1
+    assert "ValueError" in done.err and "mine.toml" in done.err
+
+
+def test_a_profile_file_that_is_not_there(tmp_path):
+    done = flambeau_run(tmp_path, "--profile", "mine.toml", program(tmp_path, SHOW))
+    assert done.status == 1
+    assert "ValueError" in done.err and "mine.toml" in done.err
+
+
+def test_the_same_program_has_the_same_trace(tmp_path):
+    script = program(tmp_path, RACE)
+    hashes = {
+        flambeau_run(tmp_path, "--schedule", "random:3", script).machine["trace_hash"] for _ in range(2)
+    }
+    assert len(hashes) == 1
+
+
+def test_the_command_is_installed_under_its_name():
+    from importlib.metadata import entry_points
+
+    commands = [e for e in entry_points(group="console_scripts") if e.name == "flambeau"]
+    if not commands:
+        pytest.skip("flambeau is not installed here")
+    assert commands[0].load()(["run", "/nothing/there.py"]) == 2
+    assert "torch" not in sys.modules or sys.modules["torch"] is not sys.modules["flambeau"]
