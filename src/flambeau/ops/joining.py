@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import DTYPES, dtype
+from flambeau.core.device import CPU
+from flambeau.core.dtype import DTYPES, dtype, int32, int64
 from flambeau.core.layout import dense_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch
@@ -198,7 +199,8 @@ def _indices_host(launch: Launch) -> Body:
 
 
 def _indices_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    return []  # no tensor goes in: tests/oracle/test_joining.py has its cases
+    yield (), (3, 4, 0, kind, CPU, True)
+    yield (), (4, 3, -1, kind, CPU, False)
 
 
 triangle_indices = define(
@@ -240,13 +242,18 @@ def _total_host(launch: Launch) -> Body:
     return body
 
 
-def _no_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    return []  # integers only, and the total must fit: tests/oracle/test_joining.py has its cases
+def _total_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(5, low=0, high=3),), ()
+
+
+def _repeats_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    repeats = make(5, low=0, high=3)
+    yield (repeats,), (int(repeats.sum()),)
 
 
 repeats_total = define(
-    Op("repeats_total", _total_rule, Kernel("repeats_total", _total_host), DTYPES, _no_samples)
+    Op("repeats_total", _total_rule, Kernel("repeats_total", _total_host), (int32, int64), _total_samples)
 )
 repeat_places = define(
-    Op("repeat_places", _repeats_rule, Kernel("repeat_places", _repeats_host), DTYPES, _no_samples)
+    Op("repeat_places", _repeats_rule, Kernel("repeat_places", _repeats_host), (int32, int64), _repeats_samples)
 )

@@ -22,6 +22,7 @@ from flambeau.driver.api import Body, Kernel, Launch, output_rate
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
 from flambeau.ops.pointwise import ALL, wide
 from flambeau.ops.reduction import to_computing
+from flambeau.ops.view import expand
 
 Array = np.ndarray[Any, Any]
 PRODUCTS = tuple(d for d in ALL if d is not bool_)
@@ -207,7 +208,7 @@ def _added_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
             f"and {other.dtype.torch_name}"
         )
     _check(a, b, where.type)
-    strides = expand_strides(added.shape, added.strides, shape)
+    strides = expand.rule(added, shape).strides
     numbers = [float64 if x is float else int64 for x in (beta, alpha)]
     out = Meta.contiguous_of(shape, a.dtype, where)
     return Signature((out,), (added.with_(shape, strides), left, right, *numbers), params)

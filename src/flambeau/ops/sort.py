@@ -155,6 +155,7 @@ def _unique_host(launch: Launch) -> Body:
             np.copyto(into[:count], ordered[first].reshape(count, *into.shape[1:]), casting="unsafe")
         inverse.reshape(-1)[order] = group  # the output is contiguous: a view
         counts[:count] = np.bincount(group, minlength=count)
+        into[count:] = counts[count:] = 0  # the same bits each time, also where nobody looks
         found[...] = count
 
     return body

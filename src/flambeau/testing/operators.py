@@ -1,23 +1,40 @@
 """Loops over the operator table: what holds for every record, tested with no code per operator.
 
 `cases()` lists (operator, dtype); `check_virtual` runs an operator's samples on the CPU and on a virtual
-device and wants the same bits. A program that defines operators of its own can run them over those.
+device and wants the same bits, in several layouts, with and without `out=`. A program that defines operators
+of its own can run them over those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import BOOL, INTEGRAL, dtype, from_numpy
-from flambeau.core.memory import array_at
+from flambeau.core.memory import address_of, array_at
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Op, table
-from flambeau.tensor.call import call, empty
+from flambeau.tensor.call import call, call_into, empty, signature
 from flambeau.tensor.tensor import Tensor, make
+
+Array = np.ndarray[Any, Any]
+Layout = Callable[[Array], tuple[Array, Array]]
+"""How an array's elements lie in memory: the contiguous memory, and the view of it that is the tensor."""
+Variant = Callable[[Array], Array]
+Params = tuple[Any, ...]
+
+UNSAMPLED = dict.fromkeys(
+    (
+        "uniform_", "normal_", "random_", "bernoulli_", "exponential_", "cauchy_", "geometric_", "log_normal_",
+        "randperm",
+    ),
+    "PyTorch's CPU and CUDA generators draw different numbers; tests/oracle/test_random.py and a GPU's recorded "
+    "draws are the reference",
+)  # fmt: skip
+"""Operators that have no samples, and why."""
 
 
 def cases() -> Iterator[tuple[Op, dtype]]:
@@ -27,11 +44,16 @@ def cases() -> Iterator[tuple[Op, dtype]]:
             yield op, kind
 
 
-def maker(kind: dtype, seed: int) -> Callable[..., np.ndarray[Any, Any]]:
+def summary() -> str:
+    """How many operators the table has, and how many pairs of operator and dtype."""
+    return f"{len(table)} operators, {len(list(cases()))} pairs of operator and dtype"
+
+
+def maker(kind: dtype, seed: int) -> Callable[..., Array]:
     """`make(*shape, low=, high=)`: seeded random arrays of a dtype, what samples are built with."""
     random = np.random.default_rng(seed)
 
-    def array(*shape: int, low: float = -3, high: float = 3) -> np.ndarray[Any, Any]:
+    def array(*shape: int, low: float = -3, high: float = 3) -> Array:
         if kind.category == BOOL:
             return np.asarray(random.integers(0, 2, shape).astype(bool))
         if kind.category == INTEGRAL:
@@ -46,18 +68,61 @@ def maker(kind: dtype, seed: int) -> Callable[..., np.ndarray[Any, Any]]:
     return array
 
 
-def tensor_of(array: np.ndarray[Any, Any], transposed: bool = False) -> Tensor:
-    """A CPU tensor of an array's elements; `transposed` stores them with the dimensions reversed."""
-    shape, kind = array.shape, from_numpy(array.dtype)
-    stored = np.ascontiguousarray(array.T if transposed else array).reshape(
-        shape[::-1] if transposed else shape
-    )
-    result = empty(Meta.contiguous_of(stored.shape, kind, CPU))
-    array_at(result.ptr, stored.shape, kind.numpy)[...] = stored
-    if not transposed:
-        return result
-    meta = Meta.of(shape, result.meta.strides[::-1], kind, CPU)
-    return make(meta, result.memory, result.ptr)
+# -- layouts: the same elements, elsewhere in memory ----------------------------------------------------
+
+
+def plain(array: Array) -> tuple[Array, Array]:
+    stored = np.ascontiguousarray(array).reshape(array.shape)
+    return stored, stored
+
+
+def reversed_dims(array: Array) -> tuple[Array, Array]:
+    """Stored with the dimensions reversed: column by column."""
+    stored = np.ascontiguousarray(array.T).reshape(array.shape[::-1])
+    return stored, stored.T
+
+
+def stepped(array: Array) -> tuple[Array, Array]:
+    """Every other element of its memory, from the second on."""
+    if not array.ndim:
+        return plain(array)
+    stored = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+    view = stored[..., 1::2]
+    view[...] = array
+    return stored, view
+
+
+def tensor_of(array: Array, layout: Layout = plain, where: device = CPU) -> Tensor:
+    """A tensor of an array's elements on a device, laid out in memory as `layout` says."""
+    stored, view = layout(array)
+    kind = from_numpy(array.dtype)
+    memory = empty(Meta.contiguous_of((stored.size,), kind, CPU))
+    array_at(memory.ptr, (stored.size,), kind.numpy)[...] = stored.reshape(-1)
+    if where is not CPU:
+        memory = memory.to(where)
+    strides = tuple([step // kind.itemsize for step in view.strides])
+    offset = address_of(view) - address_of(stored) if view.size else 0
+    return make(Meta.of(view.shape, strides, kind, where), memory.memory, memory.ptr + offset)
+
+
+# -- variants: other elements, where the operator's rule takes them -------------------------------------
+
+
+def zero_dim(array: Array) -> Array:
+    """The first element alone."""
+    return array[(0,) * array.ndim] if array.size else array
+
+
+def no_elements(array: Array) -> Array:
+    return array[..., :0] if array.ndim else array
+
+
+def one_row(array: Array) -> Array:
+    """The first of the leading dimension, to be broadcast."""
+    return array[:1] if array.ndim else array
+
+
+# -- checks ---------------------------------------------------------------------------------------------
 
 
 def bits(result: Any) -> list[bytes]:
@@ -72,18 +137,80 @@ def bits(result: Any) -> list[bytes]:
 
 
 def check_virtual(op: Op, kind: dtype, where: device, seed: int = 0) -> int:
-    """Run the samples on the CPU and on `where`, plain and with reversed strides: the same bits, or AssertionError.
+    """Run the samples on the CPU and on `where`: the same bits or the same refusal, or AssertionError.
 
-    Returns how many calls were compared.
+    Each sample is laid out plainly and column by column. The first also has steps between its elements, operands
+    of no elements, of no dimensions and of one row, and `out=`. Returns how many calls were compared. What CUDA
+    devices do not implement though CPUs do (products of integers) is not compared.
     """
     count = 0
-    for inputs, params in op.samples(maker(kind, seed), kind):
-        for transposed in (False, True):
-            host = [tensor_of(x, transposed) if isinstance(x, np.ndarray) else x for x in inputs]
-            there = [x.to(where) if isinstance(x, Tensor) else x for x in host]
-            if not any(isinstance(x, Tensor) for x in host):
-                continue
-            want, got = call(op, host, params), call(op, there, params)
-            assert bits(got) == bits(want), f"{op.name} of {kind} {params}: {where} and the CPU differ"
-            count += 1
+    for number, (inputs, params) in enumerate(op.samples(maker(kind, seed), kind)):
+        count += _compare(op, inputs, params, plain, where, into=number == 0)
+        if _arrays(inputs):
+            count += _compare(op, inputs, params, reversed_dims, where)
+            count += _compare_variants(op, inputs, params, where) if number == 0 else 0
     return count
+
+
+def _compare_variants(op: Op, inputs: Sequence[Any], params: Params, where: device) -> int:
+    count = _compare(op, inputs, params, stepped, where)
+    for variant in (no_elements, zero_dim, one_row):
+        for changed in (_first(variant, inputs), _each(variant, inputs)):
+            count += _compare(op, changed, params, plain, where)
+    return count
+
+
+def _arrays(inputs: Sequence[Any]) -> bool:
+    return any(isinstance(x, np.ndarray) for x in inputs)
+
+
+def _first(variant: Variant, inputs: Sequence[Any]) -> list[Any]:
+    return [np.asarray(variant(x)) if i == 0 else x for i, x in enumerate(inputs)]
+
+
+def _each(variant: Variant, inputs: Sequence[Any]) -> list[Any]:
+    return [np.asarray(variant(x)) if isinstance(x, np.ndarray) else x for x in inputs]
+
+
+def _compare(
+    op: Op, inputs: Sequence[Any], params: Params, layout: Layout, where: device, into: bool = False
+) -> int:
+    """One call here and there, with `into` also into an `out=` of other strides. 0 where nothing can be compared."""
+    moved = tuple([where if p is CPU else p for p in params])
+    host, there = (_laid_out(inputs, layout, place) for place in (CPU, where))
+    about = f"{op.name}{[getattr(x, 'shape', x) for x in inputs]} {params} {layout.__name__}"
+    refused, also = _refusal(signature, op, host, params), _refusal(signature, op, there, moved)
+    if isinstance(also, NotImplementedError):
+        return 0
+    assert type(also) is type(refused), f"{about}: {also!r} on {where}, {refused!r} on the CPU"
+    if refused is not None:
+        return 1
+    if _refusal(call, op, host, params) is not None:
+        return 0  # the elements are refused, which a device says late or never
+    want = call(op, host, params)
+    assert bits(call(op, there, moved)) == bits(want), f"{about}: {where} and the CPU differ"
+    if not into:
+        return 1
+    outputs = want if isinstance(want, tuple) else (want,)
+    for args, how, place in ((host, params, CPU), (there, moved, where)):
+        targets = tuple([_target(t.meta, place) for t in outputs])
+        call_into(op, targets, args, how)
+        assert bits(targets) == bits(want), f"{about}: another result with out= on {place}"
+    return 2
+
+
+def _laid_out(inputs: Sequence[Any], layout: Layout, where: device) -> list[Any]:
+    return [tensor_of(x, layout, where) if isinstance(x, np.ndarray) else x for x in inputs]
+
+
+def _refusal(run: Callable[..., Any], *args: Any) -> Exception | None:
+    try:
+        run(*args)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        return error
+    return None
+
+
+def _target(meta: Meta, where: device) -> Tensor:
+    """An `out=` of this shape and dtype with steps between its elements."""
+    return tensor_of(np.zeros(meta.shape, meta.dtype.numpy), stepped, where)
