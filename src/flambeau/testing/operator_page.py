@@ -1,0 +1,140 @@
+"""The operator page, docs/operators.md, written from the operator table and the public names.
+
+    python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md
+
+The file lists PyTorch's documented names, one a line: `torch.add`, `Tensor.add_`. Those that Flambeau lacks
+end the page, so that nothing is silently absent. Tests hold the page to the table and the list to PyTorch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import flambeau
+from flambeau.core.dtype import BOOL, COMPLEX, DTYPES, FLOATING, INTEGRAL, dtype
+from flambeau.ops.op import Op, table
+from flambeau.tensor import public
+from flambeau.tensor.tensor import Tensor
+from flambeau.testing.operators import summary
+
+HEADER = """# Operators
+
+<!-- Written by flambeau.testing.operator_page; do not edit. -->
+
+{summary}.
+
+Each pair is tested on a virtual GPU against the CPU, bit by bit; the CPU is tested against PyTorch in `tests/oracle`.
+Names, signatures, dtypes and errors are PyTorch's; the last column says what differs. Besides, complex32 is
+computed on the CPU too, where PyTorch has few kernels for it.
+
+Forms: **f** function, **m** method, **i** in place, **o** takes `out=`. Dtypes by kind: **b** bool, **i** integers,
+**f** float16, bfloat16, float32, float64, **c** complex, **w** uint16, uint32, uint64, **8** float8; where not all of a
+kind are taken, they are listed in brackets. A name without dtypes is made of others, and takes theirs.
+
+| name | forms | dtypes | what it gives | differs from PyTorch |
+|---|---|---|---|---|
+"""
+
+DIFFERENCES = {
+    "div": "an integer division by zero on a GPU gives what NVIDIA GPUs give: see virtual-gpu.md",
+    "floor_divide": "as `div`",
+    "remainder": "an integer 0 as divisor: as `div`",
+    "fmod": "an integer 0 as divisor: as `div`",
+    "pow": "uint16, uint32, uint64 and float8 are refused with any exponent; PyTorch takes 0 and 1",
+}
+"""Notes by public name."""
+
+_KINDS = {"b": BOOL, "i": INTEGRAL, "f": FLOATING, "c": COMPLEX}
+_SPECIAL = {"w": ("uint16", "uint32", "uint64"), "8": ("float8_e4m3fn", "float8_e5m2")}
+
+
+def page(theirs: Iterable[str]) -> str:
+    """The page. `theirs`: PyTorch's documented names, `torch.*` and `Tensor.*`."""
+    rows = [_row(name) for name in sorted(_public_names(), key=str.lower)]
+    return HEADER.format(summary=summary()) + "\n".join(rows) + "\n" + _unbound() + _lacking(theirs)
+
+
+def _public_names() -> set[str]:
+    """Functions and methods; an in-place form belongs to the row of its function."""
+    bound = [*public.functions.items(), *vars(Tensor).items()]
+    names = {n for n, value in bound if inspect.isfunction(value) and not n.startswith("_")}
+    return {n for n in names if not (n.endswith("_") and n[:-1] in names)}
+
+
+def _row(name: str) -> str:
+    function, method = public.functions.get(name), vars(Tensor).get(name)
+    forms = [
+        letter
+        for letter, there in (
+            ("f", function is not None),
+            ("m", method is not None),
+            ("i", f"{name}_" in vars(Tensor)),
+            ("o", function is not None and "out" in inspect.signature(function).parameters),
+        )
+        if there
+    ]
+    define = function or method
+    of = table.get(getattr(define, "__name__", name)) or table.get(name)
+    kinds = dtypes_of(of) if of is not None else ""
+    return f"| `{name}` | {' '.join(forms)} | {kinds} | {_first_line(define)} | {DIFFERENCES.get(name, '')} |"
+
+
+def _first_line(define: Any) -> str:
+    text = (inspect.getdoc(define) or "").split("\n\n")[0].replace("\n", " ")
+    return text.replace("|", "\\|")
+
+
+def dtypes_of(op: Op) -> str:
+    """The dtypes that an operator takes, by the letters of the page's header."""
+    special = {name for names in _SPECIAL.values() for name in names}
+    groups = {
+        letter: [d for d in DTYPES if d.category == category and d.name not in special]
+        for letter, category in _KINDS.items()
+    } | {letter: [d for d in DTYPES if d.name in names] for letter, names in _SPECIAL.items()}
+    return " ".join(filter(None, (_taken(letter, group, op.dtypes) for letter, group in groups.items())))
+
+
+def _taken(letter: str, group: Sequence[dtype], taken: Sequence[dtype]) -> str:
+    some = [d.name for d in group if d in taken]
+    return letter if len(some) == len(group) else f"({' '.join(some)})" if some else ""
+
+
+def _unbound() -> str:
+    """Records under the public names: what a name calls when its arguments ask for more."""
+    inner = sorted(name for name in table if name not in public.functions and not hasattr(Tensor, name))
+    rows = "\n".join(f"| `{name}` | {dtypes_of(table[name])} |" for name in inner)
+    return f"\n## Records without a public name of their own\n\n| record | dtypes |\n|---|---|\n{rows}\n"
+
+
+def _lacking(theirs: Iterable[str]) -> str:
+    """PyTorch's documented names that Flambeau has not."""
+    functions, methods = [], []
+    for full in theirs:
+        room, _, name = full.partition(".")
+        if room == "torch" and not hasattr(flambeau, name):
+            functions.append(name)
+        elif room == "Tensor" and not hasattr(Tensor, name):
+            methods.append(name)
+    return (
+        "\n## What PyTorch 2.13 documents and Flambeau does not have\n\n"
+        f"{len(functions)} functions of `torch`: {_listed(functions)}.\n\n"
+        f"{len(methods)} methods of `Tensor`: {_listed(methods)}.\n"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names, key=str.lower))
+
+
+def main(arguments: Sequence[str]) -> int:
+    (names,) = arguments
+    sys.stdout.write(page(Path(names).read_text().split()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
