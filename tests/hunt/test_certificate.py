@@ -1,0 +1,36 @@
+"""The certificate is honest: what one run proves holds under every schedule that is tried."""
+
+import os
+
+import pytest
+from hypothesis import given, note, settings
+from programs import careful, careless, run
+
+EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
+SEEDS = [f"random:{seed}" for seed in range(10)]
+SCHEDULES = ["earliest", *SEEDS, "adversarial:0", "adversarial:1", "pct:0:3", "pct:1:2"]
+
+
+def disagreement(program, schedules=SCHEDULES):
+    """None, or why the certificates of a program's runs and their values do not fit together."""
+    runs = {schedule: run(program, schedule) for schedule in schedules}
+    first = runs["earliest"]
+    certified = [schedule for schedule, outcome in runs.items() if outcome.race_free]
+    other = [schedule for schedule, outcome in runs.items() if outcome.values != first.values]
+    if certified and other:
+        return f"certified under {certified}, yet {other} gave other values than earliest"
+    if certified and len(certified) < len(runs):
+        refused = next(s for s in runs if s not in certified)
+        return f"certified under {certified}, refused under {refused}: {runs[refused].certificate}"
+    return None
+
+
+@pytest.mark.parametrize("programs", [careless, careful], ids=["careless", "careful"])
+def test_a_certified_program_gives_the_same_values_under_every_schedule(programs):
+    @settings(max_examples=5000 if EXHAUSTIVE else 100)
+    @given(programs)
+    def check(program):
+        found = disagreement(program)
+        assert found is None, found
+
+    check()
