@@ -316,3 +316,31 @@ def test_sleep_takes_time_in_proportion() -> None:
         end.synchronize()
         times.append(start.elapsed_time(end))
     assert 3.9 < times[1] / times[0] < 4.1
+
+
+@pytest.mark.parametrize("stream_first", [True, False])
+def test_a_stream_may_be_collected_together_with_the_memory_that_it_used(stream_first: bool) -> None:
+    """Of one piece of garbage the collector finalizes the members in any order."""
+    side = torch.cuda.Stream()
+    pinned, tensor = torch.ones(1000).pin_memory(), torch.ones(1000, device="cuda")
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(LONG)
+        pinned.cuda(non_blocking=True)
+        tensor.record_stream(side)
+    kept = [side, pinned, tensor] if stream_first else [tensor, pinned, side]
+    kept.append(kept)  # a cycle
+    ptrs = {pinned.data_ptr(), tensor.data_ptr()}
+    del kept, side, pinned, tensor
+    gc.collect()  # an error in a destructor fails the test: it is a warning, and those are errors
+    after = torch.empty(1000).pin_memory(), torch.empty(1000, device="cuda")
+    assert not ptrs & {t.data_ptr() for t in after}  # the use is not over
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == 4096
+
+
+def test_native_streams_do_not_pile_up() -> None:
+    driver = torch.virtual(devices=1).driver
+    torch.cuda.init()
+    for _ in range(5):
+        torch.cuda.Stream()
+    assert len(driver._streams) <= 2

@@ -34,7 +34,8 @@ class Context:
     """
 
     __slots__ = (
-        "__weakref__", "allocator", "closed", "default_stream", "device", "driver", "driver_index", "index",
+        "__weakref__", "allocator", "closed", "dead_streams", "default_stream", "device", "driver", "driver_index",
+        "index",
     )  # fmt: skip
 
     allocator: Allocator
@@ -46,6 +47,7 @@ class Context:
         self.driver = driver
         self.driver_index = driver_index
         self.closed = False
+        self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]
 
     def close(self, why: str) -> None:
         """Mark it closed: each use raises RuntimeError with `why`; what outlives it is freed quietly."""

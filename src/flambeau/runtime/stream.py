@@ -5,11 +5,17 @@ PyTorch hands out streams from pools of 32 per device and priority, so its 33rd 
 Here each Stream is a stream of its own, given back when it is collected (its queued work still runs). So no
 two streams of a program are in order by accident: an order that depends on how many streams other code has
 made would hide races from the race detector.
+
+# Note [Dead streams]
+A tensor that a stream used knows that stream, and its memory waits for the stream when the tensor dies. The
+garbage collector may find both in one piece of garbage, and finalizes its members in any order. So a stream's
+finalizer destroys nothing: the native stream goes when the next one is made, or with its machine.
 """
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from typing import Any
 
 from flambeau.core.device import device
@@ -49,6 +55,7 @@ class Stream:
         index = current.index_of(device, optional=True)
         context = current.context_at(current.local.device if index < 0 else index)
         level = -1 if priority < 0 else 0
+        _bury(context)
         handle = context.driver.stream_create(context.driver_index, level)
         return _fill(super().__new__(cls), context, handle, level, owned=True)
 
@@ -116,7 +123,14 @@ class Stream:
 
     def __del__(self) -> None:
         if getattr(self, "_owned", False) and not self.context.closed:  # False: the constructor raised
-            self.context.driver.stream_destroy(self.handle)
+            self.context.dead_streams.append(self.handle)
+
+
+def _bury(context: Context) -> None:
+    """Destroy the native streams of collected objects. Any thread may do so, and a destructor may add one."""
+    while context.dead_streams:
+        with suppress(IndexError):
+            context.driver.stream_destroy(context.dead_streams.pop())
 
 
 def default_stream_of(context: Context) -> Stream:
