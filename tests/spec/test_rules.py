@@ -240,7 +240,7 @@ def test_other_platforms_are_refused_clearly() -> None:
         (lambda: torch.ones(3, device="cuda").sum(4), IndexError, "Dimension out of range"),
         (lambda: torch.empty(-1, device="cuda"), RuntimeError, "negative dimension"),
         (lambda: torch.empty(1 << 50, device="cuda"), torch.OutOfMemoryError, "CUDA out of memory"),
-        (lambda: torch.randperm(2.5), TypeError, "randperm"),
+        (lambda: torch.randperm(2.5), TypeError, "tuple of ints|randperm"),
         (lambda: torch.tensor([[1], [1, 2]]), ValueError, "expected sequence of length"),
     ],
 )
