@@ -13,7 +13,7 @@ if not _sys.platform.startswith(("linux", "darwin")):
         f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_sys.platform}: its memory is mapped as there"
     )
 
-from flambeau import backends, cuda, random, version
+from flambeau import backends, cuda, fft, random, version
 from flambeau.backends.cuda import get_float32_matmul_precision, set_float32_matmul_precision
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
@@ -24,21 +24,56 @@ from flambeau.runtime.generator import Generator
 from flambeau.runtime.system import virtual
 from flambeau.tensor import (  # each binds its functions and methods
     arithmetic as _arithmetic,
+)
+from flambeau.tensor import (
     attributes as _attributes,
+)
+from flambeau.tensor import (
     constructor as _constructor,
+)
+from flambeau.tensor import (
     creation as _creation,
+)
+from flambeau.tensor import (
+    dunders as _dunders,
+)
+from flambeau.tensor import (
     indexing as _indexing,
+)
+from flambeau.tensor import (
     interop as _interop,
+)
+from flambeau.tensor import (
     joining as _joining,
+)
+from flambeau.tensor import (
     matmul as _matmul,
+)
+from flambeau.tensor import (
     printing as _printing,
+)
+from flambeau.tensor import (
     promotion as _promotion,
+)
+from flambeau.tensor import (
     public as _public,
+)
+from flambeau.tensor import (
     random as _random,
+)
+from flambeau.tensor import (
     reduction as _reduction,
+)
+from flambeau.tensor import (
     sorting as _sorting,
+)
+from flambeau.tensor import (
     storages as _storages,
+)
+from flambeau.tensor import (
     transfer as _transfer,
+)
+from flambeau.tensor import (
     views as _views,
 )
 from flambeau.tensor.tensor import Tensor

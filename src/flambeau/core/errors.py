@@ -53,11 +53,10 @@ def devices_differ(first: object, second: object) -> str:
 
 
 def argument_type(function: str, name: str, position: int, expected: str, got: object) -> str:
-    """The text of PyTorch's argument parser."""
-    return (
-        f"{function}(): argument '{name}' (position {position}) must be {expected}, "
-        f"not {type(got).__name__}"
-    )
+    """The text of PyTorch's argument parser, which gives NumPy's types with their module."""
+    kind = type(got)
+    given = f"numpy.{kind.__name__}" if kind.__module__ == "numpy" else kind.__name__
+    return f"{function}(): argument '{name}' (position {position}) must be {expected}, not {given}"
 
 
 FORKED = (

@@ -23,15 +23,14 @@ from flambeau.ops import (
 from flambeau.ops import (
     pointwise_logic as logic,
 )
-from flambeau.ops.op import table
 from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import public
-from flambeau.tensor.call import binary, call, call_into, unary, with_scalar
+from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 
-_SCALARS: tuple[Any, ...] = (bool, int, float, complex)
-_OPERANDS = (Tensor, *_SCALARS, np.number, np.bool_)
+SCALARS: tuple[Any, ...] = (bool, int, float, complex)
+_OPERANDS = (Tensor, *SCALARS, np.number, np.bool_)
 
 
 # -- arguments ------------------------------------------------------------------------------------------
@@ -43,22 +42,23 @@ def _tensor(x: Any, name: str, argument: str, position: int) -> Tensor:
     return x
 
 
-def _operand(x: Any, name: str, argument: str, position: int) -> Any:
+def operand(x: Any, name: str, argument: str, position: int) -> Any:
     """A tensor or a Python scalar; NumPy's scalars become Python's, as in PyTorch."""
-    if isinstance(x, Tensor) or x.__class__ in _SCALARS:
+    if isinstance(x, Tensor) or x.__class__ in SCALARS:
         return x
     if isinstance(x, np.number):
         return x.item()
     if isinstance(x, np.bool_):
         return float(x)  # as PyTorch takes it
-    for kind in _SCALARS:  # a subclass: an enumeration's member
+    for kind in SCALARS:  # a subclass: an enumeration's member
         if isinstance(x, kind):
             return kind(x)
     raise TypeError(argument_type(name, argument, position, "Tensor", x))
 
 
-def _is_operand(x: Any) -> bool:
-    return isinstance(x, _OPERANDS)
+def is_operand(x: Any, *also: type) -> bool:
+    """Whether an operator takes it: a tensor, a Python or NumPy scalar."""
+    return isinstance(x, (*_OPERANDS, *also))
 
 
 def _run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any, ...] = ()) -> Any:
@@ -77,7 +77,7 @@ def _into(op: Pointwise, args: tuple[Any, ...], params: tuple[Any, ...] = ()) ->
 # -- bound from the table -------------------------------------------------------------------------------
 
 
-def _publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[[Any], Any]) -> None:
+def publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[[Any], Any]) -> None:
     define.__name__ = name
     define.__qualname__ = name if bind is function else f"Tensor.{name}"
     define.__doc__ = summary
@@ -99,17 +99,17 @@ def _bind_unary(op: Pointwise) -> None:
     def in_place(self: Tensor) -> Any:
         return _into(op, (self,))
 
-    _publish(of_tensor, name, op.summary, function)
-    _publish(of_self, name, op.summary, method)
+    publish(of_tensor, name, op.summary, function)
+    publish(of_self, name, op.summary, method)
     if name not in _NO_IN_PLACE:
-        _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+        publish(in_place, f"{name}_", f"`{name}` in place.", method)
 
 
 def _bind_binary(op: Pointwise, second: str = "other") -> None:
     """torch.atan2(input, other, *, out=None), Tensor.atan2(other), Tensor.atan2_(other)."""
     name = op.name
-    first = _operand if 0 in op.scalars else _tensor
-    other_of = _operand if 1 in op.scalars else _tensor
+    first = operand if 0 in op.scalars else _tensor
+    other_of = operand if 1 in op.scalars else _tensor
 
     def of_both(input: Any, other: Any, *, out: Any = None) -> Any:
         return _run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
@@ -118,12 +118,12 @@ def _bind_binary(op: Pointwise, second: str = "other") -> None:
         return call(op, (self, other_of(other, name, second, 1)))
 
     def in_place(self: Tensor, other: Any) -> Any:
-        return _into(op, (self, other_of(other, name, second, 1)))
+        return _into(op, (self, other_of(other, f"{name}_", second, 1)))
 
-    _publish(of_both, name, op.summary, function)
-    _publish(of_self, name, op.summary, method)
+    publish(of_both, name, op.summary, function)
+    publish(of_self, name, op.summary, method)
     if name not in _NO_IN_PLACE:
-        _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+        publish(in_place, f"{name}_", f"`{name}` in place.", method)
 
 
 _NO_IN_PLACE = {
@@ -138,9 +138,10 @@ _WRITTEN_OUT = {
 
 
 def _bind_table() -> None:
-    for op in list(table.values()):
-        if isinstance(op, Pointwise) and op.name not in _WRITTEN_OUT and "." not in op.name:
-            (_bind_unary if op.arity == 1 else _bind_binary)(op)
+    for module in (arithmetic, functions, logic):
+        for op in vars(module).values():
+            if isinstance(op, Pointwise) and op.name not in _WRITTEN_OUT and "." not in op.name:
+                (_bind_unary if op.arity == 1 else _bind_binary)(op)
 
 
 _bind_table()
@@ -154,7 +155,7 @@ def _with_alpha(
 ) -> tuple[Pointwise, tuple[Any, ...]]:
     if alpha.__class__ is int and alpha == 1:
         return plain, (input, other)
-    return scaled, (input, other, _operand(alpha, plain.name, "alpha", 3))
+    return scaled, (input, other, operand(alpha, plain.name, "alpha", 3))
 
 
 def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
@@ -162,18 +163,18 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
     name = plain.name
 
     def of_both(input: Any, other: Any, *, alpha: Any = 1, out: Any = None) -> Any:
-        pair = _operand(input, name, "input", 1), _operand(other, name, "other", 2)
+        pair = operand(input, name, "input", 1), operand(other, name, "other", 2)
         return _run(*_with_alpha(plain, scaled, *pair, alpha), out)
 
     def of_self(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
-        return call(*_with_alpha(plain, scaled, self, _operand(other, name, "other", 1), alpha))
+        return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
 
     def in_place(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
-        return _into(*_with_alpha(plain, scaled, self, _operand(other, name, "other", 1), alpha))
+        return _into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
 
-    _publish(of_both, name, plain.summary, function)
-    _publish(of_self, name, plain.summary, method)
-    _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish(of_both, name, plain.summary, function)
+    publish(of_self, name, plain.summary, method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", method)
 
 
 _bind_scaled(arithmetic.add, arithmetic.add_alpha)
@@ -184,7 +185,7 @@ _bind_binary(arithmetic.mul)
 @function
 def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     """other - alpha * input."""
-    pair = _operand(other, "rsub", "other", 2), _tensor(input, "rsub", "input", 1)
+    pair = operand(other, "rsub", "other", 2), _tensor(input, "rsub", "input", 1)
     return call(*_with_alpha(arithmetic.sub, arithmetic.sub_alpha, *pair, alpha))
 
 
@@ -206,20 +207,20 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -
 
     Raises RuntimeError for an integer division by zero on the CPU.
     """
-    pair = _operand(input, "div", "input", 1), _operand(other, "div", "other", 2)
+    pair = operand(input, "div", "input", 1), operand(other, "div", "other", 2)
     return _run(_quotient(rounding_mode), pair, out)
 
 
 def _div(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
-    return call(_quotient(rounding_mode), (self, _operand(other, "div", "other", 1)))
+    return call(_quotient(rounding_mode), (self, operand(other, "div", "other", 1)))
 
 
 def _div_(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
-    return _into(_quotient(rounding_mode), (self, _operand(other, "div_", "other", 1)))
+    return _into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
 
 
-_publish(_div, "div", arithmetic.div.summary, method)
-_publish(_div_, "div_", "`div` in place.", method)
+publish(_div, "div", arithmetic.div.summary, method)
+publish(_div_, "div_", "`div` in place.", method)
 
 
 def _floor_divide(input: Any, other: Any, *, out: Any = None) -> Any:
@@ -234,16 +235,16 @@ def _floor_divide_(self: Tensor, other: Any) -> Any:
     return _div_(self, other, rounding_mode="floor")
 
 
-_publish(_floor_divide, "floor_divide", "The quotient rounded down.", function)
-_publish(_floor_divide_method, "floor_divide", "The quotient rounded down.", method)
-_publish(_floor_divide_, "floor_divide_", "`floor_divide` in place.", method)
+publish(_floor_divide, "floor_divide", "The quotient rounded down.", function)
+publish(_floor_divide_method, "floor_divide", "The quotient rounded down.", method)
+publish(_floor_divide_, "floor_divide_", "`floor_divide` in place.", method)
 
 
 # -- powers ---------------------------------------------------------------------------------------------
 
 
-def _powers(base: Any, exponent: Any, name: str) -> tuple[Any, Any]:
-    base, exponent = _operand(base, name, "input", 1), _operand(exponent, name, "exponent", 2)
+def powers(base: Any, exponent: Any, name: str) -> tuple[Any, Any]:
+    base, exponent = operand(base, name, "input", 1), operand(exponent, name, "exponent", 2)
     if not (isinstance(base, Tensor) or isinstance(exponent, Tensor)):
         raise TypeError(argument_type(name, "input", 1, "Tensor", base))
     if name == "pow" and exponent.__class__ is int and exponent < 0 and base.dtype.category <= INTEGRAL:
@@ -255,17 +256,17 @@ def _bind_power(op: Pointwise) -> None:
     name = op.name
 
     def of_both(input: Any, exponent: Any, *, out: Any = None) -> Any:
-        return _run(op, _powers(input, exponent, name), out)
+        return _run(op, powers(input, exponent, name), out)
 
     def of_self(self: Tensor, exponent: Any) -> Any:
-        return call(op, _powers(self, exponent, name))
+        return call(op, powers(self, exponent, name))
 
     def in_place(self: Tensor, exponent: Any) -> Any:
-        return _into(op, _powers(self, exponent, name))
+        return _into(op, powers(self, exponent, name))
 
-    _publish(of_both, name, op.summary, function)
-    _publish(of_self, name, op.summary, method)
-    _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish(of_both, name, op.summary, function)
+    publish(of_self, name, op.summary, method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", method)
 
 
 _bind_power(arithmetic.pow_)
@@ -303,10 +304,10 @@ def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]
             "clamp() received an invalid combination of arguments: 'min' and 'max' must both be Tensor or both Number"
         )
     if high is None:
-        return arithmetic.clamp_min, (x, _operand(low, "clamp", "min", 2))
+        return arithmetic.clamp_min, (x, operand(low, "clamp", "min", 2))
     if low is None:
-        return arithmetic.clamp_max, (x, _operand(high, "clamp", "max", 3))
-    return arithmetic.clamp, (x, _operand(low, "clamp", "min", 2), _operand(high, "clamp", "max", 3))
+        return arithmetic.clamp_max, (x, operand(high, "clamp", "max", 3))
+    return arithmetic.clamp, (x, operand(low, "clamp", "min", 2), operand(high, "clamp", "max", 3))
 
 
 @function
@@ -323,8 +324,8 @@ def _clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
     return _into(*_bounds(self, min, max))
 
 
-_publish(_clamp, "clamp", "Each element, held to [min, max].", method)
-_publish(_clamp_, "clamp_", "`clamp` in place.", method)
+publish(_clamp, "clamp", "Each element, held to [min, max].", method)
+publish(_clamp_, "clamp_", "`clamp` in place.", method)
 
 
 def _bind_bound(op: Pointwise, bound: str) -> None:
@@ -343,9 +344,9 @@ def _bind_bound(op: Pointwise, bound: str) -> None:
         (end,) = (*args, *given.values())
         return _into(*_bounds(self, *ends(end)))
 
-    _publish(of_tensor, name, op.summary, function)
-    _publish(of_self, name, op.summary, method)
-    _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish(of_tensor, name, op.summary, function)
+    publish(of_self, name, op.summary, method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", method)
 
 
 _bind_bound(arithmetic.clamp_min, "min")
@@ -373,8 +374,8 @@ def _round_(self: Tensor, *, decimals: int = 0) -> Any:
     return _into(op, (self,), params)
 
 
-_publish(_round, "round", functions.round_.summary, method)
-_publish(_round_, "round_", "`round` in place.", method)
+publish(_round, "round", functions.round_.summary, method)
+publish(_round_, "round_", "`round` in place.", method)
 
 
 # -- functions with arguments of their own --------------------------------------------------------------
@@ -394,8 +395,8 @@ def _logit_(self: Tensor, eps: float | None = None) -> Any:
     return _into(functions.logit, (self,), (eps,))
 
 
-_publish(_logit, "logit", functions.logit.summary, method)
-_publish(_logit_, "logit_", "`logit` in place.", method)
+publish(_logit, "logit", functions.logit.summary, method)
+publish(_logit_, "logit_", "`logit` in place.", method)
 
 
 def _replacements(x: Tensor, nan: Any, posinf: Any, neginf: Any) -> tuple[Any, ...]:
@@ -427,8 +428,8 @@ def _nan_to_num_(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any 
     return _into(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
 
 
-_publish(_nan_to_num, "nan_to_num", functions.nan_to_num.summary, method)
-_publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
+publish(_nan_to_num, "nan_to_num", functions.nan_to_num.summary, method)
+publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
 
 
 def _of_parts(real: Any, imag: Any, *, out: Any = None) -> Any:
@@ -437,7 +438,7 @@ def _of_parts(real: Any, imag: Any, *, out: Any = None) -> Any:
     )
 
 
-_publish(
+publish(
     _of_parts, "complex", "A complex tensor of its real and imaginary parts, of one floating dtype.", function
 )
 
@@ -452,7 +453,7 @@ def polar(abs: Any, angle: Any, *, out: Any = None) -> Any:
 def lerp(input: Any, end: Any, weight: Any, *, out: Any = None) -> Any:
     """The point between input and end at weight: a number or a tensor."""
     ends = _tensor(input, "lerp", "input", 1), _tensor(end, "lerp", "end", 2)
-    return _run(arithmetic.lerp, (*ends, _operand(weight, "lerp", "weight", 3)), out)
+    return _run(arithmetic.lerp, (*ends, operand(weight, "lerp", "weight", 3)), out)
 
 
 def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
@@ -461,12 +462,12 @@ def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
 
 def _lerp_(self: Tensor, end: Any, weight: Any) -> Any:
     return _into(
-        arithmetic.lerp, (self, _tensor(end, "lerp_", "end", 1), _operand(weight, "lerp_", "weight", 2))
+        arithmetic.lerp, (self, _tensor(end, "lerp_", "end", 1), operand(weight, "lerp_", "weight", 2))
     )
 
 
-_publish(_lerp, "lerp", arithmetic.lerp.summary, method)
-_publish(_lerp_, "lerp_", "`lerp` in place.", method)
+publish(_lerp, "lerp", arithmetic.lerp.summary, method)
+publish(_lerp_, "lerp_", "`lerp` in place.", method)
 
 
 def _bind_combination(op: Pointwise) -> None:
@@ -475,7 +476,7 @@ def _bind_combination(op: Pointwise) -> None:
 
     def operands(x: Any, tensor1: Any, tensor2: Any, value: Any) -> tuple[Any, ...]:
         pair = _tensor(tensor1, name, "tensor1", 2), _tensor(tensor2, name, "tensor2", 3)
-        return (_tensor(x, name, "input", 1), *pair, _operand(value, name, "value", 4))
+        return (_tensor(x, name, "input", 1), *pair, operand(value, name, "value", 4))
 
     def of_all(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any = None) -> Any:
         return _run(op, operands(input, tensor1, tensor2, value), out)
@@ -486,9 +487,9 @@ def _bind_combination(op: Pointwise) -> None:
     def in_place(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
         return _into(op, operands(self, tensor1, tensor2, value))
 
-    _publish(of_all, name, op.summary, function)
-    _publish(of_self, name, op.summary, method)
-    _publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish(of_all, name, op.summary, function)
+    publish(of_self, name, op.summary, method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", method)
 
 
 _bind_combination(arithmetic.addcmul)
@@ -503,7 +504,7 @@ def where(condition: Any, input: Any = None, other: Any = None, *, out: Any = No
         return condition.nonzero(as_tuple=True)
     return _run(
         logic.where,
-        (condition, _operand(input, "where", "input", 2), _operand(other, "where", "other", 3)),
+        (condition, operand(input, "where", "input", 2), operand(other, "where", "other", 3)),
         out,
     )
 
@@ -512,7 +513,7 @@ def _where(self: Tensor, condition: Any, other: Any) -> Any:
     return where(condition, self, other)
 
 
-_publish(_where, "where", logic.where.summary, method)
+publish(_where, "where", logic.where.summary, method)
 
 
 # -- composites -----------------------------------------------------------------------------------------
@@ -544,118 +545,6 @@ def equal(input: Any, other: Any) -> bool:
     if a.meta.shape != b.meta.shape:
         return False
     return bool(call(logic.eq, (a, b)).all().item())
-
-
-# -- operators ------------------------------------------------------------------------------------------
-
-
-def _bind_operator(op: Pointwise, dunder: str) -> None:
-    """a + b, 2 + b, a += b. What is neither a tensor nor a scalar gets NotImplemented, then Python's TypeError."""
-
-    def forward(self: Tensor, other: Any) -> Any:
-        kind = other.__class__
-        if kind is Tensor:
-            return binary(op, self, other)
-        if kind in _SCALARS:
-            return with_scalar(op, self, other)
-        if not _is_operand(other):
-            return NotImplemented
-        return call(op, (self, _operand(other, op.name, "other", 1)))
-
-    def reflected(self: Tensor, other: Any) -> Any:
-        if not _is_operand(other):
-            return NotImplemented
-        return call(op, (_operand(other, op.name, "other", 1), self))
-
-    def in_place(self: Tensor, other: Any) -> Any:
-        if not _is_operand(other):
-            return NotImplemented
-        return call_into(op, (self,), (self, _operand(other, op.name, "other", 1)))
-
-    _publish(forward, f"__{dunder}__", op.summary, method)
-    if op is not arithmetic.div:
-        _publish(reflected, f"__r{dunder}__", op.summary, method)
-    _publish(in_place, f"__i{dunder}__", op.summary, method)
-
-
-for _op, _dunder in [
-    (arithmetic.add, "add"), (arithmetic.sub, "sub"), (arithmetic.mul, "mul"), (arithmetic.div, "truediv"),
-    (arithmetic.div_floor, "floordiv"), (arithmetic.remainder, "mod"), (logic.bitwise_and, "and"),
-    (logic.bitwise_or, "or"), (logic.bitwise_xor, "xor"), (logic.bitwise_left_shift, "lshift"),
-    (logic.bitwise_right_shift, "rshift"),
-]:  # fmt: skip
-    _bind_operator(_op, _dunder)
-
-
-def _bind_comparison(op: Pointwise) -> None:
-    def compare(self: Tensor, other: Any) -> Any:
-        kind = other.__class__
-        if kind is Tensor:
-            return binary(op, self, other)
-        if kind in _SCALARS:
-            return with_scalar(op, self, other)
-        if not _is_operand(other):
-            return NotImplemented
-        return call(op, (self, _operand(other, op.name, "other", 1)))
-
-    _publish(compare, f"__{op.name}__", op.summary, method)
-
-
-for _op in (logic.eq, logic.ne, logic.lt, logic.le, logic.gt, logic.ge):
-    _bind_comparison(_op)
-Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # NumPy's scalars and arrays leave the operation to us
-
-
-@method
-def __rtruediv__(self: Tensor, other: Any) -> Any:
-    """other / self, rounded as PyTorch rounds it: the reciprocal first."""
-    return unary(functions.reciprocal, self) * other if _is_operand(other) else NotImplemented
-
-
-@method
-def __pow__(self: Tensor, exponent: Any) -> Any:
-    return self.pow(exponent) if _is_operand(exponent) else NotImplemented
-
-
-@method
-def __rpow__(self: Tensor, base: Any) -> Any:
-    return call(arithmetic.pow_, _powers(base, self, "pow")) if _is_operand(base) else NotImplemented
-
-
-@method
-def __ipow__(self: Tensor, exponent: Any) -> Any:
-    return self.pow_(exponent) if _is_operand(exponent) else NotImplemented
-
-
-@method
-def __neg__(self: Tensor) -> Any:
-    return unary(arithmetic.neg, self)
-
-
-@method
-def __pos__(self: Tensor) -> Any:
-    return positive(self)
-
-
-@method
-def __abs__(self: Tensor) -> Any:
-    return unary(arithmetic.abs_, self)
-
-
-@method
-def __invert__(self: Tensor) -> Any:
-    if self.dtype.category > INTEGRAL:
-        raise TypeError("~ (operator.invert) is only implemented on integer and Boolean-type tensors")
-    return unary(logic.bitwise_not, self)
-
-
-@method
-def __contains__(self: Tensor, element: Any) -> bool:
-    if not _is_operand(element):
-        raise RuntimeError(
-            f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}."
-        )
-    return bool((self == element).any().item())
 
 
 # -- other names ----------------------------------------------------------------------------------------

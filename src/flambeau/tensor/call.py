@@ -23,9 +23,10 @@ from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Driver, Executable, Kernel, Launch
 from flambeau.ops.copy import checked_scalar
-from flambeau.ops.op import Op, Operand, Signature, common_device
+from flambeau.ops.op import Op, Operand, Signature
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
+from flambeau.runtime.plans import cache_of
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
 
@@ -253,7 +254,7 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
         if isinstance(x, Tensor):
             return convert(_read(x))
         if x.__class__ is int and not -(1 << 63) <= x < 1 << 64:
-            raise OverflowError("int too big to convert")
+            raise OverflowError("int too big to convert" if x > 0 else "can't convert negative int to unsigned")
         return convert(x)
 
     return send
@@ -300,8 +301,24 @@ def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
     exe = None
     if any(meta.numel for meta in signature.outputs):
         launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)
+        if op.planned and context is not system.host:
+            return _load_each_time(context, launch, signature)
         exe = context.driver.load(launch, context.driver_index)
     return Plan(context, exe, signature)
+
+
+def _load_each_time(context: Context, launch: Launch, signature: Signature) -> Plan:
+    """A plan whose executable the device's cache of library plans holds: asked for at each launch."""
+    cache, run = cache_of(context), _launch_of(context.driver)
+    key = (launch.kernel, launch.outputs, launch.inputs, launch.params)
+
+    def through_cache(exe: None, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        kept = cache.get(key, launch)  # loaded for as long as this holds it, whatever capacity the cache has
+        run(kept.exe, ptrs, scalars, stream)
+
+    plan = Plan(context, None, signature)
+    plan.launch = through_cache
+    return plan
 
 
 def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) -> Signature | None:

@@ -91,6 +91,12 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Arra
     return np.array(shared, dtype, copy=copy)
 
 
+@method
+def __array_wrap__(self: Tensor, array: Array, context: Any = None, return_scalar: bool = False) -> Tensor:
+    """What NumPy's functions of a tensor give: a tensor over the array; booleans as uint8, as in PyTorch."""
+    return from_numpy(array.astype(np.uint8) if array.dtype == bool else array)
+
+
 def _cuda_array_interface(self: Tensor) -> dict[str, Any]:
     """What other CUDA libraries read. Raises AttributeError: these tensors have no addresses of CUDA's."""
     if self.meta.device is CPU:
