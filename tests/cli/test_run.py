@@ -206,7 +206,7 @@ def test_the_token_shown_runs_the_same_order_again(tmp_path):
     script = program(tmp_path, RACE)
     first = flambeau_run(tmp_path, "--schedule", "random:5", script)
     token, hashed = first.machine["token"], first.machine["trace_hash"]
-    assert f"--schedule replay:{token}" in first.err
+    assert f"again      --schedule replay:{token}\n" in first.err
     first.file.unlink()
     again = flambeau_run(tmp_path, "--schedule", f"replay:{token}", script)
     assert again.machine["trace_hash"] == hashed

@@ -76,7 +76,9 @@ def install() -> None:
         raise RuntimeError("`torch` is imported already in this process; Flambeau cannot take its place now")
     for value in vars(flambeau).values():
         if isinstance(value, type) and value.__module__ == "flambeau":
-            value.__module__ = "torch"  # what reprs and pickles say: here, and here alone, that name leads back
+            value.__module__ = (
+                "torch"  # what reprs and pickles say: here, and here alone, that name leads back
+            )
     if not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchFinder())
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)

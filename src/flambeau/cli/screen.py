@@ -77,7 +77,7 @@ def _write_machine(machine: MachineReport, screen: _Screen) -> None:
         _write_races(machine.certificate.races, screen)
         if machine.token:
             screen.line()
-            screen.entry("", f"This order again: --schedule {_short(f'replay:{machine.token}')}")
+            screen.entry("again", f"--schedule {_short(f'replay:{machine.token}')}")
     else:
         _write_certificate(machine.certificate, screen)
 
@@ -180,7 +180,7 @@ def _stream(side: Access) -> str:
 
 def _short(text: str | None) -> str:
     text = text or ""
-    return text if len(text) <= 60 else f"{text[:40]}... (whole in --report FILE)"
+    return text if len(text) <= 60 else f"{text[:40]}... (whole: --report FILE)"
 
 
 def _time(ns: int) -> str:

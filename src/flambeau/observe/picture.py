@@ -28,6 +28,7 @@ _INK, _SOFT, _LINE = "#1f2933", "#66727f", "#e3e8ee"
 _WIDTH, _LEFT, _RIGHT = 1280, 176, 28
 _TOP, _LANE, _BAR, _DEVICE = 92, 40, 24, 30
 _LETTER = 6.3  # width of a letter at 11 px, about
+_APART = 10  # pixels between arrows of the same two lanes
 _MOST_ARROWS = 400  # more would hide the bars
 
 
@@ -79,7 +80,9 @@ def draw(
         seen.add(key[0])
     for key, y in places.items():
         parts += _bars(lanes[key], y, scale, red)
-    parts += [_arrow(earlier, later, places, scale, _SOFT) for earlier, later in edges[:_MOST_ARROWS]]
+    parts += [
+        _arrow(earlier, later, places, scale, _SOFT) for earlier, later in _apart(edges, scale)[:_MOST_ARROWS]
+    ]
     for _, first, second in racing:
         if first is not None and second is not None:
             parts.append(_arrow(first, second, places, scale, _RED))
@@ -220,6 +223,19 @@ def _arrow(earlier: Record, later: Record, places: Mapping[Lane, int], scale: Sc
     bend = max(abs(x2 - x1) / 2, 14)
     path = f"M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
     return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.2" marker-end="url(#tip)"/>'
+
+
+def _apart(edges: Sequence[Edge], scale: Scale) -> list[Edge]:
+    """The edges without those that would lie on another between the same lanes, so that a thicket stays readable."""
+    ends: dict[tuple[Lane, Lane], float] = {}
+    kept = []
+    for earlier, later in sorted(edges, key=lambda edge: edge[1].start_ns):
+        lanes = (earlier.index, earlier.stream), (later.index, later.stream)
+        x = scale(later.start_ns)
+        if x - ends.get(lanes, -_APART) >= _APART:
+            ends[lanes] = x
+            kept.append((earlier, later))
+    return kept
 
 
 def _nearest(one: Record, other: Record) -> tuple[float, float]:
