@@ -13,7 +13,6 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.api import Launch
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
     ALL,
@@ -54,7 +53,9 @@ def _named(name: str, compute: Any, summary: str, **fields: Any) -> Pointwise:
 
 
 sqrt = _named("sqrt", np.sqrt, "The square root of each element.")
-rsqrt = _named("rsqrt", lambda x: 1 / np.sqrt(x), "One over the square root of each element.", cuda="one<T>() / sqrt_(a)")
+rsqrt = _named(
+    "rsqrt", lambda x: 1 / np.sqrt(x), "One over the square root of each element.", cuda="one<T>() / sqrt_(a)"
+)
 reciprocal = _named("reciprocal", lambda x: 1 / x, "One over each element.", high=3, cuda="one<T>() / a")
 exp = _named("exp", np.exp, "e to the power of each element.", high=3)
 exp2 = _named("exp2", np.exp2, "2 to the power of each element.", dtypes=FLOATING_OR_COMPLEX, high=3)
@@ -113,8 +114,9 @@ digamma = _special("psi", "digamma", "The derivative of the logarithm of the gam
 
 
 def _logit(x: Any, eps: float | None) -> Any:
-    if eps is not None:
-        x = np.clip(x, x.dtype.type(eps), x.dtype.type(1) - x.dtype.type(eps))
+    if eps is not None:  # the lower bound first: it wins where eps is above a half
+        low, high = x.dtype.type(eps), x.dtype.type(1) - x.dtype.type(eps)
+        x = np.where(x < low, low, np.where(x > high, high, x))
     return np.log(x / (1 - x))
 
 
@@ -336,11 +338,13 @@ sign = pointwise(
     ),
     cuda="sign(a)",
 )
-sgn = pointwise(
-    "sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL, cuda="sign(a)"
-)
+sgn = pointwise("sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL, cuda="sign(a)")
 angle = pointwise(
-    "angle", _angle, 1, "The angle of each element in the complex plane.", promotion=FLOAT_TO_REAL,
+    "angle",
+    _angle,
+    1,
+    "The angle of each element in the complex plane.",
+    promotion=FLOAT_TO_REAL,
     cuda="angle_(a)",
 )
 conj_physical = pointwise(
@@ -445,6 +449,8 @@ relu = pointwise(
     check=_relu_refuses_bool,
     cuda="greater(a, T(0))",
 )
+
+
 def _gelu_text(launch: Launch) -> str:
     if launch.params[1] == "tanh":
         return "T(0.5) * a * (1 + tanh_(T(0.7978845608028654) * (a + T(0.044715) * a * a * a)))"

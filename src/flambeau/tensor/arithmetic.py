@@ -6,12 +6,13 @@ of their own are written out below. PyTorch's other names (`multiply`, `arccos`)
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import BOOL, INTEGRAL
+from flambeau.core.dtype import BOOL, INTEGRAL, uint8
 from flambeau.core.errors import argument_type
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import (
@@ -496,12 +497,21 @@ _bind_combination(arithmetic.addcmul)
 _bind_combination(arithmetic.addcdiv)
 
 
+_BYTE_CONDITION = (
+    "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future version of "
+    "PyTorch. Use a boolean condition instead."
+)
+
+
 @function
 def where(condition: Any, input: Any = None, other: Any = None, *, out: Any = None) -> Any:
     """input where the condition holds, else other; without them, the indices where it does (`nonzero`)."""
     condition = _tensor(condition, "where", "condition", 1)
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
+    if condition.dtype is uint8:
+        warnings.warn(_BYTE_CONDITION, UserWarning, stacklevel=2)
+        condition = condition.bool()
     return _run(
         logic.where,
         (condition, operand(input, "where", "input", 2), operand(other, "where", "other", 3)),
