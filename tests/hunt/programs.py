@@ -73,9 +73,32 @@ def _programs(**weights):
     return st.lists(st.tuples(st.sampled_from(names), few, few, few, few), min_size=24, max_size=32)
 
 
+def _only(**weights):
+    return _programs(**{**dict.fromkeys(STEPS, 0), **weights})
+
+
 careless = _programs()
 # Each change of stream waits for the one before it, and marks the tensors: many of these are race-free.
 careful = _programs(**CAREFUL)
+# Events recorded, recorded again and waited for at other times, over few tensors.
+events = _only(add=5, mul_=5, into=3, select=8, record=6, wait=7, slow=3, sync_event=1, renew=1, nothing=1)
+# Blocks that change hands: who may use them still, and what the runtime's polling decides.
+tenants = _only(
+    new=6, add=4, sum=1, drop=6, record_stream=7, select=7, wait_stream=2, slow=4, temporaries=3, temporary=2,
+    empty_cache=1, sync_stream=1, renew=1, nothing=1,
+)  # fmt: skip
+# Pinned buffers that copies fill and read while the host does.
+buffers = _only(
+    upload=6, download=6, cpu=4, write=5, read=5, pin=2, pin_drop=3, select=4, slow=3, mul_=4, record=2,
+    sync_event=2, sync_stream=3, sync=1, across=1, nothing=1,
+)  # fmt: skip
+FAMILIES = {
+    "careless": careless,
+    "careful": careful,
+    "events": events,
+    "tenants": tenants,
+    "buffers": buffers,
+}
 
 
 @dataclass
@@ -158,9 +181,8 @@ class Run:
 
     def into(self, slot, other):
         to, t = self.tensors[slot], self.tensors[other]
-        if to is not None and t is not None and to.device == t.device and to.shape == t.shape:
-            if to is t or to.untyped_storage().data_ptr() != t.untyped_storage().data_ptr():
-                torch.add(t, self.number(), out=to)
+        if alike(to, t) and to.device == t.device:
+            torch.add(t, self.number(), out=to)
 
     def half(self, slot, other):
         t = self.tensors[other]
@@ -169,9 +191,8 @@ class Run:
 
     def copy_(self, slot, other):
         to, t = self.tensors[slot], self.tensors[other]
-        if to is not None and t is not None and to.shape == t.shape:
-            if to.untyped_storage().data_ptr() != t.untyped_storage().data_ptr():
-                to.copy_(t)
+        if alike(to, t):
+            to.copy_(t)
 
     def across(self, slot, other, device):
         t = self.tensors[other]
@@ -307,6 +328,13 @@ class Run:
         for device in range(torch.cuda.device_count()):
             torch.cuda.synchronize(device)
         self.seen += [None if t is None else t.tolist() for t in self.tensors + self.pinned]
+
+
+def alike(to, source):
+    """Two tensors of one shape that share no memory, unless they are one."""
+    if to is None or source is None or to.shape != source.shape:
+        return False
+    return to is source or to.untyped_storage().data_ptr() != source.untyped_storage().data_ptr()
 
 
 def run(program, schedule="earliest", races="warn", between=None, **options):

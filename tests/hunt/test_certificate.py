@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from hypothesis import given, note, settings
-from programs import careful, careless, run
+from hypothesis import given, settings
+from programs import FAMILIES, run
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 SEEDS = [f"random:{seed}" for seed in range(10)]
@@ -25,10 +25,10 @@ def disagreement(program, schedules=SCHEDULES):
     return None
 
 
-@pytest.mark.parametrize("programs", [careless, careful], ids=["careless", "careful"])
-def test_a_certified_program_gives_the_same_values_under_every_schedule(programs):
-    @settings(max_examples=5000 if EXHAUSTIVE else 100)
-    @given(programs)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_certified_program_gives_the_same_values_under_every_schedule(family):
+    @settings(max_examples=5000 if EXHAUSTIVE else 60)
+    @given(FAMILIES[family])
     def check(program):
         found = disagreement(program)
         assert found is None, found

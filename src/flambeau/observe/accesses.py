@@ -253,8 +253,9 @@ class Shadow:
     def _condense(self, block: Block) -> None:
         """Replace the cells of past lives, of ever new shapes, by one for each agent that wrote.
 
-        What the runtime's polling has ordered before the present life is dropped. The rest stands for the bytes from the first to the last of those they replace, which says slightly too
-        much; but only of a life that is over, whose accesses should all be ordered before the present one.
+        What the runtime's polling has ordered before the present life is dropped. The rest stands for the
+        bytes from the first to the last of those it replaces, which says slightly too much; but only of a
+        life that is over, whose accesses should all be ordered before the present one.
         """
         groups: dict[Agent | None, list[Cell]] = {}
         for cell in list(block.cells):

@@ -60,7 +60,9 @@ class Detector:
         self._pending_host: dict[Cell, None] = {}
         self._races: dict[tuple[object, ...], Race] = {}
         self._freed: list[Block] = []  # not looked at yet
-        self._loose: dict[Agent, dict[Agent, tuple[Command, Block]]] = {}  # owner: user: its last use, of which block
+        self._loose: dict[
+            Agent, dict[Agent, tuple[Command, Block]]
+        ] = {}  # owner: user: its last use, of which block
         self._early: dict[str, str] = {}
         self._unwritten: dict[str, str] = {}
         self._queries: dict[str, str] = {}
@@ -235,7 +237,11 @@ class Detector:
         for cell in block.cells:
             for last in cell.accesses():
                 user = last[0]
-                if user is owner or owner.clock.get(user, 0) >= last[1] or cell.polled.get(user, 0) >= last[1]:
+                if (
+                    user is owner
+                    or owner.clock.get(user, 0) >= last[1]
+                    or cell.polled.get(user, 0) >= last[1]
+                ):
                     continue
                 loose = self._loose.setdefault(owner, {})
                 if user not in loose or loose[user][0][1] < last[1]:

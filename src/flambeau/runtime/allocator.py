@@ -6,6 +6,12 @@ their own, rounded up to 2 MiB. Each stream has its own pools: memory returns to
 allocated on. A request takes the smallest free block that fits and splits off the rest (small pool: 512
 bytes or more; large pool: more than 1 MiB); free neighbours join. Only wholly free segments are released.
 
+# Note [Ended streams]
+Programs may make a stream per iteration. Nobody allocates from its pools once it has ended, so whenever many
+such pools have gathered and another segment is needed, theirs go back to the driver, which waits for the
+device's work. They are not handed to other streams: that would need an order between the streams, by which
+races of the program would go unseen.
+
 # Note [The hot path]
 A size that is asked for again gets a bin: a list of free blocks of that size, from which an allocation
 pops and to which a free appends. Blocks in bins do not join their neighbours until the heap would have
@@ -19,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from flambeau.core.errors import OutOfMemoryError
@@ -51,6 +57,7 @@ LARGE_REQUEST = 10 * MIB  # from here on a segment of its own
 LARGE_SEGMENT = 20 * MIB
 ROUND_SEGMENT = 2 * MIB
 
+_MANY_ENDED = 64  # pools of ended streams that may gather
 _LONG_JOURNAL = 2048
 _BINS = 512  # per pool: consolidating looks at each
 _SEEN = 4096  # sizes remembered per pool, so that one asked for twice gets a bin
@@ -161,6 +168,8 @@ class CachingAllocator:
         self._journal: list[Posting] = []
         self._ledger = Ledger()
         self._uses: Uses[Block] = Uses()
+        self._ended: list[Pool] = []  # see Note [Ended streams]
+        self._many_ended = _MANY_ENDED
         self._freed: deque[Block] = deque()
         self._detour = _Detour(self._freed, self._try_receive)
         self._turn = Turn(self._freed, self._try_receive)  # see Note [Finalizers] in turn.py
@@ -374,6 +383,8 @@ class CachingAllocator:
     # -- segments -----------------------------------------------------------------------------------------
     def _grow(self, pool: Pool, size: int) -> Block:
         """A new segment's hole that `size` fits in; what is cached is given back first if it must be."""
+        if len(self._ended) >= self._many_ended:
+            self._release_ended()
         try:
             return self._new_hole(pool, segment_size(size))
         except OutOfMemoryError:
@@ -382,12 +393,30 @@ class CachingAllocator:
         block = pool.holes.best(size)
         if block is not None:
             return block
-        self._release_holes()
+        self._release_holes(self._pools.values())
         try:
             return self._new_hole(pool, segment_size(size))
         except OutOfMemoryError:
             self.num_ooms += 1
         raise OutOfMemoryError(self._explain(pool, size))
+
+    def stream_ended(self, handle: int) -> None:
+        """A stream was destroyed: its memory goes back to the driver by and by."""
+        with self._turn:
+            ended = [self._pools.get((kind, handle)) for kind in (SMALL, LARGE)]
+            self._ended += [pool for pool in ended if pool is not None]
+
+    def _release_ended(self) -> None:
+        """Give back what ended streams keep; pools with blocks in use stay."""
+        for pool in self._ended:
+            self._consolidate(pool)
+        self._release_holes(self._ended)
+        used = {first.pool for first in self._segments.values()}
+        for pool in self._ended:
+            if pool not in used:
+                del self._pools[pool.kind, pool.stream]
+        self._ended = [pool for pool in self._ended if pool in used]
+        self._many_ended = 2 * len(self._ended) + _MANY_ENDED  # looking costs as much as there is
 
     def _new_hole(self, pool: Pool, size: int) -> Block:
         block = self._new_segment(pool, size)
@@ -433,8 +462,8 @@ class CachingAllocator:
         for pool in self._pools.values():
             self._consolidate(pool)
 
-    def _release_holes(self) -> None:
-        for pool in self._pools.values():
+    def _release_holes(self, pools: Iterable[Pool]) -> None:
+        for pool in pools:
             for block in [hole for hole in pool.holes if not hole.is_split]:
                 pool.holes.remove(block)
                 self._release(block)
@@ -446,7 +475,7 @@ class CachingAllocator:
         with self._turn as nested:
             if not nested:
                 self._consolidate_all()
-                self._release_holes()
+                self._release_holes(self._pools.values())
 
     # -- limits -------------------------------------------------------------------------------------------
     @property

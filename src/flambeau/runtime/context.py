@@ -25,6 +25,9 @@ class Allocator(Protocol):
     def free(self, block: Any, /) -> None:
         """Take back a block that `allocate` returned."""
 
+    def stream_ended(self, handle: int, /) -> None:
+        """A stream was destroyed: nothing will be allocated for it any more."""
+
 
 class Context:
     """A device that is in use. `index` is the CUDA index, -1 for the CPU (see `runtime/current.py`).
@@ -74,6 +77,12 @@ class _ClosedAllocator:
 
     def allocate(self, nbytes: int, stream: Stream) -> Block:
         raise RuntimeError(self._why)
+
+    def record_stream(self, block: Block, stream: Stream) -> None:
+        raise RuntimeError(self._why)
+
+    def stream_ended(self, handle: int) -> None:
+        pass
 
     def free(self, block: Block) -> None:
         pass

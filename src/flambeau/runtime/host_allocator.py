@@ -72,6 +72,9 @@ class HostAllocator:
         elif block.size and not self._context.closed:
             self._driver.mem_free(block.ptr)
 
+    def stream_ended(self, handle: int) -> None:
+        """The CPU's blocks belong to no stream."""
+
     def _new_shelf(self, size: int) -> Shelf:
         """A size asked for anew is kept too; the size that has been kept longest makes room for it."""
         if size > KEPT_PER_SIZE:

@@ -130,7 +130,9 @@ def _bury(context: Context) -> None:
     """Destroy the native streams of collected objects. Any thread may do so, and a destructor may add one."""
     while context.dead_streams:
         with suppress(IndexError):
-            context.driver.stream_destroy(context.dead_streams.pop())
+            handle = context.dead_streams.pop()
+            context.driver.stream_destroy(handle)
+            context.allocator.stream_ended(handle)
 
 
 def default_stream_of(context: Context) -> Stream:

@@ -246,9 +246,13 @@ class VirtualDriver:
         if not self.observes_blocks or not nbytes or not handle:  # 0: pinned host memory
             return
         with self._lock:
-            stream = self._stream(handle)
-            arena = self._owner(what, ptr, nbytes).arena
+            device = self._owner(what, ptr, nbytes)
+            arena = device.arena
             arena.check(what, ptr, nbytes)
+            stream = device.state.streams.get(handle)
+            if stream is None:  # destroyed, and its work is done
+                arena.lay_poison(ptr, nbytes)
+                return
             self._put(
                 scheduler.POISON, what, stream, nbytes, None, 0, 0, arena.lay_poison, (ptr, nbytes), ptr
             )
@@ -351,6 +355,7 @@ class VirtualDriver:
                     f"stream_destroy: stream {stream} is the default stream of cuda:{gone.index}"
                 )
             del self._streams[stream]
+            gone.gone = True
             if not gone.pending:
                 del gone.device.streams[stream]
 

@@ -43,9 +43,12 @@ class CommandRecord:
 
 
 class Stream:
-    """A queue of one device. `end` is when its last finished command ended, `pending` counts the others."""
+    """A queue of one device. `end` is when its last finished command ended, `pending` counts the others.
 
-    __slots__ = ("device", "end", "handle", "index", "pending", "priority", "tail")
+    `gone` says that it was destroyed: it leaves its device with its last command.
+    """
+
+    __slots__ = ("device", "end", "gone", "handle", "index", "pending", "priority", "tail")
 
     def __init__(self, handle: int, device: DeviceState, priority: int) -> None:
         self.handle = handle
@@ -54,6 +57,7 @@ class Stream:
         self.priority = priority
         self.pending = 0
         self.end = 0
+        self.gone = False
         self.tail: Command | None = None
 
 
@@ -355,6 +359,8 @@ class Scheduler:
             successor, followers = command.successor, command.followers
             if successor is None:
                 stream.tail = None
+                if stream.gone:
+                    del device.streams[stream.handle]
             else:
                 successor.prior = None
                 self._unblock(successor, end, done)
@@ -418,7 +424,8 @@ def _device_error(command: Command, error: Exception) -> DriverError:
         f"{command.stream.handle}) failed with {type(error).__name__}: {error}. The error came late, at a "
         "synchronization, and stays: no later work of this device runs."
     )
-    wrapped.__cause__ = error
+    # Without its traceback: that holds the frames, hence the tensors, of whoever happened to wait.
+    wrapped.__cause__ = error.with_traceback(None)
     return wrapped
 
 
