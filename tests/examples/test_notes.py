@@ -226,6 +226,7 @@ def test_correct_stream_is_right_and_certified_under_all():
 
 
 def test_device_agnostic_without_cuda(tmp_path):
+    """J01, J02, R10."""
     done = flambeau_run(tmp_path, NOTES / "device_agnostic.py", "--disable-cuda")
     assert (done.status, done.out, done.report["machines"]) == (0, "cpu\n", [])
 
