@@ -54,6 +54,7 @@ class Op:
     casts_output: the kernel itself stores to any output dtype that `can_cast` allows (pointwise operators);
         otherwise an `out=` of another dtype goes through a temporary.
     flags: names of the flags that it depends on; their values come to the rule at the end of `params`.
+    planned: what a CUDA device loads for it is a library's plan, kept in that device's bounded cache of them.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Op:
     samples: Callable[[Make, dtype], Iterable[Sample]]
     casts_output: bool = False
     flags: tuple[str, ...] = ()
+    planned: bool = False
 
 
 table: dict[str, Op] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.dtype import can_cast
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tensor.call import call, call_into, signature
@@ -23,3 +24,24 @@ def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -
                 f"but got {c_name(target.meta.dtype)} instead"
             )
     return call_into(op, outputs, args, params, resize=True)
+
+
+def deliver(result: Any, out: Any) -> Any:
+    """Store a composite's result, a tensor or several, where `out=` says; the result itself without `out`.
+
+    Raises RuntimeError, with nothing changed, for a dtype that the result cannot be cast to.
+    """
+    if out is None:
+        return result
+    several = not isinstance(result, Tensor)
+    pairs = list(zip(result, out, strict=True)) if several else [(result, out)]
+    for one, target in pairs:
+        if not can_cast(one.dtype, target.dtype):
+            raise RuntimeError(
+                f"result type {one.dtype.torch_name} can't be cast to the desired output type {target.dtype.torch_name}"
+            )
+    for one, target in pairs:
+        if target.meta.shape != one.meta.shape:
+            target.resize_(one.meta.shape)
+        target.copy_(one)
+    return out

@@ -1,0 +1,161 @@
+"""Discrete Fourier transforms: complex to complex, real to half a spectrum, half a spectrum to real.
+
+Each runs over any dims of any strides at once. What `torch.fft` offers besides (sizes, names of the
+scalings, Hermitian inputs) is argument normalizing in `tensor/fft.py`. On CUDA devices an executable is a plan of
+the device's bounded cache, as cuFFT's (`Op.planned`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.reduction import to_computing
+
+Array = np.ndarray[Any, Any]
+
+NONE, ROOT, WHOLE = "1", "1/sqrt(n)", "1/n"
+"""What a transform of n points scales its result by."""
+
+_FORWARD = {NONE: "backward", ROOT: "ortho", WHOLE: "forward"}  # SciPy names the direction that is scaled
+_BACKWARD = {NONE: "forward", ROOT: "ortho", WHOLE: "backward"}
+
+
+def supported(kind: dtype, on_cpu: bool) -> bool:
+    """Whether transforms take this dtype; half precision is the GPUs' alone."""
+    narrow = kind is float16 or kind is complex32
+    return kind in (float32, float64, complex64, complex128) or (narrow and not on_cpu)
+
+
+def _check(x: Meta, sizes: Sequence[int]) -> None:
+    """`sizes` are the points of each transformed dim, in the time domain."""
+    if not supported(x.dtype, x.device is CPU):
+        raise RuntimeError(f"Unsupported dtype {x.dtype.torch_name}")
+    if x.itemsize == (4 if x.dtype.is_complex else 2) and any(n & (n - 1) for n in sizes):
+        raise RuntimeError(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
+            f"but got a signal size of{list(sizes)}"
+        )
+
+
+def _points(launch: Launch) -> list[int]:
+    """Points of each transformed dim: of the larger side, where one holds half a spectrum."""
+    (x,) = launch.inputs
+    assert isinstance(x, Meta)
+    return [max(x.shape[d], launch.outputs[0].shape[d]) for d in launch.params[0]]
+
+
+def _flops(launch: Launch) -> int:
+    """5 n log2(n) for each transform of n complex points, the usual count; half of it for real ones."""
+    points = math.prod(_points(launch))
+    (x,) = launch.inputs
+    assert isinstance(x, Meta)
+    count = max(x.numel, launch.outputs[0].numel)
+    complex_to_complex = x.dtype.is_complex and launch.outputs[0].dtype.is_complex
+    return int((5 if complex_to_complex else 2.5) * count * math.log2(max(points, 2)))
+
+
+def _host(transform: Callable[[Any, Launch], Callable[[Array], Array]]) -> Callable[[Launch], Body]:
+    def host(launch: Launch) -> Body:
+        from scipy import fft  # only for a kernel that needs it: it is slow to import
+
+        (x,) = launch.inputs
+        assert isinstance(x, Meta)
+        widen, run = to_computing(x.dtype, x.dtype), transform(fft, launch)
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            np.copyto(outputs[0], run(widen(inputs[0])), casting="unsafe")
+
+        return body
+
+    return host
+
+
+# -- complex to complex: params are dims, the scale, whether forward ---------------------------------------
+
+
+def _c2c_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    (x,) = operands
+    assert isinstance(x, Meta)
+    _check(x, [x.shape[d] for d in params[0]])
+    return Signature((Meta.contiguous_of(x.shape, x.dtype, x.device),), (x,), params)
+
+
+def _c2c(fft: Any, launch: Launch) -> Callable[[Array], Array]:
+    dims, scale, forward = launch.params
+    if forward:
+        return lambda x: fft.fftn(x, axes=dims, norm=_FORWARD[scale])
+    return lambda x: fft.ifftn(x, axes=dims, norm=_BACKWARD[scale])
+
+
+def _c2c_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for forward in (True, False):
+        yield (make(3, 4),), ((-1,), NONE, forward)
+        yield (make(2, 5, 6),), ((2, 0), ROOT, forward)
+        yield (make(2, 7),), ((0, 1), WHOLE, forward)
+
+
+# -- real to half a spectrum: params are dims, the last of which is halved, and the scale ------------------
+
+
+def _r2c_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    (x,) = operands
+    assert isinstance(x, Meta)
+    dims, _ = params
+    _check(x, [x.shape[d] for d in dims])
+    shape = list(x.shape)
+    shape[dims[-1]] = shape[dims[-1]] // 2 + 1
+    return Signature((Meta.contiguous_of(tuple(shape), x.dtype.to_complex(), x.device),), (x,), params)
+
+
+def _r2c(fft: Any, launch: Launch) -> Callable[[Array], Array]:
+    dims, scale = launch.params
+    return lambda x: fft.rfftn(x, axes=dims, norm=_FORWARD[scale])
+
+
+def _r2c_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4),), ((-1,), NONE)
+    yield (make(2, 5, 6),), ((2, 0), ROOT)
+    yield (make(2, 7),), ((0, 1), WHOLE)
+
+
+# -- half a spectrum to real, backward: params are dims, the scale, points of the last of them -------------
+
+
+def _c2r_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    (x,) = operands
+    assert isinstance(x, Meta)
+    dims, _, points = params
+    shape = list(x.shape)
+    shape[dims[-1]] = points
+    _check(x, [shape[d] for d in dims])
+    return Signature((Meta.contiguous_of(tuple(shape), x.dtype.to_real(), x.device),), (x,), params)
+
+
+def _c2r(fft: Any, launch: Launch) -> Callable[[Array], Array]:
+    dims, scale, _ = launch.params
+    sizes = [launch.outputs[0].shape[d] for d in dims]
+    return lambda x: fft.irfftn(x, s=sizes, axes=dims, norm=_BACKWARD[scale])
+
+
+def _c2r_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4),), ((-1,), WHOLE, 6)
+    yield (make(2, 5, 6),), ((2, 0), ROOT, 3)
+    yield (make(2, 4),), ((0, 1), NONE, 7)
+
+
+def _transform(name: str, rule: Any, run: Any, dtypes: tuple[dtype, ...], samples: Any) -> Op:
+    return define(Op(name, rule, Kernel(name, _host(run), _flops), dtypes, samples, planned=True))
+
+
+c2c = _transform("_fft_c2c", _c2c_rule, _c2c, (complex64, complex128), _c2c_samples)
+r2c = _transform("_fft_r2c", _r2c_rule, _r2c, (float32, float64), _r2c_samples)
+c2r = _transform("_fft_c2r", _c2r_rule, _c2r, (complex64, complex128), _c2r_samples)
