@@ -1,0 +1,309 @@
+"""Activations, softmax and their kin. With `inplace=True` they store into their input."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from flambeau.core.dtype import INTEGRAL, bool_, dtype, float64, promote_types
+from flambeau.core.errors import argument_type
+from flambeau.core.layout import wrap_dim
+from flambeau.ops import activation as ops
+from flambeau.ops import pointwise_functions as functions
+from flambeau.ops.op import Op
+from flambeau.ops.softmax import log_softmax as log_softmax_op
+from flambeau.ops.softmax import softmax as softmax_op
+from flambeau.runtime.generator import Generator
+from flambeau.tensor import creation, public
+from flambeau.tensor.call import call, call_into
+from flambeau.tensor.outputs import run
+from flambeau.tensor.public import function, method
+from flambeau.tensor.tensor import Tensor
+
+
+def checked(x: Any, name: str, argument: str = "input", position: int = 1) -> Tensor:
+    """`x`, which must be a tensor. Raises the TypeError of PyTorch's argument parser."""
+    if not isinstance(x, Tensor):
+        raise TypeError(argument_type(name, argument, position, "Tensor", x))
+    return x
+
+
+def _run(op: Op, name: str, input: Tensor, *scalars: Any, inplace: bool = False, params: Any = ()) -> Tensor:
+    args = (checked(input, name), *scalars)
+    return call_into(op, (input,), args, params) if inplace else call(op, args, params)
+
+
+# -- softmax --------------------------------------------------------------------------------------------
+
+
+def _normalized(op: Op, name: str, input: Any, dim: Any, kind: dtype | None, out: Any = None) -> Tensor:
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(argument_type(name, "dim", 2, "int", dim))
+    return run(op, (checked(input, name),), (dim, kind), out)
+
+
+def _softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
+    """exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
+    return _normalized(softmax_op, "softmax", input, dim, dtype, out)
+
+
+def _log_softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
+    """The logarithm of softmax along `dim`."""
+    return _normalized(log_softmax_op, "log_softmax", input, dim, dtype, out)
+
+
+for _name, _define in (("softmax", _softmax), ("log_softmax", _log_softmax)):
+    public.alias(_name, _define)
+
+
+def _dim(name: str, dim: int | None, ndim: int, stacklevel: int) -> int:
+    """The dim that PyTorch chooses where none is given, with its warning."""
+    if dim is not None:
+        return dim
+    warnings.warn(
+        f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
+        UserWarning,
+        stacklevel=stacklevel + 1,
+    )
+    return 0 if ndim in (0, 1, 3) else 1
+
+
+def softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
+) -> Tensor:
+    """exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
+    return _softmax(input, _dim("softmax", dim, checked(input, "softmax").dim(), _stacklevel), dtype)
+
+
+def softmin(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
+) -> Tensor:
+    """softmax of -x along `dim`."""
+    return _softmax(-input, _dim("softmin", dim, checked(input, "softmin").dim(), _stacklevel), dtype)
+
+
+def log_softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
+) -> Tensor:
+    """The logarithm of softmax along `dim`."""
+    return _log_softmax(
+        input, _dim("log_softmax", dim, checked(input, "log_softmax").dim(), _stacklevel), dtype
+    )
+
+
+def gumbel_softmax(
+    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Tensor:
+    """A sample of the Gumbel-softmax distribution along `dim`; one-hot where `hard`."""
+    if eps != 1e-10:
+        warnings.warn("`eps` parameter is deprecated and has no effect.", UserWarning, stacklevel=2)
+    noise = -creation.empty_like(logits).exponential_().log()
+    soft = _softmax((logits + noise) / tau, dim)
+    if not hard:
+        return soft
+    index = soft.max(dim, keepdim=True)[1]
+    one_hot = creation.zeros_like(logits).scatter_(dim, index, 1.0)
+    return one_hot - soft.detach() + soft
+
+
+# -- bounds ---------------------------------------------------------------------------------------------
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0)."""
+    return _run(functions.relu, "relu", input, inplace=inplace)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x held to [min_val, max_val]. Raises ValueError: min_val > max_val."""
+    if min_val > max_val:
+        raise ValueError("min_val cannot be greater than max_val")
+    if checked(input, "hardtanh").dtype is bool_:
+        raise RuntimeError("Bool inputs not supported for hardtanh")
+    if not input.dtype.is_signed and min_val < 0:
+        raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
+    if input.dtype.category == INTEGRAL:
+        min_val, max_val = int(min_val), int(max_val)
+    return input.clamp_(min_val, max_val) if inplace else input.clamp(min_val, max_val)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """x held to [0, 6]."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where it is greater than `threshold`, else `value`."""
+    return _run(ops.threshold, "threshold", input, threshold, value, inplace=inplace)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """relu6(x + 3) / 6."""
+    return _run(ops.hardsigmoid, "hardsigmoid", input, inplace=inplace)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * relu6(x + 3) / 6."""
+    return _run(ops.hardswish, "hardswish", input, inplace=inplace)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x, or 0 within [-lambd, lambd]."""
+    return _run(ops.hardshrink, "hardshrink", input, lambd)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved towards 0 by lambd >= 0, 0 within [-lambd, lambd]."""
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd:g}.")
+    return _run(ops.softshrink, "softshrink", input, lambd)
+
+
+# -- of slopes and exponentials ---------------------------------------------------------------------------
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x, or negative_slope * x below 0."""
+    return _run(functions.leaky_relu, "leaky_relu", input, negative_slope, inplace=inplace)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x, or alpha * (exp(x) - 1) below 0."""
+    return _run(functions.elu, "elu", input, alpha, 1, 1, inplace=inplace)
+
+
+_SELU = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """scale * elu(x, alpha) with the constants that keep mean and variance."""
+    return _run(functions.elu, "selu", input, *_SELU, inplace=inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x, or alpha * (exp(x / alpha) - 1) below 0. Raises RuntimeError: alpha is 0."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return _run(functions.elu, "celu", input, alpha, 1, 1 / alpha, inplace=inplace)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x times the normal distribution's cumulative probability of x; `approximate` may be "tanh"."""
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError("approximate argument must be either none or tanh.")
+    return _run(functions.gelu, "gelu", input, params=(approximate,))
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * sigmoid(x)."""
+    return _run(functions.silu, "silu", input, inplace=inplace)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * tanh(softplus(x))."""
+    return _run(ops.mish, "mish", input, inplace=inplace)
+
+
+def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + exp(beta x)) / beta, or x itself where beta x > threshold."""
+    return _run(functions.softplus, "softplus", input, beta, threshold)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(x))."""
+    return _run(ops.log_sigmoid, "logsigmoid", input)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """x / (|x| + 1)."""
+    return input / (input.abs() + 1)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """x - tanh(x)."""
+    return input - input.tanh()
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return input.sigmoid()
+
+
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
+    return input.tanh()
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """The first half along `dim` times the sigmoid of the second."""
+    if checked(input, "glu").dim() == 0:
+        raise RuntimeError("glu does not support scalars because halving size must be even")
+    axis = wrap_dim(dim, input.dim())
+    size = input.shape[axis]
+    if size % 2:
+        raise RuntimeError(f"Halving dimension must be even, but dimension {axis} is size {size}")
+    return call(ops.glu, (input.narrow(axis, 0, size // 2), input.narrow(axis, size // 2, size // 2)))
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """x, or weight * x where it is negative; `weight` has one element or one for each of dimension 1."""
+    ndim = checked(input, "prelu").dim()
+    if checked(weight, "prelu", "weight", 2).numel() != 1:
+        if ndim == 0:
+            raise RuntimeError("Not allow zero-dim input tensor.")
+        channels = input.shape[1] if ndim > 1 else 1
+        if channels != weight.numel():
+            raise RuntimeError(
+                "Mismatch of parameter numbers and input channel size. Found parameter numbers = "
+                f"{weight.numel()} and channel size = {channels}."
+            )
+    if weight.dim() > 1:
+        raise RuntimeError(
+            f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.dim()}"
+        )
+    if input.dtype is not weight.dtype:
+        promote_types(input.dtype, weight.dtype)
+        raise RuntimeError("prelu: Type promoting not supported. Got types: ")
+    shape = [-1 if d == 1 or ndim < 2 and d == 0 else 1 for d in range(ndim)]
+    return call(ops.prelu, (input, weight.reshape(shape)))
+
+
+def rrelu(
+    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False,
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """x, or x times a slope below 0: the mean of the bounds, in training a uniform number between them.
+
+    The slopes are PyTorch's on the CPU, one drawn for each element that is not positive; on CUDA they are not.
+    """
+    if lower > upper:
+        raise RuntimeError("Lower bound should be less than or equal to the upper bound")
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2, inplace)
+    negative = input <= 0
+    slopes = creation.empty(int(negative.sum()), dtype=float64, device=input.device)
+    slopes.uniform_(lower, upper, generator=generator)
+    result = input * creation.ones_like(input).masked_scatter(negative, slopes.to(input.dtype))
+    return input.copy_(result) if inplace else result
+
+
+# -- in the torch namespace and on tensors too -------------------------------------------------------------
+
+
+def _in_place(define: Any, name: str) -> Any:
+    def in_place(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return define(input, *args, **kwargs, inplace=True)
+
+    in_place.__name__ = name
+    in_place.__doc__ = f"`{name[:-1]}` in place."
+    return in_place
+
+
+relu_, elu_, selu_, celu_ = (_in_place(f, f"{f.__name__}_") for f in (relu, elu, selu, celu))
+leaky_relu_, hardtanh_ = (_in_place(f, f"{f.__name__}_") for f in (leaky_relu, hardtanh))
+threshold_, rrelu_ = (_in_place(f, f"{f.__name__}_") for f in (threshold, rrelu))
+for _public in (celu, celu_, selu, selu_, threshold, threshold_, rrelu, rrelu_):
+    function(_public)
+for _public in (hardshrink, prelu):
+    function(_public)
+    method(_public)

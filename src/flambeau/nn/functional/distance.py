@@ -1,0 +1,54 @@
+"""Distances and similarities of vectors."""
+
+from __future__ import annotations
+
+from flambeau.nn.functional.activation import checked
+from flambeau.tensor.joining import triu_indices
+from flambeau.tensor.public import function
+from flambeau.tensor.reduction import norm
+from flambeau.tensor.tensor import Tensor
+
+
+@function
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """The p-norm of x1 - x2 + eps along the last dimension, of broadcast shapes."""
+    ndim = max(x1.dim(), x2.dim())
+    return norm(x1 - x2 + eps, p, ndim - 1 if ndim else 0, keepdim)
+
+
+@function
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along `dim`; norms are eps at least. Floats of one kind."""
+    kind = (x1 * x2.new_ones(()) if x1.dtype is not x2.dtype else x1).dtype
+    if not (kind.is_floating_point or kind.is_complex):
+        raise RuntimeError(
+            f"expected common dtype to be floating point, yet common dtype is {kind.torch_name}"
+        )
+    first, second = (
+        x.to(kind).expand((x1 * x2).shape) if x1.shape != x2.shape else x.to(kind) for x in (x1, x2)
+    )
+    lengths = [norm(x, 2, dim, True).clamp_min(eps) for x in (first, second)]
+    return ((first / lengths[0]) * (second / lengths[1])).sum(dim)
+
+
+@function
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norm distances of every two rows (i < j) of a matrix."""
+    if checked(input, "pdist").dim() != 2:
+        raise RuntimeError(f"pdist only supports 2D tensors, got: {input.dim()}D")
+    if not input.dtype.is_floating_point or input.dtype.itemsize < 4:
+        raise RuntimeError("pdist only supports floating-point dtypes")
+    if p < 0:
+        raise RuntimeError("pdist only supports non-negative p values")
+    rows, columns = triu_indices(input.shape[0], input.shape[0], 1, device=input.device).unbind(0)
+    return norm(input.index_select(0, rows) - input.index_select(0, columns), p, 1)
+
+
+def normalize(
+    input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
+) -> Tensor:
+    """x over its p-norm along `dim`, which counts as eps at least."""
+    length = norm(input, p, dim, True).clamp_min(eps).expand_as(input)
+    return input / length if out is None else out.copy_(input / length)

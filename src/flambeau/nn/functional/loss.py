@@ -1,0 +1,435 @@
+"""Losses. `reduction` is "none", "mean" or "sum"; the older `size_average` and `reduce` choose it where given."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+from flambeau.core.dtype import FLOATING
+from flambeau.core.layout import broadcast_shapes
+from flambeau.nn.functional.activation import checked, log_softmax, logsigmoid
+from flambeau.nn.functional.distance import pairwise_distance
+from flambeau.ops import loss as ops
+from flambeau.tensor import creation
+from flambeau.tensor.arithmetic import where
+from flambeau.tensor.call import call
+from flambeau.tensor.tensor import Tensor
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+def _mode(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """The reduction asked for. Raises ValueError for an unknown one."""
+    if size_average is not None or reduce is not None:
+        average = size_average is None or size_average
+        reduction = "none" if reduce is False else "mean" if average else "sum"
+        warnings.warn(
+            f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
+            UserWarning,
+            stacklevel=3,
+        )
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+    return reduction
+
+
+def _reduced(loss: Tensor, mode: str) -> Tensor:
+    return loss if mode == "none" else loss.mean() if mode == "mean" else loss.sum()
+
+
+# -- of differences -------------------------------------------------------------------------------------
+
+
+def _pair(input: Tensor, target: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Both of the broadcast shape, with PyTorch's warning where they differ."""
+    if checked(target, name, "target", 2).shape != checked(input, name).shape:
+        warnings.warn(
+            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will "
+            "likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+            UserWarning,
+            stacklevel=3,
+        )
+    shape = broadcast_shapes([input.shape, target.shape])
+    return input.expand(shape), target.expand(shape)
+
+
+def _weighted(loss: Tensor, weight: Tensor | None, mode: str) -> Tensor:
+    if weight is None:
+        return _reduced(loss, mode)
+    if weight.shape != loss.shape:
+        raise ValueError("Weights and input must have the same size.")
+    loss = loss * weight
+    return loss.sum() / weight.sum() if mode == "mean" else _reduced(loss, mode)
+
+
+def mse_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The squared difference."""
+    pair, mode = _pair(input, target, "mse_loss"), _mode(size_average, reduce, reduction)
+    return _weighted(call(ops.mse_loss, pair), weight, mode)
+
+
+def l1_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The absolute difference."""
+    (input, target), mode = _pair(input, target, "l1_loss"), _mode(size_average, reduce, reduction)
+    return _weighted((input - target).abs(), weight, mode)
+
+
+def smooth_l1_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", beta: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """Half the squared difference over beta, or past beta a line. Raises RuntimeError: beta < 0."""
+    pair, mode = _pair(input, target, "smooth_l1_loss"), _mode(size_average, reduce, reduction)
+    if beta < 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    loss = (pair[0] - pair[1]).abs() if beta == 0 else call(ops.smooth_l1_loss, (*pair, float(beta)))
+    return _reduced(loss, mode)
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """Half the squared difference, or past delta a line. Raises RuntimeError: delta <= 0."""
+    pair, mode = _pair(input, target, "huber_loss"), _mode(None, None, reduction)
+    if delta <= 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta.")
+    return _weighted(call(ops.huber_loss, (*pair, float(delta))), weight, mode)
+
+
+# -- of classes -----------------------------------------------------------------------------------------
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The negative log-likelihood of classes: input (C), (N, C) or (N, C, ...), target without the C.
+
+    The mean divides by the sum of the weights of the targets. Raises IndexError: a target out of range.
+    """
+    mode = _mode(size_average, reduce, reduction)
+    args = [checked(input, "nll_loss_nd"), checked(target, "nll_loss_nd", "target", 2)]
+    if input.dim() == 0:
+        raise ValueError(f"Expected 1 or more dimensions (got {input.dim()})")
+    if input.dim() != 1 and target.dim() and input.shape[0] != target.shape[0]:
+        raise ValueError(
+            f"Expected input batch_size ({input.shape[0]}) to match target batch_size ({target.shape[0]})."
+        )
+    return call(ops.nll_loss, args if weight is None else [*args, weight], (mode, ignore_index))
+
+
+def cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """The cross entropy of logits and classes (or probabilities, of input's shape); see `nll_loss`."""
+    mode = _mode(size_average, reduce, reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
+    axis = 0 if checked(input, "cross_entropy_loss").dim() == 1 else 1
+    if checked(target, "cross_entropy_loss", "target", 2).shape == input.shape and input.dim():
+        return _of_probabilities(input, target, weight, ignore_index, mode, label_smoothing, axis)
+    scores = log_softmax(input, axis)
+    loss = nll_loss(scores, target, weight, ignore_index=ignore_index, reduction=mode)
+    if not label_smoothing:
+        return loss
+    even = _even(scores, target, weight, ignore_index, mode, axis)
+    return (1 - label_smoothing) * loss + even * (label_smoothing / input.shape[axis])
+
+
+def _along(weight: Tensor, ndim: int, axis: int) -> Tensor:
+    return weight.reshape([-1 if d == axis else 1 for d in range(ndim)])
+
+
+def _even(
+    scores: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mode: str, axis: int
+) -> Tensor:
+    """The loss against every class alike, which label smoothing mixes in."""
+    ignored = target == ignore_index
+    weighted = scores if weight is None else scores * _along(weight, scores.dim(), axis)
+    loss = -weighted.sum(axis)
+    loss = loss.masked_fill(ignored, 0)
+    if mode != "mean":
+        return _reduced(loss, mode)
+    if weight is None:
+        return loss.sum() / (~ignored).sum()
+    chosen = weight.take(target.masked_fill(ignored, 0)).masked_fill(ignored, 0)
+    return loss.sum() / chosen.sum()
+
+
+def _of_probabilities(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    mode: str,
+    smoothing: float,
+    axis: int,
+) -> Tensor:
+    if target.dtype.category < FLOATING:
+        raise RuntimeError(
+            f"Expected floating point type for target with class probabilities, got {target.dtype.torch_name}"
+        )
+    if ignore_index >= 0:
+        raise RuntimeError("ignore_index is not supported for floating point target")
+    classes = input.shape[axis]
+    if weight is not None and weight.shape != (classes,):
+        raise RuntimeError(
+            f"cross_entropy: weight tensor should be defined either for all {classes} classes or no classes but "
+            f"got weight tensor of shape: {list(weight.shape)}"
+        )
+    if smoothing:
+        target = target * (1 - smoothing) + smoothing / classes
+    scores = log_softmax(input, axis)
+    product = scores * target if weight is None else scores * target * _along(weight, input.dim(), axis)
+    if mode == "none":
+        return -product.sum(axis)
+    return -product.sum() / (input.numel() // classes) if mode == "mean" else -product.sum()
+
+
+def multi_margin_loss(
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """How far each class comes within the margin of the target's, to the power p (1 or 2)."""
+    mode = _mode(size_average, reduce, reduction)
+    if p not in (1, 2):
+        raise ValueError("only p == 1 and p == 2 supported")
+    if weight is not None and weight.dim() != 1:
+        raise ValueError("weight must be one-dimensional")
+    rows, classes = (input, target) if input.dim() > 1 else (input.reshape(1, -1), target.reshape(-1))
+    args = (rows, classes) if weight is None else (rows, classes, weight)
+    loss = call(ops.multi_margin_loss, args, (p, float(margin)))
+    return _reduced(loss if input.dim() > 1 or mode != "none" else loss.reshape(()), mode)
+
+
+def multilabel_margin_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """How far other classes come within 1 of the labels, which each row of `target` lists up to a -1."""
+    mode = _mode(size_average, reduce, reduction)
+    if input.shape != target.shape:
+        raise RuntimeError(
+            f"inconsistent target size: {list(target.shape)} for input of size: {list(input.shape)}"
+        )
+    flat = input.dim() < 2
+    rows = (input.reshape(1, -1), target.reshape(1, -1)) if flat else (input, target)
+    loss = call(ops.multilabel_margin_loss, rows)
+    return _reduced(loss.reshape(()) if flat and mode == "none" else loss, mode)
+
+
+def multilabel_soft_margin_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The mean over classes (the last dimension) of each one's logistic loss."""
+    mode = _mode(size_average, reduce, reduction)
+    loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
+    loss = loss if weight is None else loss * weight
+    return _reduced(loss.sum(-1) / input.shape[-1], mode)
+
+
+# -- of probabilities -----------------------------------------------------------------------------------
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The cross entropy of probabilities. Raises RuntimeError: one outside [0, 1]; ValueError: shapes differ."""
+    mode = _mode(size_average, reduce, reduction)
+    if (
+        checked(target, "binary_cross_entropy", "target", 2).shape
+        != checked(input, "binary_cross_entropy").shape
+    ):
+        raise ValueError(
+            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}) is deprecated. "
+            "Please ensure they have the same size."
+        )
+    if target.dtype is not input.dtype:
+        raise RuntimeError(f"Found dtype {target.dtype.torch_name} but expected {input.dtype.torch_name}")
+    loss = call(ops.binary_cross_entropy, (input, target))
+    return _reduced(loss if weight is None else loss * weight.expand(input.shape), mode)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The cross entropy of sigmoid(input); `pos_weight` weighs the positive part of each class."""
+    mode = _mode(size_average, reduce, reduction)
+    name = "binary_cross_entropy_with_logits"
+    if checked(target, name, "target", 2).shape != checked(input, name).shape:
+        raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
+    if pos_weight is None:
+        loss = call(ops.binary_cross_entropy_with_logits, (input, target))
+    else:
+        loss = (1 - target) * input - ((pos_weight - 1) * target + 1) * logsigmoid(input)
+    return _reduced(loss if weight is None else loss * weight, mode)
+
+
+def kl_div(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", log_target: bool = False,
+) -> Tensor:  # fmt: skip
+    """The Kullback-Leibler divergence of log-probabilities `input` from `target`; also reduction "batchmean"."""
+    batch = reduction == "batchmean" and size_average is None and reduce is None
+    mode = "sum" if batch else _mode(size_average, reduce, reduction)
+    if mode == "mean":
+        warnings.warn(
+            "reduction: 'mean' divides the total loss by both the batch size and the support size.'batchmean' "
+            "divides only by the batch size, and aligns with the KL div math definition.'mean' will be changed to "
+            "behave the same as 'batchmean' in the next major release.",
+            UserWarning,
+            stacklevel=2,
+        )
+    loss = target.exp() * (target - input) if log_target else target.xlogy(target) - target * input
+    return _reduced(loss, mode) / input.shape[0] if batch and input.dim() else _reduced(loss, mode)
+
+
+def poisson_nll_loss(
+    input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: bool | None = None,
+    eps: float = 1e-8, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The negative log-likelihood of Poisson counts; `full` adds Stirling's term."""
+    mode = _mode(size_average, reduce, reduction)
+    loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
+    if full:
+        stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
+        loss = loss + stirling.masked_fill(target <= 1, 0)
+    return _reduced(loss, mode)
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The negative log-likelihood of normal numbers of mean `input` and variance `var` (eps at least)."""
+    spread = var * creation.ones_like(input) if isinstance(var, (int, float)) else var
+    if spread.shape != input.shape:
+        if tuple(input.shape[:-1]) == tuple(spread.shape):
+            spread = spread.unsqueeze(-1)
+        elif not _is_row_variance(input, spread):
+            raise ValueError("var is of incorrect size")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(reduction + " is not valid")
+    if bool((spread < 0).any()):
+        raise ValueError("var has negative entry/entries")
+    spread = spread.clamp(min=eps)
+    loss = 0.5 * (spread.log() + (input - target) ** 2 / spread)
+    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+def _is_row_variance(input: Tensor, var: Tensor) -> bool:
+    same = var.dim() == input.dim() and input.shape[:-1] == var.shape[:-1]
+    return same and var.shape[-1] == 1
+
+
+# -- of pairs and triplets --------------------------------------------------------------------------------
+
+
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
+    mode = _mode(size_average, reduce, reduction)
+    if target.dim() not in (0, 1):
+        raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    if input1.dim() != target.dim() + 1 or input2.dim() != target.dim() + 1:
+        form = "1D" if target.dim() == 0 else "2D"
+        raise RuntimeError(
+            f"{target.dim()}D target tensor expects {form} input tensors, but found inputs with sizes "
+            f"{list(input1.shape)} and {list(input2.shape)}."
+        )
+    product = (input1 * input2).sum(-1)
+    lengths = [(x * x).sum(-1) + 1e-12 for x in (input1, input2)]
+    cosine = product / (lengths[0] * lengths[1]).sqrt()
+    zeros = creation.zeros_like(cosine)
+    near = where(target == 1, 1 - cosine, zeros)
+    return _reduced(near + where(target == -1, (cosine - margin).clamp_min(0), zeros), mode)
+
+
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """-target * (input1 - input2) + margin, 0 at least."""
+    mode = _mode(size_average, reduce, reduction)
+    if input1.dim() != input2.dim() or input1.dim() != target.dim():
+        raise RuntimeError(
+            "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
+            f"input1: {input1.shape}, input2: {input2.shape}, target: {target.shape} "
+        )
+    return _reduced((-target * (input1 - input2) + margin).clamp_min(0), mode)
+
+
+def hinge_embedding_loss(
+    input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """x where target is 1, and margin - x (0 at least) where it is -1."""
+    mode = _mode(size_average, reduce, reduction)
+    zeros = creation.zeros_like(input)
+    far = where(target != 1, (margin - input).clamp_min(0), zeros)
+    return _reduced(far + where(target != -1, input, zeros), mode)
+
+
+def soft_margin_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """log(1 + exp(-target * x))."""
+    return _reduced((-input * target).exp().log1p(), _mode(size_average, reduce, reduction))
+
+
+def triplet_margin_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
+    swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """How much nearer the anchor's positive must come than its negative, with a margin > 0."""
+    mode = _mode(size_average, reduce, reduction)
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        return pairwise_distance(a, b, p, eps)
+
+    return _triplet(anchor, positive, negative, distance, margin, swap, mode)
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, *, distance_function: Distance | None = None,
+    margin: float = 1.0, swap: bool = False, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """`triplet_margin_loss` of any distance."""
+    distance = pairwise_distance if distance_function is None else distance_function
+    return _triplet(anchor, positive, negative, distance, margin, swap, _mode(None, None, reduction))
+
+
+def _triplet(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    distance: Distance,
+    margin: float,
+    swap: bool,
+    mode: str,
+) -> Tensor:
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
+    if not anchor.dim() == positive.dim() == negative.dim():
+        raise RuntimeError(
+            "The anchor, positive, and negative tensors are expected to have the same number of dimensions, but got: "
+            f"anchor {anchor.dim()}D, positive {positive.dim()}D, and negative {negative.dim()}D inputs"
+        )
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = far.minimum(distance(positive, negative))
+    return _reduced((margin + near - far).clamp_min(0), mode)

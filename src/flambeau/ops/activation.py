@@ -1,0 +1,73 @@
+"""Activations of torch.nn.functional that are one pointwise kernel, beside those in `pointwise_functions`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
+
+_activation = partial(pointwise, dtypes=FLOATS, promoting=slice(1), wide_scalars=True, flops=12)
+
+
+def _log_sigmoid(x: Any) -> Any:
+    return np.minimum(x, x.dtype.type(0)) - np.log1p(np.exp(-np.abs(x)))
+
+
+def _hard_sigmoid(x: Any) -> Any:
+    return np.minimum(np.maximum(x + 3, x.dtype.type(0)), x.dtype.type(6)) / 6
+
+
+def _soft_shrink(x: Any, lambd: Any) -> Any:
+    return np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0))
+
+
+mish = _activation(
+    "mish", lambda x: x * np.tanh(np.log1p(np.exp(x))), 1, "x * tanh(softplus(x)).",
+    cuda="a * tanh_(log1p_(exp_(a)))",
+)  # fmt: skip
+log_sigmoid = _activation(
+    "log_sigmoid", _log_sigmoid, 1, "log(sigmoid(x)), without overflow.",
+    cuda="lesser(a, T(0)) - log1p_(exp_(-absolute(a)))",
+)  # fmt: skip
+hardsigmoid = _activation(
+    "hardsigmoid", _hard_sigmoid, 1, "relu6(x + 3) / 6.", cuda="lesser(greater(a + 3, T(0)), T(6)) / 6"
+)
+hardswish = _activation(
+    "hardswish",
+    lambda x: x * np.minimum(np.maximum(x + 3, x.dtype.type(0)), x.dtype.type(6)) / 6,
+    1,
+    "x * relu6(x + 3) / 6.",
+    cuda="a * lesser(greater(a + 3, T(0)), T(6)) / 6",
+)
+hardshrink = _activation(
+    "hardshrink",
+    lambda x, lambd: np.where((x >= -lambd) & (x <= lambd), x.dtype.type(0), x),
+    2,
+    "x, or 0 within [-lambd, lambd].",
+    examples=((0.5,),),
+    cuda="a >= -b && a <= b ? T(0) : a",
+)
+softshrink = _activation(
+    "softshrink", _soft_shrink, 2, "x moved towards 0 by lambd, 0 within [-lambd, lambd].", examples=((0.5,),),
+    cuda="a > b ? a - b : a < -b ? a + b : a * 0",
+)  # fmt: skip
+threshold = _activation(
+    "threshold",
+    lambda x, least, value: np.where(x <= least, value, x),
+    3,
+    "x, or `value` where x <= threshold.",
+    dtypes=NUMBERS,
+    examples=((0.1, 20),),
+    cuda="a <= b ? c : a",
+)
+prelu = pointwise(
+    "prelu", lambda x, weight: np.where(x > 0, x, weight * x), 2, "x, or weight * x where it is negative.",
+    dtypes=FLOATS, flops=2, cuda="a > 0 ? a : b * a",
+)  # fmt: skip
+glu = pointwise(
+    "glu", lambda a, b: a * (1 / (1 + np.exp(-b))), 2, "a * sigmoid(b).", dtypes=FLOATS, flops=12,
+    cuda="a * sigmoid_(b)",
+)  # fmt: skip

@@ -1,0 +1,261 @@
+"""Losses that are one kernel: elementwise ones, the likelihood of a class, margins over classes.
+
+Their means and sums are reductions of their own; nll_loss alone divides by a weight that it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import dtype, int64, uint8
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.indexing import one_device
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
+from flambeau.ops.reduction import to_computing
+
+Array = np.ndarray[Any, Any]
+
+
+# -- elementwise ----------------------------------------------------------------------------------------
+
+
+def _smooth_l1(x: Any, y: Any, beta: Any) -> Any:
+    away = np.abs(x - y)
+    return np.where(away < beta, x.dtype.type(0.5) * away * away / beta, away - x.dtype.type(0.5) * beta)
+
+
+def _huber(x: Any, y: Any, delta: Any) -> Any:
+    away, half = np.abs(x - y), x.dtype.type(0.5)
+    return np.where(away <= delta, half * away * away, delta * (away - half * delta))
+
+
+def _cross_entropy(x: Any, y: Any) -> Any:
+    if not ((x >= 0) & (x <= 1)).all():
+        raise RuntimeError("all elements of input should be between 0 and 1")
+    least = x.dtype.type(-100)
+    return (y - 1) * np.maximum(np.log1p(-x), least) - y * np.maximum(np.log(x), least)
+
+
+def _cross_entropy_of_logits(x: Any, y: Any) -> Any:
+    return (1 - y) * x - (np.minimum(x, x.dtype.type(0)) - np.log1p(np.exp(-np.abs(x))))
+
+
+_paired = partial(pointwise, promoting=slice(2), wide_scalars=True)
+mse_loss = _paired(
+    "mse_loss", lambda x, y: (x - y) * (x - y), 2, "The squared difference.", dtypes=NUMBERS, flops=2,
+    cuda="(a - b) * (a - b)",
+)  # fmt: skip
+smooth_l1_loss = _paired(
+    "smooth_l1_loss", _smooth_l1, 3, "Half the squared difference over beta, or past beta a line.", dtypes=FLOATS,
+    flops=6, examples=((1.0,),),
+    cuda="absolute(a - b) < c ? T(0.5) * absolute(a - b) * absolute(a - b) / c : absolute(a - b) - T(0.5) * c",
+)  # fmt: skip
+huber_loss = _paired(
+    "huber_loss", _huber, 3, "Half the squared difference, or past delta a line.", dtypes=FLOATS, flops=6,
+    examples=((1.0,),),
+    cuda="absolute(a - b) <= c ? T(0.5) * absolute(a - b) * absolute(a - b) : c * (absolute(a - b) - T(0.5) * c)",
+)  # fmt: skip
+binary_cross_entropy = _paired(
+    "binary_cross_entropy", _cross_entropy, 2, "The cross entropy of probabilities; logarithms end at -100.",
+    dtypes=FLOATS, flops=24, low=0, high=1,
+    cuda="(b - 1) * greater(log1p_(-a), T(-100)) - b * greater(log_(a), T(-100))",
+)  # fmt: skip
+binary_cross_entropy_with_logits = _paired(
+    "binary_cross_entropy_with_logits", _cross_entropy_of_logits, 2, "The cross entropy of sigmoid(x).",
+    dtypes=FLOATS, flops=24, cuda="(1 - b) * a - (lesser(a, T(0)) - log1p_(exp_(-absolute(a))))",
+)  # fmt: skip
+
+
+# -- nll_loss: params (reduction, ignore_index); inputs x (N, C, ...), target (N, ...), weight (C) or none
+
+
+def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, target, *weight = operands
+    reduction, _ = params
+    assert isinstance(x, Meta) and isinstance(target, Meta)
+    where = one_device(operands)
+    if x.ndim < 1:
+        raise RuntimeError("input tensor should be 1D or 2D")
+    if target.dtype not in (int64, uint8):
+        raise RuntimeError(f"expected scalar type Long but found {target.dtype.torch_name}")
+    if x.dtype not in FLOATS:
+        raise NotImplementedError(f"\"nll_loss_out_frame\" not implemented for '{x.dtype.torch_name}'")
+    expected = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
+    if target.shape != expected:
+        raise RuntimeError(
+            f"size mismatch (got input: {list(x.shape)}, target: {list(target.shape)}): expected target of "
+            f"shape {list(expected)}"
+        )
+    classes = x.shape[1] if x.ndim > 1 else x.shape[0]
+    for w in weight:
+        assert isinstance(w, Meta)
+        if w.shape != (classes,):
+            raise RuntimeError(
+                "weight tensor should be defined either for all or no classes, or for all "
+                f"{classes} classes but got weight tensor of shape: {list(w.shape)}"
+            )
+        if w.dtype is not x.dtype:
+            raise RuntimeError(f"expected scalar type {x.dtype.torch_name} but found {w.dtype.torch_name}")
+    shape = expected if reduction == "none" else ()
+    out = Meta.contiguous_of(shape, x.dtype, where)
+    return Signature((out,), (x, target, *[w for w in weight if isinstance(w, Meta)]), params)
+
+
+def _nll_host(launch: Launch) -> Body:
+    reduction, ignored = launch.params
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, target = inputs[0], inputs[1].astype(np.int64)
+        if x.ndim == 1:
+            x, target = x[None], target[None]
+        valid = target != ignored
+        bad = valid & ((target < 0) | (target >= x.shape[1]))
+        if bad.any():
+            raise IndexError(f"Target {target[bad][0]} is out of bounds.")
+        places = np.where(valid, target, 0)
+        chosen = widen(np.take_along_axis(x, places[:, None], 1)[:, 0])
+        weight = widen(inputs[2])[places] if len(inputs) > 2 else np.ones((), chosen.dtype)
+        weight = np.where(valid, weight, chosen.dtype.type(0))
+        loss = np.where(valid, -chosen * weight, chosen.dtype.type(0))
+        if reduction != "none":
+            total = np.add.reduce(loss.reshape(-1))
+            loss = total / np.add.reduce(weight.reshape(-1)) if reduction == "mean" else total
+        np.copyto(outputs[0], np.asarray(loss).reshape(outputs[0].shape), casting="unsafe")
+
+    return body
+
+
+def _nll_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for reduction in ("none", "sum", "mean"):
+        yield (make(4, 3), np.array([0, 2, 1, -100])), (reduction, -100)
+        yield (make(2, 3, 2), np.array([[0, 2], [1, 1]]), make(3, low=1)), (reduction, 2)
+
+
+def _flops(launch: Launch) -> int:
+    source = launch.inputs[0]
+    return 4 * source.numel if isinstance(source, Meta) else 0
+
+
+nll_loss = define(Op("nll_loss", _nll_rule, Kernel("nll_loss", _nll_host, _flops), FLOATS, _nll_samples))
+
+
+# -- margins over classes: inputs x (N, C), target, weight (C) or none; one loss for each row -------------
+
+
+def _margin_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """params of multi_margin_loss: (p, margin); x (N, C), target (N,)."""
+    x, target, *weight = operands
+    assert isinstance(x, Meta) and isinstance(target, Meta)
+    where = one_device(operands)
+    if x.ndim != 2 or 0 in x.shape[1:]:
+        raise RuntimeError(
+            f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(x.shape)}"
+        )
+    if target.shape != x.shape[:1]:
+        raise RuntimeError(
+            f"inconsistent target size, expected {list(x.shape[:1])} but got {list(target.shape)}"
+        )
+    _check_classes(x, target, "multi_margin_loss")
+    for w in weight:
+        if isinstance(w, Meta) and w.numel != x.shape[1]:
+            raise RuntimeError(f"inconsistent weight size, expected {x.shape[1]} but got {list(w.shape)}")
+    out = Meta.contiguous_of(x.shape[:1], x.dtype, where)
+    return Signature((out,), (x, target, *[w for w in weight if isinstance(w, Meta)]), params)
+
+
+def _check_classes(x: Meta, target: Meta, name: str) -> None:
+    if target.dtype is not int64:
+        raise RuntimeError(f"expected scalar type Long but found {target.dtype.torch_name}")
+    if x.dtype not in FLOATS:
+        raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
+
+
+def _margin_host(launch: Launch) -> Body:
+    p, margin = launch.params
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, target = widen(inputs[0]), inputs[1]
+        if target.size and (int(target.min()) < 0 or int(target.max()) >= x.shape[1]):
+            raise RuntimeError("target out of range")
+        own = np.take_along_axis(x, target[:, None], 1)
+        over = np.maximum(x.dtype.type(margin) - own + x, x.dtype.type(0))
+        over = over * over if p == 2 else over
+        if len(inputs) > 2:
+            over = over * widen(inputs[2])[target][:, None]
+        np.put_along_axis(over, target[:, None], x.dtype.type(0), 1)
+        np.copyto(outputs[0], np.add.reduce(over, axis=1) / x.dtype.type(x.shape[1]), casting="unsafe")
+
+    return body
+
+
+def _margin_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    target = np.array([0, 2, 1, 2])
+    return [((make(4, 3), target), (1, 1.0)), ((make(4, 3), target, make(3, low=1)), (2, 0.5))]
+
+
+multi_margin_loss = define(
+    Op(
+        "multi_margin_loss",
+        _margin_rule,
+        Kernel("multi_margin_loss", _margin_host, _flops),
+        FLOATS,
+        _margin_samples,
+    )
+)
+
+
+def _multilabel_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, target = operands
+    assert isinstance(x, Meta) and isinstance(target, Meta)
+    where = one_device(operands)
+    if x.ndim != 2 or 0 in x.shape[1:]:
+        raise RuntimeError(
+            f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(x.shape)}"
+        )
+    if target.shape != x.shape:
+        raise RuntimeError(
+            f"inconsistent target size: {list(target.shape)} for input of size: {list(x.shape)}"
+        )
+    _check_classes(x, target, "multilabel_margin_loss")
+    return Signature((Meta.contiguous_of(x.shape[:1], x.dtype, where),), (x, target))
+
+
+def _multilabel_host(launch: Launch) -> Body:
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, target = widen(inputs[0]), inputs[1]
+        if target.size and (int(target.min()) < -1 or int(target.max()) >= x.shape[1]):
+            raise RuntimeError("argument #2 'target' is out of range")
+        listed = np.logical_and.accumulate(target >= 0, axis=1)  # labels end at the first -1
+        rows = np.broadcast_to(np.arange(len(x))[:, None], x.shape)
+        labelled = np.zeros(x.shape, bool)
+        labelled[rows[listed], target[listed]] = True
+        own = np.take_along_axis(x, np.where(listed, target, 0), 1)
+        over = np.maximum(1 - own[:, :, None] + x[:, None, :], x.dtype.type(0))
+        counted = listed[:, :, None] & ~labelled[:, None, :]
+        total = np.where(counted, over, x.dtype.type(0)).reshape(len(x), x.shape[1] ** 2).sum(axis=1)
+        np.copyto(outputs[0], total / x.dtype.type(x.shape[1]), casting="unsafe")
+
+    return body
+
+
+def _multilabel_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(2, 4), np.array([[3, 0, -1, 1], [1, -1, 0, 0]])), ())]
+
+
+multilabel_margin_loss = define(
+    Op("multilabel_margin_loss", _multilabel_rule, Kernel("multilabel_margin_loss", _multilabel_host, _flops),
+       FLOATS, _multilabel_samples)
+)  # fmt: skip

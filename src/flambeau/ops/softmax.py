@@ -1,0 +1,77 @@
+"""softmax and log_softmax: one kernel along one dimension. params: (dim, the result's dtype or None)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import dtype
+from flambeau.core.layout import dense_strides, wrap_dim
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.pointwise import FLOATS, REALS
+from flambeau.ops.reduction import to_computing
+
+Array = np.ndarray[Any, Any]
+
+
+def softmax_rows(x: Array) -> Array:
+    """Softmax along the last axis."""
+    grown = np.exp(x - np.maximum.reduce(x, axis=-1, keepdims=True))
+    return np.asarray(grown / np.add.reduce(grown, axis=-1, keepdims=True))
+
+
+def log_softmax_rows(x: Array) -> Array:
+    """Log-softmax along the last axis."""
+    away = x - np.maximum.reduce(x, axis=-1, keepdims=True)
+    return np.asarray(away - np.log(np.add.reduce(np.exp(away), axis=-1, keepdims=True)))
+
+
+def _rule_of(stub: str) -> Callable[[Sequence[Operand], tuple[Any, ...]], Signature]:
+    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+        x = operands[0]
+        assert isinstance(x, Meta)
+        dim, asked = params
+        kind = asked or x.dtype
+        axis = wrap_dim(dim, x.ndim)
+        if kind not in FLOATS and x.numel:
+            raise NotImplementedError(f"\"{stub}\" not implemented for '{kind.torch_name}'")
+        out = Meta.of(x.shape, dense_strides(x.shape, x.strides), kind, x.device)
+        return Signature((out,), (x,), (axis, kind))
+
+    return rule
+
+
+def _host_of(rows: Callable[[Array], Array]) -> Callable[[Launch], Body]:
+    def host(launch: Launch) -> Body:
+        axis, kind = launch.params
+        source = launch.inputs[0]
+        assert isinstance(source, Meta)
+        convert = to_computing(kind, source.dtype)
+
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            x, out = np.atleast_1d(convert(inputs[0])), outputs[0]
+            lasting = np.ascontiguousarray(np.moveaxis(x, axis, -1))  # sums are pairwise along memory alone
+            result = np.moveaxis(rows(lasting), -1, axis)
+            np.copyto(out, result.reshape(out.shape), casting="unsafe")
+
+        return body
+
+    return host
+
+
+def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for shape, dim in (((3, 5), 1), ((2, 3, 4), 0), ((2, 3, 4), -2)):
+        yield (make(*shape),), (dim, None if kind in FLOATS else FLOATS[2])
+
+
+def _define(name: str, rows: Callable[[Array], Array], stub: str) -> Op:
+    kernel = Kernel(name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel)
+    return define(Op(name, _rule_of(stub), kernel, REALS, _samples))
+
+
+softmax = _define("softmax", softmax_rows, "softmax_lastdim_kernel_impl")
+log_softmax = _define("log_softmax", log_softmax_rows, "log_softmax_lastdim_kernel_impl")
