@@ -22,7 +22,7 @@ def without_wait(tmp_path):
     text = DIGITS.read_text()
     assert text.count(".wait_stream(") == 1 and WAIT in text
     script = tmp_path / "digits.py"
-    script.write_text(text.replace(WAIT, ""))
+    script.write_text(text.replace(WAIT, "").replace("EPOCHS, BATCH, RATE = 12,", "EPOCHS, BATCH, RATE = 2,"))
     return script
 
 
@@ -78,12 +78,12 @@ def test_without_its_wait_the_report_names_the_race(without_wait, tmp_path):
     assert "of 1 kind\n" in done.err
 
 
-def test_without_its_wait_some_schedule_gives_another_answer(without_wait, done, tmp_path):
+def test_without_its_wait_some_schedule_gives_another_answer(without_wait, tmp_path):
     outs = {
-        flambeau_run(tmp_path, "--races", "off", "--schedule", s, without_wait).out
-        for s in ("adversarial:1", "adversarial:2")
+        flambeau_run(tmp_path, "--races", "off", "--schedule", schedule, without_wait).out
+        for schedule in ("earliest", "adversarial:1")
     }
-    assert outs - {done.out}
+    assert len(outs) == 2
 
 
 def test_without_its_wait_error_mode_ends_with_3(without_wait, tmp_path):
