@@ -128,8 +128,7 @@ def _copy_host(launch: Launch) -> Body:
     store = caster(source.dtype, launch.outputs[0].dtype)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        with np.errstate(all="ignore"):
-            store(outputs[0], inputs[0])
+        store(outputs[0], inputs[0])
 
     return body
 
@@ -154,8 +153,7 @@ def _fill_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatur
 
 def _fill_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Any]) -> None:
-        with np.errstate(all="ignore"):
-            outputs[0][...] = inputs[0]
+        outputs[0][...] = inputs[0]
 
     return body
 

@@ -43,8 +43,7 @@ def _arange_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         start, step = inputs
-        with np.errstate(all="ignore"):
-            store(outputs[0], wide.numpy.type(start) + wide.numpy.type(step) * count)
+        store(outputs[0], wide.numpy.type(start) + wide.numpy.type(step) * count)
 
     return body
 
@@ -62,11 +61,10 @@ def _linspace_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         start, end = inputs
         step = (end - start) / (n - 1) if n > 1 else 0.0
-        with np.errstate(all="ignore"):
-            numbers = np.where(np.arange(n) < half, start + step * up, end - step * (n - 1 - up))
-            if n == 1:
-                numbers[...] = start
-            store(outputs[0], numbers if base is None else np.power(wide.numpy.type(base), numbers))
+        numbers = np.where(np.arange(n) < half, start + step * up, end - step * (n - 1 - up))
+        if n == 1:
+            numbers[...] = start
+        store(outputs[0], numbers if base is None else np.power(wide.numpy.type(base), numbers))
 
     return body
 

@@ -43,10 +43,9 @@ def scanner(
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
             x = convert(inputs[0])
-            with np.errstate(all="ignore"):
-                results = run(np.atleast_1d(x), dim)
-                for out, value in zip(outputs, results if places else (results,), strict=True):
-                    np.copyto(out, value.reshape(out.shape), casting="unsafe")
+            results = run(np.atleast_1d(x), dim)
+            for out, value in zip(outputs, results if places else (results,), strict=True):
+                np.copyto(out, value.reshape(out.shape), casting="unsafe")
 
         return body
 
@@ -151,9 +150,8 @@ def _histc_host(launch: Launch) -> Body:
             least, most = float(x.min()), float(x.max())
         if least == most:
             least, most = least - 1, most + 1
-        with np.errstate(all="ignore"):
-            inside = x[(x >= least) & (x <= most)]
-            at = ((inside - x.dtype.type(least)) / x.dtype.type(most - least) * bins).astype(np.int64)
+        inside = x[(x >= least) & (x <= most)]
+        at = ((inside - x.dtype.type(least)) / x.dtype.type(most - least) * bins).astype(np.int64)
         outputs[0][...] = np.bincount(np.minimum(at, bins - 1), minlength=bins)
 
     return body

@@ -81,8 +81,7 @@ def _sort_host(launch: Launch) -> Body:
         x = np.atleast_1d(convert(inputs[0]))
         order = _order(x, dim, descending)[part]
         values, indices = outputs
-        with np.errstate(all="ignore"):
-            np.copyto(values, np.take_along_axis(x, order, dim).reshape(values.shape), casting="unsafe")
+        np.copyto(values, np.take_along_axis(x, order, dim).reshape(values.shape), casting="unsafe")
         indices[...] = order.reshape(indices.shape)
 
     return body
@@ -151,8 +150,7 @@ def _unique_host(launch: Launch) -> Body:
         first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         group = np.cumsum(first) - 1
         count = int(np.count_nonzero(first))
-        with np.errstate(all="ignore"):
-            np.copyto(into[:count], ordered[first].reshape(count, *into.shape[1:]), casting="unsafe")
+        np.copyto(into[:count], ordered[first].reshape(count, *into.shape[1:]), casting="unsafe")
         inverse.reshape(-1)[order] = group  # the output is contiguous: a view
         counts[:count] = np.bincount(group, minlength=count)
         into[count:] = counts[count:] = 0  # the same bits each time, also where nobody looks
