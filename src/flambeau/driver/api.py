@@ -109,15 +109,16 @@ class Expression:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fold:
-    """A reduction of the first input over dims: each element is lifted, pairs are joined, the last one is lowered.
+    """A reduction of the one input over dims: each element is lifted, states are joined, the last one is lowered.
 
-    kind: the dtype converted to first. state: the C++ type that is folded, of value type T.
-    start: the state of no elements. lift: of the element x at place i. join: of states a (earlier places) and b.
-    lower: one expression per output, of the state s and the count n.
+    dims: those reduced. steps: of an element x before it is lifted; T is the type that it then has.
+    state: the C++ type that is folded. start: the state of no elements. lift: of x at place i of the reduced
+    elements. join: of states a and b, in any order. lower: one expression per output, of the state s and the
+    number n of elements. constants: k0, k1, ... as of an Expression.
     """
 
     dims: Callable[[Launch], tuple[int, ...]]
-    kind: Callable[[Launch], dtype]
+    steps: Callable[[Launch], Steps]
     state: str
     start: str
     lift: str
@@ -132,13 +133,14 @@ class Source:
 
     text: of the launch; `types` O0, O1, ... and I0, I1, ... name the operands' element types. Scalars come as
     double, long long, unsigned long long or c128, constants as double where they are floats, else long long.
-    grid, block: threads.
+    grid, block: threads. header: the file of driver/cuda whose functions it calls, without its ending.
     """
 
     text: Callable[[Launch], str]
     grid: Callable[[Launch], int]
     block: int = 256
     constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
+    header: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,12 +15,21 @@ import numpy as np
 
 from flambeau.core import random as rng
 from flambeau.core.dtype import (
-    DTYPES, FLOATING, bfloat16, bool_, dtype, float16, float32, float64, int64, uint64,
+    DTYPES,
+    FLOATING,
+    bfloat16,
+    bool_,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int64,
+    uint64,
 )  # fmt: skip
-from flambeau.core.layout import memory_order
+from flambeau.core.layout import is_dense, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Array, MersenneTwister, Policy
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Source
 from flambeau.ops.op import Op, Operand, Signature, define
 
 FLOATS = (float16, bfloat16, float32, float64)
@@ -40,18 +49,26 @@ def _distribution(
     twister: Twister,
     transform: Transform,
     wide: Callable[..., bool],
+    deal: str,
 ) -> Op:
-    """A record; `wide(dtype, range)` says whether a draw gives two elements of 64 bits instead of four of 32."""
+    """A record; `wide(dtype, range)` says whether a draw gives two elements of 64 bits instead of four of 32.
+
+    deal: statements of C++ that deal draws to elements, in the words of driver/cuda/random.cuh; PUT(x) stores one.
+    """
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         meta, policy = params[:2]
         if meta.dtype not in dtypes:
-            raise NotImplementedError(f'"{name}" not implemented for \'{meta.dtype.torch_name}\'')
+            raise NotImplementedError(f"\"{name}\" not implemented for '{meta.dtype.torch_name}'")
         return Signature((meta,), (*_source(policy), *parameters), params)
 
     def host(launch: Launch) -> Body:
         policy: Policy | None = launch.params[1]
-        fill = partial(_from_twister, twister) if policy is None else partial(_from_philox, transform, wide, policy)
+        fill = (
+            partial(_from_twister, twister)
+            if policy is None
+            else partial(_from_philox, transform, wide, policy)
+        )
         meta = launch.outputs[0]
         order = memory_order(meta.shape, meta.strides)
 
@@ -62,7 +79,54 @@ def _distribution(
 
         return body
 
-    return define(Op(name, rule, Kernel(name, host), dtypes, lambda make, dtype: []))
+    form = _cuda_form(deal, parameters)
+    return define(Op(name, rule, Kernel(name, host, cuda=form), dtypes, lambda make, dtype: []))
+
+
+def _cuda_form(deal: str, parameters: tuple[dtype, ...]) -> Source:
+    """The kernel: p0, p1, ... are the distribution's parameters, n the number of elements."""
+    declared = "".join(f", {_WIRE[kind]} p{at}" for at, kind in enumerate(parameters))
+
+    def text(launch: Launch) -> str:
+        dims = _walked(launch.outputs[0])
+        sizes = "".join(f", i64 k{at}" for at in range(1, 1 + 2 * len(dims)))
+        step = "".join(f" at += i % k{at} * k{at + 1}; i /= k{at};" for at in range(1, 2 * len(dims), 2))
+        place = f"i64 at = 0;{step} return at;" if dims else "return i;"
+        return f"""
+typedef drawn_<O0>::type F;
+constexpr int N = drawn_<O0>::each;
+#define PUT(x) [=](i64 i, auto v) {{ out[place(i)] = to<O0>(x); }}
+extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
+    O0* out, u64 seed, u64 offset{declared}, i64 n{sizes}) {{
+  auto place = [=](i64 i) -> i64 {{ {place} }};
+  {deal}
+}}
+"""
+
+    def constants(launch: Launch) -> list[float]:
+        out = launch.outputs[0]
+        return [out.numel, *[number for dim in _walked(out) for number in dim]]
+
+    def grid(launch: Launch) -> int:
+        policy: Policy = launch.params[1]
+        return policy.threads(launch.outputs[0].numel) // Policy.BLOCK
+
+    return Source(text, grid, Policy.BLOCK, constants, header="random")
+
+
+_WIRE = {float64: "double", int64: "i64", uint64: "u64", bool_: "i64"}
+
+
+def _walked(out: Meta) -> list[tuple[int, int]]:
+    """(size, stride) of each dimension in the order of memory, innermost first; none where memory has no gaps."""
+    if is_dense(out.shape, out.strides):
+        return []
+    return [(out.shape[d], out.strides[d]) for d in reversed(memory_order(out.shape, out.strides))]
+
+
+def _dealt(draw: str, value: str) -> str:
+    """What most distributions do: draw floats by `draw` and transform each, v."""
+    return f"deal<N, F>(seed, offset, n, [](const Words& w, F (&v)[N]) {{ {draw}(w, v); }}, PUT(({value})));"
 
 
 def _source(policy: Policy | None) -> tuple[dtype | type[object], ...]:
@@ -118,8 +182,9 @@ def _philox_uniform(words: Array, dtype: dtype, bounds: Sequence[Any]) -> Array:
     if dtype is float64:
         values = _philox_unit(words, dtype) * (high - low) + low
         return np.where(values == high, low, values)
-    low, high = np.float32(low), np.float32(high)
-    stored = _fused(_philox_unit(words, dtype), high - low, low).astype(dtype.numpy)
+    low, high = np.array([low, high]).astype(dtype.numpy).astype(np.float32)
+    span = (high - low).astype(dtype.numpy).astype(np.float32)  # PyTorch's range is of the tensor's dtype
+    stored = _fused(_philox_unit(words, dtype), span, low).astype(dtype.numpy)
     # cuRAND's interval is (0, 1]; PyTorch's [0, 1): the bound is turned round after rounding to the dtype.
     return np.where(stored == dtype.numpy.type(high), dtype.numpy.type(low), stored)
 
@@ -133,7 +198,10 @@ def _fused(a: Array, b: Any, c: Any) -> Array:
     return (a.astype(np.float64) * np.float64(b) + np.float64(c)).astype(np.float32)
 
 
-uniform = _distribution("uniform_", FLOATS, (float64,) * 2, _twist_uniform, _philox_uniform, _is_double)
+uniform = _distribution(
+    "uniform_", FLOATS, (float64,) * 2, _twist_uniform, _philox_uniform, _is_double,
+    _dealt("unit", "uniform<O0>(v, p0, p1)"),
+)  # fmt: skip
 
 
 # -- normal ---------------------------------------------------------------------------------------------
@@ -187,11 +255,13 @@ def _philox_normal(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Arr
     return _fused(rng.normal_float(words), np.float32(std), np.float32(mean))
 
 
-normal = _distribution("normal_", FLOATS, (float64,) * 2, _twist_normal, _philox_normal, _is_double)
+normal = _distribution(
+    "normal_", FLOATS, (float64,) * 2, _twist_normal, _philox_normal, _is_double,
+    _dealt("bell", "normal(v, p0, p1)"),
+)  # fmt: skip
 
 
 # -- integers -------------------------------------------------------------------------------------------
-
 
 
 def _is_wide(dtype: dtype, parameters: Sequence[Any]) -> bool:
@@ -217,7 +287,17 @@ def _into_range(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
     return values if dtype is uint64 else values.view(np.int64)
 
 
-integers = _distribution("random_", DTYPES, (int64, uint64, bool_), _twist_integers, _philox_integers, _is_wide)
+_DEAL_INTEGERS = """
+  if (p2) deal<2, u64>(seed, offset, n, [](const Words& x, u64 (&v)[2]) {
+    v[0] = (u64)x.w[0] << 32 | x.w[1]; v[1] = (u64)x.w[2] << 32 | x.w[3];
+  }, PUT(into_range(v, p0, p1)));
+  else deal<4, u32>(seed, offset, n, [](const Words& x, u32 (&v)[4]) {
+    for (int j = 0; j < 4; ++j) v[j] = x.w[j];
+  }, PUT(into_range(v, p0, p1)));
+"""
+integers = _distribution(
+    "random_", DTYPES, (int64, uint64, bool_), _twist_integers, _philox_integers, _is_wide, _DEAL_INTEGERS
+)
 
 
 def random_range(dtype: dtype) -> tuple[int, int, bool]:
@@ -238,7 +318,9 @@ def is_wide_range(low: int, high: int) -> bool:
 # -- others: a uniform number through the inverse of the distribution ------------------------------------
 
 
-def _by_inverse(name: str, dtypes: tuple[dtype, ...], arity: int, inverse: Callable[..., Array]) -> Op:
+def _by_inverse(
+    name: str, dtypes: tuple[dtype, ...], arity: int, inverse: Callable[..., Array], value: str
+) -> Op:
     """On the CPU the uniform number is always float64; on a GPU it has the dtype's precision, in (0, 1]."""
 
     def twister(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
@@ -247,7 +329,8 @@ def _by_inverse(name: str, dtypes: tuple[dtype, ...], arity: int, inverse: Calla
     def transform(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
         return inverse(_philox_unit(words, dtype), True, *parameters)
 
-    return _distribution(name, dtypes, (float64,) * arity, twister, transform, _is_double)
+    deal = _dealt("unit", value)
+    return _distribution(name, dtypes, (float64,) * arity, twister, transform, _is_double, deal)
 
 
 def _bernoulli(u: Array, cuda: bool, p: float) -> Array:
@@ -258,12 +341,17 @@ def _exponential(u: Array, cuda: bool, rate: float) -> Array:
     one = u.dtype.type(1)
     if not cuda:
         return -np.log1p(-u) / u.dtype.type(rate)
-    eps = np.finfo(u.dtype).eps / 2  # log of a number that rounds to 1 would give 0, which the distribution excludes
+    eps = (
+        np.finfo(u.dtype).eps / 2
+    )  # log of a number that rounds to 1 would give 0, which the distribution excludes
     return np.where(u >= one - eps, -eps, np.log(u)) * (-one / u.dtype.type(rate))
 
 
 def _cauchy(u: Array, cuda: bool, median: float, sigma: float) -> Array:
     kind = u.dtype.type
+    if kind is np.float32:  # only on a GPU, where PyTorch's fast tangent overflows at the ends
+        eps = np.finfo(kind).eps
+        u = np.clip(u, eps, 1 - eps)
     return kind(median) + kind(sigma) * np.tan(kind(np.pi) * (u - kind(0.5)))
 
 
@@ -272,10 +360,10 @@ def _geometric(u: Array, cuda: bool, p: float) -> Array:
     return np.ceil(np.log(u) / np.log1p(-kind(p)))
 
 
-bernoulli = _by_inverse("bernoulli_", DTYPES, 1, _bernoulli)
-exponential = _by_inverse("exponential_", FLOATS, 1, _exponential)
-cauchy = _by_inverse("cauchy_", FLOATS, 2, _cauchy)
-geometric = _by_inverse("geometric_", DTYPES, 1, _geometric)
+bernoulli = _by_inverse("bernoulli_", DTYPES, 1, _bernoulli, "v < (F)p0 ? F(1) : F(0)")
+exponential = _by_inverse("exponential_", FLOATS, 1, _exponential, "exponential(v, p0)")
+cauchy = _by_inverse("cauchy_", FLOATS, 2, _cauchy, "cauchy(v, p0, p1)")
+geometric = _by_inverse("geometric_", DTYPES, 1, _geometric, "geometric(v, p0)")
 
 
 def _twist_log_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
@@ -287,7 +375,10 @@ def _philox_log_normal(words: Array, dtype: dtype, parameters: Sequence[Any]) ->
     return np.exp(_philox_normal(words, dtype, parameters))
 
 
-log_normal = _distribution("log_normal_", FLOATS, (float64,) * 2, _twist_log_normal, _philox_log_normal, _is_double)
+log_normal = _distribution(
+    "log_normal_", FLOATS, (float64,) * 2, _twist_log_normal, _philox_log_normal, _is_double,
+    _dealt("bell", "fast_exp(normal(v, p0, p1))"),
+)  # fmt: skip
 
 
 # -- permutations ---------------------------------------------------------------------------------------
@@ -313,7 +404,9 @@ def _shuffled(engine: MersenneTwister, count: int) -> Array:
     """Fisher and Yates' shuffle, PyTorch's on the CPU: each swap needs the one before, so it is a loop."""
     out = list(range(count))
     if count > 1:
-        for i, step in enumerate((engine.words(count - 1) % np.arange(count, 1, -1, dtype=np.uint64)).tolist()):
+        for i, step in enumerate(
+            (engine.words(count - 1) % np.arange(count, 1, -1, dtype=np.uint64)).tolist()
+        ):
             out[i], out[i + step] = out[i + step], out[i]
     return np.array(out, np.int64)
 
@@ -328,4 +421,6 @@ def _by_keys(policy: Policy, count: int, seed: int, offset: int) -> Array:
     return np.argsort(keys, kind="stable")
 
 
-randperm = define(Op("randperm", _randperm_rule, Kernel("randperm", _randperm_host), DTYPES, lambda make, dtype: []))
+randperm = define(
+    Op("randperm", _randperm_rule, Kernel("randperm", _randperm_host), DTYPES, lambda make, dtype: [])
+)

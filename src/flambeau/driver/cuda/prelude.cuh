@@ -22,6 +22,8 @@ template<class A> constexpr bool is_signed = A(-1) < A(0);
 template<class A> struct part_ { typedef A type; };
 template<class F> struct part_<cx<F>> { typedef F type; };
 template<class A> using part = typename part_<A>::type;
+template<bool C> struct pick_ { typedef double type; };
+template<> struct pick_<true> { typedef c128 type; };
 
 #define INF __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)
@@ -132,6 +134,12 @@ template<int D, int K> struct WideWalk {
     }
   }
 };
+
+template<class W, class I> __device__ __forceinline__ I place(const W& walk, I i) {
+  I o[1];
+  walk.locate(i, o);
+  return o[0];
+}
 
 // -- arithmetic: integers wrap, booleans as NumPy has them --------------------------------------------------
 
@@ -427,7 +435,7 @@ template<class A> __device__ A numbered(A x, double nan, double high, double low
 
 template<class A> __device__ __forceinline__ A conjugate(A x) { if constexpr (is_complex<A>) return {x.re, -x.im}; else return x; }
 template<class A> __device__ __forceinline__ A turned(A x) { if constexpr (is_bool<A>) return !x; else return (A)~x; }
-template<class A> __device__ __forceinline__ A held(A x, A eps) { return lesser(greater(x, eps), 1 - eps); }
+template<class A> __device__ __forceinline__ A held(A x, A eps) { return x < eps ? eps : x > 1 - eps ? 1 - eps : x; }
 template<class A> __device__ auto angle_(A x) {
   if constexpr (is_complex<A>) return atan2_(x.im, x.re);
   else return x != x ? x : x < 0 ? A(3.14159265358979323846) : A(0);
@@ -448,18 +456,78 @@ template<class A> __device__ A line(A gap, i64 n, i64 i) {
   else return gap / (A)(n - 1) * (A)i;
 }
 
-// -- Philox 4x32-10 -------------------------------------------------------------------------------------------
+// -- states of reductions ---------------------------------------------------------------------------------------
 
-struct Words { u32 w[4]; };
-__device__ __forceinline__ Words philox(u64 seed, u64 counter, u64 subsequence) {
-  u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
-  u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = (u32)subsequence, c3 = (u32)(subsequence >> 32);
-#pragma unroll
-  for (int i = 0; i < 10; ++i) {
-    const u64 a = (u64)c0 * 0xD2511F53u, b = (u64)c2 * 0xCD9E8D57u;
-    c0 = (u32)(b >> 32) ^ c1 ^ k0; c1 = (u32)b;
-    c2 = (u32)(a >> 32) ^ c3 ^ k1; c3 = (u32)a;
-    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
-  }
-  return {{c0, c1, c2, c3}};
+template<class A> __device__ __forceinline__ A lowest() {
+  if constexpr (real_float<A>) return -INF;
+  else if constexpr (is_bool<A>) return false;
+  else if constexpr (is_signed<A>) return (A)(1ull << (sizeof(A) * 8 - 1));
+  else return 0;
+}
+template<class A> __device__ __forceinline__ A highest() {
+  if constexpr (real_float<A>) return INF;
+  else if constexpr (is_bool<A>) return true;
+  else return (A)~(u64)lowest<A>();
+}
+template<class A> struct Counted { A v; i64 n; };
+template<class A> __device__ __forceinline__ Counted<A> operator+(Counted<A> a, Counted<A> b) { return {add(a.v, b.v), a.n + b.n}; }
+template<class A> __device__ __forceinline__ A over(A s, i64 n) {
+  if constexpr (is_complex<A>) return {s.re / n, s.im / n};
+  else return s / (A)n;
+}
+template<class A> struct Range { A low, high; };
+template<class A> struct Placed { A v; i64 at; };
+constexpr i64 NOWHERE = 0x7fffffffffffffff;
+template<class A> __device__ __forceinline__ Placed<A> first_greatest(Placed<A> a, Placed<A> b) {
+  const bool u = is_nan(a.v), v = is_nan(b.v);
+  const bool second = u != v ? v : u || a.v == b.v ? b.at < a.at : b.v > a.v;
+  return second ? b : a;
+}
+template<class A> __device__ __forceinline__ Placed<A> first_least(Placed<A> a, Placed<A> b) {
+  const bool u = is_nan(a.v), v = is_nan(b.v);
+  const bool second = u != v ? v : u || a.v == b.v ? b.at < a.at : b.v < a.v;
+  return second ? b : a;
+}
+template<class A> using twice = typename pick_<is_complex<A>>::type;
+template<class D> struct Moments { D mean; double m2, n; };
+__device__ __forceinline__ double squared(double x) { return x * x; }
+__device__ __forceinline__ double squared(c128 x) { return x.re * x.re + x.im * x.im; }
+__device__ __forceinline__ double times(double x, double s) { return x * s; }
+__device__ __forceinline__ c128 times(c128 x, double s) { return {x.re * s, x.im * s}; }
+template<class D> __device__ __forceinline__ Moments<D> operator+(Moments<D> a, Moments<D> b) {
+  if (a.n == 0) return b;
+  if (b.n == 0) return a;
+  const double n = a.n + b.n, share = b.n / n;
+  const D gap = b.mean - a.mean;
+  return {a.mean + times(gap, share), a.m2 + b.m2 + squared(gap) * a.n * share, n};
+}
+template<class D> __device__ __forceinline__ D mean_of(Moments<D> s) { return s.n == 0 ? to<D>((double)NAN) : s.mean; }
+__device__ __forceinline__ double spread(double m2, double n, double correction) {
+  const double freedom = n - correction;
+  return m2 / (freedom > 0 ? freedom : 0.0);
+}
+__device__ __forceinline__ double norm_lift(double x, double p) {
+  return p == 0 ? (double)(x != 0) : p == 1 || p == INF || p == -INF ? x : p == 2 ? x * x : pow(x, p);
+}
+__device__ __forceinline__ double norm_join(double a, double b, double p) {
+  return p == INF ? greater(a, b) : p == -INF ? lesser(a, b) : a + b;
+}
+__device__ __forceinline__ double norm_lower(double s, double p) {
+  return p == 2 ? sqrt(s) : p == 0 || p == 1 || p == INF || p == -INF ? s : pow(s, 1 / p);
+}
+template<class A> __device__ __forceinline__ part<A> real_part(A x) { if constexpr (is_complex<A>) return x.re; else return x; }
+template<class A> struct LogSum { part<A> top; A sum; };
+template<class A> __device__ __forceinline__ A weighed(A x, part<A> by) { if constexpr (is_complex<A>) return scaled(x, by); else return x * by; }
+template<class A> __device__ __forceinline__ LogSum<A> operator+(LogSum<A> a, LogSum<A> b) {
+  const part<A> m = greater(a.top, b.top);
+  return {m, weighed(a.sum, a.top == m ? part<A>(1) : exp_(a.top - m)) + weighed(b.sum, b.top == m ? part<A>(1) : exp_(b.top - m))};
+}
+template<class A> __device__ __forceinline__ LogSum<A> log_lift(A x) {
+  if constexpr (is_complex<A>) return {x.re, exp_(A{0, x.im})};
+  else return {x, 1};
+}
+template<class A> __device__ __forceinline__ A log_lower(LogSum<A> s) {
+  const A l = log_(s.sum);
+  if constexpr (is_complex<A>) return {l.re + s.top, l.im};
+  else return l + s.top;
 }

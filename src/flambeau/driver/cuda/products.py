@@ -1,0 +1,263 @@
+"""Matrix products: from a launch's layouts to cuBLASLt's, without copies where a leading dimension says it all.
+
+The library is column-major. A row-major D = A B is the column-major D' = B' A', so the operands change places and
+nothing is transposed. What has no leading dimension (both strides above 1, a batch that no single stride walks,
+complex32) is staged: copied to temporary memory by the pointwise template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from flambeau.core.dtype import bfloat16, complex32, complex64, dtype, float16, float32
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.layout import view_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Expression, Kernel, Launch
+from flambeau.driver.cuda.cublaslt import DATA, WORKSPACE, Gemm, Library, Matrix, Product, scalar
+from flambeau.driver.cuda.device import Device
+
+Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
+TF32_SINCE = (8, 0)
+
+
+def _device_only(launch: Launch) -> Body:
+    raise NotSupportedError("a step of a CUDA product has no host body")
+
+
+_COPY = Kernel("copy", _device_only, cuda=Expression("a"))
+_TIMES_BETA = "b == 0 ? T{} : to<T>(widen(a) * to<decltype(widen(a))>(b))"
+_SCALED = Kernel("scaled", _device_only, cuda=Expression(_TIMES_BETA))
+
+
+def product(launch: Launch, device: Device, driver: Any) -> Run:
+    """The routine of `matmul` (inputs a, b) and of `addmm` (inputs added, a, b, beta, alpha)."""
+    kind = _Matmul if len(launch.inputs) == 2 else _Addmm
+    return kind(launch, device, driver)
+
+
+# -- layouts ------------------------------------------------------------------------------------------------
+
+
+class Operands:
+    """Operands as metas of shape (*batch, rows, columns), each with its matrix; None: it is staged.
+
+    kind: the dtype computed in. turned: the output is column-major, so that a, b, c and d are the transposed
+    operands in the other order: d' = b' a'. bias: c is one row for all rows of d.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        added, a, b = tensors(launch)
+        out = launch.outputs[0]
+        self.kind: dtype = complex64 if out.dtype is complex32 else out.dtype
+        shape = (*a.shape[:-1], b.shape[-1])
+        self.inner, self.batch = a.shape[-1], prod(a.shape[:-2])
+        # The operands' batch may be folded into rows; what no view folds likewise is staged as it is.
+        d, c = _seen_as(out, shape), None if added is None else _seen_as(added, shape)
+        self.turned = d is not None and self._matrix(d) is None and self._matrix(_turn(d)) is not None
+        if self.turned:
+            assert d is not None
+            a, b, d, c = _turn(b), _turn(a), _turn(d), None if c is None else _turn(c)
+            shape = d.shape
+        self.shape, self.a, self.b, self.d = shape, a, b, out if d is None else d
+        self.a_at, self.b_at = self._either(a), self._either(b)
+        self.c_at, self.d_at = self._matrix(c), self._matrix(d)
+        self.bias = c is not None and self.d_at is not None and self._is_bias(c)
+
+    def _is_bias(self, c: Meta) -> bool:
+        row = c.shape[-1] > 1 and c.strides[-1] == 1 and not any(c.strides[:-1])
+        return row and self.kind in (float16, bfloat16, float32)
+
+    def _matrix(self, x: Meta | None) -> Matrix | None:
+        return None if x is None or x.dtype is not self.kind else row_major(x.shape, x.strides)
+
+    def _either(self, x: Meta) -> Matrix | None:
+        """Row-major, or column-major and so taken transposed."""
+        found = self._matrix(x)
+        if found is None:
+            other = self._matrix(_turn(x))
+            return None if other is None else replace(other, transposed=True)
+        return found
+
+    def gemm(self, tf32: bool) -> Gemm:
+        """The column-major product, with C in D's layout; staged operands dense."""
+        d = self.d_at or dense(self.shape)
+        return Gemm(
+            self.kind,
+            self.batch,
+            self.b_at or dense(self.b.shape),
+            self.a_at or dense(self.a.shape),
+            d,
+            d,
+            tf32=tf32,
+        )
+
+
+def row_major(shape: Sequence[int], strides: Sequence[int]) -> Matrix | None:
+    """The column-major (rows and columns change places) matrix that is row-major (*batch, rows, columns) in memory."""
+    rows, columns = shape[-2:]
+    down, along = strides[-2:]
+    if (columns > 1 and along != 1) or (rows > 1 and down < columns):
+        return None
+    batch = view_strides(shape[:-2], strides[:-2], (prod(shape[:-2]),)) if len(shape) > 2 else (0,)
+    return None if batch is None else Matrix(columns, rows, down if rows > 1 else columns, batch[0])
+
+
+def dense(shape: Sequence[int]) -> Matrix:
+    rows, columns = shape[-2:]
+    return Matrix(columns, rows, columns, rows * columns)
+
+
+def tensors(launch: Launch) -> tuple[Meta | None, Meta, Meta]:
+    """The added tensor, if there is one, and the two factors."""
+    metas = [x for x in launch.inputs if isinstance(x, Meta)]
+    return (None, metas[0], metas[1]) if len(metas) == 2 else (metas[0], metas[1], metas[2])
+
+
+def _seen_as(x: Meta, shape: tuple[int, ...]) -> Meta | None:
+    strides = view_strides(x.shape, x.strides, shape)
+    return None if strides is None else x.with_(shape, strides)
+
+
+def _turn(x: Meta) -> Meta:
+    """The matrices transposed."""
+    shape, strides = x.shape, x.strides
+    return x.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
+
+
+# -- launches -----------------------------------------------------------------------------------------------
+
+
+class _Routine:
+    """What both routines share: operands, stages (temporary memory with the copy to or from it), the library."""
+
+    def __init__(self, launch: Launch, device: Device, driver: Any) -> None:
+        self.driver, self.device = driver, device
+        self.operands = x = Operands(launch)
+        self.tf32 = bool(launch.params[-1]) and x.kind is float32 and device.capability >= TF32_SINCE
+        if x.kind not in DATA:
+            raise NotSupportedError(f"cuBLASLt multiplies no {x.kind}")
+        self._bytes = [self.dense(m).nbytes for m in (x.a, x.b, x.d)]
+        self._load_a = None if x.a_at is not None else self.step(_COPY, self.dense(x.a), x.a)
+        self._load_b = None if x.b_at is not None else self.step(_COPY, self.dense(x.b), x.b)
+        self._store_d = None if x.d_at is not None else self.step(_COPY, x.d, self.dense(x.d))
+        self.direct = self._load_a is None and self._load_b is None and self._store_d is None
+
+    def step(self, kernel: Kernel, target: Meta, *inputs: Meta | dtype) -> Any:
+        return self.driver.load(Launch(kernel, (target,), inputs), self.device.index)
+
+    def dense(self, x: Meta) -> Meta:
+        return Meta.contiguous_of(x.shape, self.operands.kind, x.device)
+
+    def library(self) -> Library:
+        if self.device.blas is None:
+            self.device.blas = Library()
+        return self.device.blas
+
+    def staged(
+        self, a: int, b: int, d: int, native: Any, stream: int, call: Callable[[int, int, int], None]
+    ) -> None:
+        """`call(a, b, d)` with temporary memory in the place of each operand that is staged."""
+        held: list[int] = []
+
+        def taken(which: int) -> int:
+            held.append(self.device.take(self._bytes[which], native))
+            return held[-1]
+
+        try:
+            if self._load_a is not None:
+                source, a = a, taken(0)
+                self.driver.launch(self._load_a, (a, source), (), stream)
+            if self._load_b is not None:
+                source, b = b, taken(1)
+                self.driver.launch(self._load_b, (b, source), (), stream)
+            inner = d if self._store_d is None else taken(2)
+            call(a, b, inner)
+            if self._store_d is not None:
+                self.driver.launch(self._store_d, (d, inner), (), stream)
+        finally:
+            for ptr in held:
+                self.device.give(ptr, native)
+
+
+class _Matmul(_Routine):
+    def __init__(self, launch: Launch, device: Device, driver: Any) -> None:
+        super().__init__(launch, device, driver)
+        out = launch.outputs[0]
+        self._empty = None if self.operands.inner else self.step(_SCALED, out, out, float32)
+        if self._empty is None:
+            self._product = Product(self.library(), self.operands.gemm(self.tf32))
+
+    def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+        d, a, b = ptrs
+        if self._empty is not None:  # a sum of nothing
+            return self.driver.launch(self._empty, (d, d), (0.0,), stream)
+        if self.operands.turned:
+            a, b = b, a
+        product, queue = self._product, int(native)
+        workspace = self.device.workspace_of(stream, WORKSPACE, native)
+        if self.direct:
+            return product(b, a, d, d, product.one, product.zero, workspace, queue)
+
+        def call(a: int, b: int, d: int) -> None:
+            product(b, a, d, d, product.one, product.zero, workspace, queue)
+
+        self.staged(a, b, d, native, stream, call)
+
+
+class _Addmm(_Routine):
+    """beta C + alpha A B. C is read where it lies if it is laid out in D's order, a row by the product's epilogue
+    if beta is 1; else D is filled with it first."""
+
+    def __init__(self, launch: Launch, device: Device, driver: Any) -> None:
+        super().__init__(launch, device, driver)
+        x, (added, _, _), out = self.operands, tensors(launch), launch.outputs[0]
+        beta = launch.inputs[3]
+        assert added is not None and isinstance(beta, dtype)
+        self._alone = None if x.inner else self.step(_SCALED, out, added, beta)
+        if self._alone is not None:
+            return
+        target = out if x.d_at is not None else self.dense(out)
+        self._fill = None if x.c_at is not None else self.step(_COPY, target, added)
+        gemm = x.gemm(self.tf32)
+        self._gemms = {"plain": gemm}
+        if x.c_at is not None:
+            self._gemms["added"] = replace(gemm, c=x.c_at)
+        if x.bias:
+            self._gemms["bias"] = replace(gemm, bias=True)
+        self._products: dict[str, Product] = {}
+        self._product(next(reversed(self._gemms)))
+
+    def _product(self, name: str) -> Product:
+        found = self._products.get(name)
+        if found is None:
+            found = self._products[name] = Product(self.library(), self._gemms[name])
+        return found
+
+    def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+        d, c, a, b = ptrs
+        beta, alpha = scalars
+        if self._alone is not None:
+            return self.driver.launch(self._alone, (d, c), (beta,), stream)
+        if self.operands.turned:
+            a, b = b, a
+        kind, queue = self.operands.kind, int(native)
+        workspace = self.device.workspace_of(stream, WORKSPACE, native)
+
+        def call(a: int, b: int, d: int) -> None:
+            name, source, factor = "added", c, beta
+            if beta == 0:
+                name, source = "plain", d
+            elif beta == 1 and self.operands.bias:
+                name, factor = "bias", 0
+            elif self._fill is not None:
+                name, source = "plain", d
+                self.driver.launch(self._fill, (d, c), (), stream)
+            self._product(name)(b, a, source, d, scalar(kind, alpha), scalar(kind, factor), workspace, queue)
+
+        if self.direct:
+            return call(a, b, d)
+        self.staged(a, b, d, native, stream, call)
