@@ -61,7 +61,7 @@ def _narrow(x: dtype) -> bool:
 
 
 def _copy(out: Array, x: Array) -> None:
-    np.copyto(out, x, casting="unsafe")
+    out[...] = x  # casts unsafely, and costs less than np.copyto
 
 
 def _saturate(out: Array, x: Array) -> None:
@@ -75,7 +75,7 @@ def _same(kind: dtype) -> Store:
     bits = _BITS[kind.itemsize]  # NumPy copies its own types faster, and leaves the bits of NaNs alone
 
     def store(out: Array, x: Array) -> None:
-        np.copyto(out.view(bits), x.view(bits))
+        out.view(bits)[...] = x.view(bits)
 
     return store
 
