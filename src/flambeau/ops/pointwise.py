@@ -46,7 +46,7 @@ from flambeau.core.layout import broadcast_shapes, expand_strides, result_stride
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps
 from flambeau.ops.copy import caster
-from flambeau.ops.op import Make, Op, Operand, Rule, Sample, Signature, common_device, define
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[..., Any]

@@ -11,7 +11,6 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.api import Launch
 from flambeau.ops.op import Operand
 from flambeau.ops.pointwise import (
     ALL,
