@@ -21,34 +21,41 @@ _READ, _WRITE = "reads", "writes"
 _COPY: Operation = ("copy", (), 0)
 
 
-def observed(accelerator: Driver, host: Driver, races: str = "warn") -> tuple[RaceDriver, HostRaceDriver]:
+def observed(
+    accelerator: Driver, host: Driver, races: str = "warn", visible: Sequence[int] | None = None
+) -> tuple[RaceDriver, HostRaceDriver]:
     """The two drivers of a machine behind one race detector; both have it as `.detector`.
 
-    `races` is "warn" (collect) or "error" (RaceError at the second access). The runtime must call
+    `races` is "warn" (collect) or "error" (RaceError at the second access). `visible` are the driver's indices of
+    cuda:0, cuda:1 and so on, which reports name; all by default. The runtime must call
     `block_alloc` and `block_free` for device memory and for cached pinned memory (stream 0) alike.
     """
     detector = Detector(races)
-    return RaceDriver(accelerator, detector), HostRaceDriver(host, detector)
+    return RaceDriver(accelerator, detector, visible), HostRaceDriver(host, detector)
 
 
 class RaceDriver(Forward):
     """An accelerator's driver whose commands are checked for races."""
 
-    def __init__(self, inner: Driver, detector: Detector) -> None:
+    def __init__(self, inner: Driver, detector: Detector, visible: Sequence[int] | None = None) -> None:
         super().__init__(inner)
         self.observes_blocks = True
+        devices = range(inner.device_count()) if visible is None else visible
+        self._shown = {
+            index: shown for shown, index in enumerate(devices)
+        }  # by driver's index: what users say
         self.detector = detector
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
         self._plans: dict[Executable, tuple[Operation, tuple[Extent, ...], int, bool]] = {}
         self._thread = 0  # the first that made a driver call
-        for index in range(inner.device_count()):
-            detector.add_stream(index, inner.stream_default(index), None, default=True)
+        for index, shown in self._shown.items():
+            detector.add_stream(shown, inner.stream_default(index), None, default=True)
 
     # -- devices --------------------------------------------------------------------------------------
     def device_sync(self, index: int) -> None:
         self._note_thread()
-        points = self.detector.points_of(index)
+        points = self.detector.points_of(self._shown[index])
         self.inner.device_sync(index)
         self._host_waited(points)
 
@@ -136,7 +143,7 @@ class RaceDriver(Forward):
     def stream_create(self, index: int, priority: int) -> int:
         handle = self.inner.stream_create(index, priority)
         with self._lock:
-            self.detector.add_stream(index, handle, caller())
+            self.detector.add_stream(self._shown[index], handle, caller())
         return handle
 
     def stream_destroy(self, stream: int) -> None:

@@ -54,7 +54,9 @@ class Machine:
     def start(self, host_stream: Stream) -> None:
         """Make the contexts, behind observers if races are to be found."""
         if self.wish.races != "off":
-            self.driver, self.host = observe.observed(self.driver, self.host, races=self.wish.races)
+            self.driver, self.host = observe.observed(
+                self.driver, self.host, races=self.wish.races, visible=self.visible
+            )
             self.pinned = PinnedAllocator(self.driver)
         contexts = []
         for index, driver_index in enumerate(self.visible):
