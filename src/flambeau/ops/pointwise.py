@@ -380,9 +380,15 @@ def _chain(kinds: tuple[dtype, ...]) -> Prepare:
     return convert
 
 
+def _assign(target: Array, x: Any) -> None:
+    target[...] = x
+
+
 def _finish(natural: dtype, out: dtype) -> Callable[[Array, Any], None]:
     """How a computed array is rounded once to the result's dtype and stored as the output's."""
     computed = wide(natural).numpy
+    if wide(natural) is natural is out:
+        return _assign
     store = caster(natural, out)
     if wide(natural) is natural:
         return lambda target, x: store(target, np.asarray(x, computed))
