@@ -34,3 +34,11 @@ def test_a_certified_program_gives_the_same_values_under_every_schedule(family):
         assert found is None, found
 
     check()
+
+
+def test_giving_memory_back_orders_no_program():
+    """Found by the hunt: empty_cache waits for cuda:1 alone, and not on the program's behalf."""
+    program = [("add", 3, 1), ("select", 2, 0), ("temporaries", 1, 0), ("empty_cache",), ("select", 0, 0)]
+    program.append(("temporaries", 0, 1))
+    assert not run(program).race_free
+    assert disagreement(program) is None

@@ -18,8 +18,8 @@ itself must not draw any order from it. `Cell.polled` is what such polls knew of
 From the first poll whose answer the host's own waits do not decide (`in_doubt`), which memory is handed out
 depends on the schedule. So it is not enough then that this run reused no block too early: whenever memory is
 handed out on a stream, no freed block of that stream may be in such use (`_loose`), or the certificate is
-withheld. Nor may the program draw order from what the runtime waited for on its own account, as it gives
-memory back: under another schedule it may not have had to.
+withheld. Nor does the program get any order from what the runtime waits for on its own account, as it gives
+memory back: whether it has to depends on the schedule, and on what other code left in the cache.
 """
 
 from __future__ import annotations
@@ -155,11 +155,9 @@ class Detector:
         """Where the stream's queue ends now. Taken before a wait on the host: others may queue meanwhile."""
         return snapshot(self.agents[stream])
 
-    def points_of(self, device: int | None) -> list[Snapshot]:
-        """The same of all streams of a device, or of all devices."""
-        if device is not None:
-            return [snapshot(a) for a in self._on_device.get(device, ())]
-        return [snapshot(a) for mine in self._on_device.values() for a in mine]
+    def points_of(self, device: int) -> list[Snapshot]:
+        """The same of all streams of a device."""
+        return [snapshot(a) for a in self._on_device.get(device, ())]
 
     def event_point(self, event: int) -> Snapshot | None:
         return self._events.get(event)
@@ -177,11 +175,6 @@ class Detector:
         """The runtime asks whether this point is done, or waits for it. See Note [Reuse]."""
         if point is not None and self.known.get(point[0], 0) < point[1]:
             self.in_doubt = True
-
-    def runtime_waited(self, points: Sequence[Snapshot]) -> None:
-        """The runtime waited for all of this as it gave memory back. See Note [Reuse]."""
-        if not self.in_doubt:
-            self.host_waited(points)
 
     def asked(self, what: str) -> None:
         """The program asked whether work is done: its answers may steer what it does."""

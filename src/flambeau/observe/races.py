@@ -72,9 +72,8 @@ class RaceDriver(Forward):
         return ptr
 
     def mem_free(self, ptr: int) -> None:
-        points = self.detector.points_of(None)
         self.inner.mem_free(ptr)
-        self._forget(ptr, self._sizes.pop(ptr), points)
+        self._forget(ptr, self._sizes.pop(ptr))
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         memory = self.inner.host_alloc(nbytes)
@@ -83,9 +82,8 @@ class RaceDriver(Forward):
         return memory
 
     def host_free(self, memory: HostMemory) -> None:
-        points = self.detector.points_of(None)
         self.inner.host_free(memory)
-        self._forget(memory.ptr, memory.nbytes, points)
+        self._forget(memory.ptr, memory.nbytes)
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         if self.detector.watches_host:
@@ -242,9 +240,9 @@ class RaceDriver(Forward):
         with self._lock:
             self.detector.host_waited(points)
 
-    def _forget(self, ptr: int, nbytes: int, points: Sequence[Any]) -> None:
+    def _forget(self, ptr: int, nbytes: int) -> None:
+        """Its uses are over: the driver waited for them. That orders nothing else, see Note [Reuse]."""
         with self._lock:
-            self.detector.runtime_waited(points)
             self.detector.forget(ptr, nbytes)
 
     def _note_thread(self) -> None:
