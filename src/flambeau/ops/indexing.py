@@ -26,7 +26,7 @@ from flambeau.core.layout import (
     wrap_dim,
 )
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
@@ -201,7 +201,7 @@ def _fitted(values: Meta, shape: tuple[int, ...]) -> Meta:
 
 
 def _index_put_host(launch: Launch) -> Body:
-    dims, accumulate = launch.params
+    dims, accumulate = launch.params[:2]
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, values, *indices = inputs
@@ -226,9 +226,9 @@ def _index_put_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), make(3, 4), _integers(0, 5, 3)), ((0,), False))]
 
 
-index = define(Op("index", _index_rule, Kernel("index", _index_host), DTYPES, _index_samples))
+index = define(Op("index", _index_rule, Kernel("index", _index_host, cuda=Routine("index")), DTYPES, _index_samples))
 index_put = define(
-    Op("index_put", _index_put_rule, Kernel("index_put", _index_put_host), DTYPES, _index_put_samples)
+    Op("index_put", _index_put_rule, Kernel("index_put", _index_put_host, cuda=Routine("index_put")), DTYPES, _index_put_samples, flags=("deterministic",))
 )
 
 
@@ -267,7 +267,7 @@ def _index_select_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 index_select = define(
-    Op("index_select", _index_select_rule, Kernel("index_select", _index_select_host), DTYPES,
+    Op("index_select", _index_select_rule, Kernel("index_select", _index_select_host, cuda=Routine("index_select")), DTYPES,
        _index_select_samples)
 )  # fmt: skip
 
@@ -438,20 +438,20 @@ index_add = define(
     Op(
         "index_add",
         _along_rule("index_add"),
-        Kernel("index_add", _index_add_host),
+        Kernel("index_add", _index_add_host, cuda=Routine("index_add")),
         DTYPES,
         _index_add_samples,
     )
 )
 index_copy = define(
-    Op("index_copy", _along_rule("index_copy"), Kernel("index_copy", _index_copy_host), DTYPES,
-       _index_copy_samples)
+    Op("index_copy", _along_rule("index_copy"), Kernel("index_copy", _index_copy_host, cuda=Routine("index_copy")), DTYPES,
+       _index_copy_samples, flags=("deterministic",))
 )  # fmt: skip
 index_fill = define(
-    Op("index_fill", _index_fill_rule, Kernel("index_fill", _index_fill_host), DTYPES, _index_fill_samples)
+    Op("index_fill", _index_fill_rule, Kernel("index_fill", _index_fill_host, cuda=Routine("index_fill")), DTYPES, _index_fill_samples)
 )
 index_reduce = define(
-    Op("index_reduce", _along_rule("index_reduce"), Kernel("index_reduce", _index_reduce_host), REAL,
+    Op("index_reduce", _along_rule("index_reduce"), Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce")), REAL,
        _index_reduce_samples)
 )  # fmt: skip
 
@@ -498,13 +498,13 @@ def _gather_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), _integers(0, 5, 3, 2)), (0,)), ((make(5, 4), _integers(0, 4, 5, 6)), (1,))]
 
 
-gather = define(Op("gather", _gather_rule, Kernel("gather", _gather_host), DTYPES, _gather_samples))
+gather = define(Op("gather", _gather_rule, Kernel("gather", _gather_host, cuda=Routine("gather")), DTYPES, _gather_samples))
 
 
 def _scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: dim, how ("" assigns), include_self, the function's name."""
+    """params: dim, how ("" assigns), include_self, the function's name, whether the order of writes is fixed."""
     x, index, source = operands
-    dim, how, include_self, name = params
+    dim, how, include_self, name, fixed = params
     assert isinstance(x, Meta) and isinstance(index, Meta)
     one_device([x, index, *([source] if isinstance(source, Meta) else [])])
     dim = wrap_dim(dim, x.ndim)
@@ -517,11 +517,11 @@ def _scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
     if isinstance(source, Meta) and source.dtype is not x.dtype:
         raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     value = source if isinstance(source, Meta) else x.dtype
-    return Signature((_changed(x),), (x, index, value), (dim, how, include_self))
+    return Signature((_changed(x),), (x, index, value), (dim, how, include_self, fixed))
 
 
 def _scatter_host(launch: Launch) -> Body:
-    dim, how, include_self = launch.params
+    dim, how, include_self = launch.params[:3]
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, index, source = inputs
@@ -546,7 +546,7 @@ def _scatter_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), index, make(3, 4)), (0, how, True, "scatter")) for how in ("", "sum")]
 
 
-scatter = define(Op("scatter", _scatter_rule, Kernel("scatter", _scatter_host), DTYPES, _scatter_samples))
+scatter = define(Op("scatter", _scatter_rule, Kernel("scatter", _scatter_host, cuda=Routine("scatter")), DTYPES, _scatter_samples, flags=("deterministic",)))
 
 
 # -- over all elements: take, put ----------------------------------------------------------------------
@@ -626,8 +626,8 @@ def _put_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), np.array([3, -1]), make(2)), (accumulate,)) for accumulate in (False, True)]
 
 
-take = define(Op("take", _take_rule, Kernel("take", _take_host), DTYPES, _take_samples))
-put = define(Op("put", _put_rule, Kernel("put", _put_host), DTYPES, _put_samples))
+take = define(Op("take", _take_rule, Kernel("take", _take_host, cuda=Routine("take")), DTYPES, _take_samples))
+put = define(Op("put", _put_rule, Kernel("put", _put_host, cuda=Routine("put")), DTYPES, _put_samples, flags=("deterministic",)))
 
 
 # -- masks ---------------------------------------------------------------------------------------------
@@ -732,14 +732,18 @@ def _nonzero_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((x,), (int(np.count_nonzero(x)),))]
 
 
+_MASKED_FILL = Expression(
+    "b ? c : a",
+    lambda launch: (((), (), () if isinstance(launch.inputs[2], Meta) else (launch.outputs[0].dtype,)), ()),
+)
 masked_fill = define(
-    Op("masked_fill", _masked_fill_rule, Kernel("masked_fill", _masked_fill_host), DTYPES, _masked_samples)
+    Op("masked_fill", _masked_fill_rule, Kernel("masked_fill", _masked_fill_host, cuda=_MASKED_FILL), DTYPES, _masked_samples)
 )
 masked_scatter = define(
-    Op("masked_scatter", _masked_scatter_rule, Kernel("masked_scatter", _masked_scatter_host), DTYPES,
+    Op("masked_scatter", _masked_scatter_rule, Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("masked_scatter")), DTYPES,
        _masked_scatter_samples)
 )  # fmt: skip
 nonzero_count = define(
-    Op("nonzero_count", _count_rule, Kernel("nonzero_count", _count_host), DTYPES, _count_samples)
+    Op("nonzero_count", _count_rule, Kernel("nonzero_count", _count_host, cuda=Routine("nonzero_count")), DTYPES, _count_samples)
 )
-nonzero = define(Op("nonzero", _nonzero_rule, Kernel("nonzero", _nonzero_host), DTYPES, _nonzero_samples))
+nonzero = define(Op("nonzero", _nonzero_rule, Kernel("nonzero", _nonzero_host, cuda=Routine("nonzero")), DTYPES, _nonzero_samples))

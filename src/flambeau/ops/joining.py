@@ -11,7 +11,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, dtype, int32, int64
 from flambeau.core.layout import dense_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.copy import caster
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
@@ -78,7 +78,7 @@ def _cat_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(2, 3), make(4, 3), make(0)), (0,)), ((make(2, 3), make(2, 1)), (-1,))]
 
 
-cat = define(Op("cat", _cat_rule, Kernel("cat", _cat_host), DTYPES, _cat_samples))
+cat = define(Op("cat", _cat_rule, Kernel("cat", _cat_host, cuda=Routine("cat")), DTYPES, _cat_samples))
 
 
 # -- flip, roll -----------------------------------------------------------------------------------------
@@ -136,8 +136,8 @@ def _roll_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(3, 4),), ((2,), ())), ((make(3, 4),), ((1, -2), (0, 1)))]
 
 
-flip = define(Op("flip", _flip_rule, Kernel("flip", _flip_host), DTYPES, _flip_samples))
-roll = define(Op("roll", _roll_rule, Kernel("roll", _roll_host), DTYPES, _roll_samples))
+flip = define(Op("flip", _flip_rule, Kernel("flip", _flip_host, cuda=Routine("flip")), DTYPES, _flip_samples))
+roll = define(Op("roll", _roll_rule, Kernel("roll", _roll_host, cuda=Routine("roll")), DTYPES, _roll_samples))
 
 
 # -- triangles ------------------------------------------------------------------------------------------
@@ -174,11 +174,26 @@ def _triangle_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(2, 3, 4),), (k,)) for k in (-1, 0, 2)]
 
 
+def _triangle_form(lower: bool) -> Expression:
+    """k0 columns, k1 rows, k2 the diagonal; i is the element's row-major index."""
+
+    def text(launch: Launch) -> str:
+        number = "u32" if launch.outputs[0].numel < 1 << 31 else "u64"
+        column, row = f"({number})i % ({number})k0", f"({number})i / ({number})k0 % ({number})k1"
+        return f"((i64)({column}) - (i64)({row}) {'<=' if lower else '>='} k2) ? a : T()"
+
+    def constants(launch: Launch) -> Sequence[float]:
+        rows, columns = launch.outputs[0].shape[-2:]
+        return (columns, rows, launch.params[0])
+
+    return Expression(text, constants=constants, indexed=True)
+
+
 tril = define(
-    Op("tril", _triangle_rule("tril"), Kernel("tril", _triangle_host(True)), DTYPES, _triangle_samples)
+    Op("tril", _triangle_rule("tril"), Kernel("tril", _triangle_host(True), cuda=_triangle_form(True)), DTYPES, _triangle_samples)
 )
 triu = define(
-    Op("triu", _triangle_rule("triu"), Kernel("triu", _triangle_host(False)), DTYPES, _triangle_samples)
+    Op("triu", _triangle_rule("triu"), Kernel("triu", _triangle_host(False), cuda=_triangle_form(False)), DTYPES, _triangle_samples)
 )
 
 
@@ -204,7 +219,7 @@ def _indices_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 triangle_indices = define(
-    Op("triangle_indices", _indices_rule, Kernel("triangle_indices", _indices_host), DTYPES, _indices_samples)
+    Op("triangle_indices", _indices_rule, Kernel("triangle_indices", _indices_host, cuda=Routine("triangle_indices")), DTYPES, _indices_samples)
 )
 
 
@@ -252,8 +267,8 @@ def _repeats_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 repeats_total = define(
-    Op("repeats_total", _total_rule, Kernel("repeats_total", _total_host), (int32, int64), _total_samples)
+    Op("repeats_total", _total_rule, Kernel("repeats_total", _total_host, cuda=Routine("repeats_total")), (int32, int64), _total_samples)
 )
 repeat_places = define(
-    Op("repeat_places", _repeats_rule, Kernel("repeat_places", _repeats_host), (int32, int64), _repeats_samples)
+    Op("repeat_places", _repeats_rule, Kernel("repeat_places", _repeats_host, cuda=Routine("repeat_places")), (int32, int64), _repeats_samples)
 )

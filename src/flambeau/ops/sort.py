@@ -14,7 +14,7 @@ import numpy as np
 from flambeau.core.dtype import COMPLEX, bool_, dtype, int32, int64, promote_types
 from flambeau.core.layout import Shape, contiguous_strides, dense_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
 from flambeau.ops.pointwise import REALS
 from flambeau.ops.reduction import to_computing
@@ -97,8 +97,8 @@ def _topk_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(3, 4),), (1, 0, False)
 
 
-sort = define(Op("sort", _sort_rule, Kernel("sort", _sort_host, _steps), REALS, _sort_samples))
-topk = define(Op("topk", _topk_rule, Kernel("topk", _sort_host, _steps), NUMBERS, _topk_samples))
+sort = define(Op("sort", _sort_rule, Kernel("sort", _sort_host, _steps, cuda=Routine("sort")), REALS, _sort_samples))
+topk = define(Op("topk", _topk_rule, Kernel("topk", _sort_host, _steps, cuda=Routine("sort")), NUMBERS, _topk_samples))
 
 
 # -- unique: worst-case outputs and a count -------------------------------------------------------------
@@ -164,7 +164,7 @@ def _unique_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(4, 2, low=0, high=2),), (1, True)
 
 
-unique = define(Op("unique", _unique_rule, Kernel("unique", _unique_host, _steps), REALS, _unique_samples))
+unique = define(Op("unique", _unique_rule, Kernel("unique", _unique_host, _steps, cuda=Routine("unique")), REALS, _unique_samples))
 
 
 # -- searching ------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def _searchsorted_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 searchsorted = define(
     Op(
-        "searchsorted", _searchsorted_rule, Kernel("searchsorted", _searchsorted_host, _steps), NUMBERS,
+        "searchsorted", _searchsorted_rule, Kernel("searchsorted", _searchsorted_host, _steps, cuda=Routine("searchsorted")), NUMBERS,
         _searchsorted_samples,
     )
 )  # fmt: skip
@@ -256,7 +256,7 @@ def _isin_host(launch: Launch) -> Body:
 
 isin = define(
     Op(
-        "isin", _isin_rule, Kernel("isin", _isin_host, _steps), NUMBERS,
+        "isin", _isin_rule, Kernel("isin", _isin_host, _steps, cuda=Routine("isin")), NUMBERS,
         lambda make, kind: [((make(3, 4), make(5)), (False,))],
     )
 )  # fmt: skip

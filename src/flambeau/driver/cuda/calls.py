@@ -9,6 +9,7 @@ from cuda.bindings import driver as cu
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 
 NOT_READY = cu.CUresult.CUDA_ERROR_NOT_READY
+OUT_OF_MEMORY = cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 # After one of these every call on the device fails until the process ends.
 _STICKY = {

@@ -8,7 +8,10 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.driver.api import DeviceProperties
+from flambeau.driver.cuda.assertions import Assertions
 from flambeau.driver.cuda.calls import check
+
+_POOL_KEEPS = 1 << 30  # bytes of workspace that the pool keeps between launches
 
 _A = cu.CUdevice_attribute
 _ATTRIBUTES = {
@@ -44,6 +47,10 @@ class Device:
         )
         self.context: Any = None
         self.scratch: dict[int, tuple[int, int]] = {}  # stream handle -> address, bytes
+        self.assertions = Assertions()
+        self._pool: Any = None
+        self.blas: Any = None  # the handle of cuBLASLt, once a product asks for it
+        self._workspaces: dict[int, int] = {}  # stream handle -> address of a library's workspace
 
     def open(self) -> Any:
         if self.context is None:
@@ -67,6 +74,49 @@ class Device:
         ptr, _ = self.scratch.pop(stream, (0, 0))
         if ptr:
             cu.cuMemFreeAsync(ptr, native)
+        ptr = self._workspaces.pop(stream, 0)
+        if ptr:
+            cu.cuMemFreeAsync(ptr, native)
+
+    def workspace_of(self, stream: int, nbytes: int, native: Any) -> int:
+        """Memory that a library's calls on the stream use one after the other; `nbytes` is the same each time."""
+        ptr = self._workspaces.get(stream)
+        if ptr is None:
+            ptr = self._workspaces[stream] = self.take(nbytes, native)
+        return ptr
+
+    def take(self, nbytes: int, native: Any) -> int:
+        """Workspace for one launch, from a pool of the device's own; `give` it back behind the launch."""
+        if self._pool is None:
+            self._pool = self._new_pool()
+        return int(check(cu.cuMemAllocFromPoolAsync(nbytes, self._pool, native)))
+
+    def give(self, ptr: int, native: Any) -> None:
+        check(cu.cuMemFreeAsync(ptr, native))
+
+    def trim(self) -> None:
+        """Give back the workspace that no launch uses."""
+        if self._pool is not None:
+            check(cu.cuMemPoolTrimTo(self._pool, 0))
+
+    def close_pool(self) -> None:
+        if self._pool is not None:
+            cu.cuMemPoolDestroy(self._pool)
+            self._pool = None
+        if self.blas is not None:
+            self.blas.close()
+            self.blas = None
+        self.assertions.close()
+
+    def _new_pool(self) -> Any:
+        properties = cu.CUmemPoolProps()
+        properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = self.index
+        pool = check(cu.cuMemPoolCreate(properties))
+        threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        check(cu.cuMemPoolSetAttribute(pool, threshold, cu.cuuint64_t(_POOL_KEEPS)))
+        return pool
 
     def _attribute(self, attribute: Any) -> int:
         return int(check(cu.cuDeviceGetAttribute(attribute, self.handle)))

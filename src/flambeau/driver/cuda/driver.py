@@ -17,6 +17,7 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from cuda.bindings import driver as cu
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
 from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch
 from flambeau.driver.cuda import build
-from flambeau.driver.cuda.calls import NOT_READY, check, error_of
+from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.compiler import Compiler
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.program import CudaExecutable, Program, flattened
@@ -58,6 +59,12 @@ class _Event:
         self.recorded = False
 
 
+class _Thread(threading.local):
+    """What is known of the calling thread: whether its current context was set."""
+
+    entered = False
+
+
 class CudaDriver:
     """See the module's docstring; contracts in `flambeau.driver.api.Driver`.
 
@@ -75,11 +82,12 @@ class CudaDriver:
         self._queues = {
             1 + d.index: _Queue(1 + d.index, cu.CUstream(0), d, default=True) for d in self._devices
         }
+        self._stopped: dict[int, _Queue] = {}  # of devices where an assertion failed: they run nothing more
         self._events: dict[int, _Event] = {}
         self._memory: dict[int, Device] = {}
         self._pinned: dict[int, int] = {}
         self._peers: set[tuple[int, int]] = set()
-        self._local = threading.local()
+        self._thread = _Thread()
         self._lock = threading.Lock()
         self._folder = kernel_cache
         self._compilers: dict[tuple[int, int], Compiler] = {}
@@ -104,7 +112,7 @@ class CudaDriver:
         if device.context is not None:
             self._enter(device)
             check(cu.cuCtxSynchronize())
-        self._raise_pending()
+        self._raise_late(device)
 
     def mem_info(self, index: int) -> tuple[int, int]:
         self._enter(self._device(index))
@@ -119,14 +127,14 @@ class CudaDriver:
             if device.context is not None:
                 self._give_back(device)
         self._closed = True
-        for table in (self._queues, self._events, self._memory, self._pinned, self._functions):
+        for table in (self._queues, self._stopped, self._events, self._memory, self._pinned, self._functions):
             table.clear()
 
     def _give_back(self, device: Device) -> None:
         """Everything of one device, in the order that its work may need it; what fails is lost with the context."""
         self._enter(device)
         cu.cuCtxSynchronize()
-        for queue in [q for q in self._queues.values() if q.device is device]:
+        for queue in [q for q in (*self._queues.values(), *self._stopped.values()) if q.device is device]:
             device.drop_scratch(queue.handle, queue.native)
             if not queue.default:
                 cu.cuStreamDestroy(queue.native)
@@ -140,6 +148,7 @@ class CudaDriver:
         for library in self._libraries:
             cu.cuLibraryUnload(library)
         self._libraries.clear()
+        device.close_pool()
         cu.cuDevicePrimaryCtxRelease(device.handle)
         device.context = None
 
@@ -149,7 +158,11 @@ class CudaDriver:
         if nbytes < 0:
             raise DriverError(f"mem_alloc: the size must not be negative, got {nbytes}")
         self._enter(device)
-        ptr = int(check(cu.cuMemAlloc(max(nbytes, 1))))
+        code, ptr = cu.cuMemAlloc(max(nbytes, 1))
+        if code == OUT_OF_MEMORY:  # what the pool of workspaces keeps may be what is missing
+            device.trim()
+            code, ptr = cu.cuMemAlloc(max(nbytes, 1))
+        ptr = int(check((code, ptr)))
         self._memory[ptr] = device
         return ptr
 
@@ -210,7 +223,7 @@ class CudaDriver:
         check(cu.cuMemcpyDtoHAsync(target.ptr, source, target.nbytes, queue.native))
         if not target.pinned:
             check(cu.cuStreamSynchronize(queue.native))
-            self._raise_pending()
+            self._raise_late(queue.device)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         queue = self._queue(stream)
@@ -246,13 +259,14 @@ class CudaDriver:
         return int(self._queues[stream].native) if stream in self._queues else int(self._queue(stream).native)
 
     def stream_query(self, stream: int) -> bool:
-        (code,) = cu.cuStreamQuery(self._queue(stream).native)
-        return self._is_done(code)
+        queue = self._queue(stream)
+        (code,) = cu.cuStreamQuery(queue.native)
+        return self._is_done(code, queue.device)
 
     def stream_sync(self, stream: int) -> None:
-        check(cu.cuStreamSynchronize(self._queue(stream).native))
-        if self._raised:
-            self._raise_pending()
+        queue = self._queue(stream)
+        check(cu.cuStreamSynchronize(queue.native))
+        self._raise_late(queue.device)
 
     def stream_wait(self, stream: int, event: int) -> None:
         queue = self._queue(stream)
@@ -284,13 +298,14 @@ class CudaDriver:
         found.recorded = True
 
     def event_query(self, event: int, internal: bool = False) -> bool:
-        (code,) = cu.cuEventQuery(self._event(event).native)
-        return self._is_done(code)
+        found = self._event(event)
+        (code,) = cu.cuEventQuery(found.native)
+        return self._is_done(code, found.device)
 
     def event_sync(self, event: int, internal: bool = False) -> None:
-        check(cu.cuEventSynchronize(self._event(event).native))
-        if self._raised:
-            self._raise_pending()
+        found = self._event(event)
+        check(cu.cuEventSynchronize(found.native))
+        self._raise_late(found.device)
 
     def event_elapsed_ns(self, start: int, end: int) -> int:
         events = []
@@ -312,7 +327,7 @@ class CudaDriver:
         self._enter(device)
         built = build.build(launch, device, self)
         if isinstance(built, Program):
-            return exe.prepare(built, self._function(device, built.source))
+            return exe.prepare(built, partial(cu.cuLaunchKernel, self._function(device, built.source)))
         exe.run = built
         return exe
 
@@ -323,19 +338,19 @@ class CudaDriver:
         queue = self._queues.get(stream)
         if queue is None:
             queue = self._queue(stream)  # raises
-        if self._several or not getattr(self._local, "entered", False):
+        if self._several or not self._thread.entered:
             self._enter(queue.device)
         if exe.run is not None:
             return exe.run(ptrs, scalars, queue.native, stream)
-        x, y, z = exe.grid
         with exe.lock:
-            exe.pack(exe.params, 0, *ptrs, *(scalars if exe.flat else flattened(scalars)))
+            if scalars:
+                exe.pack(*ptrs, *(scalars if exe.flat else flattened(scalars)))
+            else:
+                exe.pack(*ptrs)
             if exe.scratch:
                 at = queue.device.scratch_of(stream, exe.scratch, queue.native)
                 ctypes.c_uint64.from_buffer(exe.params, exe.scratch_at).value = at
-            (code,) = cu.cuLaunchKernel(
-                exe.function, x, y, z, exe.block, 1, 1, 0, queue.native, exe.address, 0
-            )
+            (code,) = exe.call(queue.native, exe.address, 0)
         if code:
             raise error_of(code)
 
@@ -399,18 +414,22 @@ class CudaDriver:
         (code,) = cu.cuCtxSetCurrent(device.open())
         if code:
             raise error_of(code)
-        self._local.entered = True
+        self._thread.entered = True
 
-    def _is_done(self, code: Any) -> bool:
+    def _is_done(self, code: Any, device: Device) -> bool:
         if code == NOT_READY:
             return False
         if code:
             raise error_of(code)
-        if self._raised:
-            self._raise_pending()
+        self._raise_late(device)
         return True
 
-    def _raise_pending(self) -> None:
+    def _raise_late(self, device: Device) -> None:
+        """What kernels and host functions had to say, once they are done."""
+        if device.assertions.words[0]:
+            for handle in [h for h, queue in self._queues.items() if queue.device is device]:
+                self._stopped[handle] = self._queues.pop(handle)
+            raise device.assertions.error(device.index)
         if self._raised:
             raise self._raised.pop(0)
 
@@ -431,8 +450,11 @@ class CudaDriver:
         found = self._queues.get(stream)
         if found is None:
             self._check_open()
+            if stream in self._stopped:
+                device = self._stopped[stream].device
+                raise device.assertions.error(device.index)
             raise DriverError(f"{stream} is no stream of the cuda driver, or was destroyed")
-        if self._several or not getattr(self._local, "entered", False):
+        if self._several or not self._thread.entered:
             self._enter(found.device)
         return found
 
@@ -441,6 +463,6 @@ class CudaDriver:
         if found is None:
             self._check_open()
             raise DriverError(f"{event} is no event of the cuda driver, or was destroyed")
-        if self._several or not getattr(self._local, "entered", False):
+        if self._several or not self._thread.entered:
             self._enter(found.device)
         return found

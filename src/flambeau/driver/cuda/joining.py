@@ -1,0 +1,306 @@
+"""Joining, flipping, triangles, repeats, and what a mask chooses."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch
+from flambeau.driver.cuda.compaction import Compaction
+from flambeau.driver.cuda.device import Device
+from flambeau.driver.cuda.elements import Walked, blocks, carrier, file, i64
+from flambeau.driver.cuda.passes import Layout, Pass, Plan, copying
+from flambeau.driver.cuda.program import Program, c_name
+
+# -- cat ------------------------------------------------------------------------------------------------------
+
+
+def cat(launch: Launch, device: Device) -> Plan:
+    """A copy of each input into its part of the output. params: dim."""
+    (dim,) = launch.params
+    out = launch.outputs[0]
+    passes, start = [], 0
+    for position, x in enumerate(launch.inputs, 1):
+        assert isinstance(x, Meta)
+        if x.numel:
+            copy = copying(out.with_(shape=x.shape), x, 0, position)
+            offset = start * out.strides[dim] * out.itemsize
+            passes.append(Pass(copy.program, ((0, offset), (position, 0))))
+        start += x.shape[dim] if x.shape != (0,) else 0
+    return Plan(tuple(passes))
+
+
+# -- flip, roll -------------------------------------------------------------------------------------------------
+
+
+def flip(launch: Launch, device: Device) -> Program:
+    (dims,) = launch.params
+    out = launch.outputs[0]
+    return _moved(launch, [int(d in dims) for d in range(out.ndim)], [0] * out.ndim)
+
+
+def roll(launch: Launch, device: Device) -> Program:
+    """params: shifts, dims; no dims rolls the flattened tensor."""
+    shifts, dims = launch.params
+    out = launch.outputs[0]
+    if not dims:
+        return _rolled_flat(launch, shifts[0])
+    total = [0] * out.ndim
+    for shift, dim in zip(shifts, dims, strict=True):
+        total[dim] += shift
+    return _moved(launch, [0] * out.ndim, [-shift % size for shift, size in zip(total, out.shape, strict=True)])
+
+
+def _moved(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -> Program:
+    """Each element from elsewhere along its dimensions."""
+    out, x = launch.outputs[0], launch.inputs[0]
+    assert isinstance(x, Meta)
+    element, number = carrier(out.itemsize), "u32" if out.numel < 1 << 31 else "u64"
+    ndim = max(out.ndim, 1)
+    sizes = (out.shape or (1,), out.strides or (0,), x.strides or (0,), list(shifts) or [0], list(flipped) or [0])
+    text = f"""
+struct Moves {{ i64 size[{ndim}], to_[{ndim}], from[{ndim}], shift[{ndim}], flipped[{ndim}]; }};
+extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {element}* x, Moves m, i64 n) {{
+  const i64 start = blockIdx.x * 1024ll + threadIdx.x;
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {{
+    const i64 i = start + u * 256;
+    if (i >= n) break;
+    {number} left = ({number})i;
+    i64 to_ = 0, from = 0;
+#pragma unroll
+    for (int d = {ndim} - 1; d >= 0; --d) {{
+      const {number} size = ({number})m.size[d], rest = d ? left / size : 0;
+      const i64 at = left - rest * size;
+      left = rest;
+      i64 source = at + m.shift[d];
+      if (source >= m.size[d]) source -= m.size[d];
+      if (m.flipped[d]) source = m.size[d] - 1 - source;
+      to_ += at * m.to_[d];
+      from += source * m.from[d];
+    }}
+    out[to_] = x[from];
+  }}
+}}
+"""
+    moves = struct.pack(f"<{5 * ndim}q", *[n for row in sizes for n in row])
+    return Program(text, blocks(out.numel, 1024), 256, (moves, i64(out.numel)))
+
+
+def _rolled_flat(launch: Launch, shift: int) -> Program:
+    out, x = launch.outputs[0], launch.inputs[0]
+    assert isinstance(x, Meta)
+    here, there = Walked(out.shape, [out.strides]), Walked(x.shape, [x.strides])
+    element = carrier(out.itemsize)
+    text = f"""
+extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {element}* x, {here.parameter("a")},
+    {there.parameter("b")}, i64 n, i64 shift) {{
+  const i64 i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n) return;
+  const i64 from = i + shift < n ? i + shift : i + shift - n;
+  {here.locate("i", "a")}
+  {there.locate("from", "b")}
+  out[a[0]] = x[b[0]];
+}}
+"""
+    tail = (here.value, there.value, i64(out.numel), i64(-shift % max(out.numel, 1)))
+    return Program(text, blocks(out.numel), 256, tail)
+
+
+# -- triangles ----------------------------------------------------------------------------------------------------
+
+
+def triangle_indices(launch: Launch, device: Device) -> Program:
+    """Each column finds its row by bisection of how many entries lie in the rows before."""
+    rows, columns, offset, _, _, lower = launch.params
+    out = launch.outputs[0]
+    before = "under(r + offset + 1, columns) - under(offset + 1, columns)"
+    if not lower:
+        before = "r * columns - (under(r + offset, columns) - under(offset, columns))"
+    first = "0" if lower else "held(r + offset, columns)"
+    kind = c_name(out.dtype)
+    text = f"""
+__device__ __forceinline__ i64 held(i64 x, i64 most) {{ return x < 0 ? 0 : x < most ? x : most; }}
+__device__ __forceinline__ i64 under(i64 z, i64 most) {{  // the sum of held(t, most) over t < z
+  return z <= 0 ? 0 : z <= most ? z * (z - 1) / 2 : most * (most + 1) / 2 + most * (z - most - 1);
+}}
+__device__ __forceinline__ i64 before(i64 r, i64 offset, i64 columns) {{ return {before}; }}
+extern "C" __global__ void __launch_bounds__(256) run({kind}* out, i64 n, i64 rows, i64 columns, i64 offset,
+    i64 step, i64 row_step) {{
+  const i64 i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n) return;
+  i64 low = 0, high = rows;
+  while (high - low > 1) {{
+    const i64 middle = (low + high) / 2;
+    if (before(middle, offset, columns) <= i) low = middle; else high = middle;
+  }}
+  const i64 r = low;
+  out[i * step] = to<{kind}>(r);
+  out[row_step + i * step] = to<{kind}>(i - before(r, offset, columns) + {first});
+}}
+"""
+    numbers = (out.shape[1], rows, columns, offset, out.strides[1], out.strides[0])
+    return Program(text, blocks(out.shape[1]), 256, tuple([i64(n) for n in numbers]))
+
+
+# -- repeats --------------------------------------------------------------------------------------------------------
+
+_NEGATIVE = "repeats can not be negative"
+
+
+def _repeats(launch: Launch, device: Device, x: Meta) -> tuple[str, str, tuple[bytes, ...], Walked]:
+    walk = Walked(x.shape, [x.strides])
+    kind = c_name(x.dtype)
+    functions = f"""{file("checked.cuh")}
+__device__ __forceinline__ i64 repeated({kind} count, i64 i, const Guard& guard) {{
+  if (count >= 0) return count;
+  guard.fail(count, 0, 0);
+  return 0;
+}}
+"""
+    amount = f"[&] {{ {walk.locate('i', 'o')} return repeated(x[o[0]], i, guard); }}()"
+    return functions, amount, (walk.value, device.assertions.guard(launch.kernel.name, _NEGATIVE)), walk
+
+
+def repeats_total(launch: Launch, device: Device) -> Plan:
+    out, x = launch.outputs[0], launch.inputs[0]
+    assert isinstance(x, Meta)
+    functions, amount, tail, walk = _repeats(launch, device, x)
+    work = Layout()
+    sums = Compaction(
+        x.numel,
+        (f"{c_name(out.dtype)}* out", f"const {c_name(x.dtype)}* x", walk.parameter("o"), "Guard guard"),
+        ((0, 0), (1, 0)),
+        tail,
+        amount,
+        total="*out = total;",
+        functions=functions,
+    )
+    return Plan(sums.passes(work), work.nbytes)
+
+
+def repeat_places(launch: Launch, device: Device) -> Plan:
+    """Where each repeated element starts, and for each element of the output the last start before it."""
+    out, x = launch.outputs[0], launch.inputs[0]
+    assert isinstance(x, Meta)
+    functions, amount, tail, walk = _repeats(launch, device, x)
+    work = Layout()
+    starts = work.take(8 * x.numel)
+    sums = Compaction(
+        x.numel,
+        (f"const {c_name(x.dtype)}* x", "i64* starts", walk.parameter("o"), "Guard guard"),
+        ((1, 0), starts),
+        tail,
+        amount,
+        emit="starts[i] = before;",
+        functions=functions,
+    )
+    kind = c_name(out.dtype)
+    text = f"""
+extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const i64* starts, i64 n, i64 count, i64 step) {{
+  const i64 i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n) return;
+  i64 low = 0, high = count;
+  while (high - low > 1) {{
+    const i64 middle = (low + high) / 2;
+    if (starts[middle] <= i) low = middle; else high = middle;
+  }}
+  out[i * step] = low;
+}}
+"""
+    program = Program(
+        text, blocks(out.numel), 256, (i64(out.numel), i64(x.numel), i64(out.strides[0]))
+    )
+    return Plan((*sums.passes(work), Pass(program, ((0, 0), starts))), work.nbytes)
+
+
+# -- what is not zero, what a mask chooses ----------------------------------------------------------------------------
+
+
+def nonzero_count(launch: Launch, device: Device) -> Plan:
+    x = launch.inputs[0]
+    assert isinstance(x, Meta)
+    walk = Walked(x.shape, [x.strides])
+    work = Layout()
+    sums = Compaction(
+        x.numel,
+        ("i64* out", f"const {c_name(x.dtype)}* x", walk.parameter("o")),
+        ((0, 0), (1, 0)),
+        (walk.value,),
+        _is_nonzero(walk),
+        total="*out = total;",
+    )
+    return Plan(sums.passes(work), work.nbytes)
+
+
+def _is_nonzero(walk: Walked) -> str:
+    return f"[&] {{ {walk.locate('i', 'o')} return (i64)nonzero(widen(x[o[0]])); }}()"
+
+
+def nonzero(launch: Launch, device: Device) -> Plan:
+    """Outputs: a row of coordinates for each element that is not zero. params: how many rows."""
+    out, x = launch.outputs[0], launch.inputs[0]
+    assert isinstance(x, Meta)
+    walk = Walked(x.shape, [x.strides])
+    work = Layout()
+    rows = Compaction(
+        x.numel,
+        ("i64* out", f"const {c_name(x.dtype)}* x", walk.parameter("o"), f"Sizes<{x.ndim}> sizes", "i64 rows",
+         "i64 row_step", "i64 step"),
+        ((0, 0), (1, 0)),
+        (walk.value, i64(*x.shape), i64(launch.params[0]), i64(out.strides[0]), i64(out.strides[1])),
+        _is_nonzero(walk),
+        emit=f"""
+      if (amount && before < rows) {{
+        i64 left = i;
+        for (int d = {x.ndim} - 1; d >= 0; --d) {{
+          const i64 rest = left / sizes.size[d];
+          out[before * row_step + d * step] = left - rest * sizes.size[d];
+          left = rest;
+        }}
+      }}
+""",
+        functions="template<int D> struct Sizes { i64 size[D]; };",
+    )  # fmt: skip
+    return Plan(rows.passes(work), work.nbytes)
+
+
+def masked_scatter(launch: Launch, device: Device) -> Plan:
+    """Operands out, x, mask, source: elements that the mask chooses take the source's in their order."""
+    out = launch.outputs[0]
+    x, mask, source = [m for m in launch.inputs if isinstance(m, Meta)]
+    walk = Walked(mask.shape, [mask.strides, out.strides])
+    taken = Walked(source.shape, [source.strides])
+    element = carrier(out.itemsize)
+    work = Layout()
+    guard = device.assertions.guard(
+        launch.kernel.name, "Number of elements of source < number of ones in mask"
+    )
+    chosen = Compaction(
+        mask.numel,
+        (f"{element}* out", "const bool* mask", f"const {element}* source", walk.parameter("o"),
+         taken.parameter("s"), "i64 count", "Guard guard"),
+        ((0, 0), (2, 0), (3, 0)),
+        (walk.value, taken.value, i64(source.numel), guard),
+        f"[&] {{ {walk.locate('i', 'o')} return (i64)mask[o[0]]; }}()",
+        emit=f"""
+      if (amount) {{
+        if (before >= count) {{ guard.fail(before, count, 0); }}
+        else {{
+          {walk.locate("i", "o")}
+          {taken.locate("before", "s")}
+          out[o[1]] = source[s[0]];
+        }}
+      }}
+""",
+        functions=file("checked.cuh"),
+    )  # fmt: skip
+    return Plan((copying(out, x, 0, 1, unless_same=True), *chosen.passes(work)), work.nbytes)
+
+
+ROUTINES = {
+    "cat": cat, "flip": flip, "roll": roll, "triangle_indices": triangle_indices, "repeats_total": repeats_total,
+    "repeat_places": repeat_places, "nonzero_count": nonzero_count, "nonzero": nonzero,
+    "masked_scatter": masked_scatter,
+}  # fmt: skip

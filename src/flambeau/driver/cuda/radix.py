@@ -1,0 +1,113 @@
+"""`Radix`: the passes that sort keys stably, with the place that each came from."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from flambeau.core.errors import NotSupportedError
+from flambeau.driver.cuda.elements import THREADS, blocks, file, i64
+from flambeau.driver.cuda.passes import Layout, Pass
+from flambeau.driver.cuda.program import Program
+
+Place = tuple[int, int]
+
+_SWEEPERS = 512
+_MOST = (1 << 32) - 1  # elements: their places are 32-bit numbers
+_NARROW_STATUS = 1 << 30  # elements, up to which 30 bits count them
+
+
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    shift: int
+    by_row: bool
+
+
+class Radix:
+    """A sort of `count` keys in a workspace of which it takes the first part.
+
+    wide: whether raw keys have 64 bits or 32. bits: of an order. order: C++, the order of `raw`, of the key's type;
+    `functions` is C++ that it uses. row: elements of a row, each of which is sorted by itself.
+    A pass writes the raw keys to `source`; after `passes` they are in `keys`, and in `values` the places they came
+    from, counted over all rows.
+    """
+
+    def __init__(
+        self, work: Layout, count: int, wide: bool, bits: int, order: str = "raw", functions: str = "", row: int = 0
+    ) -> None:
+        if count > _MOST:
+            raise NotSupportedError(f"sorting more than {_MOST} elements on a GPU")
+        self.count = count
+        self.kind = "u64" if wide else "u32"
+        self._order, self._functions, self._row = order, functions, row or max(count, 1)
+        self._items = 8 if wide else 16
+        self._digits = [_Digit(shift, False) for shift in range(0, bits, 8)]
+        rows = count // self._row if count else 1
+        self._digits += [_Digit(shift, True) for shift in range(0, (rows - 1).bit_length(), 8)]
+        number = len(self._digits)
+        self._tiles = -(-count // (_SWEEPERS * self._items))
+        self._status = "u32" if count < _NARROW_STATUS else "u64"
+        status = self._tiles * 256 * (4 if self._status == "u32" else 8)
+        self._counts = work.take(number * 1024)
+        self._counters = work.take(number * 4)
+        self._statuses = [work.take(status) for _ in range(number)]
+        self.zeroed = work.nbytes
+        size = 8 if wide else 4
+        keys = [work.take(count * size), work.take(count * size)]
+        values = [work.take(count * 4), work.take(count * 4)]
+        self.source = keys[0]
+        self._keys, self._values = keys, values
+        self.keys, self.values = keys[number % 2], values[number % 2]
+        self.passes = [self._count(), self._scan(), *[self._sweep(n) for n in range(number)]]
+
+    def _head(self) -> str:
+        return (
+            f"{file('sorting.cuh')}\n{self._functions}\ntypedef {self.kind} K;\n"
+            f"struct Order {{ __device__ __forceinline__ K operator()(K raw) const {{ return {self._order}; }} }};\n"
+        )
+
+    def _count(self) -> Pass:
+        number = len(self._digits)
+        text = f"""{self._head()}
+extern "C" __global__ void __launch_bounds__(256) run(const K* keys, u32* counts, Digits<{number}> digits, i64 n) {{
+  count_digits<K, {number}>(keys, counts, digits, n, Order());
+}}
+"""
+        digits = struct.pack(
+            f"<q{2 * number}i", self._row, *[d.shift for d in self._digits], *[d.by_row for d in self._digits]
+        )
+        digits += bytes(-len(digits) % 8)
+        grid = (min(blocks(self.count, THREADS * 16)[0], 1056), 1, 1)
+        return Pass(Program(text, grid, THREADS, (digits, i64(self.count))), (self.source, self._counts))
+
+    def _scan(self) -> Pass:
+        text = f"""{file("sorting.cuh")}
+extern "C" __global__ void __launch_bounds__(256) run(u32* counts, i64 digits) {{
+  __shared__ u32 sums[8];
+  u32* mine = counts + blockIdx.x * 256 + threadIdx.x;
+  *mine = sum_before(*mine, sums);
+}}
+"""
+        number = len(self._digits)
+        return Pass(Program(text, (number, 1, 1), 256, (i64(number),)), (self._counts,))
+
+    def _sweep(self, n: int) -> Pass:
+        text = f"""{self._head()}
+extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(const K* keys, const u32* values, K* keys_out,
+    u32* values_out, const u32* bases, {self._status}* status, u32* counter, Digit how, i64 first, i64 n) {{
+  sweep<K, {self._status}, {self._items}>(keys, values, keys_out, values_out, bases, status, counter, how, first, n, Order());
+}}
+"""
+        digit = self._digits[n]
+        here, there = n % 2, (n + 1) % 2
+        places = (
+            self._keys[here], self._values[here], self._keys[there], self._values[there],
+            _plus(self._counts, 1024 * n), self._statuses[n], _plus(self._counters, 4 * n),
+        )  # fmt: skip
+        how = struct.pack("<qii", self._row, digit.shift, digit.by_row)
+        program = Program(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(n == 0), i64(self.count)))
+        return Pass(program, places)
+
+
+def _plus(place: Place, nbytes: int) -> Place:
+    return (place[0], place[1] + nbytes)

@@ -1,0 +1,19 @@
+"""`TABLE`: builders of routines by the names that `Routine` forms give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flambeau.driver.api import Launch
+from flambeau.driver.cuda import indexing, joining, searching, sorting, unique
+from flambeau.driver.cuda.device import Device
+from flambeau.driver.cuda.passes import Plan
+from flambeau.driver.cuda.program import Program
+
+TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+    **indexing.ROUTINES,
+    **joining.ROUTINES,
+    **searching.ROUTINES,
+    **sorting.ROUTINES,
+    **unique.ROUTINES,
+}

@@ -1,0 +1,62 @@
+"""What the tests on a real GPU share. They run with FLAMBEAU_DRIVER=cuda alone: a process has real GPUs or virtual ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flambeau
+from flambeau.core.device import CPU
+from flambeau.ops.op import table
+from flambeau.tensor.call import call
+from flambeau.testing import operators
+
+needs_gpu = pytest.mark.skipif(
+    os.environ.get("FLAMBEAU_DRIVER") != "cuda", reason="needs an NVIDIA GPU and FLAMBEAU_DRIVER=cuda"
+)
+GPU = flambeau.device("cuda", 0)
+
+
+def same(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...] = (), layout: Any = operators.plain) -> None:
+    """The operator gives the same bits on the GPU and on the CPU, whose bodies the virtual GPU runs."""
+    op = table[name]
+    want, got = (
+        call(op, [operators.tensor_of(x, layout, place) if isinstance(x, np.ndarray) else x for x in inputs], params)
+        for place in (CPU, GPU)
+    )
+    assert operators.bits(got) == operators.bits(want), f"{name} {[getattr(x, 'shape', x) for x in inputs]} {params}"
+
+
+def numbers(kind: Any, count: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Seeded values of a dtype: repeated ones, extreme ones; of floats also NaN, infinities and both zeros."""
+    random = np.random.default_rng(seed)
+    if kind.name == "bool":
+        return np.asarray(random.integers(0, 2, count).astype(bool))
+    if kind.is_floating_point:
+        values = random.standard_normal(count).astype(np.float32)
+        values[random.random(count) < 0.2] = 0.5
+        for special in (np.nan, np.inf, -np.inf, 0.0, -0.0):
+            values[random.random(count) < 0.02] = special
+        with np.errstate(all="ignore"):
+            return np.asarray(values.astype(kind.numpy))
+    limits = np.iinfo(kind.numpy)
+    wide = random.integers(limits.min, limits.max, count, kind.numpy, endpoint=True)
+    wide[random.random(count) < 0.3] = 3
+    return np.asarray(wide)
+
+
+def in_fresh_process(program: str) -> str:
+    """Run a program that loses its GPU; what it printed."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": str(root / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
