@@ -1,6 +1,6 @@
 """One command for a machine with an NVIDIA GPU: the contract, every operator against the CPU, speed beside PyTorch.
 
-    python tests/gpu/run_all.py [contract] [operators] [speed]
+    python tests/gpu/run_all.py [contract] [operators] [random] [speed]
 
 Run from the repository's root. Prints a short table; the exit status is 1 if anything failed. The CPU's bits are the
 virtual GPU's (tests/ops), so the comparison is with both. PyTorch is optional and appears in `speed` alone.
@@ -35,9 +35,10 @@ from flambeau.core.meta import Meta  # noqa: E402
 from flambeau.driver.api import Launch  # noqa: E402
 from flambeau.driver.cuda import CudaDriver, build  # noqa: E402
 from flambeau.driver.cuda.program import Program  # noqa: E402
-from flambeau.ops.op import Op  # noqa: E402
+from flambeau.ops.op import Op, table  # noqa: E402
 from flambeau.runtime import settings, system  # noqa: E402
-from flambeau.tensor.call import call  # noqa: E402
+from flambeau.core.random import Policy  # noqa: E402
+from flambeau.tensor.call import call, call_into  # noqa: E402
 from flambeau.tensor.tensor import Tensor  # noqa: E402
 from flambeau.testing import conformance, operators  # noqa: E402
 
@@ -72,6 +73,9 @@ def samples() -> Iterator[tuple[Op, Any, tuple[Any, ...], tuple[Any, ...]]]:
             yield op, kind, inputs, tuple(GPU if isinstance(p, flambeau.device) else p for p in params)
 
 
+LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)
+
+
 def precompile() -> None:
     """Compile the kernels of all samples in parallel into the cache on disk."""
     driver = CudaDriver(settings.kernel_cache())
@@ -79,14 +83,14 @@ def precompile() -> None:
     device = driver._device(0)
     sources: dict[str, None] = {}
     for op, _, inputs, params in samples():
-        for transposed in (False, True):
-            metas = [_meta(x, transposed) if isinstance(x, np.ndarray) else type(x) for x in inputs]
+        for layout in LAYOUTS:
+            metas = [_meta(x, layout) if isinstance(x, np.ndarray) else type(x) for x in inputs]
             flags = [float32 if name == "default_dtype" else False for name in op.flags]
             try:
                 s = op.rule(metas, (*params, *flags))
                 program = build.build(Launch(op.kernel, s.outputs, s.inputs, s.params), device, driver)
             except Exception:
-                continue
+                continue  # the comparison will say it
             if isinstance(program, Program):
                 sources[program.source] = None
     compiler = driver.compiler(device)
@@ -104,12 +108,10 @@ def precompile() -> None:
     driver.close()
 
 
-def _meta(x: np.ndarray[Any, Any], transposed: bool) -> Meta:
-    meta = Meta.contiguous_of(x.shape, dtype_of(x.dtype), GPU)
-    if not transposed:
-        return meta
-    back = Meta.contiguous_of(x.shape[::-1], dtype_of(x.dtype), GPU)
-    return meta.with_(strides=back.strides[::-1])
+def _meta(x: np.ndarray[Any, Any], layout: operators.Layout) -> Meta:
+    _, view = layout(x)
+    strides = tuple([step // x.itemsize for step in view.strides])
+    return Meta.of(x.shape, strides, dtype_of(x.dtype), GPU)
 
 
 def compare() -> int:
@@ -121,10 +123,10 @@ def compare() -> int:
     missing: dict[str, str] = {}
     failures: dict[str, str] = {}
     for op, kind, inputs, params in samples():
-        for transposed in (False, True):
+        for layout in LAYOUTS:
             label = f"{op.name} {kind.name}"
             try:
-                distance = _distance(op, inputs, params, transposed)
+                distance = _distance(op, inputs, params, layout)
             except NotSupportedError as error:
                 missing[op.name] = str(error)
                 continue
@@ -146,8 +148,8 @@ def compare() -> int:
     return len(failures)
 
 
-def _distance(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...], transposed: bool) -> float:
-    host = [operators.tensor_of(x, transposed) if isinstance(x, np.ndarray) else x for x in inputs]
+def _distance(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...], layout: operators.Layout) -> float:
+    host = [operators.tensor_of(x, layout) if isinstance(x, np.ndarray) else x for x in inputs]
     there = [x.to(GPU) if isinstance(x, Tensor) else x for x in host]
     on_cpu = tuple(flambeau.device("cpu") if isinstance(p, flambeau.device) else p for p in params)
     want, got = call(op, host, on_cpu), call(op, there, params)
@@ -188,6 +190,46 @@ def _ulps(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
         if not n
     ]
     return float(max(far, default=0))
+
+
+# -- random numbers against core/random.py ------------------------------------------------------------------------
+
+PARAMETERS = {
+    "uniform_": (-1.0, 2.0), "normal_": (0.5, 2.0), "random_": (-5, 1000, False), "bernoulli_": (0.3,),
+    "exponential_": (1.5,), "cauchy_": (0.0, 1.0), "geometric_": (0.25,), "log_normal_": (0.0, 0.5),
+}  # fmt: skip
+
+
+def random_numbers() -> int:
+    """Each distribution in each dtype, 300,000 numbers: the same bits as the CPU's Philox, but for ulps of log and sin."""
+    failed = 0
+    properties = flambeau.cuda.get_device_properties(0)
+    policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    for name, parameters in PARAMETERS.items():
+        worst: dict[str, float] = {}
+        for kind in table[name].dtypes:
+            meta = Meta.contiguous_of((300, 1000), kind, GPU)
+            try:
+                there = flambeau.empty(300, 1000, dtype=kind, device=GPU)
+                call_into(table[name], (there,), (7 << 33, 40, *parameters), (meta, policy))
+                got = _array(there)
+                want = np.empty(meta.shape, kind.numpy)
+                launch = Launch(table[name].kernel, (meta,), (), (meta, policy))
+                table[name].kernel.host(launch)([want], [7 << 33, 40, *parameters])
+                worst[kind.name] = _spread(want, got)
+            except Exception as error:
+                failed += 1
+                print("  FAILED", name, kind, f"{type(error).__name__}: {str(error)[:300]}")
+        print(f"random {name}:", ", ".join(f"{n} {u:.3g}" for n, u in worst.items() if u) or "the same bits")
+    return failed
+
+
+def _spread(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
+    """The largest difference, relative to numbers greater than 1."""
+    if want.tobytes() == got.tobytes():
+        return 0.0
+    a, b = want.astype(np.complex128), got.astype(np.complex128)
+    return float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a))))
 
 
 # -- speed, beside PyTorch if it is installed -------------------------------------------------------------------
@@ -250,7 +292,8 @@ def host_calls(torch: Any) -> dict[str, Callable[[], Any]]:
 
 def device_calls(torch: Any) -> dict[str, Callable[[], Any]]:
     n = 64 << 20
-    x, y, out = torch.rand(n, device="cuda"), torch.rand(n, device="cuda"), torch.empty(n, device="cuda")
+    x, y, out = (torch.ones(n, device="cuda") for _ in range(3))
+    x.normal_(), y.normal_()
     square = x.view(8192, 8192)
     h = x.to(torch.bfloat16)
     return {
@@ -310,7 +353,7 @@ def speed() -> int:
 
 
 def main() -> int:
-    parts = {"contract": contract, "operators": compare, "speed": speed}
+    parts = {"contract": contract, "operators": compare, "random": random_numbers, "speed": speed}
     chosen = sys.argv[1:] or list(parts)
     failed = sum(parts[name]() for name in chosen)
     print(f"{'FAILED' if failed else 'passed'}: {failed} failures")

@@ -128,6 +128,22 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Scan:
+    """A running fold of the one input along a dim: each output holds the elements up to its place, joined.
+
+    dim: along which. steps, state, lift: as of a Fold. join: of states a and b, whose places follow a's. lower: one
+    expression per output, of the state s.
+    """
+
+    dim: Callable[[Launch], int]
+    steps: Callable[[Launch], Steps]
+    state: str
+    lift: str
+    join: str
+    lower: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """A kernel `run` in full. Its parameters: a pointer per operand, the scalars, the constants k0, k1, ...
 
@@ -150,7 +166,7 @@ class Routine:
     name: str
 
 
-CudaForm = Expression | Fold | Source | Routine
+CudaForm = Expression | Fold | Scan | Source | Routine
 
 
 @dataclass(frozen=True, slots=True, eq=False)

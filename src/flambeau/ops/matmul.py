@@ -18,7 +18,7 @@ import numpy as np
 from flambeau.core.dtype import FLOATING, bool_, dtype, float32, float64, int64
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, output_rate
+from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
 from flambeau.ops.pointwise import ALL, wide
 from flambeau.ops.reduction import to_computing
@@ -123,7 +123,8 @@ def round_to_tf32(x: Array) -> Array:
     return np.where(finite, rounded, bits).view(np.float32)
 
 
-def _uses_tf32(launch: Launch) -> bool:
+def uses_tf32(launch: Launch) -> bool:
+    """Whether a launch whose last param is its flag rounds to TF32: float32, on GPUs that have it."""
     allowed = launch.params[-1]
     modern = launch.capability is not None and launch.capability >= TF32_SINCE
     return bool(allowed and modern and launch.outputs[0].dtype is float32)
@@ -131,7 +132,7 @@ def _uses_tf32(launch: Launch) -> bool:
 
 def _product(launch: Launch, source: dtype) -> Callable[[Array, Array], Array]:
     """A function of the two arrays that gives the product in the dtype computed in."""
-    if _uses_tf32(launch):
+    if uses_tf32(launch):
         return lambda a, b: np.matmul(round_to_tf32(a), round_to_tf32(b))
     if wide(source) is source:
         return np.matmul
@@ -145,8 +146,7 @@ def _host(launch: Launch) -> Body:
     product = _product(launch, source.dtype)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        with np.errstate(all="ignore"):
-            np.copyto(outputs[0], product(*inputs).reshape(outputs[0].shape), casting="unsafe")
+        np.copyto(outputs[0], product(*inputs).reshape(outputs[0].shape), casting="unsafe")
 
     return body
 
@@ -158,13 +158,12 @@ def _added_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         added, a, b, beta, alpha = inputs
-        with np.errstate(all="ignore"):
-            result = product(a, b).reshape(outputs[0].shape)
-            if alpha != 1:
-                result = result * number(alpha)
-            if beta != 0:  # at 0 the added tensor is not read: its NaNs do not spread
-                result = result + (widen(added) if beta == 1 else widen(added) * number(beta))
-            np.copyto(outputs[0], result, casting="unsafe")
+        result = product(a, b).reshape(outputs[0].shape)
+        if alpha != 1:
+            result = result * number(alpha)
+        if beta != 0:  # at 0 the added tensor is not read: its NaNs do not spread
+            result = result + (widen(added) if beta == 1 else widen(added) * number(beta))
+        np.copyto(outputs[0], result, casting="unsafe")
 
     return body
 
@@ -176,7 +175,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _rate(launch: Launch) -> str:
-    return "tf32" if _uses_tf32(launch) else output_rate(launch)
+    return "tf32" if uses_tf32(launch) else output_rate(launch)
 
 
 # -- the records ----------------------------------------------------------------------------------------
@@ -230,7 +229,7 @@ matmul = define(
     Op(
         "matmul",
         _rule,
-        Kernel("matmul", _host, _flops, rate=_rate),
+        Kernel("matmul", _host, _flops, rate=_rate, cuda=Routine("matmul")),
         PRODUCTS,
         _samples,
         flags=("matmul_allow_tf32",),
@@ -238,7 +237,7 @@ matmul = define(
 )
 addmm = define(
     Op(
-        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=_rate), PRODUCTS, _added_samples,
+        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=_rate, cuda=Routine("addmm")), PRODUCTS, _added_samples,
         flags=("matmul_allow_tf32",),
     )
 )  # fmt: skip

@@ -22,7 +22,8 @@ import numpy as np
 from flambeau.core.dtype import COMPLEX, FLOATING, INTEGRAL, bool_, dtype, int64, uint8
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Steps
+from flambeau.driver.api import Fold as Form
 from flambeau.ops.copy import caster
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, REALS, wide
@@ -54,14 +55,19 @@ def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> t
     return tuple([n for d, n in enumerate(shape) if d not in dims])
 
 
+def grouping(shape: Sequence[int], dims: Sequence[int]) -> Callable[[Array], Array]:
+    """What brings an array of `shape` to two axes: the dims kept, then those reduced; a view where it can be."""
+    kept = [d for d in range(len(shape)) if d not in dims]
+    axes = (*kept, *dims)
+    rows = math.prod([shape[d] for d in kept]), math.prod([shape[d] for d in dims])
+    if axes != tuple(range(len(shape))):
+        return lambda x: x.transpose(axes).reshape(rows)
+    return (lambda x: x) if rows == tuple(shape) else lambda x: x.reshape(rows)
+
+
 def grouped(x: Array, dims: Sequence[int]) -> Array:
-    """`x` as two axes: the dims kept, then those reduced; a view where it can be."""
-    if x.ndim == 2 and tuple(dims) == (1,):
-        return x
-    kept = [d for d in range(x.ndim) if d not in dims]
-    count = math.prod([x.shape[d] for d in kept])
-    length = math.prod([x.shape[d] for d in dims])
-    return x.transpose([*kept, *dims]).reshape(count, length)
+    """`x` as two axes: the dims kept, then those reduced."""
+    return grouping(x.shape, dims)(x)
 
 
 # -- arithmetic -----------------------------------------------------------------------------------------
@@ -342,11 +348,13 @@ def reduction(
     default: bool = False,
     global_form: bool = True,
     check: Callable[[Meta, tuple[int, ...], tuple[Any, ...]], None] | None = None,
+    cuda: Form | None = None,
 ) -> Op:
     """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
 
     result: dtypes computed in and stored. `also`: what further outputs hold, "index" (int64) or "input"
     (the input's dtype). `empty`: refuses empty dims. `label`: the name in refusals. `extra`: sample extra params.
+    cuda: what real GPUs fold; None where the whole row must be at hand (medians).
     default: the default dtype stands for `dtype` where none is asked. `check(meta, dims, extra)`: more refusals.
     """
     label = label or f"{name}()"
@@ -377,7 +385,7 @@ def reduction(
                 yield (make(5, 3),), (None, False, None, *more)
 
     flags = ("default_dtype",) if default else ()
-    return define(Op(name, rule, Kernel(name, _host(fold), _flops), dtypes, samples, flags=flags))
+    return define(Op(name, rule, Kernel(name, _host(fold), _flops, cuda=cuda), dtypes, samples, flags=flags))
 
 
 def _flops(launch: Launch) -> int:
@@ -385,11 +393,19 @@ def _flops(launch: Launch) -> int:
     return source.numel if isinstance(source, Meta) else 0
 
 
+def computing_steps(kind: dtype, source: dtype) -> Steps:
+    """The dtypes that `source` is converted through to what a body for `kind` computes in."""
+    target = wide(kind)
+    if kind is not target and source is not kind:  # dtype=: rounded to it first, as PyTorch converts
+        return kind, target
+    return () if target is source else (target,)
+
+
 def to_computing(kind: dtype, source: dtype) -> Callable[[Array], Array]:
     """A function that brings an array of `source` to what a body for `kind` computes in."""
     target = wide(kind)
-    stored = kind is not target and source is not kind  # dtype=: rounded to it first, as PyTorch converts
-    if stored:
+    steps = computing_steps(kind, source)
+    if len(steps) == 2:
         first, second = caster(source, kind), caster(kind, target)
 
         def through(x: Array) -> Array:
@@ -399,7 +415,7 @@ def to_computing(kind: dtype, source: dtype) -> Callable[[Array], Array]:
             return out
 
         return through
-    if target is source:
+    if not steps:
         return lambda x: x
     cast = caster(source, target)
 
@@ -416,32 +432,95 @@ def _host(fold: Fold) -> Callable[[Launch], Body]:
         how: Folded = launch.params[0]
         source = launch.inputs[0]
         assert isinstance(source, Meta)
-        convert = to_computing(how.kind, source.dtype)
+        convert, group = to_computing(how.kind, source.dtype), grouping(source.shape, how.dims)
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
-            with np.errstate(all="ignore"):
-                x = convert(inputs[0])
-                results = fold(grouped(x, how.dims), *how.extra)
-                for out, value in zip(
-                    outputs, results if isinstance(results, tuple) else (results,), strict=False
-                ):
-                    np.copyto(out, np.asarray(value).reshape(out.shape), casting="unsafe")
+            results = fold(group(convert(inputs[0])), *how.extra)
+            several = results if isinstance(results, tuple) else (results,)
+            for out, value in zip(outputs, several, strict=False):
+                out[...] = np.asarray(value).reshape(out.shape)
 
         return body
 
     return host
 
 
-sum_ = reduction("sum", _sum, _summed)
-nansum = reduction("nansum", _nansum, _summed, dtypes=REALS)
-mean = reduction("mean", _mean, _averaged, dtypes=FLOATING_OR_COMPLEX)
-nanmean = reduction("nanmean", _nanmean, _averaged, dtypes=FLOATING_OR_COMPLEX)
-prod = reduction("prod", lambda x: np.multiply.reduce(x, axis=1), _summed)
-amax = reduction("amax", lambda x: np.maximum.reduce(x, axis=1), _real_kept, empty=_needs_dim, dtypes=REALS)
-amin = reduction("amin", lambda x: np.minimum.reduce(x, axis=1), _real_kept, empty=_needs_dim, dtypes=REALS)
+# -- what real GPUs fold: see `Fold` in driver/api.py ------------------------------------------------------
+
+
+def _form(
+    state: str,
+    start: str,
+    lift: str,
+    join: str,
+    *lower: str,
+    constants: Callable[[Launch], Sequence[float]] = lambda launch: (),
+) -> Form:
+    def steps(launch: Launch) -> Steps:
+        source = launch.inputs[0]
+        assert isinstance(source, Meta)
+        return computing_steps(launch.params[0].kind, source.dtype)
+
+    return Form(lambda launch: launch.params[0].dims, steps, state, start, lift, join, lower, constants)
+
+
+def _extra(launch: Launch) -> tuple[float, ...]:
+    return tuple([float(x) for x in launch.params[0].extra])
+
+
+def _moments(*lower: str) -> Form:
+    spread = "spread(s.m2, s.n, k0)"
+    return _form(
+        "Moments<twice<T>>", "{}", "{to<twice<T>>(x), 0, 1}", "a + b", *[x.format(spread) for x in lower],
+        constants=_extra,
+    )  # fmt: skip
+
+
+_SUM = _form("T", "T{}", "x", "add(a, b)", "s")
+_GREATEST = _form("T", "lowest<T>()", "x", "greater(a, b)", "s")
+_LEAST = _form("T", "highest<T>()", "x", "lesser(a, b)", "s")
+_FIRST_GREATEST = ("Placed<T>", "{lowest<T>(), NOWHERE}", "{x, i}", "first_greatest(a, b)")
+_FIRST_LEAST = ("Placed<T>", "{highest<T>(), NOWHERE}", "{x, i}", "first_least(a, b)")
+
+
+# -- the records -------------------------------------------------------------------
+
+sum_ = reduction("sum", _sum, _summed, cuda=_SUM)
+nansum = reduction(
+    "nansum", _nansum, _summed, dtypes=REALS, cuda=_form("T", "T{}", "is_nan(x) ? T{} : x", "add(a, b)", "s")
+)
+mean = reduction(
+    "mean", _mean, _averaged, dtypes=FLOATING_OR_COMPLEX, cuda=_form("T", "T{}", "x", "a + b", "over(s, n)")
+)
+nanmean = reduction(
+    "nanmean",
+    _nanmean,
+    _averaged,
+    dtypes=FLOATING_OR_COMPLEX,
+    cuda=_form("Counted<T>", "{}", "{is_nan(x) ? T{} : x, !is_nan(x)}", "a + b", "over(s.v, s.n)"),
+)
+prod = reduction(
+    "prod",
+    lambda x: np.multiply.reduce(x, axis=1),
+    _summed,
+    cuda=_form("T", "one<T>()", "x", "mul(a, b)", "s"),
+)
+amax = reduction(
+    "amax",
+    lambda x: np.maximum.reduce(x, axis=1),
+    _real_kept,
+    empty=_needs_dim,
+    dtypes=REALS,
+    cuda=_GREATEST,
+)
+amin = reduction(
+    "amin", lambda x: np.minimum.reduce(x, axis=1), _real_kept, empty=_needs_dim, dtypes=REALS, cuda=_LEAST
+)
 aminmax = reduction(
     "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _real_kept,
     also=("input",), empty=_no_identity, dtypes=REALS,
+    cuda=_form("Range<T>", "{highest<T>(), lowest<T>()}", "{x, x}",
+               "{lesser(a.low, b.low), greater(a.high, b.high)}", "s.low", "s.high"),
 )  # fmt: skip
 max_all = reduction(
     "max_all",
@@ -450,6 +529,7 @@ max_all = reduction(
     label="max()",
     empty=_needs_dim,
     dtypes=REALS,
+    cuda=_GREATEST,
 )
 min_all = reduction(
     "min_all",
@@ -458,6 +538,7 @@ min_all = reduction(
     label="min()",
     empty=_needs_dim,
     dtypes=REALS,
+    cuda=_LEAST,
 )
 
 
@@ -486,6 +567,7 @@ max_dim = reduction(
     _with_place(np.argmax),
     _one_dim("max"),
     also=("index",),
+    cuda=_form(*_FIRST_GREATEST, "s.v", "s.at"),
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
@@ -495,6 +577,7 @@ min_dim = reduction(
     _with_place(np.argmin),
     _one_dim("min"),
     also=("index",),
+    cuda=_form(*_FIRST_LEAST, "s.v", "s.at"),
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
@@ -504,6 +587,7 @@ argmax = reduction(
     "argmax",
     lambda x: np.argmax(x, axis=1),
     _one_dim("argmax", True),
+    cuda=_form(*_FIRST_GREATEST, "s.at"),
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
 )
@@ -511,22 +595,45 @@ argmin = reduction(
     "argmin",
     lambda x: np.argmin(x, axis=1),
     _one_dim("argmin", True),
+    cuda=_form(*_FIRST_LEAST, "s.at"),
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
 )
-all_ = reduction("all", lambda x: np.logical_and.reduce(x, axis=1), _tested)
-any_ = reduction("any", lambda x: np.logical_or.reduce(x, axis=1), _tested)
-count_nonzero = reduction("count_nonzero", lambda x: np.count_nonzero(x, axis=1), _counted)
+all_ = reduction(
+    "all", lambda x: np.logical_and.reduce(x, axis=1), _tested, cuda=_form("T", "true", "x", "a && b", "s")
+)
+any_ = reduction(
+    "any", lambda x: np.logical_or.reduce(x, axis=1), _tested, cuda=_form("T", "false", "x", "a || b", "s")
+)
+count_nonzero = reduction(
+    "count_nonzero",
+    lambda x: np.count_nonzero(x, axis=1),
+    _counted,
+    cuda=_form("i64", "0", "nonzero(x)", "a + b", "s"),
+)
 var_mean = reduction(
-    "var_mean", _var, _spread, also=("input",), dtypes=FLOATING_OR_COMPLEX, extra=((1,), (0,))
+    "var_mean",
+    _var,
+    _spread,
+    also=("input",),
+    dtypes=FLOATING_OR_COMPLEX,
+    extra=((1,), (0,)),
+    cuda=_moments("{}", "mean_of(s)"),
 )
 std_mean = reduction(
-    "std_mean", _std, _spread, also=("input",), dtypes=FLOATING_OR_COMPLEX, extra=((1,), (0,))
+    "std_mean",
+    _std,
+    _spread,
+    also=("input",),
+    dtypes=FLOATING_OR_COMPLEX,
+    extra=((1,), (0,)),
+    cuda=_moments("sqrt({})", "mean_of(s)"),
 )
 var = reduction(
     "var",
     lambda x, correction: _var(x, correction)[0],
     _spread,
+    cuda=_moments("{}"),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
 )
@@ -534,6 +641,7 @@ std = reduction(
     "std",
     lambda x, correction: _std(x, correction)[0],
     _spread,
+    cuda=_moments("sqrt({})"),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
 )
@@ -553,8 +661,16 @@ def _check_norm(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 norm = reduction(
     "norm", _norm, _normed, dtypes=FLOATING_OR_COMPLEX, extra=((2.0,), (1.0,), (math.inf,), (3.0,), (0.0,)),
     check=_check_norm,
+    cuda=_form("double", "k0 == -INF ? (double)INF : 0.0", "norm_lift(absolute(x), k0)", "norm_join(a, b, k0)",
+               "norm_lower(s, k0)", constants=_extra),
 )  # fmt: skip
-logsumexp = reduction("logsumexp", _logsumexp, _whole_or_default, default=True)
+logsumexp = reduction(
+    "logsumexp",
+    _logsumexp,
+    _whole_or_default,
+    default=True,
+    cuda=_form("LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", "log_lower(s)"),
+)
 median = reduction(
     "median", _median, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False
 )
@@ -601,10 +717,9 @@ def _quantile_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, q = inputs
-        with np.errstate(all="ignore"):
-            outputs[0][...] = _quantile(grouped(x, dims), interpolation, skip_nan, q.reshape(-1)).reshape(
-                outputs[0].shape
-            )
+        outputs[0][...] = _quantile(grouped(x, dims), interpolation, skip_nan, q.reshape(-1)).reshape(
+            outputs[0].shape
+        )
 
     return body
 
@@ -639,7 +754,7 @@ def _trace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
 
 trace = define(
     Op(
-        "trace", _trace_rule, Kernel("trace", _host(_sum), _flops), ALL,
+        "trace", _trace_rule, Kernel("trace", _host(_sum), _flops, cuda=_SUM), ALL,
         lambda make, kind: [((make(3, 4),), ())],
     )
 )  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Expression, Launch, Source
-from flambeau.driver.cuda import pointwise, source
+from flambeau.driver.api import Expression, Fold, Launch, Routine, Scan, Source
+from flambeau.driver.cuda import passes, pointwise, products, reduction, routines, scan, source
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.program import Program
 
@@ -17,13 +17,31 @@ Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 
 def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
     """Raises NotSupportedError: the kernel has no CUDA form yet."""
-    if not all(meta.numel for meta in launch.outputs):
+    if not any(meta.numel for meta in launch.outputs):
         return _nothing
     form = launch.kernel.cuda
     if isinstance(form, Expression):
         return pointwise.program(launch, form)
+    if isinstance(form, Fold):
+        return reduction.program(launch, form, device.properties.multi_processor_count)
+    if isinstance(form, Scan):
+        built = scan.program(launch, form, device.properties.multi_processor_count)
+        return (
+            passes.sequence(launch, built, device, driver._function)
+            if isinstance(built, passes.Plan)
+            else built
+        )
     if isinstance(form, Source):
         return source.program(launch, form)
+    if isinstance(form, Routine) and form.name in ("matmul", "addmm"):
+        return products.product(launch, device, driver)
+    if isinstance(form, Routine) and form.name in routines.TABLE:
+        built = routines.TABLE[form.name](launch, device)
+        return (
+            passes.sequence(launch, built, device, driver._function)
+            if isinstance(built, passes.Plan)
+            else built
+        )
     raise NotSupportedError(
         f"operator {launch.kernel.name!r} has no CUDA form yet: it runs on the CPU and on virtual GPUs only"
     )

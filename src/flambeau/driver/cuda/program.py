@@ -6,6 +6,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -50,27 +51,24 @@ class CudaExecutable(Executable):
     """
 
     __slots__ = (
-        "address", "block", "flat", "function", "grid", "keep", "lock", "pack", "params", "run", "scratch", "scratch_at",
+        "address", "call", "flat", "keep", "lock", "pack", "params", "run", "scratch", "scratch_at",
     )  # fmt: skip
 
-    function: Any
-    grid: tuple[int, int, int]
+    call: Callable[..., Any]  # the driver API's launch, up to the stream
     run: Callable[[Sequence[int], Sequence[Any], Any, int], None] | None
 
     def __init__(self, launch: Launch, index: int) -> None:
         super().__init__(launch, index)
-        self.function = None
         self.run = None
         self.lock = Lock()
         self.scratch = 0
 
-    def prepare(self, program: Program, function: Any) -> CudaExecutable:
-        """Lay out the parameters: addresses, scalars, the program's tail, scratch."""
-        self.function, self.grid, self.block = function, program.grid, program.block
+    def prepare(self, program: Program, launch: Callable[..., Any]) -> CudaExecutable:
+        """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` knows the function."""
+        self.call = partial(launch, *program.grid, program.block, 1, 1, 0)
         wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
         packing = struct.Struct("<" + "Q" * len(self.launch.operands) + "".join(wire))
         self.flat = "dd" not in wire
-        self.pack = packing.pack_into
         sizes = [8] * len(self.launch.operands) + [8 * len(w) for w in wire]
         tail = [*program.tail, bytes(8)] if program.scratch else list(program.tail)
         offsets, at = [], 0
@@ -84,6 +82,7 @@ class CudaExecutable(Executable):
             parts.append((at, part))
             at += len(part)
         self.params = ctypes.create_string_buffer(max(at, 16))
+        self.pack = partial(packing.pack_into, self.params, 0)
         for start, part in parts:
             ctypes.memmove(ctypes.addressof(self.params) + start, part, len(part))
         base = ctypes.addressof(self.params)
