@@ -132,7 +132,7 @@ class Scan:
     """A running fold of the one input along a dim: each output holds the elements up to its place, joined.
 
     dim: along which. steps, state, lift: as of a Fold. join: of states a and b, whose places follow a's. lower: one
-    expression per output, of the state s.
+    expression per output, of the state s. long: the join is much code, so that it is called, not repeated.
     """
 
     dim: Callable[[Launch], int]
@@ -141,6 +141,7 @@ class Scan:
     lift: str
     join: str
     lower: tuple[str, ...]
+    long: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

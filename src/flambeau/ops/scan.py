@@ -10,7 +10,7 @@ import numpy as np
 from flambeau.core.dtype import FLOATING, INTEGRAL, bool_, dtype, float32, float64, int64
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS
 from flambeau.ops.reduction import to_computing
@@ -21,9 +21,18 @@ Run = Callable[[Array, int], Any]
 
 
 def scanner(
-    name: str, run: Run, dtypes: tuple[dtype, ...], stub: str, *, widens: bool = False, places: bool = False
+    name: str,
+    run: Run,
+    dtypes: tuple[dtype, ...],
+    stub: str,
+    join: str,
+    *,
+    widens: bool = False,
+    places: bool = False,
 ) -> Op:
-    """Define a scan. Its params are (dim, dtype or None). `widens`: integers become int64. `places`: indices too."""
+    """Define a scan. Its params are (dim, dtype or None). `join`: of states a and b in C++; floats of 16 bits are
+    float32 there. `widens`: integers become int64. `places`: indices too, and a state has a value v and a place at.
+    """
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         x = operands[0]
@@ -53,7 +62,24 @@ def scanner(
         yield (make(3, 4),), (0, None)
         yield (make(5),), (-1, None)
 
-    return define(Op(name, rule, Kernel(name, host, _flops), dtypes, samples))
+    form = _placed_scan(join) if places else _scan("decltype(widen(T{}))", "widen(x)", join, ("s",))
+    return define(Op(name, rule, Kernel(name, host, _flops, cuda=form), dtypes, samples))
+
+
+def _placed_scan(join: str) -> Scan:
+    return _scan("Placed<decltype(widen(T{}))>", "S{widen(x), i}", join, ("s.v", "s.at"))
+
+
+def _scan(state: str, lift: str, join: str, lower: tuple[str, ...]) -> Scan:
+    return Scan(
+        lambda launch: launch.params[0],
+        lambda launch: (launch.params[1],),
+        state,
+        lift,
+        join,
+        lower,
+        "log" in join,
+    )
 
 
 def _flops(launch: Launch) -> int:
@@ -92,12 +118,17 @@ def _running(ufunc: np.ufunc) -> Run:
     return run
 
 
-cumsum = scanner("cumsum", _cumsum, ALL, "cumsum_out_cpu", widens=True)
-cumprod = scanner("cumprod", _cumprod, ALL, "cumprod_out_cpu", widens=True)
-cummax = scanner("cummax", _running(np.maximum), REALS, "cummax_cpu", places=True)
-cummin = scanner("cummin", _running(np.minimum), REALS, "cummin_cpu", places=True)
+def _later(compared: str) -> str:
+    """The state with the better value, the later one of equals; a NaN is better than all numbers."""
+    return f"is_nan(b.v) || (!is_nan(a.v) && {compared}) ? b : a"
+
+
+cumsum = scanner("cumsum", _cumsum, ALL, "cumsum_out_cpu", "add(a, b)", widens=True)
+cumprod = scanner("cumprod", _cumprod, ALL, "cumprod_out_cpu", "mul(a, b)", widens=True)
+cummax = scanner("cummax", _running(np.maximum), REALS, "cummax_cpu", _later("b.v >= a.v"), places=True)
+cummin = scanner("cummin", _running(np.minimum), REALS, "cummin_cpu", _later("b.v <= a.v"), places=True)
 _FLOATS = tuple(d for d in FLOATING_OR_COMPLEX if d.category == FLOATING)
-logcumsumexp = scanner("logcumsumexp", _logcumsumexp, _FLOATS, "logcumsumexp_out_cpu")
+logcumsumexp = scanner("logcumsumexp", _logcumsumexp, _FLOATS, "logcumsumexp_out_cpu", "log_add(a, b)")
 
 
 # -- counts ---------------------------------------------------------------------------------------------
@@ -121,7 +152,7 @@ def _bincount_host(launch: Launch) -> Body:
 
 bincount = define(
     Op(
-        "bincount", _bincount_rule, Kernel("bincount", _bincount_host, _flops), INTEGERS,
+        "bincount", _bincount_rule, Kernel("bincount", _bincount_host, _flops, cuda=Routine("bincount")), INTEGERS,
         lambda make, kind: [((make(6, low=0, high=4),), (5,))],
     )
 )  # fmt: skip
@@ -159,7 +190,7 @@ def _histc_host(launch: Launch) -> Body:
 
 histc = define(
     Op(
-        "histc", _histc_rule, Kernel("histc", _histc_host, _flops), (float32, float64),
+        "histc", _histc_rule, Kernel("histc", _histc_host, _flops, cuda=Routine("histc")), (float32, float64),
         lambda make, kind: [((make(20),), (4, -2.0, 2.0))],
     )
 )  # fmt: skip

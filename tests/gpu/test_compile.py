@@ -1,0 +1,113 @@
+"""Every source that random kernels, scans and counts generate compiles for sm_90: NVRTC needs no GPU."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flambeau.core.device import device
+from flambeau.core.dtype import DTYPES, bool_, dtype, float16, float32, float64, int64, uint8
+from flambeau.core.meta import Meta
+from flambeau.core.random import Policy
+from flambeau.driver.api import Kernel, Launch, Scan, Source
+from flambeau.ops import random, scan
+from flambeau.ops.op import Op
+
+
+def installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+if not installed("cuda.bindings.nvrtc") or not installed("nvidia.cu13"):
+    pytest.skip("NVRTC is not installed", allow_module_level=True)
+
+from flambeau.driver.cuda import histogram, source  # noqa: E402
+from flambeau.driver.cuda import scan as scans  # noqa: E402
+from flambeau.driver.cuda.compiler import Compiler  # noqa: E402
+from flambeau.driver.cuda.passes import Plan  # noqa: E402
+from flambeau.driver.cuda.program import Program  # noqa: E402
+
+GPU = device("cuda", 0)
+H100: Any = SimpleNamespace(properties=SimpleNamespace(multi_processor_count=132))
+FEW = (float32, float64, float16, int64, uint8, bool_)
+COMPILER = Compiler("sm_90", None)
+
+
+def kinds(op: Op) -> list[dtype]:
+    """All dtypes of an operator in the exhaustive profile, else those that differ most."""
+    chosen = DTYPES if os.environ.get("FLAMBEAU_TESTS") == "exhaustive" else FEW
+    return [d for d in op.dtypes if d in chosen]
+
+
+def meta(shape: tuple[int, ...], strides: tuple[int, ...], kind: dtype) -> Meta:
+    return Meta.of(shape, strides, kind, GPU)
+
+
+def launched(kernel: Kernel, op: Op, operands: tuple[Meta, ...], params: tuple[Any, ...]) -> Launch:
+    signature = op.rule(operands, params)
+    return Launch(kernel, signature.outputs, signature.inputs, signature.params)
+
+
+def compile_all(built: Program | Plan) -> None:
+    programs = [step.program for step in built.passes] if isinstance(built, Plan) else [built]
+    for program in programs:
+        assert COMPILER.cubin(program.source)[:4] == b"\x7fELF"
+
+
+RANDOM = (
+    random.uniform, random.normal, random.integers, random.bernoulli, random.exponential, random.cauchy,
+    random.geometric, random.log_normal,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", RANDOM, ids=lambda op: op.name)
+def test_random(op: Op) -> None:
+    form = op.kernel.cuda
+    assert isinstance(form, Source)
+    metas = [meta((1000,), (1,), kind) for kind in kinds(op)] + [meta((10, 20), (7, 100), float32)]
+    for out in metas:
+        compile_all(source.program(launched(op.kernel, op, (), (out, Policy(132, 2048))), form))
+
+
+# One row over many blocks; rows of few threads, of a block, of several tiles; columns; strides; more than 2^31 apart.
+LAYOUTS = [
+    ((1 << 20,), (1,), 0),
+    ((5000, 9), (9, 1), 1),
+    ((50, 3000), (3000, 1), 1),
+    ((30_000, 9000), (9000, 1), 1),
+    ((400, 300), (300, 1), 0),
+    ((30, 90), (1, 30), 1),
+    ((), (), 0),
+    ((3, 100, 4), (1 << 33, 4, 1), 1),
+]
+
+
+@pytest.mark.parametrize(
+    "op", (scan.cumsum, scan.cumprod, scan.cummax, scan.cummin, scan.logcumsumexp), ids=lambda op: op.name
+)
+def test_scans(op: Op) -> None:
+    form = op.kernel.cuda
+    assert isinstance(form, Scan)
+    cases = [(LAYOUTS[0], kind) for kind in kinds(op)] + [(layout, float32) for layout in LAYOUTS[1:]]
+    for (shape, strides, dim), kind in cases:
+        launch = launched(op.kernel, op, (meta(shape, strides, kind),), (dim, None))
+        compile_all(scans.program(launch, form, 132))
+
+
+@pytest.mark.parametrize("bins", [10, 100_000])
+def test_counts(bins: int) -> None:
+    places, weights = meta((50, 2), (3, 1), int64), meta((50, 2), (2, 1), float32)
+    for operands in ((places,), (places, weights)):
+        compile_all(
+            histogram.bincount(launched(scan.bincount.kernel, scan.bincount, operands, (bins,)), H100)
+        )
+    for ends in ((0.0, 1.0), (0.0, 0.0)):
+        x = meta((100,), (2,), float32)
+        compile_all(histogram.histc(launched(scan.histc.kernel, scan.histc, (x,), (bins, *ends)), H100))
