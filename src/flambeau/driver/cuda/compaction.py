@@ -92,12 +92,19 @@ _SCAN = """
 """
 _EMIT = """
   __shared__ i64 warps[32];
-  i64 base = sums[blockIdx.x], all;
+  const i64 start = blockIdx.x * 2048ll + threadIdx.x * 8;
+  i64 amounts[8], mine = 0, all;
+#pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const i64 i = blockIdx.x * 2048ll + j * 256 + threadIdx.x;
-    const i64 amount = i < n ? @amount : 0;
-    const i64 before = base + counted_before(amount, warps, all);
-    base += all;
+    const i64 i = start + j;
+    amounts[j] = i < n ? @amount : 0;
+    mine += amounts[j];
+  }
+  i64 before = sums[blockIdx.x] + counted_before(mine, warps, all);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const i64 i = start + j, amount = amounts[j];
     if (i < n) { @emit }
+    before += amount;
   }
 """

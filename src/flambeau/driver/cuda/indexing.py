@@ -371,6 +371,20 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
     return Pass(Program(text, blocks(walk.count), 256, tail), (*access.places, radix.source))
 
 
+_LAST = "q = p; while (q + 1 < n && keys[q + 1] == key) ++q; { const T v = value_of(q); @step }"
+# One after the other, with the loads of eight under way at once.
+_EACH = """
+  for (q = p; q + 8 <= n && keys[q + 7] == key; q += 8) {
+    T batch[8];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) batch[u] = value_of(q + u);
+#pragma unroll
+    for (int u = 0; u < 8; ++u) { const T v = batch[u]; @step }
+  }
+  for (; q < n && keys[q] == key; ++q) { const T v = value_of(q); @step }
+"""
+
+
 def _fold(
     launch: Launch, access: Access, value: Value, sorted_: list[int], along: list[int], radix: Radix,
     step: str, begin: str, end: str, last: bool,
@@ -383,24 +397,20 @@ def _fold(
     declared = [f"{c_name(kind)}* out", *addresses, f"const {radix.kind}* keys", "const u32* places", *scalars]
     declared += [inner.parameter("e"), outer.parameter("m"), "i64 n", "i64 width"]
     declared += [flat.parameter("f")] if flat else []
-    value_at = (
-        f"{outer.locate('places[q]', 'm')} const T v = {_value_text(value, kind, '(i64)m[0] + e[1]')};"
-    )
-    loop = (
-        "q = p; while (q + 1 < n && keys[q + 1] == key) ++q; "
-        f"{{ {value_at} {step} }}"
-        if last
-        else f"for (q = p; q < n && keys[q] == key; ++q) {{ {value_at} {step} }}"
-    )
+    loop = (_LAST if last else _EACH).replace("@step", step)
     text = f"""{file("accumulate.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
   typedef {c_name(kind)} T;
   const i64 i = blockIdx.x * 256ll + threadIdx.x;
   if (i >= n * width) return;
+  {inner.locate("i % width", "e")}
+  const auto value_of = [&](i64 q) -> T {{
+    {outer.locate("places[q]", "m")}
+    return {_value_text(value, kind, "(i64)m[0] + e[1]")};
+  }};
   const i64 p = i / width;
   const auto key = keys[p];
   if (p && keys[p - 1] == key) return;
-  {inner.locate("i % width", "e")}
   i64 at = (i64)key;
   {_unravelled(flat)}
   at += e[0];

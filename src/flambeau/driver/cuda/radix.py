@@ -29,7 +29,7 @@ class Radix:
     wide: whether raw keys have 64 bits or 32. bits: of an order. order: C++, the order of `raw`, of the key's type;
     `functions` is C++ that it uses. row: elements of a row, each of which is sorted by itself.
     A pass writes the raw keys to `source`; after `passes` they are in `keys`, and in `values` the places they came
-    from, counted over all rows.
+    from, counted over all rows. A digit that all keys share moves nothing: its pass, told so by the counts, returns.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Radix:
         status = self._tiles * 256 * (4 if self._status == "u32" else 8)
         self._counts = work.take(number * 1024)
         self._counters = work.take(number * 4)
+        self._moves = work.take((number + 1) * 8)
         self._statuses = [work.take(status) for _ in range(number)]
         self.zeroed = work.nbytes
         size = 8 if wide else 4
@@ -57,8 +58,8 @@ class Radix:
         values = [work.take(count * 4), work.take(count * 4)]
         self.source = keys[0]
         self._keys, self._values = keys, values
-        self.keys, self.values = keys[number % 2], values[number % 2]
-        self.passes = [self._count(), self._scan(), *[self._sweep(n) for n in range(number)]]
+        self.keys, self.values = keys[1], values[1]
+        self.passes = [self._count(), self._scan(), *[self._sweep(n) for n in range(number)], self._settle()]
 
     def _head(self) -> str:
         return (
@@ -82,31 +83,49 @@ extern "C" __global__ void __launch_bounds__(256) run(const K* keys, u32* counts
 
     def _scan(self) -> Pass:
         text = f"""{file("sorting.cuh")}
-extern "C" __global__ void __launch_bounds__(256) run(u32* counts, i64 digits) {{
-  __shared__ u32 sums[8];
-  u32* mine = counts + blockIdx.x * 256 + threadIdx.x;
-  *mine = sum_before(*mine, sums);
+extern "C" __global__ void __launch_bounds__(256) run(u32* counts, Move* moves, i64 digits, i64 n) {{
+  plan_moves(counts, moves, digits, n);
 }}
 """
-        number = len(self._digits)
-        return Pass(Program(text, (number, 1, 1), 256, (i64(number),)), (self._counts,))
+        program = Program(text, (1, 1, 1), 256, (i64(len(self._digits)), i64(self.count)))
+        return Pass(program, (self._counts, self._moves))
 
     def _sweep(self, n: int) -> Pass:
         text = f"""{self._head()}
-extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(const K* keys, const u32* values, K* keys_out,
-    u32* values_out, const u32* bases, {self._status}* status, u32* counter, Digit how, i64 first, i64 n) {{
-  sweep<K, {self._status}, {self._items}>(keys, values, keys_out, values_out, bases, status, counter, how, first, n, Order());
+extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* values0, K* keys1,
+    u32* values1, const Move* move, const u32* bases, {self._status}* status, u32* counter, Digit how, i64 n) {{
+  if (move->skipped) return;
+  const bool back = move->source;
+  sweep<K, {self._status}, {self._items}>(back ? keys1 : keys0, back ? values1 : values0, back ? keys0 : keys1,
+    back ? values0 : values1, bases, status, counter, how, move->first, n, Order());
 }}
 """
         digit = self._digits[n]
-        here, there = n % 2, (n + 1) % 2
         places = (
-            self._keys[here], self._values[here], self._keys[there], self._values[there],
-            _plus(self._counts, 1024 * n), self._statuses[n], _plus(self._counters, 4 * n),
+            *self._buffers(), _plus(self._moves, 8 * n), _plus(self._counts, 1024 * n), self._statuses[n],
+            _plus(self._counters, 4 * n),
         )  # fmt: skip
         how = struct.pack("<qii", self._row, digit.shift, digit.by_row)
-        program = Program(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(n == 0), i64(self.count)))
-        return Pass(program, places)
+        return Pass(Program(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(self.count))), places)
+
+    def _settle(self) -> Pass:
+        """Bring the result to the second buffers, if the digits that mattered were an even number."""
+        text = f"""{file("sorting.cuh")}
+extern "C" __global__ void __launch_bounds__(256) run({self.kind}* keys0, u32* values0, {self.kind}* keys1, u32* values1,
+    const Move* move, i64 n) {{
+  if (move->source) return;
+  for (i64 i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {{
+    keys1[i] = keys0[i];
+    values1[i] = move->first ? (u32)i : values0[i];
+  }}
+}}
+"""
+        grid = (min(blocks(self.count)[0], 2112), 1, 1)
+        places = (*self._buffers(), _plus(self._moves, 8 * len(self._digits)))
+        return Pass(Program(text, grid, THREADS, (i64(self.count),)), places)
+
+    def _buffers(self) -> tuple[Place, Place, Place, Place]:
+        return self._keys[0], self._values[0], self._keys[1], self._values[1]
 
 
 def _plus(place: Place, nbytes: int) -> Place:

@@ -84,6 +84,29 @@ __device__ __forceinline__ u32 sum_before(u32 x, u32* warps) {  // exclusive sca
   return before + sum - x;
 }
 
+// What the pass of a digit does: from buffers 0 or 1, whether the places are still those of the source.
+struct Move { u8 skipped, source, first, unused[5]; };
+
+// Counts of each digit become where its keys begin; each digit learns what the passes before it did.
+__device__ void plan_moves(u32* counts, Move* moves, i64 digits, i64 n) {
+  __shared__ u32 sums[8];
+  __shared__ bool alike;
+  Move move = {0, 0, 1};
+  for (i64 d = 0; d < digits; ++d) {
+    u32* mine = counts + d * 256 + threadIdx.x;
+    const u32 count = *mine;
+    if (threadIdx.x == 0) alike = false;
+    __syncthreads();
+    if (count == n) alike = true;
+    *mine = sum_before(count, sums);
+    move.skipped = alike;
+    if (threadIdx.x == 0) moves[d] = move;
+    if (!alike) { move.source ^= 1; move.first = 0; }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) moves[digits] = move;
+}
+
 const int SWEEPERS = 512, SWEEP_WARPS = SWEEPERS / 32;
 
 template<class K, class S, int ITEMS, class Order>

@@ -14,7 +14,7 @@ from flambeau.driver.cuda.passes import Layout, Pass, Plan
 from flambeau.driver.cuda.program import Program, c_name
 from flambeau.driver.cuda.radix import Radix
 
-_SHORT = 2048  # elements of a row that one block sorts
+_SHORT = 32768  # bytes of shared memory for the rows that one block sorts
 
 
 def is_wide(kind: dtype) -> bool:
@@ -45,7 +45,8 @@ def sort(launch: Launch, device: Device) -> Program | Plan:
     x, (values, indices) = vector_like(x), [vector_like(meta) for meta in launch.outputs]
     length = x.shape[dim]
     kept = length if kept is None else values.shape[dim]
-    build = _short if length <= _SHORT else _long
+    fits = length <= _SHORT // (16 if is_wide(x.dtype) else 8)
+    build = _short if fits else _long
     return build(last(x, dim), last(values, dim), last(indices, dim), descending, kept)
 
 
