@@ -13,7 +13,7 @@ if not _sys.platform.startswith(("linux", "darwin")):
         f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_sys.platform}: its memory is mapped as there"
     )
 
-from flambeau import backends, cuda, fft, nn, random, version
+from flambeau import backends, cuda, fft, linalg, nn, random, version
 from flambeau.backends.cuda import get_float32_matmul_precision, set_float32_matmul_precision
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device

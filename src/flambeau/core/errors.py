@@ -17,6 +17,12 @@ class RaceError(RuntimeError):
     __module__ = "flambeau"
 
 
+class LinAlgError(RuntimeError):
+    """A matrix has not what was asked of it: it is singular, not positive-definite, or an iteration did not end."""
+
+    __module__ = "flambeau.linalg"
+
+
 class DriverError(RuntimeError):
     """A driver call failed: which, with what code, on which device."""
 
@@ -40,9 +46,7 @@ def not_broadcastable(a: int, b: int, dim: int) -> str:
 
 
 def dim_out_of_range(dim: int, limit: int) -> str:
-    return (
-        f"Dimension out of range (expected to be in range of [{-limit}, {limit - 1}], but got {dim})"
-    )
+    return f"Dimension out of range (expected to be in range of [{-limit}, {limit - 1}], but got {dim})"
 
 
 def devices_differ(first: object, second: object) -> str:

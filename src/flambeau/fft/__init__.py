@@ -31,3 +31,9 @@ __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift",
     "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(
+        f"module 'torch.fft' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+    )

@@ -8,7 +8,6 @@ import warnings
 from typing import Any
 
 from flambeau.core.dtype import FLOATING, dtype, float32, float64
-from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import reduction as ops
 from flambeau.ops import scan
@@ -17,6 +16,7 @@ from flambeau.ops.op import Op
 from flambeau.tensor import return_types
 from flambeau.tensor.call import call
 from flambeau.tensor.data import tensor
+from flambeau.tensor.norms import matrix_norm
 from flambeau.tensor.outputs import run
 from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.tensor import Tensor
@@ -293,14 +293,12 @@ def norm(
 ) -> Tensor:
     """The p-norm of the elements, or of each vector along `dim`; "fro" is p = 2.
 
-    Raises NotSupportedError for the nuclear norm, which needs singular values.
+    "nuc" is the nuclear norm of matrices: of the last two dimensions, or of two in `dim`.
     """
     if p is None or p == "fro":
         p = 2.0
     elif p == "nuc":
-        raise NotSupportedError(
-            "norm(): the nuclear norm needs singular values, which Flambeau does not compute yet"
-        )
+        return matrix_norm(input, p, (-2, -1) if dim is None else dim, keepdim, dtype=dtype, out=out)
     elif isinstance(p, str):
         raise RuntimeError(f"linalg.matrix_norm: Order {p} not supported.")
     return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(p)), out)

@@ -1,0 +1,81 @@
+"""torch.linalg: linear algebra. See `tensor/linalg.py`, `tensor/norms.py`, `tensor/linalg_products.py`."""
+
+from __future__ import annotations
+
+from flambeau.core.errors import LinAlgError
+from flambeau.tensor.linalg import (
+    cholesky_ex,
+    det,
+    eig,
+    eigh,
+    eigvals,
+    eigvalsh,
+    householder_product,
+    inv,
+    inv_ex,
+    lstsq,
+    lu,
+    lu_factor,
+    lu_factor_ex,
+    solve,
+    solve_ex,
+    solve_triangular,
+    svdvals,
+)
+from flambeau.tensor.linalg import (
+    linalg_cholesky as cholesky,
+)
+from flambeau.tensor.linalg import (
+    linalg_lu_solve as lu_solve,
+)
+from flambeau.tensor.linalg import (
+    linalg_qr as qr,
+)
+from flambeau.tensor.linalg import (
+    linalg_slogdet as slogdet,
+)
+from flambeau.tensor.linalg import (
+    linalg_svd as svd,
+)
+from flambeau.tensor.linalg_products import (
+    linalg_cross as cross,
+)
+from flambeau.tensor.linalg_products import (
+    linalg_diagonal as diagonal,
+)
+from flambeau.tensor.linalg_products import (
+    linalg_vander as vander,
+)
+from flambeau.tensor.linalg_products import (
+    matrix_exp,
+    matrix_power,
+    multi_dot,
+    tensorinv,
+    tensorsolve,
+    vecdot,
+)
+from flambeau.tensor.matmul import matmul
+from flambeau.tensor.norms import (
+    cond,
+    matrix_norm,
+    matrix_rank,
+    pinv,
+    vector_norm,
+)
+from flambeau.tensor.norms import (
+    linalg_norm as norm,
+)
+
+__all__ = [
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals",
+    "eigvalsh", "householder_product", "inv", "inv_ex", "lstsq", "lu", "lu_factor", "lu_factor_ex", "lu_solve",
+    "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr",
+    "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander",
+    "vecdot", "vector_norm",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(
+        f"module 'torch.linalg' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+    )
