@@ -45,7 +45,8 @@ def close(ours: Any, theirs: Any, ulps: float, atol: float) -> None:
         return
     assert repr(ours.dtype) == repr(theirs.dtype), f"{ours.dtype} is not {theirs.dtype}"
     assert tuple(ours.shape) == tuple(theirs.shape), f"{ours.shape} is not {theirs.shape}"
-    mine, wanted = to_torch(ours).double(), theirs.double()
+    wide = torch.complex128 if theirs.dtype.is_complex else torch.float64
+    mine, wanted = to_torch(ours).to(wide), theirs.to(wide)
     near = (mine - wanted).abs() <= atol
     same_values(torch.where(near, wanted, mine).to(theirs.dtype), theirs, ulps)
 

@@ -35,7 +35,7 @@ def test_activations(name: str, kind: str) -> None:
             if name == "gelu":
                 each = each.nan_to_num()  # PyTorch's vectors give NaN at infinity
             both(
-                lambda F, t, args=args: getattr(F, name)(t, *args),
+                lambda nn, t, args=args: getattr(nn, name)(t, *args),
                 each, ulps=4, atol={"float32": 1e-6, "float64": 1e-15}.get(kind, 0),
             )  # fmt: skip
 
@@ -52,14 +52,14 @@ def test_inplace_stores_into_the_input_and_returns_it(name: str) -> None:
 
 def test_gelu_glu_and_prelu() -> None:
     x = draw(4, 6, 2)
-    both(lambda F, t: F.gelu(t, approximate="tanh"), x, atol=1e-6)
+    both(lambda nn, t: nn.gelu(t, approximate="tanh"), x, atol=1e-6)
     for dim in (-1, 0, 1, 5):
-        both(lambda F, t, dim=dim: F.glu(t, dim), x, ulps=4)
-    both(lambda F, t: F.glu(t), x[..., :1])
+        both(lambda nn, t, dim=dim: nn.glu(t, dim), x, ulps=4)
+    both(lambda nn, t: nn.glu(t), x[..., :1])
     for weight in (draw(1, seed=3), draw(6, seed=3), draw(5, seed=3), draw(2, 3), draw(1, kind="float64")):
-        both(lambda F, t, w: F.prelu(t, w), x, weight, ulps=1)
-    both(lambda F, t, w: F.prelu(t, w), x[0, 0, 0], draw(1))
-    refuses(RuntimeError, "Halving dimension must be even", lambda F, t: F.glu(t, -1), x[..., :1])
+        both(lambda nn, t, w: nn.prelu(t, w), x, weight, ulps=1)
+    both(lambda nn, t, w: nn.prelu(t, w), x[0, 0, 0], draw(1))
+    refuses(RuntimeError, "Halving dimension must be even", lambda nn, t: nn.glu(t, -1), x[..., :1])
 
 
 @given(
@@ -72,7 +72,7 @@ def test_gelu_glu_and_prelu() -> None:
 def test_softmax(shape: Any, kind: str, dim: int, name: str, asked: str | None) -> None:
     x = draw(*shape, seed=dim + 5, low=-20, high=20).to(getattr(torch, kind))
     given_dtype = None if asked is None else getattr(torch, asked)
-    both(lambda F, t, d: getattr(F, name)(t, dim, dtype=d), x, given_dtype, ulps=24 if "64" in kind else 12)
+    both(lambda nn, t, d: getattr(nn, name)(t, dim, dtype=d), x, given_dtype, ulps=24 if "64" in kind else 12)
 
 
 def test_softmax_is_a_function_and_a_method_too() -> None:
@@ -85,7 +85,7 @@ def test_softmax_is_a_function_and_a_method_too() -> None:
 
 def test_softmax_without_dim_warns_and_chooses_as_pytorch() -> None:
     for shape in ((3,), (3, 4), (2, 3, 4), (2, 2, 3, 2)):
-        both(lambda F, t: F.softmax(t), draw(*shape), ulps=4)
+        both(lambda nn, t: nn.softmax(t), draw(*shape), ulps=4)
     with pytest.warns(UserWarning, match="Implicit dimension choice for softmax has been deprecated"):
         flambeau.nn.functional.softmax(flambeau.zeros(2))
 
@@ -94,25 +94,27 @@ def test_gumbel_softmax_draws_as_pytorch() -> None:
     x = draw(6, 5)
     for hard in (False, True):
 
-        def run(F: Any, t: Any, hard: bool = hard) -> Any:
-            (torch if F is torch.nn.functional else flambeau).manual_seed(7)
-            return F.gumbel_softmax(t, tau=0.5, hard=hard)
+        def run(nn: Any, t: Any, hard: bool = hard) -> Any:
+            (torch if nn is torch.nn.functional else flambeau).manual_seed(7)
+            return nn.gumbel_softmax(t, tau=0.5, hard=hard)
 
         both(run, x, atol=1e-6)
 
 
 def test_rrelu_in_training_draws_as_pytorch() -> None:
-    def run(F: Any, t: Any) -> Any:
-        (torch if F is torch.nn.functional else flambeau).manual_seed(11)
-        return F.rrelu(t, training=True)
+    def run(nn: Any, t: Any) -> Any:
+        (torch if nn is torch.nn.functional else flambeau).manual_seed(11)
+        return nn.rrelu(t, training=True)
 
     both(run, draw(7, 5), ulps=2)
 
 
 def test_refusals() -> None:
     x = draw(3)
-    refuses(ValueError, "min_val cannot be greater", lambda F, t: F.hardtanh(t, 2.0, 1.0), x)
-    refuses(RuntimeError, "lambda must be greater or equal to 0", lambda F, t: F.softshrink(t, -1.0), x)
-    refuses(RuntimeError, "approximate argument", lambda F, t: F.gelu(t, approximate="erf"), x)
-    refuses(NotImplementedError, "not implemented for 'Long'", lambda F, t: F.softmax(t, 0), torch.arange(3))
-    refuses(IndexError, "Dimension out of range", lambda F, t: F.softmax(t, 2), x)
+    refuses(ValueError, "min_val cannot be greater", lambda nn, t: nn.hardtanh(t, 2.0, 1.0), x)
+    refuses(RuntimeError, "lambda must be greater or equal to 0", lambda nn, t: nn.softshrink(t, -1.0), x)
+    refuses(RuntimeError, "approximate argument", lambda nn, t: nn.gelu(t, approximate="erf"), x)
+    refuses(
+        NotImplementedError, "not implemented for 'Long'", lambda nn, t: nn.softmax(t, 0), torch.arange(3)
+    )
+    refuses(IndexError, "Dimension out of range", lambda nn, t: nn.softmax(t, 2), x)

@@ -23,13 +23,13 @@ def test_losses_of_differences(kind: str, reduction: str) -> None:
     ):  # fmt: skip
         for target in (y, y[:1], y.t()[:0].t()[:, :0], draw(3)):
             both(
-                lambda F, a, b, n=name, m=more: getattr(F, n)(a, b, reduction=reduction, **m),
+                lambda nn, a, b, n=name, m=more: getattr(nn, n)(a, b, reduction=reduction, **m),
                 x,
                 target,
                 ulps=4,
             )
     both(
-        lambda F, a, b, w: F.mse_loss(a, b, reduction=reduction, weight=w),
+        lambda nn, a, b, w: nn.mse_loss(a, b, reduction=reduction, weight=w),
         x,
         y,
         draw(4, 5, kind=kind, low=0.1),
@@ -44,7 +44,7 @@ def test_nll_and_cross_entropy_of_classes(shape: tuple[int, ...], reduction: str
     for kind in ("float32", "float64", "bfloat16"):
         x, weight = draw(*size, kind=kind), draw(5, kind=kind, low=0.5)
         for w in (None, weight):
-            both(lambda F, a, b, w: F.nll_loss(a, b, w, reduction=reduction), x, target, w, ulps=6)
+            both(lambda nn, a, b, w: nn.nll_loss(a, b, w, reduction=reduction), x, target, w, ulps=6)
             for more in (
                 {},
                 {"ignore_index": 2},
@@ -52,7 +52,7 @@ def test_nll_and_cross_entropy_of_classes(shape: tuple[int, ...], reduction: str
                 {"label_smoothing": 0.1, "ignore_index": 1},
             ):
                 both(
-                    lambda F, a, b, w, m=more: F.cross_entropy(a, b, w, reduction=reduction, **m),
+                    lambda nn, a, b, w, m=more: nn.cross_entropy(a, b, w, reduction=reduction, **m),
                     x, target, w, ulps=16 if kind != "bfloat16" else 4,
                 )  # fmt: skip
 
@@ -65,13 +65,13 @@ def test_cross_entropy_of_probabilities(reduction: str) -> None:
         for w in (None, draw(5, low=0.5)):
             for smoothing in (0.0, 0.3):
                 both(
-                    lambda F, a, b, w, s=smoothing: F.cross_entropy(a, b, w, reduction=reduction, label_smoothing=s),
+                    lambda nn, a, b, w, s=smoothing: nn.cross_entropy(a, b, w, reduction=reduction, label_smoothing=s),
                     x, target, w, ulps=12,
                 )  # fmt: skip
 
 
 def test_all_ignored_is_nan() -> None:
-    both(lambda F, a, b: F.cross_entropy(a, b), draw(3, 4), torch.full((3,), -100))
+    both(lambda nn, a, b: nn.cross_entropy(a, b), draw(3, 4), torch.full((3,), -100))
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -80,40 +80,40 @@ def test_losses_of_probabilities(reduction: str) -> None:
     weight = draw(5, low=0.5, seed=4)
     edge = torch.tensor([[0.0, 1.0, 0.0, 1.0, 0.5]])
     for w in (None, weight):
-        both(lambda F, a, b, w: F.binary_cross_entropy(a, b, w, reduction=reduction), p, y, w, ulps=16)
+        both(lambda nn, a, b, w: nn.binary_cross_entropy(a, b, w, reduction=reduction), p, y, w, ulps=16)
         both(
-            lambda F, a, b, w: F.binary_cross_entropy_with_logits(a, b, w, reduction=reduction),
+            lambda nn, a, b, w: nn.binary_cross_entropy_with_logits(a, b, w, reduction=reduction),
             x,
             y,
             w,
             ulps=16,
         )
-    both(lambda F, a, b: F.binary_cross_entropy(a, b, reduction=reduction), edge, edge.flip(1))
+    both(lambda nn, a, b: nn.binary_cross_entropy(a, b, reduction=reduction), edge, edge.flip(1))
     both(
-        lambda F, a, b, w: F.binary_cross_entropy_with_logits(a, b, reduction=reduction, pos_weight=w),
+        lambda nn, a, b, w: nn.binary_cross_entropy_with_logits(a, b, reduction=reduction, pos_weight=w),
         x, y, weight, ulps=16,
     )  # fmt: skip
     for log_target in (False, True):
         both(
-            lambda F, a, b, g=log_target: F.kl_div(a, b, reduction=reduction, log_target=g),
+            lambda nn, a, b, g=log_target: nn.kl_div(a, b, reduction=reduction, log_target=g),
             x, y, atol=1e-5,
         )  # fmt: skip
     for log_input in (False, True):
         for full in (False, True):
             both(
-                lambda F, a, b, i=log_input, f=full: F.poisson_nll_loss(a, b, i, f, reduction=reduction),
+                lambda nn, a, b, i=log_input, f=full: nn.poisson_nll_loss(a, b, i, f, reduction=reduction),
                 p, y * 4, atol=2e-5,
             )  # fmt: skip
     for var in (p + 0.1, p[:, :1] + 0.1, p[:, 0] + 0.1, 0.5, p[:2]):
         for full in (False, True):
             both(
-                lambda F, a, b, v, f=full: F.gaussian_nll_loss(a, b, v, f, reduction=reduction),
+                lambda nn, a, b, v, f=full: nn.gaussian_nll_loss(a, b, v, f, reduction=reduction),
                 x,
                 y,
                 var,
                 atol=3e-5,
             )
-    both(lambda F, a, b: F.kl_div(a, b, reduction="batchmean"), x, y, atol=1e-5)
+    both(lambda nn, a, b: nn.kl_div(a, b, reduction="batchmean"), x, y, atol=1e-5)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -121,31 +121,31 @@ def test_margins(reduction: str) -> None:
     x, other, far = draw(4, 5), draw(4, 5, seed=1), draw(4, 5, seed=2)
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0])
     kw: dict[str, Any] = {"reduction": reduction}
-    both(lambda F, a, b, t: F.cosine_embedding_loss(a, b, t, margin=0.1, **kw), x, other, signs, atol=1e-6)
-    both(lambda F, a, b, t: F.cosine_embedding_loss(a, b, t, **kw), x[0], other[0], signs[0], atol=1e-6)
-    both(lambda F, a, b, t: F.margin_ranking_loss(a, b, t, margin=0.3, **kw), x[:, 0], other[:, 0], signs)
-    both(lambda F, a, b, t: F.margin_ranking_loss(a, b, t, **kw), x, other, signs)
-    both(lambda F, a, t: F.hinge_embedding_loss(a, t, 0.7, **kw), x, signs[:, None].expand(4, 5), atol=1e-6)
-    both(lambda F, a, t: F.soft_margin_loss(a, t, **kw), x, signs[:, None].expand(4, 5), atol=1e-5)
+    both(lambda nn, a, b, t: nn.cosine_embedding_loss(a, b, t, margin=0.1, **kw), x, other, signs, atol=1e-6)
+    both(lambda nn, a, b, t: nn.cosine_embedding_loss(a, b, t, **kw), x[0], other[0], signs[0], atol=1e-6)
+    both(lambda nn, a, b, t: nn.margin_ranking_loss(a, b, t, margin=0.3, **kw), x[:, 0], other[:, 0], signs)
+    both(lambda nn, a, b, t: nn.margin_ranking_loss(a, b, t, **kw), x, other, signs)
+    both(lambda nn, a, t: nn.hinge_embedding_loss(a, t, 0.7, **kw), x, signs[:, None].expand(4, 5), atol=1e-6)
+    both(lambda nn, a, t: nn.soft_margin_loss(a, t, **kw), x, signs[:, None].expand(4, 5), atol=1e-5)
     for p in (1.0, 2.0):
         for swap in (False, True):
             both(
-                lambda F, a, b, c, p=p, s=swap: F.triplet_margin_loss(a, b, c, p=p, swap=s, **kw),
+                lambda nn, a, b, c, p=p, s=swap: nn.triplet_margin_loss(a, b, c, p=p, swap=s, **kw),
                 x, other, far, atol=2e-5,
             )  # fmt: skip
-    both(lambda F, a, b, c: F.triplet_margin_with_distance_loss(a, b, c, **kw), x, other, far, atol=1e-5)
-    both(lambda F, a, b, c: F.triplet_margin_loss(a, b, c, margin=0.0), x, other, far)
+    both(lambda nn, a, b, c: nn.triplet_margin_with_distance_loss(a, b, c, **kw), x, other, far, atol=1e-5)
+    both(lambda nn, a, b, c: nn.triplet_margin_loss(a, b, c, margin=0.0), x, other, far)
     target = classes(4, count=5)
     for w in (None, draw(5, low=0.2, seed=8)):
         for p in (1, 2, 3):
-            both(lambda F, a, t, w, p=p: F.multi_margin_loss(a, t, p, 0.8, w, **kw), x, target, w, ulps=8)
-    both(lambda F, a, t: F.multi_margin_loss(a, t, **kw), x[0], target[0], ulps=8)
+            both(lambda nn, a, t, w, p=p: nn.multi_margin_loss(a, t, p, 0.8, w, **kw), x, target, w, ulps=8)
+    both(lambda nn, a, t: nn.multi_margin_loss(a, t, **kw), x[0], target[0], ulps=8)
     labels = torch.tensor([[3, 0, -1, 1, 1], [-1, 0, 0, 0, 0], [0, 1, 2, 3, 4], [2, -1, 4, 4, 4]])
-    both(lambda F, a, t: F.multilabel_margin_loss(a, t, **kw), x, labels, ulps=8)
-    both(lambda F, a, t: F.multilabel_margin_loss(a, t, **kw), x[0], labels[0], ulps=8)
+    both(lambda nn, a, t: nn.multilabel_margin_loss(a, t, **kw), x, labels, ulps=8)
+    both(lambda nn, a, t: nn.multilabel_margin_loss(a, t, **kw), x[0], labels[0], ulps=8)
     for w in (None, draw(5, low=0.2)):
         both(
-            lambda F, a, t, w: F.multilabel_soft_margin_loss(a, t, w, **kw),
+            lambda nn, a, t, w: nn.multilabel_soft_margin_loss(a, t, w, **kw),
             x,
             (labels > 0).float(),
             w,
@@ -156,39 +156,39 @@ def test_margins(reduction: str) -> None:
 def test_distances() -> None:
     x, y = draw(4, 5), draw(4, 5, seed=1)
     for p in (1.0, 2.0, 3.0, float("inf")):
-        both(lambda F, a, b, p=p: F.pairwise_distance(a, b, p), x, y, ulps=8)
-        both(lambda F, a, b, p=p: F.pairwise_distance(a, b, p, keepdim=True), x, y[:1], ulps=8)
-        both(lambda F, a, p=p: F.pdist(a, p), x, ulps=8)
-        both(lambda F, a, p=p: F.normalize(a, p, dim=0), x, ulps=8)
+        both(lambda nn, a, b, p=p: nn.pairwise_distance(a, b, p), x, y, ulps=8)
+        both(lambda nn, a, b, p=p: nn.pairwise_distance(a, b, p, keepdim=True), x, y[:1], ulps=8)
+        both(lambda nn, a, p=p: nn.pdist(a, p), x, ulps=8)
+        both(lambda nn, a, p=p: nn.normalize(a, p, dim=0), x, ulps=8)
     for dim in (0, 1, -1, 2):
-        both(lambda F, a, b, dim=dim: F.cosine_similarity(a, b, dim), x, y, atol=1e-6)
-    both(lambda F, a, b: F.cosine_similarity(a, b, -1), x, y[:1], atol=1e-6)
+        both(lambda nn, a, b, dim=dim: nn.cosine_similarity(a, b, dim), x, y, atol=1e-6)
+    both(lambda nn, a, b: nn.cosine_similarity(a, b, -1), x, y[:1], atol=1e-6)
 
 
 def test_refusals() -> None:
     x, y = draw(3, 4), torch.tensor([0, 9, 1])
-    refuses(IndexError, "Target 9 is out of bounds", lambda F, a, b: F.cross_entropy(a, b), x, y)
+    refuses(IndexError, "Target 9 is out of bounds", lambda nn, a, b: nn.cross_entropy(a, b), x, y)
     refuses(
-        ValueError, "is not a valid value for reduction", lambda F, a: F.mse_loss(a, a, reduction="max"), x
+        ValueError, "is not a valid value for reduction", lambda nn, a: nn.mse_loss(a, a, reduction="max"), x
     )
-    refuses(ValueError, r"Expected input batch_size \(3\)", lambda F, a, b: F.nll_loss(a, b), x, y[:2])
-    refuses(RuntimeError, "between 0 and 1", lambda F, a: F.binary_cross_entropy(a, a), x)
-    refuses(ValueError, "Target size", lambda F, a: F.binary_cross_entropy_with_logits(a, a[:1]), x)
+    refuses(ValueError, r"Expected input batch_size \(3\)", lambda nn, a, b: nn.nll_loss(a, b), x, y[:2])
+    refuses(RuntimeError, "between 0 and 1", lambda nn, a: nn.binary_cross_entropy(a, a), x)
+    refuses(ValueError, "Target size", lambda nn, a: nn.binary_cross_entropy_with_logits(a, a[:1]), x)
     refuses(
         RuntimeError,
         "label_smoothing must be",
-        lambda F, a, b: F.cross_entropy(a, b, label_smoothing=2.0),
+        lambda nn, a, b: nn.cross_entropy(a, b, label_smoothing=2.0),
         x,
         y,
     )
-    both(lambda F, a, b: F.cross_entropy(a, b), x, y.int() % 3)
-    both(lambda F, a, b, w: F.nll_loss(a, b, w), x, y % 3, draw(3))
+    both(lambda nn, a, b: nn.cross_entropy(a, b), x, y.int() % 3)
+    both(lambda nn, a, b, w: nn.nll_loss(a, b, w), x, y % 3, draw(3))
 
 
 def test_a_target_out_of_range_is_a_late_error_on_a_device() -> None:
-    F = flambeau.nn.functional
+    nn = flambeau.nn.functional
     with flambeau.virtual(devices=1):
         x = flambeau.zeros(2, 3, device="cuda")
-        loss = F.nll_loss(x, flambeau.tensor([0, 7], device="cuda"))
+        loss = nn.nll_loss(x, flambeau.tensor([0, 7], device="cuda"))
         with pytest.raises(RuntimeError):
             loss.item()

@@ -42,6 +42,19 @@ from flambeau.nn.functional.activation import (
     threshold,
     threshold_,
 )
+from flambeau.nn.functional.convolution import (
+    bilinear,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_tbc,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    fold,
+    linear,
+    unfold,
+)
 from flambeau.nn.functional.distance import cosine_similarity, normalize, pairwise_distance, pdist
 from flambeau.nn.functional.loss import (
     binary_cross_entropy,
@@ -64,6 +77,49 @@ from flambeau.nn.functional.loss import (
     soft_margin_loss,
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
+)
+from flambeau.nn.functional.normalization import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    local_response_norm,
+    rms_norm,
+)
+from flambeau.nn.functional.padding import channel_shuffle, pad, pixel_shuffle, pixel_unshuffle
+from flambeau.nn.functional.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool1d_with_indices,
+    adaptive_max_pool2d,
+    adaptive_max_pool2d_with_indices,
+    adaptive_max_pool3d,
+    adaptive_max_pool3d_with_indices,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    lp_pool1d,
+    lp_pool2d,
+    lp_pool3d,
+    max_pool1d,
+    max_pool1d_with_indices,
+    max_pool2d,
+    max_pool2d_with_indices,
+    max_pool3d,
+    max_pool3d_with_indices,
+    max_unpool1d,
+    max_unpool2d,
+    max_unpool3d,
+)
+from flambeau.nn.functional.sampling import (
+    affine_grid,
+    grid_sample,
+    interpolate,
+    upsample,
+    upsample_bilinear,
+    upsample_nearest,
 )
 
 

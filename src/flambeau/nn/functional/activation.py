@@ -264,7 +264,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     if input.dtype is not weight.dtype:
         promote_types(input.dtype, weight.dtype)
         raise RuntimeError("prelu: Type promoting not supported. Got types: ")
-    shape = [-1 if d == 1 or ndim < 2 and d == 0 else 1 for d in range(ndim)]
+    shape = [-1 if d == 1 or (ndim < 2 and d == 0) else 1 for d in range(ndim)]
     return call(ops.prelu, (input, weight.reshape(shape)))
 
 

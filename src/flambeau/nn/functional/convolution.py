@@ -1,0 +1,189 @@
+"""Linear maps and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.errors import argument_type
+from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.padding import constant_pad
+from flambeau.ops import convolution as ops
+from flambeau.ops.convolution import Geometry
+from flambeau.tensor.call import call
+from flambeau.tensor.matmul import addmm, matmul
+from flambeau.tensor.public import function
+from flambeau.tensor.tensor import Tensor
+
+Ints = tuple[int, ...]
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input (..., in) @ weight (out, in) transposed, plus bias (out)."""
+    checked(weight, "linear", "weight", 2)
+    turned = weight.t() if weight.dim() == 2 else weight
+    if bias is not None and checked(input, "linear").dim() == 2 and bias.dim() == 1:
+        return addmm(bias, input, turned)
+    product = matmul(input, turned)
+    return product if bias is None else product + bias
+
+
+@function
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """sum over i, j of input1[..., i] weight[o, i, j] input2[..., j], plus bias (o)."""
+    if input1.dim() != input2.dim():
+        raise RuntimeError(
+            f"bilinear(): input dimensions do not match: got {input1.dim()} and {input2.dim()}"
+        )
+    for at, (x, size) in enumerate(((input1, weight.shape[1]), (input2, weight.shape[2]))):
+        if input1.shape[:-1] != input2.shape[:-1] or x.shape[-1] != size:
+            raise RuntimeError(
+                f"bilinear(): input{at + 1} size does not match weight size: got {x.shape[-1]} but expected {size}"
+            )
+    outer = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
+    product = matmul(outer, weight.flatten(1).t())
+    return product if bias is None else product + bias
+
+
+def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
+    """One int for each spatial dimension, from one for all or a sequence. Raises RuntimeError, TypeError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,) * ndim
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(argument_type(name, argument, 3, "tuple of ints", value))
+    if len(value) == 1:
+        return (int(value[0]),) * ndim
+    if len(value) != ndim:
+        raise RuntimeError(
+            f"expected {argument} to be a single integer value or a list of {ndim} values to match the convolution "
+            f"dimensions, but got {argument}={list(value)}"
+        )
+    return tuple([int(v) for v in value])
+
+
+def _check_dims(x: Tensor, weight: Tensor, ndim: int, name: str) -> bool:
+    """Whether the input is a batch. Raises RuntimeError where its dimensions do not fit."""
+    if weight.dim() != ndim + 2:
+        raise RuntimeError(
+            f"weight should have at least three dimensions: {name} takes {ndim + 2}, got {list(weight.shape)}"
+        )
+    if x.dim() not in (ndim + 1, ndim + 2):
+        raise RuntimeError(
+            f"Expected {ndim + 1}D (unbatched) or {ndim + 2}D (batched) input to {name}, but got input of size: "
+            f"{list(x.shape)}"
+        )
+    return x.dim() == ndim + 2
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry, name: str, ndim: int) -> Tensor:
+    batched = _check_dims(x, weight, ndim, name)
+    args = [x if batched else x.unsqueeze(0), weight]
+    out = call(ops.convolution, args if bias is None else [*args, bias], (how,))
+    return out if batched else out.squeeze(0)
+
+
+def _forward(ndim: int, name: str) -> Callable[..., Tensor]:
+    def conv(
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        checked(input, name), checked(weight, name, "weight", 2)
+        steps, dilations = ints(stride, ndim, name, "stride"), ints(dilation, ndim, name, "dilation")
+        if isinstance(padding, str):
+            input, pads = _named_padding(input, weight, padding, steps, dilations, ndim)
+        else:
+            pads = ints(padding, ndim, name, "padding")
+        return _convolve(input, weight, bias, Geometry(steps, pads, dilations, groups=groups), name, ndim)
+
+    return _published(conv, name, f"Convolution over {ndim} dimensions; `padding` may be 'same' or 'valid'.")
+
+
+def _published(define: Callable[..., Tensor], name: str, summary: str) -> Callable[..., Tensor]:
+    define.__name__ = define.__qualname__ = name
+    define.__doc__ = summary
+    return function(define)
+
+
+def _named_padding(
+    x: Tensor, weight: Tensor, padding: str, stride: Ints, dilation: Ints, ndim: int
+) -> tuple[Tensor, Ints]:
+    """The input, padded where the two sides differ, and the padding of both sides."""
+    if padding == "valid":
+        return x, (0,) * ndim
+    if padding != "same":
+        raise RuntimeError(f"Invalid padding string: '{padding}'")
+    if any(s != 1 for s in stride):
+        raise RuntimeError("padding='same' is not supported for strided convolutions")
+    totals = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=False)]
+    uneven = [total % 2 for total in totals]
+    if any(uneven):
+        x = constant_pad(x, [n for more in reversed(uneven) for n in (0, more)], 0)
+    return x, tuple([total // 2 for total in totals])
+
+
+def _transposed(ndim: int, name: str) -> Callable[..., Tensor]:
+    def conv_transpose(
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
+        output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+    ) -> Tensor:  # fmt: skip
+        checked(input, name), checked(weight, name, "weight", 2)
+        given = {"stride": stride, "padding": padding, "dilation": dilation, "output_padding": output_padding}
+        each = {key: ints(value, ndim, name, key) for key, value in given.items()}
+        return _convolve(input, weight, bias, Geometry(**each, transposed=True, groups=groups), name, ndim)
+
+    return _published(conv_transpose, name, f"The transpose of convolution over {ndim} dimensions.")
+
+
+conv1d, conv2d, conv3d = (_forward(n, f"conv{n}d") for n in (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = (
+    _transposed(n, f"conv_transpose{n}d") for n in (1, 2, 3)
+)
+
+
+@function
+def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """Convolution of input (time, batch, in) and weight (kernel, in, out) over time."""
+    return conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1)
+
+
+def _pair(value: Any) -> Ints:
+    return ints(value, 2, "unfold", "size")
+
+
+def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
+    """The windows of (N, C, H, W) as columns (N, C * taps, windows)."""
+    how = Geometry(_pair(stride), _pair(padding), _pair(dilation))
+    if checked(input, "im2col").dim() not in (3, 4):
+        raise RuntimeError(
+            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for "
+            f"input, but got: {list(input.shape)}"
+        )
+    _check_positive(how, _pair(kernel_size))
+    batched = input.dim() == 4
+    out = call(ops.unfold, (input if batched else input.unsqueeze(0),), (_pair(kernel_size), how))
+    return out if batched else out.squeeze(0)
+
+
+def fold(
+    input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Tensor:
+    """Columns (N, C * taps, windows) added up to (N, C, *output_size)."""
+    how = Geometry(_pair(stride), _pair(padding), _pair(dilation))
+    if checked(input, "col2im").dim() not in (2, 3):
+        raise RuntimeError(
+            "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for "
+            f"input, but got: {list(input.shape)}"
+        )
+    _check_positive(how, _pair(kernel_size))
+    batched = input.dim() == 3
+    sizes = (_pair(output_size), _pair(kernel_size), how)
+    out = call(ops.fold, (input if batched else input.unsqueeze(0),), sizes)
+    return out if batched else out.squeeze(0)
+
+
+def _check_positive(how: Geometry, kernel: Ints) -> None:
+    for name, values in (("kernel size", kernel), ("dilation", how.dilation), ("stride", how.stride)):
+        if any(v <= 0 for v in values):
+            raise RuntimeError(f"{name} should be greater than zero, but got {list(values)}")
+    if any(p < 0 for p in how.padding):
+        raise RuntimeError(f"padding should be non-negative, but got {list(how.padding)}")

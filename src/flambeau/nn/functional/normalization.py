@@ -1,0 +1,170 @@
+"""Normalization of batches, layers, groups, instances and neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flambeau.core.typeinfo import finfo
+from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.padding import pad
+from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
+from flambeau.ops import normalization as ops
+from flambeau.tensor.call import call
+from flambeau.tensor.public import function
+from flambeau.tensor.tensor import Tensor
+
+Given = Tensor | None
+
+
+def _present(*optional: Given) -> tuple[list[Tensor], tuple[bool, ...]]:
+    """Those that are given, and which."""
+    return [t for t in optional if t is not None], tuple([t is not None for t in optional])
+
+
+def batch_norm(
+    input: Tensor, running_mean: Given, running_var: Given, weight: Given = None, bias: Given = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Each channel of (N, C, ...) less its mean, over its standard deviation.
+
+    In training they are the batch's, and move the running ones by `momentum`; else the running ones.
+    """
+    if not training and (running_mean is None or running_var is None):
+        raise RuntimeError("running_mean and running_var must be defined in evaluation mode")
+    more, given = _present(weight, bias)
+    if not training:
+        return call(ops.batch_norm_infer, (input, running_mean, running_var, *more), (float(eps), given))
+    count = _per_channel(input)
+    for running in (running_mean, running_var):
+        if running is not None and running.shape != (input.shape[1],):
+            raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {running.numel()}")
+    out, mean, variance = call(ops.batch_norm_train, (input, *more), (float(eps), given))
+    if running_mean is not None:
+        running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+    if running_var is not None:
+        running_var.mul_(1 - momentum).add_(variance, alpha=momentum * count / max(count - 1, 1))
+    return out
+
+
+def _per_channel(input: Tensor) -> int:
+    """How many values each channel has. Raises ValueError: one, whose variance says nothing."""
+    shape = checked(input, "batch_norm").shape
+    count = shape[0]
+    for n in shape[2:]:
+        count *= n
+    if count == 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {shape}")
+    return count
+
+
+def instance_norm(
+    input: Tensor, running_mean: Given = None, running_var: Given = None, weight: Given = None,
+    bias: Given = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Each channel of each sample of (N, C, ...) less its mean, over its standard deviation."""
+    size = checked(input, "instance_norm").shape
+    if use_input_stats:
+        _check_spatial(size)
+    elif running_mean is None or running_var is None:
+        raise RuntimeError(
+            "Expected running_mean and running_var to be defined when use_input_stats is false"
+        )
+    batch, channels = size[0], size[1]
+    repeated = [None if t is None else t.repeat(batch) for t in (running_mean, running_var, weight, bias)]
+    out = batch_norm(input.reshape(1, batch * channels, *size[2:]), *repeated, use_input_stats, momentum, eps)
+    for running, moved in zip((running_mean, running_var), repeated, strict=False):
+        if running is not None and moved is not None and use_input_stats:
+            running.copy_(moved.view(batch, channels).mean(0))
+    return out.view(size)
+
+
+def _check_spatial(size: Sequence[int]) -> None:
+    count = 1
+    for n in size[2:]:
+        count *= n
+    if count == 1:
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {size}")
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Given = None,
+    bias: Given = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """The trailing dimensions, of `normalized_shape`, less their mean, over their standard deviation."""
+    ndim = _normalized(checked(input, "layer_norm"), normalized_shape)
+    more, given = _present(weight, bias)
+    return call(ops.layer_norm, (input, *more), (ndim, float(eps), given))
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Given = None, eps: float | None = None
+) -> Tensor:
+    """The trailing dimensions, of `normalized_shape`, over their root mean square."""
+    ndim = _normalized(checked(input, "rms_norm"), normalized_shape)
+    if eps is None:
+        eps = finfo(input.dtype).eps if input.dtype.itemsize > 4 else _FLOAT_EPS
+    more, given = _present(weight)
+    return call(ops.rms_norm, (input, *more), (ndim, float(eps), (*given, False)))
+
+
+_FLOAT_EPS = 2.0**-23
+
+
+def _normalized(input: Tensor, shape: Sequence[int]) -> int:
+    """How many dimensions `shape` has, the last ones of the input."""
+    wanted = [int(n) for n in shape]
+    if not wanted:
+        raise RuntimeError(
+            f"Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+            f"normalized_shape = {wanted}"
+        )
+    if list(input.shape[-len(wanted) :]) != wanted:
+        star = ", ".join(["*", *map(str, wanted)])
+        raise RuntimeError(
+            f"Given normalized_shape={wanted}, expected input with shape [{star}], but got input of size"
+            f"{list(input.shape)}"
+        )
+    return len(wanted)
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Given = None, bias: Given = None, eps: float = 1e-5
+) -> Tensor:
+    """Each group of channels of each sample of (N, C, ...) less its mean, over its standard deviation."""
+    if checked(input, "group_norm").dim() < 2:
+        raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.dim()}")
+    if num_groups > 0 and input.numel() == num_groups:
+        raise ValueError(
+            f"Expected more than 1 value per channel when training, got input size {input.shape}"
+        )
+    more, given = _present(weight, bias)
+    return call(ops.group_norm, (input, *more), (num_groups, float(eps), given))
+
+
+def local_response_norm(
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta."""
+    if checked(input, "local_response_norm").dim() < 3:
+        raise ValueError(
+            f"Expected 3D or higher dimensionality                          input (got {input.dim()} dimensions)"
+        )
+    if not input.numel():
+        return input
+    squares = input.mul(input)
+    if input.dim() == 3:
+        around = pad(squares.unsqueeze(1), (0, 0, size // 2, (size - 1) // 2))
+        mean = avg_pool2d(around, (size, 1), stride=1).squeeze(1)
+    else:
+        n, channels, height, *rest = input.shape
+        flat = squares.view(n, 1, channels, height, -1)
+        around = pad(flat, (0, 0, 0, 0, size // 2, (size - 1) // 2))
+        mean = avg_pool3d(around, (size, 1, 1), stride=1).squeeze(1).view(input.shape)
+    return input / mean.mul(alpha).add(k).pow(beta)
+
+
+for _public in (layer_norm, rms_norm):
+    function(_public)

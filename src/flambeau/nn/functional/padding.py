@@ -1,0 +1,123 @@
+"""pad, and the rearrangements of channels and pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.errors import argument_type
+from flambeau.nn.functional.activation import checked
+from flambeau.ops.padding import pad as op
+from flambeau.tensor.call import call
+from flambeau.tensor.public import alias, function
+from flambeau.tensor.tensor import Tensor
+
+
+def constant_pad(input: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
+    """`pad` in the mode "constant"."""
+    if len(pad) % 2:
+        raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
+    if len(pad) > 2 * input.dim():
+        raise RuntimeError(
+            "Length of pad should be no more than twice the number of dimensions of the input. Pad length is "
+            f"{len(pad)}while the input has {input.dim()}dimensions."
+        )
+    if input.dtype.is_complex and not isinstance(value, complex):
+        value = complex(value)
+    return call(op, (input, value), ("constant", _pairs(pad, input.dim())))
+
+
+def _pairs(pad: Sequence[int], ndim: int) -> tuple[tuple[int, int], ...]:
+    """One (before, after) for each dimension: `pad` begins with the last."""
+    given = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)]
+    return (*[(0, 0)] * (ndim - len(given)), *reversed(given))
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
+    """Grow (or shrink) the trailing dimensions by (left, right, top, bottom, ...): the last one comes first.
+
+    mode: "constant" (with `value`), "reflect", "replicate" or "circular", of the last one to three dimensions.
+    """
+    if not isinstance(pad, (list, tuple)):
+        raise TypeError(argument_type("pad", "pad", 2, "tuple of ints", pad))
+    if mode == "constant":
+        return constant_pad(checked(input, "pad"), pad, 0 if value is None else value)
+    if len(pad) % 2:
+        raise RuntimeError("Padding length must be divisible by 2")
+    if value is not None and value != 0:
+        raise RuntimeError(f'Padding mode "{mode}" doesn\'t take in value argument')
+    if mode not in ("reflect", "replicate", "circular"):
+        raise NotImplementedError(f"Unrecognised padding mode {mode}")
+    dims = len(pad) // 2
+    if not 1 <= dims <= 3 or input.dim() not in (dims + 1, dims + 2):
+        raise NotImplementedError(
+            "Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now"
+        )
+    return call(op, (input,), (mode, _pairs(pad, input.dim())))
+
+
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """(..., C r^2, H, W) to (..., C, H r, W r)."""
+    r = upscale_factor
+    if input.dim() < 3:
+        raise RuntimeError(
+            f"pixel_shuffle expects input to have at least 3 dimensions, but got input with {input.dim()} dimension(s)"
+        )
+    if r <= 0:
+        raise RuntimeError(f"pixel_shuffle expects a positive upscale_factor, but got {r}")
+    *lead, channels, height, width = input.shape
+    if channels % (r * r):
+        raise RuntimeError(
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, "
+            f"but input.size(-3)={channels} is not divisible by {r * r}"
+        )
+    n = len(lead)
+    split = input.reshape(*lead, channels // (r * r), r, r, height, width)
+    order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return split.permute(order).reshape(*lead, channels // (r * r), height * r, width * r)
+
+
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """(..., C, H r, W r) to (..., C r^2, H, W)."""
+    r = downscale_factor
+    if input.dim() < 3:
+        raise RuntimeError(
+            "pixel_unshuffle expects input to have at least 3 dimensions, but got input with "
+            f"{input.dim()} dimension(s)"
+        )
+    if r <= 0:
+        raise RuntimeError(f"pixel_unshuffle expects a positive downscale_factor, but got {r}")
+    *lead, channels, height, width = input.shape
+    for name, size in (("height", height), ("width", width)):
+        if size % r:
+            raise RuntimeError(
+                f"pixel_unshuffle expects {name} to be divisible by downscale_factor, but input.size({name}) is not: "
+                f"{size} and {r}"
+            )
+    n = len(lead)
+    split = input.reshape(*lead, channels, height // r, r, width // r, r)
+    order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return split.permute(order).reshape(*lead, channels * r * r, height // r, width // r)
+
+
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """Channels of `groups` groups interleaved: (N, g k, ...) read as (N, k g, ...)."""
+    if input.dim() < 3:
+        raise RuntimeError(
+            f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input.shape)}"
+        )
+    if groups <= 0:
+        raise RuntimeError(
+            f"Number of groups to divide channels in must be positive. Value of groups:{groups}"
+        )
+    n, channels, *rest = input.shape
+    if channels % groups:
+        raise RuntimeError(
+            f"Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
+        )
+    return input.reshape(n, groups, channels // groups, *rest).transpose(1, 2).reshape(input.shape)
+
+
+for _public in (pixel_shuffle, pixel_unshuffle, channel_shuffle):
+    function(_public)
+alias("constant_pad_nd", constant_pad, as_method=False)

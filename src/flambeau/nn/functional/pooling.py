@@ -1,0 +1,223 @@
+"""Pooling over one to three dimensions; inputs (C, spatial ...) or (N, C, spatial ...)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.errors import argument_type
+from flambeau.nn.functional.activation import checked
+from flambeau.ops import pooling as ops
+from flambeau.ops.op import Op
+from flambeau.ops.pooling import Windows
+from flambeau.tensor.call import call
+from flambeau.tensor.public import function
+from flambeau.tensor.tensor import Tensor
+
+Ints = tuple[int, ...]
+
+
+def _ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,) * ndim
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(argument_type(name, argument, 2, "tuple of ints", value))
+    if len(value) not in (1, ndim):
+        raise RuntimeError(f"{name}: {argument} must either be a single int, or a tuple of {ndim} ints")
+    return tuple([int(v) for v in value]) * (ndim if len(value) == 1 else 1)
+
+
+def _windows(
+    name: str, ndim: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1, ceil: bool = False
+) -> Windows:
+    sizes = _ints(kernel, ndim, name, "kernel_size")
+    steps = sizes if stride is None or stride == [] or stride == () else _ints(stride, ndim, name, "stride")
+    how = Windows(
+        sizes, steps, _ints(padding, ndim, name, "padding"), _ints(dilation, ndim, name, "dilation"), ceil
+    )
+    for what, values in (("kernel size", sizes), ("stride", steps), ("dilation", how.dilation)):
+        if any(v <= 0 for v in values):
+            raise RuntimeError(f"{what} should be greater than zero, but got {list(values)}")
+    for pad, k, d in zip(how.padding, sizes, how.dilation, strict=True):
+        if pad < 0:
+            raise RuntimeError(f"pad must be non-negative, but got pad: {pad}")
+        if 2 * pad > d * (k - 1) + 1:
+            raise RuntimeError(
+                f"pad should be at most half of effective kernel size, but got pad={pad}, kernel_size={k} and "
+                f"dilation={d}"
+            )
+    return how
+
+
+def _run(op: Op, name: str, x: Any, ndim: int, params: tuple[Any, ...], *more: Tensor) -> Any:
+    """Run it on a batch; a single sample is one of one."""
+    batched = checked(x, name).dim() == ndim + 2
+    if not batched and x.dim() != ndim + 1:
+        raise RuntimeError(
+            f"{name}(): Expected {ndim + 1}D or {ndim + 2}D (batch mode) tensor, but got input of size: {list(x.shape)}"
+        )
+    if any(n == 0 for n in x.shape[1 if batched else 0 :]):
+        raise RuntimeError(
+            f"{name}(): Expected {ndim + 1}D or {ndim + 2}D (batch mode) tensor with optional 0 dim batch size for "
+            f"input, but got: {list(x.shape)}"
+        )
+    if batched:
+        return call(op, (x, *more), params)
+    results = call(op, [t.unsqueeze(0) for t in (x, *more)], params)
+    return tuple([r.squeeze(0) for r in results]) if isinstance(results, tuple) else results.squeeze(0)
+
+
+def _named(define: Callable[..., Any], name: str, summary: str) -> Callable[..., Any]:
+    define.__name__ = define.__qualname__ = name
+    define.__doc__ = summary
+    return define
+
+
+# -- maxima ---------------------------------------------------------------------------------------------
+
+
+def _max(ndim: int, name: str) -> Callable[..., Any]:
+    def max_pool(
+        input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: bool = False, return_indices: bool = False,
+    ) -> Any:  # fmt: skip
+        how = _windows(name, ndim, kernel_size, stride, padding, dilation, ceil_mode)
+        values, places = _run(ops.max_pool, name, input, ndim, (how,))
+        return (values, places) if return_indices else values
+
+    return _named(
+        max_pool, name, f"Maxima of windows over {ndim} dimensions; with `return_indices` where they stand."
+    )
+
+
+def _with_indices(define: Callable[..., Any]) -> Callable[..., Any]:
+    def with_indices(*args: Any, return_indices: bool = True, **kwargs: Any) -> Any:
+        return define(*args, **kwargs, return_indices=True)
+
+    return _named(
+        with_indices, f"{define.__name__}_with_indices", f"`{define.__name__}`, and where they stand."
+    )
+
+
+max_pool1d, max_pool2d, max_pool3d = (_max(n, f"max_pool{n}d") for n in (1, 2, 3))
+max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (
+    _with_indices(f) for f in (max_pool1d, max_pool2d, max_pool3d)
+)
+
+
+def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
+    def max_unpool(
+        input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+        output_size: Any = None,
+    ) -> Tensor:  # fmt: skip
+        kernel = _ints(kernel_size, ndim, name, "kernel_size")
+        steps = kernel if stride is None else _ints(stride, ndim, name, "stride")
+        pads = _ints(padding, ndim, name, "padding")
+        natural = [
+            (n - 1) * s - 2 * p + k
+            for n, s, p, k in zip(input.shape[-ndim:], steps, pads, kernel, strict=True)
+        ]
+        size = tuple(natural if output_size is None else output_size)[-ndim:]
+        _check_unpooled(size, natural, steps, ndim)
+        return _run(ops.max_unpool, name, input, ndim, (tuple(int(n) for n in size),), indices)
+
+    return _named(max_unpool, name, f"Maxima put back where `max_pool{ndim}d` found them; 0 elsewhere.")
+
+
+def _check_unpooled(size: Sequence[int], natural: Sequence[int], steps: Ints, ndim: int) -> None:
+    if len(size) != ndim:
+        raise ValueError(f"output_size should be a sequence containing {ndim} or {ndim + 2} elements")
+    for d, (n, middle, s) in enumerate(zip(size, natural, steps, strict=True)):
+        if not middle - s < n < middle + s:
+            raise ValueError(
+                f'invalid output_size "{tuple(size)}" (dim {d} must be between {middle - s} and {middle + s})'
+            )
+
+
+max_unpool1d, max_unpool2d, max_unpool3d = (_unpool(n, f"max_unpool{n}d") for n in (1, 2, 3))
+
+
+# -- means ----------------------------------------------------------------------------------------------
+
+
+def _avg(ndim: int, name: str) -> Callable[..., Tensor]:
+    def avg_pool(
+        input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True, divisor_override: int | None = None,
+    ) -> Tensor:  # fmt: skip
+        if divisor_override == 0:
+            raise RuntimeError("divisor must be not zero")
+        how = _windows(name, ndim, kernel_size, stride, padding, 1, ceil_mode)
+        if ndim == 3 and any(n < k for n, k in zip(input.shape[-3:], how.kernel, strict=False)):
+            raise RuntimeError(f"input image {tuple(input.shape[-3:])} smaller than kernel size {how.kernel}")
+        return _run(ops.avg_pool, name, input, ndim, (how, bool(count_include_pad), divisor_override))
+
+    return _named(avg_pool, name, f"Means of windows over {ndim} dimensions.")
+
+
+avg_pool1d, avg_pool2d, avg_pool3d = (_avg(n, f"avg_pool{n}d") for n in (1, 2, 3))
+
+
+def _lp(ndim: int, name: str, mean: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def lp_pool(
+        input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+    ) -> Tensor:
+        count = 1
+        for k in _ints(kernel_size, ndim, name, "kernel_size"):
+            count *= k
+        out = mean(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
+        return (out.sign() * out.abs().relu()).mul(count).pow(1.0 / norm_type)
+
+    return _named(lp_pool, name, f"The p-norms of windows over {ndim} dimensions, signs kept.")
+
+
+lp_pool1d, lp_pool2d, lp_pool3d = (
+    _lp(n, f"lp_pool{n}d", f) for n, f in ((1, avg_pool1d), (2, avg_pool2d), (3, avg_pool3d))
+)
+
+
+# -- adaptive -------------------------------------------------------------------------------------------
+
+
+def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
+    """The size asked for; None keeps the input's."""
+    if isinstance(size, int):
+        return (size,) * ndim
+    if (len(size) == 1 and ndim > 1) or len(size) > ndim:
+        raise RuntimeError(f"{name}: output_size must be {ndim}")
+    own = checked(x, name).shape[-ndim:]
+    return tuple([int(n) if n is not None else have for n, have in zip(size, own, strict=False)])
+
+
+def _adaptive_avg(ndim: int, name: str) -> Callable[..., Tensor]:
+    def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
+        return _run(ops.adaptive_avg_pool, name, input, ndim, (_target(input, output_size, ndim, name),))
+
+    return _named(
+        adaptive_avg_pool, name, f"Means of as many windows over {ndim} dimensions as are asked for."
+    )
+
+
+def _adaptive_max(ndim: int, name: str) -> Callable[..., Any]:
+    def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+        size = _target(input, output_size, ndim, name)
+        values, places = _run(ops.adaptive_max_pool, name, input, ndim, (size,))
+        return (values, places) if return_indices else values
+
+    return _named(
+        adaptive_max_pool, name, f"Maxima of as many windows over {ndim} dimensions as are asked for."
+    )
+
+
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (
+    _adaptive_avg(n, f"adaptive_avg_pool{n}d") for n in (1, 2, 3)
+)
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (
+    _adaptive_max(n, f"adaptive_max_pool{n}d") for n in (1, 2, 3)
+)
+adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = (
+    _with_indices(f) for f in (adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d)
+)
+
+for _public in (max_pool1d, max_pool2d, max_pool3d, max_pool1d_with_indices, avg_pool1d, adaptive_avg_pool1d):
+    function(_public)

@@ -1,0 +1,192 @@
+"""Interpolation, grid_sample and affine_grid."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.nn.functional.activation import checked
+from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
+from flambeau.ops import sampling as ops
+from flambeau.ops.sampling import Resampling
+from flambeau.tensor import creation, joining
+from flambeau.tensor.call import call
+from flambeau.tensor.matmul import matmul
+from flambeau.tensor.tensor import Tensor
+
+_MODES = {
+    "linear": (3, "linear"), "bilinear": (4, "linear"), "trilinear": (5, "linear"), "bicubic": (4, "cubic"),
+}  # fmt: skip
+_AREA = {3: adaptive_avg_pool1d, 4: adaptive_avg_pool2d, 5: adaptive_avg_pool3d}
+_ALL = ("nearest", "area", "nearest-exact")
+
+
+def interpolate(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
+) -> Tensor:  # fmt: skip
+    """(N, C, spatial ...) at another size, or at its own times `scale_factor`.
+
+    mode: nearest, nearest-exact, linear (3D), bilinear, bicubic (4D), trilinear (5D), area. `antialias` (bilinear,
+    bicubic) widens the filter where the size shrinks. Raises ValueError for arguments that do not go together.
+    """
+    if mode in _ALL:
+        if align_corners is not None:
+            raise ValueError(
+                "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | "
+                "trilinear"
+            )
+    elif align_corners is None:
+        align_corners = False
+    shape = checked(input, "interpolate").shape
+    sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor)
+    if antialias and not (mode in ("bilinear", "bicubic") and len(shape) == 4):
+        raise ValueError(
+            "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input"
+        )
+    if mode in _ALL and len(shape) in _AREA:
+        if mode == "area":
+            return _AREA[len(shape)](input, sizes)
+        return call(ops.interpolate, (input,), (Resampling(mode, sizes, scales),))
+    kind = _kind(mode, len(shape))
+    return call(ops.interpolate, (input,), (Resampling(kind, sizes, scales, bool(align_corners), antialias),))
+
+
+def _kind(mode: str, ndim: int) -> str:
+    wanted, kind = _MODES.get(mode, (0, ""))
+    if wanted == ndim:
+        return kind
+    if ndim in (3, 4, 5) and wanted:
+        raise NotImplementedError(f"Got {ndim}D input, but {mode} mode needs {wanted}D input")
+    raise NotImplementedError(
+        "Input Error: Only 3D, 4D and 5D input Tensors supported (got "
+        f"{ndim}D) for the modes: nearest | linear | bilinear | bicubic | trilinear | area | nearest-exact (got {mode})"
+    )
+
+
+def _sizes(
+    shape: Sequence[int], size: Any, factor: Any, recompute: bool | None
+) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """The spatial size of the result, and the factors that places are computed with (None: by the sizes)."""
+    dims = len(shape) - 2
+    if size is not None and factor is not None:
+        raise ValueError("only one of size or scale_factor should be defined")
+    if size is not None:
+        if recompute:
+            raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
+        return tuple([int(n) for n in _each(size, dims, "size")]), (None,) * dims
+    if factor is None:
+        raise ValueError("either size or scale_factor should be defined")
+    factors = [float(f) for f in _each(factor, dims, "scale_factor")]
+    sizes = tuple([math.floor(n * f) for n, f in zip(shape[2:], factors, strict=True)])
+    return sizes, (None,) * dims if recompute else tuple(factors)
+
+
+def _each(value: Any, dims: int, name: str) -> Sequence[Any]:
+    if not isinstance(value, (list, tuple)):
+        return [value] * dims
+    if len(value) != dims:
+        raise ValueError(
+            f"Input and {name} must have the same number of spatial dimensions, but got input with {dims} spatial "
+            f"dimensions and {name} of {value}. Please provide input tensor in (N, C, d1, d2, ...,dK) format and "
+            f"{name} in (o1, o2, ...,oK) format."
+        )
+    return value
+
+
+def upsample(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """The older name of `interpolate`."""
+    _warn("upsample")
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """The older name of `interpolate` in the mode nearest."""
+    _warn("upsample_nearest")
+    return interpolate(input, size, scale_factor)
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """The older name of `interpolate` in the mode bilinear, corners aligned."""
+    _warn("upsample_bilinear")
+    return interpolate(input, size, scale_factor, "bilinear", True)
+
+
+def _warn(name: str) -> None:
+    warnings.warn(
+        f"`nn.functional.{name}` is deprecated. Use `nn.functional.interpolate` instead.",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+_CORNERS = (
+    "Default {0} behavior has changed to align_corners=False since 1.3.0. Please specify align_corners=True if the "
+    "old behavior is desired. See the documentation of grid_sample for details."
+)
+
+
+def grid_sample(
+    input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """input (N, C, spatial ...) read at the places (x, y[, z]) in [-1, 1] of grid (N, ..., dims)."""
+    if mode not in ("bilinear", "nearest", "bicubic"):
+        raise ValueError(
+            f"nn.functional.grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', but got: '{mode}'"
+        )
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise ValueError(
+            "nn.functional.grid_sample(): expected padding_mode to be 'zeros', 'border', or 'reflection', but got: "
+            f"'{padding_mode}'"
+        )
+    if align_corners is None:
+        warnings.warn(_CORNERS.format("grid_sample and affine_grid"), UserWarning, stacklevel=2)
+    args = (checked(input, "grid_sampler"), checked(grid, "grid_sampler", "grid", 2))
+    return call(ops.grid_sample, args, (mode, padding_mode, bool(align_corners)))
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+    """The grid of places (N, H, W, 2) or (N, D, H, W, 3) that the affine maps `theta` (N, 2, 3) or (N, 3, 4) give.
+
+    A matrix product: on CUDA it follows `torch.backends.cuda.matmul.allow_tf32`.
+    """
+    if align_corners is None:
+        warnings.warn(_CORNERS.format("grid_sample and affine_grid"), UserWarning, stacklevel=2)
+    if not checked(theta, "affine_grid").dtype.is_floating_point:
+        raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
+    dims = len(size) - 2
+    if dims not in (2, 3):
+        raise NotImplementedError(
+            "affine_grid only supports 4D and 5D sizes, for 2D and 3D affine transforms, respectively. "
+            f"Got size {tuple(size)}."
+        )
+    if theta.dim() != 3 or tuple(theta.shape[1:]) != (dims, dims + 1):
+        form = f"Nx{dims}x{dims + 1}"
+        raise ValueError(
+            f"Expected a batch of {dims}D affine matrices of shape {form} for size {tuple(size)}. "
+            f"Got {tuple(theta.shape)}."
+        )
+    if min(size) <= 0:
+        raise ValueError(f"Expected non-zero, positive output size. Got {tuple(size)}")
+    spatial = [int(n) for n in size[2:]]
+    axes = [_places(n, bool(align_corners), theta, d, dims) for d, n in enumerate(spatial)]
+    parts = [a.expand(spatial) for a in reversed(axes)]
+    base = joining.stack([*parts, creation.ones_like(parts[0])], -1).reshape(1, -1, dims + 1)
+    product = matmul(base.expand(theta.shape[0], -1, -1), theta.transpose(1, 2))
+    return product.view(theta.shape[0], *spatial, dims)
+
+
+def _places(n: int, align: bool, like: Tensor, axis: int, dims: int) -> Tensor:
+    """n places over [-1, 1] along one axis: from edge to edge, or the middles of n parts."""
+    if n == 1:
+        at = creation.zeros(1, dtype=like.dtype, device=like.device)
+    else:
+        at = creation.linspace(-1, 1, n, dtype=like.dtype, device=like.device)
+        at = at if align else at * ((n - 1) / n)
+    return at.reshape([-1 if d == axis else 1 for d in range(dims)])

@@ -1,0 +1,294 @@
+"""Normalization: each group of elements less its mean, over its standard deviation, then scaled and shifted.
+
+One kernel each. Weight and bias are optional inputs after x; params say which are there. Means and variances
+are computed in two passes in float32 (float64 for float64), by pairwise sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import dtype
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.indexing import one_device
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.pointwise import FLOATS, wide
+from flambeau.ops.reduction import to_computing
+
+Array = np.ndarray[Any, Any]
+Params = tuple[Any, ...]
+
+
+def _flops(launch: Launch) -> int:
+    return 8 * launch.outputs[0].numel
+
+
+def _metas(operands: Sequence[Operand]) -> list[Meta]:
+    return [x for x in operands if isinstance(x, Meta)]
+
+
+def _refuse(x: Meta, name: str) -> None:
+    if x.dtype not in FLOATS:
+        raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
+
+
+def _same_kind(metas: Sequence[Meta], name: str) -> None:
+    """x in half precision goes with float32 parameters too."""
+    x = metas[0]
+    for other in metas[1:]:
+        if other.dtype is not x.dtype and other.dtype is not wide(x.dtype):
+            raise RuntimeError(
+                f"expected scalar type {x.dtype.torch_name} but found {other.dtype.torch_name} ({name})"
+            )
+
+
+def _moments(rows: Array) -> tuple[Array, Array]:
+    """Mean and variance of each row, as columns."""
+    rows = np.ascontiguousarray(rows)
+    length = rows.dtype.type(max(rows.shape[1], 1))
+    mean = np.add.reduce(rows, axis=1, keepdims=True) / length
+    away = rows - mean
+    return mean, np.add.reduce(away * away, axis=1, keepdims=True) / length
+
+
+def _standard(rows: Array, eps: float) -> tuple[Array, Array, Array]:
+    """Rows normalized; their mean and 1 / standard deviation, as columns."""
+    mean, variance = _moments(rows)
+    scale = 1 / np.sqrt(variance + rows.dtype.type(eps))
+    return (rows - mean) * scale, mean, scale
+
+
+def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:
+    """x times the weight plus the bias, those of them that are given."""
+    at = 0
+    if given[0]:
+        x = x * more[at].astype(x.dtype).reshape(shape)
+        at = 1
+    if given[1]:
+        x = x + more[at].astype(x.dtype).reshape(shape)
+    return x
+
+
+# -- layer_norm and rms_norm: params (how many trailing dimensions, eps, (weight?, bias?)) -----------------
+
+
+def _layer_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    metas = _metas(operands)
+    x, (ndim, _, _) = metas[0], params
+    where = one_device(metas)
+    _refuse(x, "LayerNormKernelImpl")
+    _same_kind(metas, "mixed dtype (CPU): all the parameters share one dtype")
+    for other in metas[1:]:
+        if other.shape != x.shape[x.ndim - ndim :]:
+            raise RuntimeError(
+                "Expected weight to be of same shape as normalized_shape, but got weight of shape "
+                f"{list(other.shape)} and normalized_shape = {list(x.shape[x.ndim - ndim :])}"
+            )
+    return Signature((Meta.contiguous_of(x.shape, x.dtype, where),), tuple(metas), params)
+
+
+def _layer_host(launch: Launch) -> Body:
+    ndim, eps, given = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    widen, length = to_computing(kind, kind), _count(shape[len(shape) - ndim :])
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        rows, _, _ = _standard(widen(inputs[0]).reshape(-1, length), eps)
+        result = _affine(rows, inputs[1:], given, (1, length))
+        np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
+
+    return body
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for n in shape:
+        count *= n
+    return count
+
+
+def _rms_host(launch: Launch) -> Body:
+    ndim, eps, given = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    widen, length = to_computing(kind, kind), _count(shape[len(shape) - ndim :])
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        rows = np.ascontiguousarray(widen(inputs[0]).reshape(-1, length))
+        number = rows.dtype.type
+        square = np.add.reduce(rows * rows, axis=1, keepdims=True) / number(length)
+        result = _affine(rows * (1 / np.sqrt(square + number(eps))), inputs[1:], given, (1, length))
+        np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
+
+    return body
+
+
+def _layer_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4, 5), make(5), make(5)), (1, 1e-5, (True, True))
+    yield (make(3, 4, 5), make(4, 5)), (2, 1e-3, (True, False))
+    yield (make(3, 4),), (1, 1e-5, (False, False))
+
+
+def _rms_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4, 5), make(5)), (1, 1e-5, (True, False))
+    yield (make(3, 4),), (2, 1e-3, (False, False))
+
+
+layer_norm = define(
+    Op("layer_norm", _layer_rule, Kernel("layer_norm", _layer_host, _flops), FLOATS, _layer_samples)
+)
+rms_norm = define(Op("rms_norm", _layer_rule, Kernel("rms_norm", _rms_host, _flops), FLOATS, _rms_samples))
+
+
+# -- group_norm: x (N, C, ...), params (groups, eps, (weight?, bias?)) -------------------------------------
+
+
+def _group_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    metas = _metas(operands)
+    x, groups = metas[0], params[0]
+    where = one_device(metas)
+    if x.ndim < 2:
+        raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {x.ndim}")
+    channels = x.shape[1]
+    if groups <= 0:
+        raise RuntimeError(f"Expected num groups to be greater than 0, got {groups}")
+    if channels % groups:
+        raise RuntimeError(
+            "Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{list(x.shape)} and num_groups={groups}"
+        )
+    for other in metas[1:]:
+        if other.shape != (channels,):
+            raise RuntimeError(
+                "Expected weight to be a vector of size equal to the number of channels in input, but got weight of "
+                f"shape {list(other.shape)} and input of shape {list(x.shape)}"
+            )
+    _refuse(x, "GroupNormKernelImpl")
+    _same_kind(metas, "mixed dtype (CPU): all the parameters share one dtype")
+    return Signature((Meta.contiguous_of(x.shape, x.dtype, where),), tuple(metas), params)
+
+
+def _group_host(launch: Launch) -> Body:
+    groups, eps, given = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        rows, _, _ = _standard(widen(inputs[0]).reshape(shape[0] * groups, -1), eps)
+        result = _affine(rows.reshape(*shape[:2], -1), inputs[1:], given, (-1, 1))
+        np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
+
+    return body
+
+
+def _group_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(2, 4, 5), make(4), make(4)), (2, 1e-5, (True, True))
+    yield (make(2, 6, 3, 2),), (3, 1e-3, (False, False))
+
+
+group_norm = define(
+    Op("group_norm", _group_rule, Kernel("group_norm", _group_host, _flops), FLOATS, _group_samples)
+)
+
+
+# -- batch_norm: x (N, C, ...). By its own moments (also results) or by given ones -------------------------
+
+
+def _batch_check(metas: Sequence[Meta]) -> None:
+    x = metas[0]
+    if x.ndim < 2:
+        raise RuntimeError(f"batch_norm: expected an input of 2 dimensions or more, got {list(x.shape)}")
+    _refuse(x, "batch_norm")
+    _same_kind(metas, "Expected parameters of the input's dtype")
+    for other in metas[1:]:
+        if other.shape != (x.shape[1],):
+            raise RuntimeError(
+                f"running_mean, running_var, weight and bias should contain {x.shape[1]} elements not {other.numel}"
+            )
+
+
+def _train_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """params (eps, (weight?, bias?)); results: the normalized, and each channel's mean and variance."""
+    metas = _metas(operands)
+    _batch_check(metas)
+    x = metas[0]
+    out = Meta.contiguous_of(x.shape, x.dtype, one_device(metas))
+    moments = Meta.contiguous_of((x.shape[1],), wide(x.dtype), x.device)
+    return Signature((out, moments, moments), tuple(metas), params)
+
+
+def _by_channel(x: Array) -> Array:
+    """(N, C, ...) as (C, N ...)."""
+    return x.swapaxes(0, 1).reshape(x.shape[1], -1)
+
+
+def _train_host(launch: Launch) -> Body:
+    eps, given = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    widen, column = to_computing(kind, kind), (-1, *(1,) * (len(shape) - 2))
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = widen(inputs[0])
+        mean, variance = _moments(_by_channel(x))
+        scale = 1 / np.sqrt(variance + x.dtype.type(eps))
+        result = _affine((x - mean.reshape(column)) * scale.reshape(column), inputs[1:], given, column)
+        np.copyto(outputs[0], result, casting="unsafe")
+        np.copyto(outputs[1], mean[:, 0])
+        np.copyto(outputs[2], variance[:, 0])
+
+    return body
+
+
+def _infer_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """Inputs x, mean, variance, weight, bias; params (eps, (weight?, bias?))."""
+    metas = _metas(operands)
+    _batch_check(metas)
+    x = metas[0]
+    return Signature((Meta.contiguous_of(x.shape, x.dtype, one_device(metas)),), tuple(metas), params)
+
+
+def _infer_host(launch: Launch) -> Body:
+    eps, given = launch.params
+    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+    widen, column = to_computing(kind, kind), (-1, *(1,) * (len(shape) - 2))
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = widen(inputs[0])
+        mean, variance = (a.astype(x.dtype).reshape(column) for a in inputs[1:3])
+        result = (x - mean) * (1 / np.sqrt(variance + x.dtype.type(eps)))
+        np.copyto(outputs[0], _affine(result, inputs[3:], given, column), casting="unsafe")
+
+    return body
+
+
+def _train_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(4, 3), make(3), make(3)), (1e-5, (True, True))
+    yield (make(2, 3, 4, 2), make(3)), (1e-3, (False, True))
+
+
+def _infer_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(4, 3), make(3), make(3, low=0.5), make(3), make(3)), (1e-5, (True, True))
+    yield (make(2, 3, 4), make(3), make(3, low=0.5)), (1e-3, (False, False))
+
+
+batch_norm_train = define(
+    Op(
+        "batch_norm_train",
+        _train_rule,
+        Kernel("batch_norm_train", _train_host, _flops),
+        FLOATS,
+        _train_samples,
+    )
+)
+batch_norm_infer = define(
+    Op(
+        "batch_norm_infer",
+        _infer_rule,
+        Kernel("batch_norm_infer", _infer_host, _flops),
+        FLOATS,
+        _infer_samples,
+    )
+)

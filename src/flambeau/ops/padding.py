@@ -1,0 +1,107 @@
+"""pad: the trailing dimensions grow (or shrink, by negative pads) at both ends.
+
+params: (mode, pads), one (before, after) for each dimension of the input. The mode "constant" has the value as
+a second input; "reflect", "replicate" and "circular" read the input again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import DTYPES, bool_, dtype
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+
+Array = np.ndarray[Any, Any]
+
+
+def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, *value = operands
+    mode, pads = params
+    assert isinstance(x, Meta)
+    if mode in ("reflect", "replicate") and x.dtype is bool_:
+        raise NotImplementedError(f"\"{mode}_pad\" not implemented for 'Bool'")
+    if len(pads) != x.ndim:
+        raise RuntimeError(f"pad: {len(pads)} pairs for {x.ndim} dimensions")
+    for n, (before, after) in zip(x.shape, pads, strict=True):
+        _check(mode, x, n, before, after)
+    shape = tuple([n + a + b for n, (a, b) in zip(x.shape, pads, strict=True)])
+    out = Meta.contiguous_of(shape, x.dtype, x.device)
+    return Signature((out,), (x, *[x.dtype for _ in value]), params)
+
+
+def _check(mode: str, x: Meta, n: int, before: int, after: int) -> None:
+    if mode == "reflect" and (before >= n or after >= n) and (before or after):
+        raise RuntimeError(
+            "Argument #4: Padding size should be less than the corresponding input dimension, but got: padding "
+            f"({before}, {after}) at dimension of input {list(x.shape)}"
+        )
+    if mode == "circular" and (before > n or after > n):
+        raise RuntimeError("Padding value causes wrapping around more than once.")
+    if n + before + after < 0 or (
+        mode in ("reflect", "replicate") and n + before + after <= 0 and (before or after)
+    ):
+        raise RuntimeError(
+            f"The input size {n}, plus negative padding {before} and {after}, resulted in a negative output size, "
+            "which is invalid. Check dimension of your input."
+        )
+    if mode != "constant" and n == 0 and (before or after):
+        raise RuntimeError(f"Expected a tensor with non-zero padded dimensions, but got: {list(x.shape)}")
+
+
+def _host(launch: Launch) -> Body:
+    mode, pads = launch.params
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    if mode == "constant":
+        return _constant(source.shape, pads)
+    places = [
+        _places(mode, n, a, b) if a or b else None for n, (a, b) in zip(source.shape, pads, strict=True)
+    ]
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = inputs[0]
+        for axis, place in enumerate(places):
+            x = x if place is None else x.take(place, axis)
+        np.copyto(outputs[0], x)
+
+    return body
+
+
+def _constant(shape: tuple[int, ...], pads: tuple[tuple[int, int], ...]) -> Body:
+    read = [slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(shape, pads, strict=True)]
+    written = [
+        slice(max(a, 0), max(a, 0) + len(range(n)[r])) for n, r, (a, _) in zip(shape, read, pads, strict=True)
+    ]
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        x, value = inputs
+        outputs[0][...] = value
+        outputs[0][tuple(written)] = x[tuple(read)]
+
+    return body
+
+
+def _places(mode: str, n: int, before: int, after: int) -> Array:
+    """The index along a dimension that each place of the result reads."""
+    at = np.arange(-before, n + after)
+    if mode == "replicate":
+        return np.clip(at, 0, n - 1)
+    if mode == "circular":
+        return at % n
+    at = np.abs(at)
+    return np.where(at >= n, 2 * (n - 1) - at, at)
+
+
+def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    pads = ((0, 0), (1, 2), (2, -1))
+    yield (make(2, 3, 4), 2), ("constant", pads)
+    for mode in ("reflect", "replicate", "circular"):
+        yield (make(2, 3, 4),), (mode, pads)
+
+
+pad = define(Op("pad", _rule, Kernel("pad", _host), DTYPES, _samples))

@@ -1,0 +1,348 @@
+"""Pooling: windows fold into their maximum (and where it stands) or mean; adaptive windows; unpooling.
+
+Inputs are (N, C, spatial ...). Maxima go through the taps of the window, as PyTorch's comparisons do: a NaN
+wins, the first of equals stays. Means are sums along one dimension after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import bool_, dtype, int64
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.indexing import one_device
+from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.pointwise import FLOATS, NUMBERS
+from flambeau.ops.reduction import to_computing
+from flambeau.ops.windows import Array, Ints, padded, taps
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How the windows of a pooling lie; one int for each spatial dimension."""
+
+    kernel: Ints
+    stride: Ints
+    padding: Ints
+    dilation: Ints
+    ceil: bool = False
+
+    def size(self, size: Sequence[int]) -> Ints:
+        """The spatial size of the result. With `ceil` a last window may reach over the end, if it begins within."""
+        out = []
+        for n, k, s, p, d in zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True):
+            room = n + 2 * p - d * (k - 1) - 1
+            count = (room + (s - 1 if self.ceil else 0)) // s + 1
+            out.append(count - 1 if self.ceil and (count - 1) * s >= n + p else count)
+        return tuple(out)
+
+    def pads(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
+        """What to add around the input so that every window lies within."""
+        ends = zip(size, count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return [(p, max(0, (m - 1) * s + d * (k - 1) + 1 - p - n)) for n, m, k, s, p, d in ends]
+
+
+def _sized(x: Meta, how: Windows) -> Ints:
+    size = how.size(x.shape[2:])
+    if any(n < 1 for n in size):
+        given = "x".join(map(str, x.shape[1:]))
+        found = "x".join(map(str, (x.shape[1], *size)))
+        raise RuntimeError(
+            f"Given input size: ({given}). Calculated output size: ({found}). Output size is too small"
+        )
+    return size
+
+
+def _refuse(x: Meta, name: str, dtypes: tuple[dtype, ...]) -> None:
+    if x.dtype not in dtypes:
+        raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
+
+
+def _lowest(kind: np.dtype[Any]) -> Any:
+    return -np.inf if kind.kind == "f" else np.iinfo(kind).min
+
+
+# -- max_pool: values and places ------------------------------------------------------------------------
+
+
+def _max_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, how = operands[0], params[0]
+    assert isinstance(x, Meta)
+    _refuse(x, "max_pool", NUMBERS)
+    out = Meta.contiguous_of((*x.shape[:2], *_sized(x, how)), x.dtype, x.device)
+    return Signature((out, out.with_(dtype=int64)), (x,), params)
+
+
+def _max_host(launch: Launch) -> Body:
+    how: Windows = launch.params[0]
+    source, kind = launch.inputs[0], launch.outputs[0].dtype
+    assert isinstance(source, Meta)
+    size, count, widen = source.shape[2:], launch.outputs[0].shape[2:], to_computing(kind, kind)
+    axes = [
+        _axis(*each)
+        for each in zip(size, count, how.kernel, how.stride, how.padding, how.dilation, strict=True)
+    ]
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = widen(inputs[0])
+        low = _lowest(x.dtype)
+        whole = padded(x, how.pads(size, count), low)
+        best = np.full(outputs[0].shape, low, x.dtype)
+        where = np.broadcast_to(_flat([first for _, first in axes], size), best.shape).copy()
+        for tap, place in taps(how.kernel, how.stride, how.dilation, count):
+            seen = whole[place]
+            better = (seen > best) | (seen != seen)
+            at = _flat([rows[t] for t, (rows, _) in zip(tap, axes, strict=True)], size)
+            np.copyto(best, seen, where=better)
+            np.copyto(where, at, where=better)
+        np.copyto(outputs[0], best, casting="unsafe")
+        np.copyto(outputs[1], where)
+
+    return body
+
+
+def _axis(n: int, count: int, k: int, s: int, p: int, d: int) -> tuple[Array, Array]:
+    """Along one dimension: the place of each tap of each window, (k, count), and each window's first within."""
+    at = np.arange(k)[:, None] * d + np.arange(count) * s - p
+    return at, np.where(at >= 0, at, n).min(axis=0)
+
+
+def _flat(places: Sequence[Array], size: Sequence[int]) -> Array:
+    """Indices into the flattened spatial dimensions, from the places along each."""
+    at = np.zeros((1,) * len(size), np.int64)
+    for axis, (place, n) in enumerate(zip(places, size, strict=True)):
+        at = at * n + place.reshape([-1 if a == axis else 1 for a in range(len(size))])
+    return at
+
+
+def _max_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(2, 3, 7),), (Windows((3,), (2,), (1,), (1,)),)
+    yield (make(2, 2, 6, 5),), (Windows((2, 3), (2, 1), (1, 1), (1, 2), True),)
+    yield (make(1, 2, 4, 4, 4),), (Windows((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1)),)
+
+
+def _flops(launch: Launch) -> int:
+    return launch.outputs[0].numel * math.prod(launch.params[0].kernel)
+
+
+max_pool = define(Op("max_pool", _max_rule, Kernel("max_pool", _max_host, _flops), NUMBERS, _max_samples))
+
+
+# -- avg_pool: params Windows, count_include_pad, divisor_override -----------------------------------------
+
+
+def _avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, how = operands[0], params[0]
+    assert isinstance(x, Meta)
+    _refuse(x, "avg_pool", (*FLOATS, int64))
+    out = Meta.contiguous_of((*x.shape[:2], *_sized(x, how)), x.dtype, x.device)
+    return Signature((out,), (x,), params)
+
+
+def _avg_host(launch: Launch) -> Body:
+    how, include, divisor = launch.params
+    source, kind = launch.inputs[0], launch.outputs[0].dtype
+    assert isinstance(source, Meta)
+    size, count, widen = source.shape[2:], launch.outputs[0].shape[2:], to_computing(kind, kind)
+    shares = _divisor(how, size, count, include) if divisor is None else np.asarray(divisor)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = padded(widen(inputs[0]), how.pads(size, count))
+        for axis in range(len(size)):
+            x = _sum_along(x, 2 + axis, how.kernel[axis], how.stride[axis], count[axis])
+        if x.dtype.kind == "i":
+            np.copyto(outputs[0], (x / shares).astype(np.int64))
+        else:
+            np.copyto(outputs[0], x / shares.astype(x.dtype), casting="unsafe")
+
+    return body
+
+
+def _sum_along(x: Array, axis: int, kernel: int, stride: int, count: int) -> Array:
+    found = np.lib.stride_tricks.sliding_window_view(x, kernel, axis)
+    found = found[(slice(None),) * axis + (slice(None, (count - 1) * stride + 1, stride),)]
+    return np.asarray(np.add.reduce(found, axis=-1))
+
+
+def _divisor(how: Windows, size: Sequence[int], count: Sequence[int], include: bool) -> Array:
+    """How many elements each window counts: those of the padding too, where `include`."""
+    out = np.ones((1,) * len(size))
+    for axis, (n, m, k, s, p) in enumerate(
+        zip(size, count, how.kernel, how.stride, how.padding, strict=True)
+    ):
+        start = np.arange(m) * s - p
+        end = np.minimum(start + k, n + p)
+        if not include:
+            start, end = np.maximum(start, 0), np.minimum(end, n)
+        out = out * (end - start).reshape([-1 if a == axis else 1 for a in range(len(size))])
+    return out
+
+
+def _avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(2, 3, 7),), (Windows((3,), (2,), (1,), (1,)), True, None)
+    yield (make(2, 2, 6, 5),), (Windows((2, 3), (2, 1), (1, 1), (1, 1), True), False, None)
+    yield (make(1, 2, 4, 4, 4),), (Windows((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1)), True, 3)
+
+
+avg_pool = define(
+    Op("avg_pool", _avg_rule, Kernel("avg_pool", _avg_host, _flops), (*FLOATS, int64), _avg_samples)
+)
+
+
+# -- adaptive pools: params (spatial size of the result) --------------------------------------------------
+
+
+def _bounds(n: int, count: int) -> tuple[Array, Array]:
+    """Where each of `count` windows over n elements starts and ends."""
+    at = np.arange(count)
+    return at * n // count, -(-(at + 1) * n // count)
+
+
+def _check_adaptive(x: Meta, name: str, size: Ints, dtypes: tuple[dtype, ...]) -> None:
+    if any(n == 0 for n in x.shape[2:]) or len(size) != x.ndim - 2:
+        raise RuntimeError(
+            f"{name}(): Expected input to have non-zero size for non-batch dimensions, but input has sizes "
+            f"{list(x.shape)}"
+        )
+    if any(n < 0 for n in size):
+        raise RuntimeError(
+            f"{name}: elements of output_size must be greater than or equal to 0 but received {size}"
+        )
+    _refuse(x, name, dtypes)
+
+
+def _adaptive_avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = operands[0]
+    assert isinstance(x, Meta)
+    _check_adaptive(x, "adaptive_avg_pool", params[0], FLOATS)
+    return Signature((Meta.contiguous_of((*x.shape[:2], *params[0]), x.dtype, x.device),), (x,), params)
+
+
+def _adaptive_avg_host(launch: Launch) -> Body:
+    source, kind = launch.inputs[0], launch.outputs[0].dtype
+    assert isinstance(source, Meta)
+    bounds = [_bounds(n, m) for n, m in zip(source.shape[2:], launch.params[0], strict=True)]
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = widen(inputs[0])
+        for axis, (start, end) in enumerate(bounds):
+            x = _mean_along(x, 2 + axis, start, end)
+        np.copyto(outputs[0], x, casting="unsafe")
+
+    return body
+
+
+def _mean_along(x: Array, axis: int, start: Array, end: Array) -> Array:
+    longest = int((end - start).max())
+    at = start[:, None] + np.arange(longest)
+    within = at < end[:, None]
+    found = x.take(np.minimum(at, x.shape[axis] - 1), axis)
+    shape = [1] * axis + [*within.shape] + [1] * (x.ndim - axis - 1)
+    total = np.add.reduce(np.where(within.reshape(shape), found, x.dtype.type(0)), axis=axis + 1)
+    share = (end - start).astype(x.dtype).reshape([-1, *[1] * (x.ndim - axis - 1)])
+    return np.asarray(total / share)
+
+
+def _adaptive_max_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x = operands[0]
+    assert isinstance(x, Meta)
+    _check_adaptive(x, "adaptive_max_pool", params[0], FLOATS)
+    out = Meta.contiguous_of((*x.shape[:2], *params[0]), x.dtype, x.device)
+    return Signature((out, out.with_(dtype=int64)), (x,), params)
+
+
+def _adaptive_max_host(launch: Launch) -> Body:
+    source, kind = launch.inputs[0], launch.outputs[0].dtype
+    assert isinstance(source, Meta)
+    size, widen = source.shape[2:], to_computing(kind, kind)
+    bounds = [_bounds(n, m) for n, m in zip(size, launch.params[0], strict=True)]
+    lengths = [int((end - start).max()) for start, end in bounds]
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x = widen(inputs[0])
+        flat = x.reshape(*x.shape[:2], -1)
+        best = np.full(outputs[0].shape, -np.inf, x.dtype)
+        where = np.broadcast_to(_flat([start for start, _ in bounds], size), best.shape).copy()
+        for tap in np.ndindex(*lengths):
+            places = [np.minimum(start + t, end - 1) for t, (start, end) in zip(tap, bounds, strict=True)]
+            at = _flat(places, size)
+            seen = flat[:, :, at]
+            better = (seen > best) | (seen != seen)
+            np.copyto(best, seen, where=better)
+            np.copyto(where, at, where=better)
+        np.copyto(outputs[0], best, casting="unsafe")
+        np.copyto(outputs[1], where)
+
+    return body
+
+
+def _adaptive_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [
+        ((make(2, 3, 7),), ((3,),)),
+        ((make(2, 2, 6, 5),), ((4, 7),)),
+        ((make(1, 2, 4, 3, 5),), ((2, 3, 1),)),
+    ]
+
+
+def _source_flops(launch: Launch) -> int:
+    source = launch.inputs[0]
+    return source.numel if isinstance(source, Meta) else 0
+
+
+def _adaptive(name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body]) -> Op:
+    return define(Op(name, rule, Kernel(name, host, _source_flops), FLOATS, _adaptive_samples))
+
+
+adaptive_avg_pool = _adaptive("adaptive_avg_pool", _adaptive_avg_rule, _adaptive_avg_host)
+adaptive_max_pool = _adaptive("adaptive_max_pool", _adaptive_max_rule, _adaptive_max_host)
+
+
+# -- max_unpool: params (spatial size of the result) ------------------------------------------------------
+
+
+def _unpool_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, index = operands
+    assert isinstance(x, Meta) and isinstance(index, Meta)
+    where = one_device(operands)
+    if index.dtype is not int64:
+        raise RuntimeError(f"elements in indices should be type int64 but got: {index.dtype.torch_name}")
+    if index.shape != x.shape:
+        raise RuntimeError(
+            f"Expected shape of indices to be same as that of the input tensor ({list(x.shape)}) but got indices "
+            f"tensor with shape: {list(index.shape)}"
+        )
+    _refuse(x, "max_unpooling", tuple(d for d in NUMBERS if d is not bool_))
+    return Signature((Meta.contiguous_of((*x.shape[:2], *params[0]), x.dtype, where),), (x, index), params)
+
+
+def _unpool_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, index = (a.reshape(*a.shape[:2], -1) for a in inputs)
+        count = math.prod(outputs[0].shape[2:])
+        bad = (index < 0) | (index >= count)
+        if bad.any():
+            raise RuntimeError(
+                f"Found an invalid max index: {index[bad][0]} (output volumes are of size "
+                f"{'x'.join(map(str, outputs[0].shape[2:]))}"
+            )
+        out = np.zeros((*x.shape[:2], count), x.dtype)
+        np.put_along_axis(out, index, x, 2)
+        np.copyto(outputs[0], out.reshape(outputs[0].shape))
+
+    return body
+
+
+def _unpool_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(1, 2, 2, 2), np.array([[[[0, 3], [9, 15]], [[1, 2], [10, 8]]]])), ((4, 4),))]
+
+
+max_unpool = define(
+    Op("max_unpool", _unpool_rule, Kernel("max_unpool", _unpool_host), NUMBERS, _unpool_samples)
+)
