@@ -33,7 +33,7 @@ from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
-from flambeau.ops.pointwise import ALL, result_type
+from flambeau.ops.pointwise import ALL
 from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
@@ -683,7 +683,9 @@ def _cross_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
         raise RuntimeError(
             f"linalg.cross: inputs dimension {dim} must have length 3. Got {a.shape[dim]} and {b.shape[dim]}"
         )
-    kind = result_type([a, b], float32)
+    kind = a.dtype
+    if b.dtype is not kind:
+        raise RuntimeError(f"expected scalar type {kind.torch_name} but found {b.dtype.torch_name}")
     if kind is bool_:
         raise NotImplementedError("\"cross\" not implemented for 'Bool'")
     shape = broadcast_shapes([a.shape, b.shape])
@@ -694,10 +696,10 @@ def _cross_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
 def _cross_host(launch: Launch) -> Body:
     (dim,) = launch.params
     kind = launch.outputs[0].dtype
-    first, second = (to_computing(kind, x.dtype) for x in launch.inputs if isinstance(x, Meta))
+    widen = to_computing(kind, kind)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        a, b = (np.moveaxis(x, dim, 0) for x in (first(inputs[0]), second(inputs[1])))
+        a, b = (np.moveaxis(widen(x), dim, 0) for x in inputs)
         out = np.moveaxis(outputs[0], dim, 0)
         for i in range(3):
             j, k = (i + 1) % 3, (i + 2) % 3

@@ -183,7 +183,7 @@ def _c2c_over(
     x = _promoted(input, to_complex=True)
     scale = _scale(norm, forward)
     x = _resized(x, dims, sizes)
-    _check_out(name, out, complex=True)
+    _check_out("fftn", out, complex=True)
     if not dims:
         copy: Tensor = deliver(x.clone(), out)
         return copy

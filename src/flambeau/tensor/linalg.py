@@ -67,10 +67,11 @@ def _named(kind: Any, results: Sequence[Any], out: Out) -> Any:
 
 def inv_ex(A: Tensor, *, check_errors: bool = False, out: Out = None) -> Any:
     """The inverse of each matrix and its info: the place of a zero pivot, from 1, or 0."""
-    return _inverted(A, "linalg.inv_ex", check_errors, out)
+    return inverted(A, "linalg.inv_ex", check_errors, out)
 
 
-def _inverted(A: Tensor, name: str, check_errors: bool, out: Out) -> Any:
+def inverted(A: Tensor, name: str, check_errors: bool = True, out: Out = None) -> Any:
+    """The inverse and its info, refused in the name of a function."""
     inverse, info = call(ops.inv_ex, (tensor_of(A, name.replace(".", "_")),))
     if check_errors:
         check(info, name, lambda code: (
@@ -82,7 +83,7 @@ def _inverted(A: Tensor, name: str, check_errors: bool, out: Out) -> Any:
 
 def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The inverse of each matrix. LinAlgError: it is singular."""
-    return stored(_inverted(A, "linalg.inv", True, None).inverse, out)
+    return stored(inverted(A, "linalg.inv").inverse, out)
 
 
 @both
@@ -528,8 +529,9 @@ def _epsilon(x: Tensor) -> float:
 
 
 def _check_full_rank(rank: Tensor, wanted: int) -> None:
+    """LAPACK's gels takes a matrix of zeros, whose solution is 0."""
     check(
-        (rank + 1) * (rank < wanted), "torch.linalg.lstsq", lambda code: (
+        (rank + 1) * ((rank > 0) & (rank < wanted)), "torch.linalg.lstsq", lambda code: (
             "The least squares solution could not be computed because the input matrix does not have full rank "
             f"(error code: {code})."
         ),

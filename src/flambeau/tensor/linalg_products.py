@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from flambeau.core.dtype import FLOATING, can_cast, int64
-from flambeau.core.errors import LinAlgError
+from flambeau.core.dtype import FLOATING, bool_, can_cast, int64
 from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.ops import linalg as ops
-from flambeau.tensor.linalg import inv, solve, tensor_of
+from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import both, function, functions
 from flambeau.tensor.tensor import Tensor
@@ -224,10 +223,7 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
             "Expected self to satisfy the requirement prod(self.shape[ind:]) == prod(self.shape[:ind]), but got "
             f"{columns} != {rows}"
         )
-    try:
-        found = inv(A.reshape(rows, columns))
-    except LinAlgError:
-        raise LinAlgError("Failed to invert the input tensor, because it is singular.") from None
+    found = inverted(A.reshape(rows, columns), "inv").inverse
     result: Tensor = deliver(found.reshape(*after, *before), out)
     return result
 
@@ -283,12 +279,17 @@ def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) 
 def _samples_dim(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> int:
     if x is not None and dx is not None:
         raise TypeError(f"{name}() takes x or dx, not both")
-    for which, t in (("y", y), ("x", x)):
-        if t is not None and t.dtype.name == "bool":
-            raise RuntimeError(f"{name}: received a bool input for `{which}`, but bool is not supported")
     if not y.ndim:
-        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
-    return wrap_dim(dim, y.ndim)
+        raise IndexError(
+            f"Dimension specified as {dim} but tensor has no dimensions"
+            if name == "trapezoid"
+            else "slice() cannot be applied to a 0-dim tensor."
+        )
+    dim = wrap_dim(dim, y.ndim)
+    if y.dtype is bool_ or (x is not None and x.dtype is bool_):
+        which = "`y`" if x is None else "`x` or `y`"
+        raise RuntimeError(f"{name}: received a bool input for {which}, but bool is not supported")
+    return dim
 
 
 def _pairs(t: Tensor, dim: int) -> tuple[Any, Any]:

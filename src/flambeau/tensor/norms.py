@@ -75,6 +75,7 @@ def matrix_norm(
     name = "linalg.matrix_norm"
     ops.check_ndim(name, tensor_of(A, "linalg_matrix_norm").meta)
     ops.check_floating(name, A.meta)
+    _check_order(ord)
     if isinstance(dim, int):
         raise TypeError("linalg_matrix_norm(): argument 'dim' must be tuple of ints, not int")
     if len(dim) != 2:
@@ -91,7 +92,7 @@ def matrix_norm(
 def _matrix_norm(x: Tensor, order: Any, rows: int, columns: int, keepdim: bool) -> Tensor:
     if order == "fro":
         return vector_norm(x, 2, (rows, columns), keepdim)
-    if order == "nuc" or abs(_number(order)) == 2:
+    if order in ("nuc", 2, -2):
         if x.dtype not in ops.MATRICES:
             raise RuntimeError(
                 f"linalg.matrix_norm: Low precision dtypes not supported. Got {x.dtype.torch_name}"
@@ -107,11 +108,9 @@ def _matrix_norm(x: Tensor, order: Any, rows: int, columns: int, keepdim: bool) 
     return found.unsqueeze(kept) if keepdim else found.squeeze(summed - (kept < summed))
 
 
-def _number(order: Any) -> float:
-    """A number that is the order of a matrix norm."""
-    if isinstance(order, str) or abs(order) not in (1, 2, math.inf):
+def _check_order(order: Any) -> None:
+    if order not in ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf):
         raise RuntimeError(f"linalg.matrix_norm: Order {order} not supported.")
-    return float(order)
 
 
 def _extreme(x: Tensor, dim: int, order: float) -> Tensor:
