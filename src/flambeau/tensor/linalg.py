@@ -528,7 +528,7 @@ def _epsilon(x: Tensor) -> float:
     return float(finfo(x.dtype.to_real()).eps) if x.dtype in ops.MATRICES else 0.0
 
 
-def _check_full_rank(rank: Tensor, wanted: int) -> None:
+def _check_full_rank(rank: Any, wanted: int) -> None:
     """LAPACK's gels takes a matrix of zeros, whose solution is 0."""
     check(
         (rank + 1) * ((rank > 0) & (rank < wanted)), "torch.linalg.lstsq", lambda code: (
