@@ -3,7 +3,9 @@
 import pytest
 
 from flambeau.driver.host import HostDriver
+from flambeau.driver.registry import open_driver
 from flambeau.driver.virtual import VirtualDriver
+from flambeau.runtime import settings
 from flambeau.testing import conformance
 
 SCHEDULES = (
@@ -21,6 +23,14 @@ DRIVERS["virtual-unlinked"] = lambda: VirtualDriver(2, "rtx4090")
 @pytest.mark.parametrize("name", DRIVERS)
 def test_contract(name, case):
     driver = DRIVERS[name]()
+    case(driver)
+    driver.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", conformance.cases, ids=lambda case: case.__name__)
+def test_contract_on_real_gpus(case):
+    driver = open_driver("cuda", kernel_cache=settings.kernel_cache())
     case(driver)
     driver.close()
 

@@ -1,6 +1,6 @@
 """One command for a machine with an NVIDIA GPU: the contract, every operator against the CPU, speed beside PyTorch.
 
-    python tests/gpu/run_all.py [contract] [operators] [random] [speed]
+    python tests/gpu/run_all.py [contract] [operators] [layouts] [random] [start] [speed]
 
 Run from the repository's root. Prints a short table; the exit status is 1 if anything failed. The CPU's bits are the
 virtual GPU's (tests/ops), so the comparison is with both. PyTorch is optional and appears in `speed` alone.
@@ -9,7 +9,9 @@ virtual GPU's (tests/ops), so the comparison is with both. PyTorch is optional a
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -32,12 +34,12 @@ from flambeau.core.dtype import from_numpy as dtype_of  # noqa: E402
 from flambeau.core.errors import NotSupportedError  # noqa: E402
 from flambeau.core.memory import array_at  # noqa: E402
 from flambeau.core.meta import Meta  # noqa: E402
+from flambeau.core.random import Policy  # noqa: E402
 from flambeau.driver.api import Launch  # noqa: E402
 from flambeau.driver.cuda import CudaDriver, build  # noqa: E402
 from flambeau.driver.cuda.program import Program  # noqa: E402
 from flambeau.ops.op import Op, table  # noqa: E402
 from flambeau.runtime import settings, system  # noqa: E402
-from flambeau.core.random import Policy  # noqa: E402
 from flambeau.tensor.call import call, call_into  # noqa: E402
 from flambeau.tensor.tensor import Tensor  # noqa: E402
 from flambeau.testing import conformance, operators  # noqa: E402
@@ -116,6 +118,7 @@ def _meta(x: np.ndarray[Any, Any], layout: operators.Layout) -> Meta:
 
 def compare() -> int:
     """Run all samples on the GPU and on the CPU: how many are the same bits, how many ulps the others differ."""
+    flambeau.backends.cuda.matmul.allow_tf32 = False
     precompile()
     same: dict[str, int] = defaultdict(int)
     ulps: dict[str, float] = defaultdict(float)
@@ -130,6 +133,8 @@ def compare() -> int:
             except NotSupportedError as error:
                 missing[op.name] = str(error)
                 continue
+            except NotImplementedError:
+                continue  # CUDA devices refuse the dtype, as PyTorch's do
             except Exception as error:
                 failures.setdefault(label, f"{type(error).__name__}: {str(error)[:160]}")
                 continue
@@ -175,7 +180,8 @@ def _ulps(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
     kind = dtype_of(want.dtype)
     if kind.is_complex:
         real = kind.to_real().numpy
-        want, got, kind = want.view(real), got.view(real), kind.to_real()
+        want, got = (np.ascontiguousarray(x).reshape(-1).view(real) for x in (want, got))
+        kind = kind.to_real()
     if not kind.is_floating_point:
         return float("inf")
     bits = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}[kind.itemsize]
@@ -192,6 +198,71 @@ def _ulps(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
     return float(max(far, default=0))
 
 
+# -- layouts and sizes against NumPy --------------------------------------------------------------------------
+
+
+def layouts(count: int = 150) -> int:
+    """Copies and reductions of random shapes, permuted, sliced and misaligned, and of more than 2 ** 31 elements."""
+    random, failed = np.random.default_rng(0), 0
+    for _ in range(count):
+        ndim = int(random.integers(1, 5))
+        shape = [int(n) for n in random.integers(1, {1: 3_000_000, 2: 1500, 3: 120, 4: 40}[ndim], ndim)]
+        kind = [np.int8, np.int16, np.int32, np.int64, np.float32][int(random.integers(5))]
+        array = random.integers(-100, 100, shape).astype(kind)
+        tensor = flambeau.from_numpy(array).to(GPU)
+        order = [int(d) for d in random.permutation(ndim)]
+        start = int(random.integers(0, 3)) if shape[order[-1]] > 3 else 0
+        array, tensor = array.transpose(order)[..., start:], tensor.permute(order)[..., start:]
+        dims = tuple(sorted({int(d) for d in random.integers(0, ndim, 2)}))
+        checks = {
+            "contiguous": (lambda x: x.contiguous(), lambda x: x),
+            "add": (lambda x: x + x, lambda x: x + x),
+            f"sum {dims}": (lambda x, d=dims: x.sum(d), lambda x, d=dims: x.sum(d)),
+            f"amax {dims}": (lambda x, d=dims: x.amax(d), lambda x, d=dims: x.max(d)),
+            f"argmax {dims[0]}": (lambda x, d=dims[0]: x.argmax(d), lambda x, d=dims[0]: x.argmax(d)),
+            "sum": (lambda x: x.sum(), lambda x: x.astype(np.float64).sum()),
+        }
+        for name, (ours, numpys) in checks.items():
+            got, want = ours(tensor).cpu().numpy(), numpys(array)
+            if got.shape != want.shape or not (got == want.astype(got.dtype)).all():
+                failed += 1
+                print(f"  FAILED {name} of {array.shape} strides {array.strides} {kind.__name__}")
+    many = (1 << 31) + 12345
+    x = flambeau.ones(many, dtype=flambeau.int8, device=GPU)
+    x[-1] = 3
+    last = (x + x)[-2:].tolist()
+    wide = x[::2].contiguous().sum().item(), x.sum().item(), x.argmax().item()
+    if (last, wide) != ([2, 6], ((many + 1) // 2 + 2, many + 2, many - 1)):
+        failed += 1
+        print("  FAILED", many, "elements:", last, wide)
+    print(f"layouts: {count} random ones, and {many} elements; {failed} failed")
+    return failed
+
+
+# -- starting up ----------------------------------------------------------------------------------------------
+
+START = """
+import time; t0 = time.perf_counter()
+import {library} as torch; t1 = time.perf_counter()
+x = torch.ones(4, device="cuda") + torch.ones(4, device="cuda"); torch.cuda.synchronize(); t2 = time.perf_counter()
+m = torch.ones(64, 64, device="cuda"); m @ m; torch.cuda.synchronize(); t3 = time.perf_counter()
+print(f"import {{t1 - t0:.2f}} s, first operation {{t2 - t1:.2f}} s, first product {{t3 - t2:.2f}} s")
+"""
+
+
+def start() -> int:
+    """Import, first operation and first product in a fresh process: without and with compiled kernels on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"FLAMBEAU_KERNEL_CACHE": folder, "PYTHONPATH": str(ROOT / "src")}
+        for label, library in (("cold", "flambeau"), ("warm", "flambeau"), ("PyTorch", "torch")):
+            command = [sys.executable, "-c", START.format(library=library)]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            print(f"start, {label}: {done.stdout.strip() or done.stderr.strip()[-200:]}")
+            if done.returncode and library == "flambeau":
+                return 1
+    return 0
+
+
 # -- random numbers against core/random.py ------------------------------------------------------------------------
 
 PARAMETERS = {
@@ -201,7 +272,7 @@ PARAMETERS = {
 
 
 def random_numbers() -> int:
-    """Each distribution in each dtype, 300,000 numbers: the same bits as the CPU's Philox, but for ulps of log and sin."""
+    """Each distribution and dtype, 300,000 numbers: the CPU's Philox bits, but for the rounding of log and sin."""
     failed = 0
     properties = flambeau.cuda.get_device_properties(0)
     policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
@@ -296,6 +367,7 @@ def device_calls(torch: Any) -> dict[str, Callable[[], Any]]:
     x.normal_(), y.normal_()
     square = x.view(8192, 8192)
     h = x.to(torch.bfloat16)
+    wide = square[:4096, :4096].to(torch.float64)
     return {
         "copy": lambda: out.copy_(x),
         "add": lambda: torch.add(x, y, out=out),
@@ -310,6 +382,7 @@ def device_calls(torch: Any) -> dict[str, Callable[[], Any]]:
         "gather": lambda: torch.gather(square, 1, torch.zeros(8192, 8192, dtype=torch.int64, device="cuda")),
         "randn": lambda: out.normal_(),
         "mm 4096 float32": lambda: torch.mm(square[:4096, :4096], square[4096:, 4096:]),
+        "mm 4096 float64": lambda: torch.mm(wide, wide),
         "mm 4096 bfloat16": lambda: torch.mm(
             h.view(8192, 8192)[:4096, :4096], h.view(8192, 8192)[4096:, 4096:]
         ),
@@ -328,6 +401,7 @@ def speed() -> int:
     for make, measure in ((host_calls, None), (device_calls, device_us)):
         rows: dict[str, list[Any]] = defaultdict(list)
         for library in libraries:
+            library.backends.cuda.matmul.allow_tf32 = False
             calls = make(library)
             for name, run in calls.items():
                 try:
@@ -353,7 +427,10 @@ def speed() -> int:
 
 
 def main() -> int:
-    parts = {"contract": contract, "operators": compare, "random": random_numbers, "speed": speed}
+    parts = {
+        "contract": contract, "operators": compare, "layouts": layouts, "random": random_numbers, "start": start,
+        "speed": speed,
+    }  # fmt: skip
     chosen = sys.argv[1:] or list(parts)
     failed = sum(parts[name]() for name in chosen)
     print(f"{'FAILED' if failed else 'passed'}: {failed} failures")

