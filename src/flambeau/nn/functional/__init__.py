@@ -42,6 +42,7 @@ from flambeau.nn.functional.activation import (
     threshold,
     threshold_,
 )
+from flambeau.nn.functional.attention import multi_head_attention_forward, scaled_dot_product_attention
 from flambeau.nn.functional.convolution import (
     bilinear,
     conv1d,
@@ -56,6 +57,14 @@ from flambeau.nn.functional.convolution import (
     unfold,
 )
 from flambeau.nn.functional.distance import cosine_similarity, normalize, pairwise_distance, pdist
+from flambeau.nn.functional.dropout import (
+    alpha_dropout,
+    dropout,
+    dropout1d,
+    dropout2d,
+    dropout3d,
+    feature_alpha_dropout,
+)
 from flambeau.nn.functional.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -121,6 +130,7 @@ from flambeau.nn.functional.sampling import (
     upsample_bilinear,
     upsample_nearest,
 )
+from flambeau.nn.functional.sparse import embedding, embedding_bag, one_hot
 
 
 def __getattr__(name: str) -> Any:

@@ -159,7 +159,7 @@ def local_response_norm(
         around = pad(squares.unsqueeze(1), (0, 0, size // 2, (size - 1) // 2))
         mean = avg_pool2d(around, (size, 1), stride=1).squeeze(1)
     else:
-        n, channels, height, *rest = input.shape
+        n, channels, height = input.shape[:3]
         flat = squares.view(n, 1, channels, height, -1)
         around = pad(flat, (0, 0, 0, 0, size // 2, (size - 1) // 2))
         mean = avg_pool3d(around, (size, 1, 1), stride=1).squeeze(1).view(input.shape)

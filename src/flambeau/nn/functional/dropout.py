@@ -1,0 +1,128 @@
+"""Dropout. In training each element (or channel) is zeroed with probability p, the others grow by 1 / (1 - p).
+
+On the CPU the elements that PyTorch zeroes for a seed are zeroed. On CUDA they are those of `bernoulli_`, which
+PyTorch's fused kernel does not draw.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from flambeau.nn.functional.activation import checked
+from flambeau.tensor import creation
+from flambeau.tensor.public import function
+from flambeau.tensor.tensor import Tensor
+
+_ALPHA = 1.7580993408473766  # -selu(-inf)
+
+
+def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, alpha: bool) -> Tensor:
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if p == 0 or not train or not checked(input, "dropout").numel():
+        return input
+    if p == 1:
+        zero = creation.zeros((), dtype=input.dtype, device=input.device)
+        return input.mul_(zero) if inplace else input.mul(zero)
+    noise = _channel_noise(input) if feature else creation.empty_like(input)
+    noise.bernoulli_(1 - p)
+    if not alpha:
+        noise.div_(1 - p)
+        return input.mul_(noise) if inplace else input.mul(noise)
+    a = 1 / math.sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p))
+    shift = noise.add(-1).mul_(_ALPHA * a).add_(_ALPHA * a * p)
+    noise.mul_(a)
+    return input.mul_(noise).add_(shift) if inplace else input.mul(noise).add_(shift)
+
+
+def _channel_noise(input: Tensor) -> Tensor:
+    """One number for each channel of each sample."""
+    if input.dim() < 2:
+        raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
+    size = (*input.shape[:2], *(1,) * (input.dim() - 2))
+    return creation.empty(size, dtype=input.dtype, device=input.device)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Zero elements with probability p."""
+    return _drop(input, p, training, inplace, False, False)
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Dropout that keeps mean and variance of SELU's outputs."""
+    return _drop(input, p, training, inplace, False, True)
+
+
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """`alpha_dropout` of whole channels."""
+    return _drop(input, p, training, inplace, True, True)
+
+
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Dropout of whole channels of (N, C, L) or (C, L). Raises RuntimeError: other dimensions."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if checked(input, "dropout1d").dim() not in (2, 3):
+        raise RuntimeError(
+            f"dropout1d: Expected 2D or 3D input, but received a {input.dim()}D input. Note that dropout1d exists to "
+            "provide channel-wise dropout on inputs with 1 spatial dimension, a channel dimension, and an optional "
+            "batch dimension (i.e. 2D or 3D inputs)."
+        )
+    return _batched(input, p, training, inplace, input.dim() == 3)
+
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Dropout of whole channels of (N, C, H, W)."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if checked(input, "dropout2d").dim() not in (3, 4):
+        _warn(f"dropout2d: Received a {input.dim()}-D input to dropout2d, which is deprecated.")
+    elif input.dim() == 3:
+        _warn(
+            "dropout2d: Received a 3D input to dropout2d and assuming that channel-wise 1D dropout is desired."
+        )
+    return _drop(input, p, training, inplace, True, False)
+
+
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Dropout of whole channels of (N, C, D, H, W) or (C, D, H, W)."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if checked(input, "dropout3d").dim() not in (4, 5):
+        _warn(f"dropout3d: Received a {input.dim()}-D input to dropout3d, which is deprecated.")
+    return _batched(input, p, training, inplace, input.dim() == 5)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def _batched(input: Tensor, p: float, training: bool, inplace: bool, batched: bool) -> Tensor:
+    if batched:
+        return _drop(input, p, training, inplace, True, False)
+    out = _drop(input.unsqueeze(0), p, training, inplace, True, False).squeeze(0)
+    return input if inplace else out
+
+
+def _publish(name: str, inplace: bool, feature: bool, alpha: bool) -> None:
+    """`torch.dropout(input, p, train)` and its kin."""
+
+    def drop(input: Tensor, p: float, train: bool) -> Tensor:
+        return _drop(input, p, train, inplace, feature, alpha)
+
+    drop.__name__ = drop.__qualname__ = name
+    drop.__doc__ = (
+        "Dropout of " + ("whole channels" if feature else "elements") + (", in place." if inplace else ".")
+    )
+    function(drop)
+
+
+for _name, _feature, _alpha in (
+    ("dropout", False, False), ("feature_dropout", True, False), ("alpha_dropout", False, True),
+    ("feature_alpha_dropout", True, True),
+):  # fmt: skip
+    _publish(_name, False, _feature, _alpha)
+    _publish(f"{_name}_", True, _feature, _alpha)

@@ -1,0 +1,150 @@
+"""Functions of indices: embedding, embedding_bag, one_hot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core.dtype import FLOATING, float32, int32, int64
+from flambeau.nn.functional.activation import checked
+from flambeau.tensor import creation
+from flambeau.tensor.arithmetic import where
+from flambeau.tensor.reduction import norm
+from flambeau.tensor.sorting import searchsorted
+from flambeau.tensor.tensor import Tensor
+
+
+def embedding(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor:  # fmt: skip
+    """Rows of `weight` (count, size) that `input` names: (..., size). `max_norm` first shrinks longer ones in place.
+
+    Raises IndexError: an index out of range; RuntimeError: an input that holds no indices.
+    """
+    if padding_idx is not None:
+        _check_padding(padding_idx, weight.shape[0])
+    if checked(weight, "embedding", "weight").dim() != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    _check_indices(checked(input, "embedding", "indices", 2), "embedding")
+    if max_norm is not None:
+        _shrink(weight, input, max_norm, norm_type)
+    rows = weight.index_select(0, input.reshape(-1))
+    return rows.reshape(*input.shape, weight.shape[1])
+
+
+def _check_padding(index: int, count: int) -> None:
+    if not -count <= index < count:
+        raise AssertionError("Padding_idx must be within num_embeddings")
+
+
+def _check_indices(x: Tensor, name: str) -> None:
+    if x.dtype not in (int32, int64):
+        raise RuntimeError(
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
+            f"{x.type()} instead (while checking arguments for {name})"
+        )
+
+
+def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> None:
+    places = input.reshape(-1)
+    rows = weight.index_select(0, places)
+    length = norm(rows, norm_type, 1, True)
+    factor = where(length > max_norm, max_norm / (length + 1e-7), creation.ones_like(length))
+    weight.index_copy_(0, places, rows * factor)  # the same row twice is the same value twice
+
+
+def embedding_bag(
+    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
+    norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Rows of `weight` joined bag by bag: by "sum", "mean" or "max".
+
+    input: (bags, length), or all indices in one dimension, with `offsets` where bags begin (and the end, with
+    `include_last_offset`). An empty bag gives zeros. `per_sample_weights` go with "sum".
+    """
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError("mode has to be one of sum, mean or max")
+    if per_sample_weights is not None:
+        if per_sample_weights.shape != input.shape:
+            raise ValueError(
+                f"embedding_bag: If per_sample_weights ({tuple(per_sample_weights.shape)}) is not None, then it must "
+                f"have the same shape as the input ({tuple(input.shape)})"
+            )
+        if mode != "sum":
+            raise NotImplementedError(
+                "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' "
+                f"(got mode='{mode}'). Please open a feature request on GitHub."
+            )
+    places, bags, count = _bags(input, offsets, include_last_offset)
+    _check_indices(places, "embedding_bag")
+    if max_norm is not None:
+        _shrink(weight, places, max_norm, norm_type)
+    weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
+    if padding_idx is not None:
+        _check_padding(padding_idx, weight.shape[0])
+        padding = padding_idx % weight.shape[0]
+        kept = (places != padding).nonzero().reshape(-1)
+        places, bags = places.index_select(0, kept), bags.index_select(0, kept)
+        weights = None if weights is None else weights.index_select(0, kept)
+    return _joined(weight.index_select(0, places), bags, count, mode, weights).to(weight.dtype)
+
+
+def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:
+    """All indices in one dimension, the bag of each, and how many bags there are."""
+    if input.dim() == 2:
+        if offsets is not None:
+            raise ValueError(
+                "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length "
+                f"sequences. However, found offsets of type {type(offsets)}"
+            )
+        rows = creation.arange(input.shape[0], device=input.device)
+        return input.reshape(-1), rows.repeat_interleave(input.shape[1]), input.shape[0]
+    if input.dim() != 1:
+        raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.dim()}")
+    if not isinstance(offsets, Tensor):
+        raise ValueError("offsets has to be a 1D Tensor but got None")
+    if offsets.dim() != 1:
+        raise ValueError("offsets has to be a 1D Tensor")
+    at = creation.arange(input.shape[0], dtype=offsets.dtype, device=input.device)
+    starts = offsets[:-1] if last else offsets
+    return input, searchsorted(starts.contiguous(), at, right=True) - 1, starts.shape[0]
+
+
+def _joined(rows: Tensor, bags: Tensor, count: int, mode: str, weights: Tensor | None) -> Tensor:
+    if mode == "max":
+        out = creation.zeros(count, rows.shape[1], dtype=rows.dtype, device=rows.device)
+        return out.scatter_reduce(0, bags.unsqueeze(1).expand_as(rows), rows, "amax", include_self=False)
+    if rows.dtype.category == FLOATING and rows.dtype.itemsize < 4:
+        rows = rows.to(float32)
+    if weights is not None:
+        rows = rows * weights.to(rows.dtype).unsqueeze(1)
+    out = creation.zeros(count, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(0, bags, rows)
+    if mode == "sum":
+        return out
+    ones = creation.ones(bags.shape[0], dtype=rows.dtype, device=rows.device)
+    share = creation.zeros(count, dtype=rows.dtype, device=rows.device).index_add_(0, bags, ones)
+    return out / share.clamp_min(1).unsqueeze(1)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Each class index as a row of zeros with a 1 in its place; as many classes as the largest needs, or given.
+
+    It looks at the values: on CUDA it waits for the device. Raises RuntimeError: an index out of range.
+    """
+    if checked(tensor, "one_hot").dtype is not int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    if not tensor.numel():
+        if num_classes <= 0:
+            raise RuntimeError("Can not infer total number of classes from empty tensor.")
+        return creation.zeros(*tensor.shape, num_classes, dtype=int64, device=tensor.device)
+    low, high = int(tensor.min()), int(tensor.max())
+    if low < 0:
+        raise RuntimeError("Class values must be non-negative.")
+    if num_classes != -1 and num_classes < 1:
+        raise RuntimeError("num_classes should be positive")
+    if num_classes != -1 and high >= num_classes:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+    count = high + 1 if num_classes == -1 else num_classes
+    made: Any = creation.zeros(*tensor.shape, count, dtype=int64, device=tensor.device)
+    return made.scatter_(-1, tensor.unsqueeze(-1), 1)
