@@ -68,6 +68,9 @@ from flambeau.tensor import (
     sorting as _sorting,
 )
 from flambeau.tensor import (
+    spectral as _spectral,
+)
+from flambeau.tensor import (
     storages as _storages,
 )
 from flambeau.tensor import (

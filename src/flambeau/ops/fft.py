@@ -159,3 +159,34 @@ def _transform(name: str, rule: Any, run: Any, dtypes: tuple[dtype, ...], sample
 c2c = _transform("_fft_c2c", _c2c_rule, _c2c, (complex64, complex128), _c2c_samples)
 r2c = _transform("_fft_r2c", _r2c_rule, _r2c, (float32, float64), _r2c_samples)
 c2r = _transform("_fft_c2r", _c2r_rule, _c2r, (complex64, complex128), _c2r_samples)
+
+
+# -- a window that no sum of cosines gives: params are points, dtype, device, the place of the other end ----------
+
+
+def _kaiser_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Beta by value."""
+    points, kind, device, _ = params
+    return Signature((Meta.contiguous_of((points,), kind, device),), (float64,), params)
+
+
+def _kaiser_host(launch: Launch) -> Body:
+    points, kind, _, last = launch.params
+    from_middle = np.arange(points, dtype=kind.numpy) * (2 / last) - 1
+    inside = np.sqrt(np.maximum(1 - from_middle**2, 0))
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        (beta,) = inputs
+        outputs[0][...] = np.i0(beta * inside) / np.i0(beta)
+
+    return body
+
+
+def _kaiser_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (12.0,), (5, kind, CPU, 4)
+    yield (3.0,), (6, kind, CPU, 6)
+
+
+kaiser_window = define(
+    Op("kaiser_window", _kaiser_rule, Kernel("kaiser_window", _kaiser_host), (float64,), _kaiser_samples)
+)
