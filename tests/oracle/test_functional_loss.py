@@ -153,6 +153,38 @@ def test_margins(reduction: str) -> None:
         )
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("kind", ("float32", "float64"))
+def test_ctc(kind: str, reduction: str) -> None:
+    scores = torch.log_softmax(draw(12, 4, 6, kind=kind), -1)
+    targets = classes(4, 5, count=5, seed=3) + 1
+    targets[1, :3] = 2  # repeated labels need blanks between
+    lengths = (((12,) * 4, (5,) * 4), ((12, 9, 3, 5), (5, 3, 0, 4)), ((4, 4, 2, 1), (5, 4, 2, 1)))
+    for given, wanted in lengths:
+        for zero in (False, True):
+
+            def run(nn: Any, p: Any, t: Any, a: Any = given, b: Any = wanted, zero: bool = zero) -> Any:
+                return nn.ctc_loss(p, t, a, b, reduction=reduction, zero_infinity=zero)
+
+            near = 2e-5 if kind == "float32" else 1e-12
+            both(run, scores, targets, atol=near)
+            flat = torch.cat([row[:n] for row, n in zip(targets, wanted, strict=True)])
+            both(run, scores, flat, atol=near)
+    both(
+        lambda nn, p, t, a, b: nn.ctc_loss(p, t, a, b, blank=5, reduction=reduction),
+        scores, targets - 1, torch.tensor([12, 9, 8, 7]), torch.tensor([5, 4, 3, 2]), atol=2e-5,
+    )  # fmt: skip
+    both(
+        lambda nn, p, t: nn.ctc_loss(p, t, (12,), (5,), reduction=reduction),
+        scores[:, 0],
+        targets[0],
+        atol=2e-5,
+    )
+    both(lambda nn, p, t: nn.ctc_loss(p, t, (13,) * 4, (5,) * 4), scores, targets)
+    both(lambda nn, p, t: nn.ctc_loss(p, t, (12,) * 3, (5,) * 4), scores, targets)
+    both(lambda nn, p, t: nn.ctc_loss(p, t, (12,) * 4, (5,) * 4, blank=6), scores, targets)
+
+
 def test_distances() -> None:
     x, y = draw(4, 5), draw(4, 5, seed=1)
     for p in (1.0, 2.0, 3.0, float("inf")):

@@ -83,7 +83,7 @@ def _host(launch: Launch) -> Body:
         q, k, v = (prepare(x) for x in inputs[:3])
         scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale)
         if causal:
-            seen = np.tri(*scores.shape[-2:], dtype=bool)
+            seen = np.tri(*scores.shape[-2:]) > 0
             scores = np.where(seen, scores, scores.dtype.type(-np.inf))
         for mask in inputs[3:]:
             if mask.dtype == np.bool_:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from flambeau.core.dtype import FLOATING
+from flambeau.core.dtype import FLOATING, int64
 from flambeau.core.layout import broadcast_shapes
 from flambeau.nn.functional.activation import checked, log_softmax, logsigmoid
 from flambeau.nn.functional.distance import pairwise_distance
 from flambeau.ops import loss as ops
-from flambeau.tensor import creation
+from flambeau.ops.ctc import ctc_loss as ctc_op
+from flambeau.tensor import creation, data
 from flambeau.tensor.arithmetic import where
 from flambeau.tensor.call import call
 from flambeau.tensor.tensor import Tensor
@@ -433,3 +434,33 @@ def _triplet(
     if swap:
         far = far.minimum(distance(positive, negative))
     return _reduced((margin + near - far).clamp_min(0), mode)
+
+
+# -- of sequences -----------------------------------------------------------------------------------------
+
+
+def ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int], target_lengths: Tensor | Sequence[int],
+    blank: int = 0, reduction: str = "mean", zero_infinity: bool = False,
+) -> Tensor:  # fmt: skip
+    """The connectionist temporal classification loss.
+
+    log_probs (T, N, C) or (T, C); targets (N, S), or all one after the other; lengths (N). The mean is that of each
+    loss over its target's length. Raises RuntimeError: lengths or a blank that do not fit.
+    """
+    mode = _mode(None, None, reduction)
+    batched = checked(log_probs, "ctc_loss").dim() == 3
+    probs = log_probs if batched else log_probs.unsqueeze(1)
+    rows = targets if batched or targets.dim() != 1 else targets.unsqueeze(0)
+    given, wanted = (_lengths(x, probs) for x in (input_lengths, target_lengths))
+    loss = call(ctc_op, (probs, rows.to(int64), given, wanted), (int(blank),))
+    if zero_infinity:
+        loss = where(loss == math.inf, creation.zeros_like(loss), loss)
+    if mode == "mean":
+        return (loss / wanted.clamp_min(1).to(loss.dtype)).mean()
+    return _reduced(loss if batched else loss.reshape(()), mode)
+
+
+def _lengths(x: Tensor | Sequence[int], like: Tensor) -> Tensor:
+    made = x if isinstance(x, Tensor) else data.tensor(list(x), dtype=int64)
+    return made.to(like.device, int64).reshape(-1)
