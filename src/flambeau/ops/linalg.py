@@ -445,6 +445,10 @@ def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Si
 
 def _triangular_host(launch: Launch) -> Body:
     upper, ones = launch.params
+    _, b = launch.inputs
+    assert isinstance(b, Meta)
+    if math.prod(b.shape[:-2]) > b.shape[-2]:
+        return lambda outputs, inputs: _substitute(outputs[0], inputs[0], inputs[1], upper, ones)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         from scipy.linalg import blas  # see _lapack
@@ -455,10 +459,23 @@ def _triangular_host(launch: Launch) -> Body:
     return body
 
 
+def _substitute(out: Array, a: Array, b: Array, upper: bool, ones: bool) -> None:
+    """Row after row of all matrices at a time: the way of many small ones."""
+    n = a.shape[-1]
+    x = np.array(b)
+    for i in reversed(range(n)) if upper else range(n):
+        known = slice(i + 1, n) if upper else slice(0, i)
+        x[..., i, :] -= np.einsum("...k,...kj->...j", a[..., i, known], x[..., known, :])
+        if not ones:
+            x[..., i, :] /= a[..., i, i, None]
+    out[...] = x
+
+
 def _triangular_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     for params in ((True, False), (False, True)):
         yield (make(3, 3, low=1), make(3, 2)), params
         yield (make(2, 1, 4, 4, low=1), make(3, 4, 1)), params
+        yield (make(2, 1, 5, 5, low=1), make(1, 5, 1)), params
 
 
 solve_triangular = _op("linalg_solve_triangular", _triangular_rule, _triangular_host, _triangular_samples, 1)
@@ -731,34 +748,41 @@ def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     return Signature((_result(a, a.shape[-2], b.shape[-2]),), (a, b), params)
 
 
-_BLOCK = 1 << 22  # differences that are held at a time
+_BLOCK = 1 << 18  # differences that are held at a time: they stay in a core's cache
+_SHORT = 64  # columns up to which sums run across rows, not along them
 
 
 def _cdist_host(launch: Launch) -> Body:
     (p,) = launch.params
+    first = launch.inputs[0]
+    assert isinstance(first, Meta)
+    axis = 0 if first.shape[-1] <= _SHORT else -1
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        a, b = inputs
-        rows = a.shape[-2]
+        a, b = (np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
         step = max(1, _BLOCK // max(1, b.size))
-        for at in range(0, rows, step):
-            away = np.abs(a[..., at : at + step, None, :] - b[..., None, :, :])
-            outputs[0][..., at : at + step, :] = _length(away, p)
+        for at in range(0, outputs[0].shape[-2], step):
+            some = slice(at, at + step)
+            if axis == 0:
+                away = a[..., some, None] - b[..., None, :]
+            else:
+                away = a[..., some, None, :] - b[..., None, :, :]
+            outputs[0][..., some, :] = _length(np.abs(away, out=away), p, axis)
 
     return body
 
 
-def _length(away: Array, p: float) -> Array:
-    """The p-norm of the last axis of non-negative numbers."""
+def _length(away: Array, p: float, axis: int) -> Array:
+    """The p-norm along an axis of non-negative numbers."""
     if p == 0:
-        return np.count_nonzero(away, axis=-1).astype(away.dtype)
+        return np.count_nonzero(away, axis=axis).astype(away.dtype)
     if math.isinf(p):
-        return np.asarray(np.max(away, axis=-1, initial=0))
+        return np.asarray(np.max(away, axis=axis, initial=0))
     if p == 1:
-        return np.asarray(np.sum(away, axis=-1))
+        return np.asarray(np.sum(away, axis=axis))
     if p == 2:
-        return np.sqrt(np.sum(away * away, axis=-1))
-    return np.asarray(np.sum(away**p, axis=-1) ** away.dtype.type(1 / p))
+        return np.sqrt(np.sum(np.square(away, out=away), axis=axis))
+    return np.asarray(np.sum(away**p, axis=axis) ** away.dtype.type(1 / p))
 
 
 def _cdist_flops(launch: Launch) -> int:
