@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.nn import functional
+from flambeau.nn.functional import namespace as _namespace  # binds the torch namespace's own forms
 
 
 def __getattr__(name: str) -> Any:

@@ -166,5 +166,4 @@ def local_response_norm(
     return input / mean.mul(alpha).add(k).pow(beta)
 
 
-for _public in (layer_norm, rms_norm):
-    function(_public)
+function(rms_norm)

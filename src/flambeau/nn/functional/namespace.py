@@ -1,0 +1,144 @@
+"""The forms that the torch namespace has under names of torch.nn.functional, with arguments of its own.
+
+Their order differs, and losses take a number for the reduction: 0 none (as PyTorch has it by default here), 1 mean,
+2 sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.nn.functional import loss, normalization, padding, pooling
+from flambeau.nn.functional.sparse import embedding as rows_of
+from flambeau.tensor.public import alias, function
+from flambeau.tensor.tensor import Tensor
+
+Given = Tensor | None
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+@function
+def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Any:
+    """Maxima of as many windows as are asked for, and where they stand."""
+    return pooling.adaptive_max_pool1d(input, output_size, return_indices=True)
+
+
+@function
+def batch_norm(
+    input: Tensor, weight: Given, bias: Given, running_mean: Given, running_var: Given, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    """Each channel less its mean, over its standard deviation."""
+    return normalization.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+@function
+def instance_norm(
+    input: Tensor, weight: Given, bias: Given, running_mean: Given, running_var: Given, use_input_stats: bool,
+    momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    """Each channel of each sample less its mean, over its standard deviation."""
+    return normalization.instance_norm(
+        input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+    )
+
+
+@function
+def group_norm(
+    input: Tensor, num_groups: int, weight: Given = None, bias: Given = None, eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:  # fmt: skip
+    """Each group of channels of each sample less its mean, over its standard deviation."""
+    return normalization.group_norm(input, num_groups, weight, bias, eps)
+
+
+@function
+def layer_norm(
+    input: Tensor, normalized_shape: Any, weight: Given = None, bias: Given = None, eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:  # fmt: skip
+    """The trailing dimensions less their mean, over their standard deviation."""
+    return normalization.layer_norm(input, normalized_shape, weight, bias, eps)
+
+
+@function
+def embedding(
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Rows of `weight` that `indices` name."""
+    return rows_of(indices, weight)
+
+
+@function
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: Given = None, pos_weight: Given = None, reduction: int = 0
+) -> Tensor:
+    """The cross entropy of sigmoid(input)."""
+    return loss.binary_cross_entropy_with_logits(
+        input, target, weight, reduction=_REDUCTIONS[reduction], pos_weight=pos_weight
+    )
+
+
+@function
+def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
+    """The Kullback-Leibler divergence of log-probabilities `input` from `target`."""
+    parts = loss.kl_div(input, target, reduction="none", log_target=log_target)
+    return parts if reduction == 0 else parts.mean() if reduction == 1 else parts.sum()
+
+
+@function
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: int = 0) -> Tensor:
+    """x where target is 1, and margin - x (0 at least) where it is -1."""
+    return loss.hinge_embedding_loss(input, target, margin, reduction=_REDUCTIONS[reduction])
+
+
+@function
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
+) -> Tensor:
+    """-target * (input1 - input2) + margin, 0 at least."""
+    return loss.margin_ranking_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
+
+
+@function
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
+) -> Tensor:
+    """1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
+    return loss.cosine_embedding_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
+
+
+@function
+def poisson_nll_loss(
+    input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int
+) -> Tensor:
+    """The negative log-likelihood of Poisson counts."""
+    how = _REDUCTIONS[reduction]
+    return loss.poisson_nll_loss(input, target, log_input, full, eps=eps, reduction=how)
+
+
+@function
+def triplet_margin_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
+    swap: bool = False, reduction: int = 0,
+) -> Tensor:  # fmt: skip
+    """How much nearer the anchor's positive must come than its negative."""
+    how = _REDUCTIONS[reduction]
+    return loss.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=how)
+
+
+@function
+def ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 0,
+    zero_infinity: bool = False,
+) -> Tensor:  # fmt: skip
+    """The connectionist temporal classification loss."""
+    how = _REDUCTIONS[reduction]
+    return loss.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, how, zero_infinity)
+
+
+alias("native_channel_shuffle", padding.channel_shuffle, as_method=False)
