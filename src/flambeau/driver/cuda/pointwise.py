@@ -10,6 +10,7 @@ and strides are parameters, so that a kernel is compiled once per dtypes, class 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from string import ascii_lowercase
 
 from flambeau.core.dtype import dtype
@@ -72,7 +73,7 @@ def _dense(dims: Dims) -> bool:
 # -- the function of one element ----------------------------------------------------------------------------
 
 
-def _function(launch: Launch, form: Expression, constants: tuple[float, ...] | list[float]) -> str:
+def _function(launch: Launch, form: Expression, constants: Sequence[float]) -> str:
     """`compute(i, x0, x1, ..., k0, ...)`: the steps of each input, the expression, the steps of its value."""
     inputs, output = form.kinds(launch)
     declared = ["i64 i"]
@@ -106,7 +107,7 @@ def _through(steps: Steps, text: str) -> str:
 # -- kernels ----------------------------------------------------------------------------------------------
 
 
-def _arguments(launch: Launch, constants: tuple[float, ...] | list[float]) -> tuple[Arguments, list[str]]:
+def _arguments(launch: Launch, constants: Sequence[float]) -> tuple[Arguments, list[str]]:
     """The parameters that every class shares, and how `compute` takes each input: `{at}` is its index."""
     arguments = Arguments()
     arguments.add("Out*", "out")
@@ -127,7 +128,7 @@ def _arguments(launch: Launch, constants: tuple[float, ...] | list[float]) -> tu
 def _flat(
     launch: Launch,
     form: Expression,
-    constants: tuple[float, ...] | list[float],
+    constants: Sequence[float],
     singles: list[bool],
     vector: int,
     unroll: int,
@@ -189,7 +190,7 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(argument
 def _strided(
     launch: Launch,
     form: Expression,
-    constants: tuple[float, ...] | list[float],
+    constants: Sequence[float],
     ndim: int,
     wide: bool,
     unroll: int,

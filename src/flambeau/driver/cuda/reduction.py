@@ -9,6 +9,7 @@ device, the rows are split over blocks; the last block to finish joins their sta
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from math import prod
 
 from flambeau.core.meta import Meta
@@ -91,7 +92,7 @@ def _splits(blocks: int, length: int, least: int, multiprocessors: int) -> int:
 def _text(
     launch: Launch,
     form: Fold,
-    constants: list[float] | tuple[float, ...],
+    constants: Sequence[float],
     kept: int,
     reduced: int,
     wide: bool,
