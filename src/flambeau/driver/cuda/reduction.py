@@ -187,7 +187,8 @@ def _vector_part(passed: str) -> str:
 #pragma unroll
         for (int j = 0; j < V; ++j) s[j & 1] = join(s[j & 1], lift(e.v[j], v * V + j{passed}){passed});
 #pragma unroll
-        for (int j = 0; j < V; ++j) s[2 + (j & 1)] = join(s[2 + (j & 1)], lift(f.v[j], (v + D) * V + j{passed}){passed});
+        for (int j = 0; j < V; ++j)
+          s[2 + (j & 1)] = join(s[2 + (j & 1)], lift(f.v[j], (v + D) * V + j{passed}){passed});
       }}
       for (; v < last; v += D) {{
         const Vector<In, V> e = vectors<V>(row)[v];
