@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -133,6 +134,16 @@ def test_what_is_staged(a: Any, b: Any, staged: tuple[str, ...]) -> None:
 
 # -- products on a GPU ------------------------------------------------------------------------------------
 
+
+@pytest.fixture(autouse=True)
+def without_tf32() -> Iterator[None]:
+    """Whatever the environment allows (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-20, "float64": 2.0**-48}
 EPS |= {"complex32": 2.0**-9, "complex64": 2.0**-20, "complex128": 2.0**-48}
 
@@ -220,14 +231,10 @@ def test_tf32_follows_the_flag() -> None:
     x = random_array((256, 256), float32, 1)
     a = tensor(x, float32)
     want = numpy_of(a) @ numpy_of(a)
-    before = torch.backends.cuda.matmul.allow_tf32
-    try:
-        errors = {}
-        for allowed in (False, True):
-            torch.backends.cuda.matmul.allow_tf32 = allowed
-            errors[allowed] = np.abs(numpy_of(a @ a) - want).max()
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+    errors = {}
+    for allowed in (False, True):
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        errors[allowed] = np.abs(numpy_of(a @ a) - want).max()
     assert errors[False] < 1e-4 < errors[True] < 1
 
 

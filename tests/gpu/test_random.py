@@ -75,12 +75,15 @@ def test_the_host_bodys_numbers(op: Op) -> None:
     for kind in (float32, float64, float16, int64):
         if kind in op.dtypes:
             got, want = drawn_both(op, kind, (3000,), (1,))
-            if op.name in EXACT:
+            if (
+                op.name in EXACT and kind is not float64
+            ):  # the host rounds a product and a sum of doubles twice
                 np.testing.assert_array_equal(got, want)
             elif op.name == "geometric_":
                 assert (got != want).mean() < 1e-3
             else:
-                rtol = 2e-3 if kind is float16 else 1e-4 if kind is float32 else 1e-12
+                rtol = 2e-3 if kind is float16 else 1e-3 if op.name == "cauchy_" else 1e-4
+                rtol = 1e-12 if kind is float64 else rtol
                 np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
 
 

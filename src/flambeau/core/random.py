@@ -56,7 +56,7 @@ class MersenneTwister:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one a device: plans are found by it, and identity is the fastest key
 class Policy:
     """How PyTorch's CUDA kernels deal out draws: a grid of threads, each with its own Philox subsequence.
 

@@ -67,7 +67,7 @@ def scanner(
 
 
 def _placed_scan(join: str) -> Scan:
-    return _scan("Placed<decltype(widen(T{}))>", "S{widen(x), i}", join, ("s.v", "s.at"))
+    return _scan("Placed<T>", "S{x, i}", join, ("s.v", "s.at"))
 
 
 def _scan(state: str, lift: str, join: str, lower: tuple[str, ...]) -> Scan:
@@ -120,13 +120,13 @@ def _running(ufunc: np.ufunc) -> Run:
 
 def _later(compared: str) -> str:
     """The state with the better value, the later one of equals; a NaN is better than all numbers."""
-    return f"is_nan(b.v) || (!is_nan(a.v) && {compared}) ? b : a"
+    return f"is_nan(widen(b.v)) || (!is_nan(widen(a.v)) && widen(b.v) {compared} widen(a.v)) ? b : a"
 
 
 cumsum = scanner("cumsum", _cumsum, ALL, "cumsum_out_cpu", "add(a, b)", widens=True)
 cumprod = scanner("cumprod", _cumprod, ALL, "cumprod_out_cpu", "mul(a, b)", widens=True)
-cummax = scanner("cummax", _running(np.maximum), REALS, "cummax_cpu", _later("b.v >= a.v"), places=True)
-cummin = scanner("cummin", _running(np.minimum), REALS, "cummin_cpu", _later("b.v <= a.v"), places=True)
+cummax = scanner("cummax", _running(np.maximum), REALS, "cummax_cpu", _later(">="), places=True)
+cummin = scanner("cummin", _running(np.minimum), REALS, "cummin_cpu", _later("<="), places=True)
 _FLOATS = tuple(d for d in FLOATING_OR_COMPLEX if d.category == FLOATING)
 logcumsumexp = scanner("logcumsumexp", _logcumsumexp, _FLOATS, "logcumsumexp_out_cpu", "log_add(a, b)")
 

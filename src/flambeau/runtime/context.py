@@ -38,7 +38,7 @@ class Context:
 
     __slots__ = (
         "__weakref__", "allocator", "closed", "dead_streams", "default_stream", "device", "driver", "driver_index",
-        "index",
+        "index", "policy",
     )  # fmt: skip
 
     allocator: Allocator
@@ -50,6 +50,7 @@ class Context:
         self.driver = driver
         self.driver_index = driver_index
         self.closed = False
+        self.policy: Any = None  # how random kernels deal draws on this device, once one asks
         self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]
 
     def close(self, why: str) -> None:

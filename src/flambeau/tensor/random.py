@@ -46,8 +46,10 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
 
 def _policy(where: device) -> Policy:
     context = system.context_of(where)
-    properties = context.driver.device_properties(context.driver_index)
-    return Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    if context.policy is None:
+        properties = context.driver.device_properties(context.driver_index)
+        context.policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    return context.policy
 
 
 # -- filling in place -----------------------------------------------------------------------------------

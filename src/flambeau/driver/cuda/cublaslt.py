@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from threading import Lock
 from typing import Any
@@ -155,8 +156,8 @@ class Product:
     def __init__(self, library: Library, gemm: Gemm) -> None:
         self.gemm = gemm
         self._library = library
-        self._matmul, self._handle = library.matmul, library.handle
         self.description = library.description(gemm)
+        self._call = partial(library.matmul, library.handle, self.description)
         self.layouts = tuple(
             [library.layout(gemm.kind, x, gemm.batch) for x in (gemm.a, gemm.b, gemm.c, gemm.d)]
         )
@@ -172,24 +173,23 @@ class Product:
             found = self._algorithms[alignment] = byref(self._library.algorithm(self, alignment))
         return found
 
-    def __call__(
-        self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, workspace: int, stream: int
-    ) -> None:
-        """Queue it. `alpha` and `beta` from `scalar`; for a bias `c` is the vector's address."""
+    def __call__(self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, place: tuple[Any, Any]) -> None:
+        """Queue it. `alpha` and `beta` from `scalar`; c is d's address for none, or a bias's; `place` is the
+        workspace and the stream."""
         if self.gemm.bias:
             with self._lock:
                 self._library.set_bias(self.description, c)
-                return self._queue(a, b, d, d, alpha, beta, workspace, stream)
-        return self._queue(a, b, c, d, alpha, beta, workspace, stream)
+                return self._queue(a, b, d, d, alpha, beta, place)
+        return self._queue(a, b, c, d, alpha, beta, place)
 
-    def _queue(
-        self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, workspace: int, stream: int
-    ) -> None:
+    def _queue(self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, place: tuple[Any, Any]) -> None:
         bits = a | b | c | d | ALIGNMENT
+        algorithm = self._algorithms.get(bits & -bits) or self.algorithm(bits & -bits)
         la, lb, lc, ld = self.layouts
-        status = self._matmul(
-            self._handle, self.description, alpha, c_void_p(a), la, c_void_p(b), lb, beta, c_void_p(c), lc,
-            c_void_p(d), ld, self.algorithm(bits & -bits), c_void_p(workspace), self._size, c_void_p(stream),
+        target = c_void_p(d)
+        status = self._call(
+            alpha, c_void_p(a), la, c_void_p(b), lb, beta, target if c == d else c_void_p(c), lc, target, ld,
+            algorithm, place[0], self._size, place[1],
         )  # fmt: skip
         if status:
             self._library.check(status)

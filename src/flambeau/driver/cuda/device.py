@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import uuid
 from typing import Any
 
@@ -50,7 +51,7 @@ class Device:
         self.assertions = Assertions()
         self._pool: Any = None
         self.blas: Any = None  # the handle of cuBLASLt, once a product asks for it
-        self._workspaces: dict[int, int] = {}  # stream handle -> address of a library's workspace
+        self._workspaces: dict[int, tuple[Any, Any]] = {}  # stream handle -> a library's workspace, the stream
 
     def open(self) -> Any:
         if self.context is None:
@@ -74,16 +75,20 @@ class Device:
         ptr, _ = self.scratch.pop(stream, (0, 0))
         if ptr:
             cu.cuMemFreeAsync(ptr, native)
-        ptr = self._workspaces.pop(stream, 0)
-        if ptr:
-            cu.cuMemFreeAsync(ptr, native)
+        workspace = self._workspaces.pop(stream, None)
+        if workspace is not None:
+            cu.cuMemFreeAsync(workspace[0].value, native)
 
-    def workspace_of(self, stream: int, nbytes: int, native: Any) -> int:
-        """Memory that a library's calls on the stream use one after the other; `nbytes` is the same each time."""
-        ptr = self._workspaces.get(stream)
-        if ptr is None:
-            ptr = self._workspaces[stream] = self.take(nbytes, native)
-        return ptr
+    def workspace_of(self, stream: int, nbytes: int, native: Any) -> tuple[Any, Any]:
+        """Memory that a library's calls on the stream use one after the other, and the stream, as ctypes passes them.
+
+        `nbytes` is the same each time.
+        """
+        found = self._workspaces.get(stream)
+        if found is None:
+            address = ctypes.c_void_p(self.take(nbytes, native))
+            found = self._workspaces[stream] = (address, ctypes.c_void_p(int(native)))
+        return found
 
     def take(self, nbytes: int, native: Any) -> int:
         """Workspace for one launch, from a pool of the device's own; `give` it back behind the launch."""

@@ -197,13 +197,12 @@ class _Matmul(_Routine):
             return self.driver.launch(self._empty, (d, d), (0.0,), stream)
         if self.operands.turned:
             a, b = b, a
-        product, queue = self._product, int(native)
-        workspace = self.device.workspace_of(stream, WORKSPACE, native)
+        product, place = self._product, self.device.workspace_of(stream, WORKSPACE, native)
         if self.direct:
-            return product(b, a, d, d, product.one, product.zero, workspace, queue)
+            return product(b, a, d, d, product.one, product.zero, place)
 
         def call(a: int, b: int, d: int) -> None:
-            product(b, a, d, d, product.one, product.zero, workspace, queue)
+            product(b, a, d, d, product.one, product.zero, place)
 
         self.staged(a, b, d, native, stream, call)
 
@@ -244,8 +243,7 @@ class _Addmm(_Routine):
             return self.driver.launch(self._alone, (d, c), (beta,), stream)
         if self.operands.turned:
             a, b = b, a
-        kind, queue = self.operands.kind, int(native)
-        workspace = self.device.workspace_of(stream, WORKSPACE, native)
+        kind, place = self.operands.kind, self.device.workspace_of(stream, WORKSPACE, native)
 
         def call(a: int, b: int, d: int) -> None:
             name, source, factor = "added", c, beta
@@ -256,7 +254,10 @@ class _Addmm(_Routine):
             elif self._fill is not None:
                 name, source = "plain", d
                 self.driver.launch(self._fill, (d, c), (), stream)
-            self._product(name)(b, a, source, d, scalar(kind, alpha), scalar(kind, factor), workspace, queue)
+            product = self._product(name)
+            scale = product.one if alpha == 1 else scalar(kind, alpha)
+            share = product.zero if factor == 0 else product.one if factor == 1 else scalar(kind, factor)
+            product(b, a, source, d, scale, share, place)
 
         if self.direct:
             return call(a, b, d)

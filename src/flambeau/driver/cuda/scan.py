@@ -69,7 +69,7 @@ def _rows(
     wide, walk = _walk(dims)
     text = _common(launch, form, dims, wide) + _ROW_TEXT.format(
         **_pieces(launch, form),
-        board="u32* flags, Slot<S>* slots, " if chained else "",
+        board="u32* flags, char* states, " if chained else "",
         vector=vector, unroll=unroll, width=width,
         chained="true" if chained else "false",
         body=_CHAINED if chained else _LOOPED,
@@ -80,11 +80,10 @@ def _rows(
     work = Layout()
     places = rows * (tiles + tiles // 32 + tiles // 1024)
     flags = work.take(4 * (places + 1))  # and the ticket
-    zeroed = work.nbytes
-    slots = work.take(32 * places)
+    states = work.take(32 * places)
     operands = tuple([(at, 0) for at in range(len(launch.outputs) + 1)])
-    step = Pass(Program(text, (rows * tiles, 1, 1), _THREADS, tail), (*operands, flags, slots))
-    return Plan((step,), work.nbytes, zeroed)
+    step = Pass(Program(text, (rows * tiles, 1, 1), _THREADS, tail), (*operands, flags, states))
+    return Plan((step,), work.nbytes, zeroed=work.nbytes)
 
 
 def _walk(dims: Dims) -> tuple[bool, bytes]:
@@ -216,21 +215,12 @@ _LOOPED = """
 
 _CHAINED = """
   __shared__ u32 ticket;
-  __shared__ Slot<S> earlier;
-  __shared__ bool any;
   if (threadIdx.x == 0) ticket = atomicAdd(flags, 1u);
   __syncthreads();
   const i64 row = ticket / tiles, k = ticket % tiles;
-  const Board<S> board = {flags + 1, slots};
+  const Board<S> board = {flags + 1, states};
   tile(row, true, k, [&](const S& own) {
-    if (threadIdx.x < 32) {
-      S before;
-      const bool some = look_back(board, row * (tiles + tiles / 32 + tiles / 1024), k, tiles, own, before, join);
-      if (threadIdx.x == 0) { any = some; if (some) earlier = Slot<S>(before); }
-    }
-    __syncthreads();
-    carried = any;
-    if (carried) carry = earlier.state();
+    carried = look_back(board, row * (tiles + tiles / 32 + tiles / 1024), k, tiles, own, carry, join);
   });
 """
 
