@@ -1,4 +1,4 @@
-"""What the tests on a real GPU share. They run with FLAMBEAU_DRIVER=cuda alone: a process has real GPUs or virtual ones."""
+"""What the tests on a real GPU share. They run with `--driver=cuda` alone, in a process of their own."""
 
 from __future__ import annotations
 
@@ -17,20 +17,26 @@ from flambeau.ops.op import table
 from flambeau.tensor.call import call
 from flambeau.testing import operators
 
-needs_gpu = pytest.mark.skipif(
-    os.environ.get("FLAMBEAU_DRIVER") != "cuda", reason="needs an NVIDIA GPU and FLAMBEAU_DRIVER=cuda"
-)
+needs_gpu = pytest.mark.gpu
 GPU = flambeau.device("cuda", 0)
 
 
-def same(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...] = (), layout: Any = operators.plain) -> None:
+def same(
+    name: str, inputs: tuple[Any, ...], params: tuple[Any, ...] = (), layout: Any = operators.plain
+) -> None:
     """The operator gives the same bits on the GPU and on the CPU, whose bodies the virtual GPU runs."""
     op = table[name]
     want, got = (
-        call(op, [operators.tensor_of(x, layout, place) if isinstance(x, np.ndarray) else x for x in inputs], params)
+        call(
+            op,
+            [operators.tensor_of(x, layout, place) if isinstance(x, np.ndarray) else x for x in inputs],
+            params,
+        )
         for place in (CPU, GPU)
     )
-    assert operators.bits(got) == operators.bits(want), f"{name} {[getattr(x, 'shape', x) for x in inputs]} {params}"
+    assert operators.bits(got) == operators.bits(want), (
+        f"{name} {[getattr(x, 'shape', x) for x in inputs]} {params}"
+    )
 
 
 def numbers(kind: Any, count: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -51,12 +57,26 @@ def numbers(kind: Any, count: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.asarray(wide)
 
 
+def finite(kind: Any, count: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """`numbers` without those whose arithmetic gives NaN, whose bits differ from machine to machine."""
+    values = numbers(kind, count, seed)
+    if kind.is_floating_point:
+        values[~np.isfinite(values.astype(np.float32))] = 1
+        values[values == 0] = 1  # an infinite product times zero
+    return values
+
+
 def in_fresh_process(program: str) -> str:
     """Run a program that loses its GPU; what it printed."""
     root = Path(__file__).parents[2]
     environment = {**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": str(root / "src")}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=120, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -226,9 +226,18 @@ def _index_put_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), make(3, 4), _integers(0, 5, 3)), ((0,), False))]
 
 
-index = define(Op("index", _index_rule, Kernel("index", _index_host, cuda=Routine("index")), DTYPES, _index_samples))
+index = define(
+    Op("index", _index_rule, Kernel("index", _index_host, cuda=Routine("index")), DTYPES, _index_samples)
+)
 index_put = define(
-    Op("index_put", _index_put_rule, Kernel("index_put", _index_put_host, cuda=Routine("index_put")), DTYPES, _index_put_samples, flags=("deterministic",))
+    Op(
+        "index_put",
+        _index_put_rule,
+        Kernel("index_put", _index_put_host, cuda=Routine("index_put")),
+        DTYPES,
+        _index_put_samples,
+        flags=("deterministic",),
+    )
 )
 
 
@@ -267,8 +276,8 @@ def _index_select_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 index_select = define(
-    Op("index_select", _index_select_rule, Kernel("index_select", _index_select_host, cuda=Routine("index_select")), DTYPES,
-       _index_select_samples)
+    Op("index_select", _index_select_rule,
+       Kernel("index_select", _index_select_host, cuda=Routine("index_select")), DTYPES, _index_select_samples)
 )  # fmt: skip
 
 
@@ -444,15 +453,21 @@ index_add = define(
     )
 )
 index_copy = define(
-    Op("index_copy", _along_rule("index_copy"), Kernel("index_copy", _index_copy_host, cuda=Routine("index_copy")), DTYPES,
-       _index_copy_samples, flags=("deterministic",))
+    Op("index_copy", _along_rule("index_copy"), Kernel("index_copy", _index_copy_host, cuda=Routine("index_copy")),
+       DTYPES, _index_copy_samples, flags=("deterministic",))
 )  # fmt: skip
 index_fill = define(
-    Op("index_fill", _index_fill_rule, Kernel("index_fill", _index_fill_host, cuda=Routine("index_fill")), DTYPES, _index_fill_samples)
+    Op(
+        "index_fill",
+        _index_fill_rule,
+        Kernel("index_fill", _index_fill_host, cuda=Routine("index_fill")),
+        DTYPES,
+        _index_fill_samples,
+    )
 )
 index_reduce = define(
-    Op("index_reduce", _along_rule("index_reduce"), Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce")), REAL,
-       _index_reduce_samples)
+    Op("index_reduce", _along_rule("index_reduce"), Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce")),
+       REAL, _index_reduce_samples)
 )  # fmt: skip
 
 
@@ -498,7 +513,15 @@ def _gather_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), _integers(0, 5, 3, 2)), (0,)), ((make(5, 4), _integers(0, 4, 5, 6)), (1,))]
 
 
-gather = define(Op("gather", _gather_rule, Kernel("gather", _gather_host, cuda=Routine("gather")), DTYPES, _gather_samples))
+gather = define(
+    Op(
+        "gather",
+        _gather_rule,
+        Kernel("gather", _gather_host, cuda=Routine("gather")),
+        DTYPES,
+        _gather_samples,
+    )
+)
 
 
 def _scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
@@ -546,7 +569,16 @@ def _scatter_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), index, make(3, 4)), (0, how, True, "scatter")) for how in ("", "sum")]
 
 
-scatter = define(Op("scatter", _scatter_rule, Kernel("scatter", _scatter_host, cuda=Routine("scatter")), DTYPES, _scatter_samples, flags=("deterministic",)))
+scatter = define(
+    Op(
+        "scatter",
+        _scatter_rule,
+        Kernel("scatter", _scatter_host, cuda=Routine("scatter")),
+        DTYPES,
+        _scatter_samples,
+        flags=("deterministic",),
+    )
+)
 
 
 # -- over all elements: take, put ----------------------------------------------------------------------
@@ -627,7 +659,16 @@ def _put_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 take = define(Op("take", _take_rule, Kernel("take", _take_host, cuda=Routine("take")), DTYPES, _take_samples))
-put = define(Op("put", _put_rule, Kernel("put", _put_host, cuda=Routine("put")), DTYPES, _put_samples, flags=("deterministic",)))
+put = define(
+    Op(
+        "put",
+        _put_rule,
+        Kernel("put", _put_host, cuda=Routine("put")),
+        DTYPES,
+        _put_samples,
+        flags=("deterministic",),
+    )
+)
 
 
 # -- masks ---------------------------------------------------------------------------------------------
@@ -737,13 +778,34 @@ _MASKED_FILL = Expression(
     lambda launch: (((), (), () if isinstance(launch.inputs[2], Meta) else (launch.outputs[0].dtype,)), ()),
 )
 masked_fill = define(
-    Op("masked_fill", _masked_fill_rule, Kernel("masked_fill", _masked_fill_host, cuda=_MASKED_FILL), DTYPES, _masked_samples)
+    Op(
+        "masked_fill",
+        _masked_fill_rule,
+        Kernel("masked_fill", _masked_fill_host, cuda=_MASKED_FILL),
+        DTYPES,
+        _masked_samples,
+    )
 )
 masked_scatter = define(
-    Op("masked_scatter", _masked_scatter_rule, Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("masked_scatter")), DTYPES,
-       _masked_scatter_samples)
+    Op("masked_scatter", _masked_scatter_rule,
+       Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("masked_scatter")),
+       DTYPES, _masked_scatter_samples)
 )  # fmt: skip
 nonzero_count = define(
-    Op("nonzero_count", _count_rule, Kernel("nonzero_count", _count_host, cuda=Routine("nonzero_count")), DTYPES, _count_samples)
+    Op(
+        "nonzero_count",
+        _count_rule,
+        Kernel("nonzero_count", _count_host, cuda=Routine("nonzero_count")),
+        DTYPES,
+        _count_samples,
+    )
 )
-nonzero = define(Op("nonzero", _nonzero_rule, Kernel("nonzero", _nonzero_host, cuda=Routine("nonzero")), DTYPES, _nonzero_samples))
+nonzero = define(
+    Op(
+        "nonzero",
+        _nonzero_rule,
+        Kernel("nonzero", _nonzero_host, cuda=Routine("nonzero")),
+        DTYPES,
+        _nonzero_samples,
+    )
+)

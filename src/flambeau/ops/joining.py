@@ -190,10 +190,22 @@ def _triangle_form(lower: bool) -> Expression:
 
 
 tril = define(
-    Op("tril", _triangle_rule("tril"), Kernel("tril", _triangle_host(True), cuda=_triangle_form(True)), DTYPES, _triangle_samples)
+    Op(
+        "tril",
+        _triangle_rule("tril"),
+        Kernel("tril", _triangle_host(True), cuda=_triangle_form(True)),
+        DTYPES,
+        _triangle_samples,
+    )
 )
 triu = define(
-    Op("triu", _triangle_rule("triu"), Kernel("triu", _triangle_host(False), cuda=_triangle_form(False)), DTYPES, _triangle_samples)
+    Op(
+        "triu",
+        _triangle_rule("triu"),
+        Kernel("triu", _triangle_host(False), cuda=_triangle_form(False)),
+        DTYPES,
+        _triangle_samples,
+    )
 )
 
 
@@ -219,7 +231,13 @@ def _indices_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 triangle_indices = define(
-    Op("triangle_indices", _indices_rule, Kernel("triangle_indices", _indices_host, cuda=Routine("triangle_indices")), DTYPES, _indices_samples)
+    Op(
+        "triangle_indices",
+        _indices_rule,
+        Kernel("triangle_indices", _indices_host, cuda=Routine("triangle_indices")),
+        DTYPES,
+        _indices_samples,
+    )
 )
 
 
@@ -267,8 +285,20 @@ def _repeats_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 repeats_total = define(
-    Op("repeats_total", _total_rule, Kernel("repeats_total", _total_host, cuda=Routine("repeats_total")), (int32, int64), _total_samples)
+    Op(
+        "repeats_total",
+        _total_rule,
+        Kernel("repeats_total", _total_host, cuda=Routine("repeats_total")),
+        (int32, int64),
+        _total_samples,
+    )
 )
 repeat_places = define(
-    Op("repeat_places", _repeats_rule, Kernel("repeat_places", _repeats_host, cuda=Routine("repeat_places")), (int32, int64), _repeats_samples)
+    Op(
+        "repeat_places",
+        _repeats_rule,
+        Kernel("repeat_places", _repeats_host, cuda=Routine("repeat_places")),
+        (int32, int64),
+        _repeats_samples,
+    )
 )

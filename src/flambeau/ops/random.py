@@ -29,7 +29,7 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import is_dense, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Array, MersenneTwister, Policy
-from flambeau.driver.api import Body, Kernel, Launch, Source
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Source
 from flambeau.ops.op import Op, Operand, Signature, define
 
 FLOATS = (float16, bfloat16, float32, float64)
@@ -422,5 +422,11 @@ def _by_keys(policy: Policy, count: int, seed: int, offset: int) -> Array:
 
 
 randperm = define(
-    Op("randperm", _randperm_rule, Kernel("randperm", _randperm_host), DTYPES, lambda make, dtype: [])
+    Op(
+        "randperm",
+        _randperm_rule,
+        Kernel("randperm", _randperm_host, cuda=Routine("randperm")),
+        DTYPES,
+        lambda make, dtype: [],
+    )
 )

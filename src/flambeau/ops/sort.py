@@ -97,8 +97,12 @@ def _topk_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(3, 4),), (1, 0, False)
 
 
-sort = define(Op("sort", _sort_rule, Kernel("sort", _sort_host, _steps, cuda=Routine("sort")), REALS, _sort_samples))
-topk = define(Op("topk", _topk_rule, Kernel("topk", _sort_host, _steps, cuda=Routine("sort")), NUMBERS, _topk_samples))
+sort = define(
+    Op("sort", _sort_rule, Kernel("sort", _sort_host, _steps, cuda=Routine("sort")), REALS, _sort_samples)
+)
+topk = define(
+    Op("topk", _topk_rule, Kernel("topk", _sort_host, _steps, cuda=Routine("sort")), NUMBERS, _topk_samples)
+)
 
 
 # -- unique: worst-case outputs and a count -------------------------------------------------------------
@@ -164,7 +168,15 @@ def _unique_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(4, 2, low=0, high=2),), (1, True)
 
 
-unique = define(Op("unique", _unique_rule, Kernel("unique", _unique_host, _steps, cuda=Routine("unique")), REALS, _unique_samples))
+unique = define(
+    Op(
+        "unique",
+        _unique_rule,
+        Kernel("unique", _unique_host, _steps, cuda=Routine("unique")),
+        REALS,
+        _unique_samples,
+    )
+)
 
 
 # -- searching ------------------------------------------------------------------------------------------
@@ -229,8 +241,9 @@ def _searchsorted_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 searchsorted = define(
     Op(
-        "searchsorted", _searchsorted_rule, Kernel("searchsorted", _searchsorted_host, _steps, cuda=Routine("searchsorted")), NUMBERS,
-        _searchsorted_samples,
+        "searchsorted", _searchsorted_rule,
+        Kernel("searchsorted", _searchsorted_host, _steps, cuda=Routine("searchsorted")),
+        NUMBERS, _searchsorted_samples,
     )
 )  # fmt: skip
 

@@ -59,7 +59,10 @@ __device__ __forceinline__ i64 counted_before(i64 x, i64* warps, i64& all) {  //
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, count = blockDim.x >> 5;
   i64 sum = x;
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) { const i64 other = __shfl_up_sync(~0u, sum, step); if (lane >= step) sum += other; }
+  for (int step = 1; step < 32; step *= 2) {
+    const i64 other = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += other;
+  }
   if (lane == 31) warps[warp] = sum;
   __syncthreads();
   i64 before = 0;

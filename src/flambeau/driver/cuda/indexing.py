@@ -11,7 +11,7 @@ documents; with deterministic algorithms the last one stays, by the same sort.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -68,7 +68,7 @@ class Access:
         return tuple([(at, 0) for at in self.indices])
 
     def found(self, first: int, target: str) -> str:
-        """C++: add to `at` where the indices point, of element places `{target}[first + n]`; `inside` says if they may."""
+        """C++: add to `at` where the indices, at places `{target}[first + n]`, point; `inside` says if they may."""
         wraps = str(self.wraps).lower()
         lines = [
             f"inside &= point<{wraps}>(j{n}[{target}[{first + n}]], {n}, indexed, at, guard);"
@@ -394,7 +394,13 @@ def _fold(
     outer = Walked(_of(access.shape, sorted_), [_of(value.strides, sorted_)])
     flat = _flat_walk(access)
     addresses, scalars = _value_parameters(launch, value, kind)
-    declared = [f"{c_name(kind)}* out", *addresses, f"const {radix.kind}* keys", "const u32* places", *scalars]
+    declared = [
+        f"{c_name(kind)}* out",
+        *addresses,
+        f"const {radix.kind}* keys",
+        "const u32* places",
+        *scalars,
+    ]
     declared += [inner.parameter("e"), outer.parameter("m"), "i64 n", "i64 width"]
     declared += [flat.parameter("f")] if flat else []
     loop = (_LAST if last else _EACH).replace("@step", step)
@@ -459,9 +465,7 @@ def index_put(launch: Launch, device: Device) -> Plan:
     values = launch.inputs[1]
     from_tensor = isinstance(values, Meta)
     access = _by_tensors(out, indices, dims, 3 if from_tensor else 2)
-    value = (
-        Value(2, values.strides) if isinstance(values, Meta) else Value(None, (0,) * len(access.shape))
-    )
+    value = Value(2, values.strides) if isinstance(values, Meta) else Value(None, (0,) * len(access.shape))
     if accumulate:
         return _one_by_one(launch, device, access, value, _STEPS["sum"])
     return _assign(launch, device, access, value, fixed and from_tensor)
@@ -556,11 +560,13 @@ def _one_shape(a: Meta, b: Meta) -> tuple[Meta, Meta]:
         return a, b.with_(shape=a.shape, strides=strides)
     strides = view_strides(a.shape, a.strides, b.shape)
     if strides is None:
-        raise NotSupportedError("put_() on a GPU of a source and an index of different shapes, neither contiguous")
+        raise NotSupportedError(
+            "put_() on a GPU of a source and an index of different shapes, neither contiguous"
+        )
     return a.with_(shape=b.shape, strides=strides), b
 
 
-ROUTINES = {
+ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     "index": index, "index_select": index_select, "gather": gather, "take": take, "index_put": index_put,
     "index_add": index_add, "index_copy": index_copy, "index_reduce": index_reduce, "index_fill": index_fill,
     "scatter": scatter, "put": put,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
@@ -49,7 +49,9 @@ def roll(launch: Launch, device: Device) -> Program:
     total = [0] * out.ndim
     for shift, dim in zip(shifts, dims, strict=True):
         total[dim] += shift
-    return _moved(launch, [0] * out.ndim, [-shift % size for shift, size in zip(total, out.shape, strict=True)])
+    return _moved(
+        launch, [0] * out.ndim, [-shift % size for shift, size in zip(total, out.shape, strict=True)]
+    )
 
 
 def _moved(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -> Program:
@@ -58,7 +60,13 @@ def _moved(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -> Pro
     assert isinstance(x, Meta)
     element, number = carrier(out.itemsize), "u32" if out.numel < 1 << 31 else "u64"
     ndim = max(out.ndim, 1)
-    sizes = (out.shape or (1,), out.strides or (0,), x.strides or (0,), list(shifts) or [0], list(flipped) or [0])
+    sizes = (
+        out.shape or (1,),
+        out.strides or (0,),
+        x.strides or (0,),
+        list(shifts) or [0],
+        list(flipped) or [0],
+    )
     text = f"""
 struct Moves {{ i64 size[{ndim}], to_[{ndim}], from[{ndim}], shift[{ndim}], flipped[{ndim}]; }};
 extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {element}* x, Moves m, i64 n) {{
@@ -209,9 +217,7 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const i64* st
   out[i * step] = low;
 }}
 """
-    program = Program(
-        text, blocks(out.numel), 256, (i64(out.numel), i64(x.numel), i64(out.strides[0]))
-    )
+    program = Program(text, blocks(out.numel), 256, (i64(out.numel), i64(x.numel), i64(out.strides[0])))
     return Plan((*sums.passes(work), Pass(program, ((0, 0), starts))), work.nbytes)
 
 
@@ -299,7 +305,7 @@ def masked_scatter(launch: Launch, device: Device) -> Plan:
     return Plan((copying(out, x, 0, 1, unless_same=True), *chosen.passes(work)), work.nbytes)
 
 
-ROUTINES = {
+ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     "cat": cat, "flip": flip, "roll": roll, "triangle_indices": triangle_indices, "repeats_total": repeats_total,
     "repeat_places": repeat_places, "nonzero_count": nonzero_count, "nonzero": nonzero,
     "masked_scatter": masked_scatter,

@@ -33,7 +33,14 @@ class Radix:
     """
 
     def __init__(
-        self, work: Layout, count: int, wide: bool, bits: int, order: str = "raw", functions: str = "", row: int = 0
+        self,
+        work: Layout,
+        count: int,
+        wide: bool,
+        bits: int,
+        order: str = "raw",
+        functions: str = "",
+        row: int = 0,
     ) -> None:
         if count > _MOST:
             raise NotSupportedError(f"sorting more than {_MOST} elements on a GPU")
@@ -58,7 +65,8 @@ class Radix:
         values = [work.take(count * 4), work.take(count * 4)]
         self.source = keys[0]
         self._keys, self._values = keys, values
-        self.keys, self.values = keys[1], values[1]
+        self._last = number % 2  # where the result is if every digit matters
+        self.keys, self.values = keys[self._last], values[self._last]
         self.passes = [self._count(), self._scan(), *[self._sweep(n) for n in range(number)], self._settle()]
 
     def _head(self) -> str:
@@ -109,14 +117,15 @@ extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* 
         return Pass(Program(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(self.count))), places)
 
     def _settle(self) -> Pass:
-        """Bring the result to the second buffers, if the digits that mattered were an even number."""
+        """Bring the result to where it is expected, if an odd number of digits did not matter."""
+        here, there = 1 - self._last, self._last
         text = f"""{file("sorting.cuh")}
-extern "C" __global__ void __launch_bounds__(256) run({self.kind}* keys0, u32* values0, {self.kind}* keys1, u32* values1,
-    const Move* move, i64 n) {{
-  if (move->source) return;
+extern "C" __global__ void __launch_bounds__(256) run({self.kind}* keys0, u32* values0,
+    {self.kind}* keys1, u32* values1, const Move* move, i64 n) {{
+  if (move->source == {there} && !move->first) return;
   for (i64 i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {{
-    keys1[i] = keys0[i];
-    values1[i] = move->first ? (u32)i : values0[i];
+    if (move->source != {there}) keys{there}[i] = keys{here}[i];
+    values{there}[i] = move->first ? (u32)i : values{here}[i];
   }}
 }}
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import histogram, indexing, joining, searching, sorting, unique
+from flambeau.driver.cuda import histogram, indexing, joining, permutation, searching, sorting, unique
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.passes import Plan
 from flambeau.driver.cuda.program import Program
@@ -14,6 +14,7 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **histogram.ROUTINES,
     **indexing.ROUTINES,
     **joining.ROUTINES,
+    **permutation.ROUTINES,
     **searching.ROUTINES,
     **sorting.ROUTINES,
     **unique.ROUTINES,

@@ -39,8 +39,9 @@ __device__ __forceinline__ i64 sorted(i64 index, i64 count, const Guard& guard) 
   guard.fail(index, count, 0);
   return 0;
 }}
-extern "C" __global__ void __launch_bounds__(256) run({c_name(out.dtype)}* out, const {c_name(boundaries.dtype)}* boundaries,
-    const {c_name(values.dtype)}* values, {sorter}{walk.parameter("at")}, {rows.parameter("b")},
+extern "C" __global__ void __launch_bounds__(256) run({c_name(out.dtype)}* out,
+    const {c_name(boundaries.dtype)}* boundaries, const {c_name(values.dtype)}* values,
+    {sorter}{walk.parameter("at")}, {rows.parameter("b")},
     i64 n, i64 count, i64 per_row, i64 step, i64 sorter_step, Guard guard) {{
   const i64 i = blockIdx.x * 256ll + threadIdx.x;
   if (i >= n) return;

@@ -59,12 +59,19 @@ template<class K, int D, class Order> __device__ void count_digits(const K* keys
   __shared__ u32 found[D * 256];
   for (int i = threadIdx.x; i < D * 256; i += blockDim.x) found[i] = 0;
   __syncthreads();
-  for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) {
-    const K rank = order(keys[i]);
+  const int lane = threadIdx.x & 31;
+  for (i64 start = blockIdx.x * (i64)blockDim.x; start < n; start += (i64)gridDim.x * blockDim.x) {
+    const i64 i = start + threadIdx.x;
+    const bool here = i < n;
+    const u32 all = __ballot_sync(~0u, here);
+    const K rank = here ? order(keys[i]) : K(0);
 #pragma unroll
     for (int d = 0; d < D; ++d) {
       const u32 digit = digits.by_row[d] ? row_digit((u32)i, digits.length, digits.shift[d]) : (u32)(rank >> digits.shift[d]) & 255;
-      atomicAdd(found + d * 256 + digit, 1u);
+      const u32 leading = __shfl_sync(~0u, digit, 0);  // by every lane, before what lanes decide for themselves
+      if (__all_sync(~0u, !here || digit == leading)) {  // one addition where a warp agrees
+        if (lane == 0 && here) atomicAdd(found + d * 256 + digit, (u32)__popc(all));
+      } else if (here) atomicAdd(found + d * 256 + digit, 1u);
     }
   }
   __syncthreads();
@@ -223,18 +230,53 @@ __device__ __forceinline__ Wide item(u64 key, u32 at) { return {key, at}; }
 __device__ __forceinline__ u32 place_of(u64 x) { return (u32)x; }
 __device__ __forceinline__ u32 place_of(Wide x) { return x.at; }
 
-template<class T> __device__ void sort_rows(T* items, int padded, int total) {  // `total` items, in rows of `padded`
-  for (int size = 2; size <= padded; size *= 2)
-    for (int step = size / 2; step; step /= 2) {
-      __syncthreads();
-      for (int i = threadIdx.x; i < total / 2; i += blockDim.x) {
-        const int low = 2 * i - (i & (step - 1)), high = low + step;
-        const bool up = (low & size & (padded - 1)) == 0;
-        const T a = items[low], b = items[high];
-        if (after(a, b) == up) { items[low] = b; items[high] = a; }
+__device__ __forceinline__ u64 exchanged(u64 x, int lanes) { return __shfl_xor_sync(~0u, x, lanes); }
+__device__ __forceinline__ Wide exchanged(Wide x, int lanes) {
+  return {__shfl_xor_sync(~0u, x.key, lanes), __shfl_xor_sync(~0u, x.at, lanes)};
+}
+const int HELD = 8;  // consecutive items of a thread, in registers
+__device__ __forceinline__ int spread(int i) { return i + i / HELD; }  // keeps threads' items in different banks
+
+template<class T> __device__ __forceinline__ void arrange(T& a, T& b, bool up) {
+  if (after(a, b) == up) { const T c = a; a = b; b = c; }
+}
+// Bitonic sort of rows of `padded` items, of which each thread holds HELD: short steps within a thread, longer ones
+// within a warp, the longest through `shared`.
+template<class T> __device__ void sort_rows(T (&mine)[HELD], T* shared, int padded) {
+  const int base = threadIdx.x * HELD;
+#pragma unroll
+  for (int size = 2; size < HELD; size *= 2)
+#pragma unroll
+    for (int step = size / 2; step; step /= 2)
+#pragma unroll
+      for (int j = 0; j < HELD; ++j)
+        if (!(j & step)) arrange(mine[j], mine[j + step], (j & size) == 0);
+  for (int size = HELD; size <= padded; size *= 2) {
+    const bool up = (base & size & (padded - 1)) == 0;
+    for (int step = size / 2; step >= HELD; step /= 2) {
+      const bool smaller = ((base & step) == 0) == up;
+      T other[HELD];
+      if (step < 32 * HELD) {
+#pragma unroll
+        for (int j = 0; j < HELD; ++j) other[j] = exchanged(mine[j], step / HELD);
+      } else {
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < HELD; ++j) shared[spread(base + j)] = mine[j];
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < HELD; ++j) other[j] = shared[spread((base ^ step) + j)];
       }
+#pragma unroll
+      for (int j = 0; j < HELD; ++j)
+        if (after(mine[j], other[j]) == smaller) mine[j] = other[j];
     }
-  __syncthreads();
+#pragma unroll
+    for (int step = HELD / 2; step; step /= 2)
+#pragma unroll
+      for (int j = 0; j < HELD; ++j)
+        if (!(j & step)) arrange(mine[j], mine[j + step], up);
+  }
 }
 
 // -- search ----------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from math import prod
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.compaction import Compaction
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.elements import Walked, blocks, carrier, file, i64, vector_like
 from flambeau.driver.cuda.passes import Layout, Pass, Plan
 from flambeau.driver.cuda.program import Program, c_name
 from flambeau.driver.cuda.radix import Radix
 
+_HELD = 8  # items that a thread of the sort of short rows holds: HELD of sorting.cuh
 _SHORT = 32768  # bytes of shared memory for the rows that one block sorts
 
 
@@ -53,24 +53,26 @@ def sort(launch: Launch, device: Device) -> Program | Plan:
 def last(meta: Meta, dim: int) -> Meta:
     """The meta with dimension `dim` moved to the end."""
     order = [d for d in range(meta.ndim) if d != dim] + [dim]
-    return meta.with_(shape=tuple([meta.shape[d] for d in order]), strides=tuple([meta.strides[d] for d in order]))
+    return meta.with_(
+        shape=tuple([meta.shape[d] for d in order]), strides=tuple([meta.strides[d] for d in order])
+    )
 
 
 def _short(x: Meta, values: Meta, indices: Meta, descending: bool, kept: int) -> Program:
     """Rows that fit in shared memory: a block sorts one, or several if they are tiny."""
     length = x.shape[-1]
-    padded = max(2, 1 << (length - 1).bit_length())
+    padded = max(_HELD, 1 << (length - 1).bit_length())
     rows = prod(x.shape[:-1])
     together = max(1, 512 // padded)
     total = padded * together
-    threads = max(32, min(1024, total // 2))
+    threads = total // _HELD
     rows_walk = Walked(x.shape[:-1], [m.strides[:-1] for m in (values, indices, x)])
     raw, element = raw_type(x.dtype), carrier(x.itemsize)
     text = f"""{file("sorting.cuh")}
 extern "C" __global__ void __launch_bounds__({threads}) run({element}* values, i64* indices, const {element}* x,
     {rows_walk.parameter("at")}, i64 rows, i64 length, i64 kept, i64 step, i64 values_step, i64 indices_step) {{
   typedef Item<{raw}>::type T;
-  __shared__ T items[{total}];
+  __shared__ T items[{total + total // _HELD}];
   const i64 first = blockIdx.x * (i64){together};
   for (int i = threadIdx.x; i < {total}; i += blockDim.x) {{
     const int column = i & {padded - 1};
@@ -82,15 +84,23 @@ extern "C" __global__ void __launch_bounds__({threads}) run({element}* values, i
       const {raw} raw = x[at[2] + column * step];
       key = {order_text(x.dtype, descending)};
     }}
-    items[i] = item(key, place);
+    items[spread(i)] = item(key, place);
   }}
-  sort_rows(items, {padded}, {total});
+  __syncthreads();
+  T mine[HELD];
+#pragma unroll
+  for (int j = 0; j < HELD; ++j) mine[j] = items[spread(threadIdx.x * HELD + j)];
+  sort_rows(mine, items, {padded});
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < HELD; ++j) items[spread(threadIdx.x * HELD + j)] = mine[j];
+  __syncthreads();
   for (int i = threadIdx.x; i < {total}; i += blockDim.x) {{
     const int column = i & {padded - 1};
     const i64 row = first + i / {padded};
     if (row >= rows || column >= kept) continue;
     {rows_walk.locate("row", "at")}
-    const u32 place = place_of(items[i]);
+    const u32 place = place_of(items[spread(i)]);
     values[at[0] + column * values_step] = x[at[2] + place * step];
     indices[at[1] + column * indices_step] = place;
   }}

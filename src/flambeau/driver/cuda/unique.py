@@ -115,7 +115,9 @@ def _of_slices(launch: Launch, dim: int, consecutive: bool) -> Plan:
     merges.append(_merge(x, rest, functions, many, width, x.strides[dim], 0, orders[0], orders[0]))
     while 0 < run < many:
         merges.append(
-            _merge(x, rest, functions, many, width, x.strides[dim], run, orders[sorted_at], orders[1 - sorted_at])
+            _merge(
+                x, rest, functions, many, width, x.strides[dim], run, orders[sorted_at], orders[1 - sorted_at]
+            )
         )
         run, sorted_at = 2 * run, 1 - sorted_at
     places = orders[sorted_at]
@@ -165,7 +167,15 @@ __device__ bool differ(const {element}* a, const {element}* b, i64 width, const 
 
 
 def _merge(
-    x: Meta, rest: Walked, functions: str, many: int, width: int, step: int, run: int, source: Place, target: Place
+    x: Meta,
+    rest: Walked,
+    functions: str,
+    many: int,
+    width: int,
+    step: int,
+    run: int,
+    source: Place,
+    target: Place,
 ) -> Pass:
     """Merge sorted runs of `run` slices by pairs: each slice finds its place in the other run. 0: start in order."""
     text = f"""{functions}

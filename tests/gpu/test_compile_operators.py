@@ -1,0 +1,104 @@
+"""Every source that a CUDA form generates compiles for an H100. Needs NVRTC, and no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flambeau
+from flambeau.core.dtype import from_numpy
+from flambeau.core.flags import flags
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
+from flambeau.ops.op import Op, table
+from flambeau.testing import operators
+
+GPU = flambeau.device("cuda", 0)
+LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)
+FEW = ("bool", "int32", "bfloat16", "float32", "complex64")  # one of each kind
+
+
+def _has_nvrtc() -> bool:
+    try:
+        return bool(importlib.util.find_spec("cuda.bindings.nvrtc")) and bool(
+            importlib.util.find_spec("nvidia.cuda_nvrtc") or importlib.util.find_spec("nvidia.cu13")
+        )
+    except ImportError:
+        return False
+
+
+pytestmark = pytest.mark.skipif(not _has_nvrtc(), reason="NVRTC is not installed")
+
+
+class _Assertions:
+    def guard(self, *about: str) -> bytes:
+        return bytes(16)
+
+
+class _Properties:
+    multi_processor_count = 132
+    max_threads_per_multi_processor = 2048
+
+
+class _Device:
+    """What builders ask of a device."""
+
+    index = 0
+    assertions = _Assertions()
+    properties = _Properties()
+
+
+def _meta(x: Any, layout: operators.Layout) -> Any:
+    if not isinstance(x, np.ndarray):
+        return type(x)
+    _, view = layout(x)
+    kind = from_numpy(x.dtype)
+    return Meta.of(view.shape, tuple([step // kind.itemsize for step in view.strides]), kind, GPU)
+
+
+def _launches(op: Op) -> Iterator[Launch]:
+    for kind in [kind for kind in op.dtypes if kind.name in FEW]:
+        for inputs, params in op.samples(operators.maker(kind, 0), kind):
+            for layout in LAYOUTS:
+                moved = tuple([GPU if isinstance(x, flambeau.device) else x for x in params])
+                moved += tuple([getattr(flags, name) for name in op.flags])
+                try:
+                    found = op.rule([_meta(x, layout) for x in inputs], moved)
+                except NotImplementedError:
+                    continue
+                if any(meta.numel for meta in found.outputs):
+                    yield Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+
+
+def _sources(op: Op) -> dict[str, None]:
+    from flambeau.driver.cuda import pointwise, reduction, routines, source
+    from flambeau.driver.cuda.passes import Plan
+
+    form, found = op.kernel.cuda, {}
+    for launch in _launches(op):
+        if isinstance(form, Expression):
+            built: Any = pointwise.program(launch, form)
+        elif isinstance(form, Fold):
+            built = reduction.program(launch, form, 132)
+        elif isinstance(form, Source):
+            built = source.program(launch, form)
+        elif isinstance(form, Routine) and form.name in routines.TABLE:
+            built = routines.TABLE[form.name](launch, _Device())
+        else:
+            return {}
+        for program in [step.program for step in built.passes] if isinstance(built, Plan) else [built]:
+            found[program.source] = None
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(name for name, op in table.items() if op.kernel.cuda is not None))
+def test_sources_compile(name: str) -> None:
+    from flambeau.driver.cuda.compiler import Compiler
+
+    compiler = Compiler("sm_90", None)
+    for text in _sources(table[name]):
+        assert compiler.cubin(text)
