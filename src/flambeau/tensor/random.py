@@ -58,28 +58,38 @@ def _policy(where: device) -> Policy:
 @method
 def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, **named: float) -> Tensor:
     """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`. Raises RuntimeError: from > to."""
-    low, high = _bounds("uniform_", bounds, named, (0.0, 1.0))
+    low, high = _bounds("uniform_", bounds, named, (0.0, 1.0)) if bounds or named else (0.0, 1.0)
     if not low <= high:
-        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}")
+        raise RuntimeError(
+            f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}"
+        )
     return _fill(ops.uniform, self, generator, float(low), float(high), wide=self.dtype is float64)
 
 
-def _bounds(function: str, given: Sequence[Any], named: dict[str, Any], default: tuple[Any, Any]) -> tuple[Any, Any]:
+def _bounds(
+    function: str, given: Sequence[Any], named: dict[str, Any], default: tuple[Any, Any]
+) -> tuple[Any, Any]:
     """`from` and `to`, by position or by name (`from` is a Python keyword, so it comes in a dict)."""
     values = dict(zip(("from", "to"), default, strict=True))
     values.update(zip(("from", "to"), given, strict=False))
     if len(given) > 2 or not named.keys() <= values.keys():
-        raise TypeError(f"{function}() takes from and to, got {len(given)} positional arguments and {sorted(named)}")
+        raise TypeError(
+            f"{function}() takes from and to, got {len(given)} positional arguments and {sorted(named)}"
+        )
     return tuple({**values, **named}.values())
 
 
 @method
-def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+def normal_(
+    self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
     """Fill with normal numbers. Raises RuntimeError: std < 0."""
     if not std >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
     if self.dtype.is_complex:
-        raise NotImplementedError("normal_ of complex tensors is not in Flambeau yet; fill real and imag apart")
+        raise NotImplementedError(
+            "normal_ of complex tensors is not in Flambeau yet; fill real and imag apart"
+        )
     return _fill(ops.normal, self, generator, float(mean), float(std), wide=self.dtype is float64)
 
 
@@ -138,7 +148,9 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | Non
 
 
 @method
-def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+def cauchy_(
+    self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
     """Fill with numbers of the Cauchy distribution, sigma > 0."""
     if not sigma > 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma:g}")
@@ -146,7 +158,9 @@ def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator:
 
 
 @method
-def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
+def log_normal_(
+    self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None
+) -> Tensor:
     """Fill with exp(normal(mean, std)), std > 0."""
     if not std > 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std:g}")
@@ -171,13 +185,17 @@ def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = No
 
 
 @function
-def randn(*size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
+def randn(
+    *size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
+) -> Tensor:
     """Normal numbers (mean 0, variance 1) of shape `size`."""
     return normal_(_made(size, out, options), generator=generator)
 
 
 @function
-def randint(*args: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
+def randint(
+    *args: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
+) -> Tensor:
     """Integers in [low, high) of a shape: `randint(high, size)`, `randint(low, high, size)`; int64 by default."""
     low, high, size = _randint_arguments(args, options)
     options.setdefault("dtype", int64)
@@ -194,7 +212,9 @@ def _randint_arguments(args: Sequence[Any], options: dict[str, Any]) -> tuple[in
         return 0, int(values[0]), values[1]
     if len(values) == 3:
         return int(values[0]), int(values[1]), values[2]
-    raise TypeError(f"randint() takes (high, size) or (low, high, size), got {len(values)} positional arguments")
+    raise TypeError(
+        f"randint() takes (high, size) or (low, high, size), got {len(values)} positional arguments"
+    )
 
 
 def _made(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]) -> Tensor:
@@ -227,7 +247,12 @@ def randint_like(input: Tensor, *bounds: int, **options: Any) -> Tensor:
 
 @function
 def randperm(
-    n: int, *, generator: Generator | None = None, out: Tensor | None = None, dtype: dtype = int64, **options: Any
+    n: int,
+    *,
+    generator: Generator | None = None,
+    out: Tensor | None = None,
+    dtype: dtype = int64,
+    **options: Any,
 ) -> Tensor:
     """A random permutation of 0 .. n - 1. On CUDA the order is not PyTorch's yet (docs/random.md)."""
     if n < 0:
@@ -238,7 +263,13 @@ def randperm(
 
 @function
 def normal(
-    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, out: Tensor | None = None, **options: Any
+    mean: Any,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    out: Tensor | None = None,
+    **options: Any,
 ) -> Tensor:
     """Normal numbers of the given means and standard deviations: numbers with `size`, or tensors, broadcast."""
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
@@ -249,7 +280,9 @@ def normal(
     shape = (mean + std).shape if isinstance(mean, Tensor) and isinstance(std, Tensor) else like.shape
     if isinstance(std, Tensor) and std.numel() and bool((std < 0).any()):
         raise RuntimeError("normal expects all elements of std >= 0.0")
-    made = out.resize_(shape) if out is not None else creation.empty(shape, dtype=like.dtype, device=like.device)
+    made = (
+        out.resize_(shape) if out is not None else creation.empty(shape, dtype=like.dtype, device=like.device)
+    )
     return normal_(made, generator=generator).mul_(std).add_(mean)
 
 
@@ -262,7 +295,9 @@ def bernoulli(
         made = creation.empty_like(input) if out is None else out
         return bernoulli_(made, p, generator=generator)
     if input.dtype.category < FLOATING:
-        raise NotImplementedError(f"bernoulli needs probabilities of a floating-point dtype, not {input.dtype}")
+        raise NotImplementedError(
+            f"bernoulli needs probabilities of a floating-point dtype, not {input.dtype}"
+        )
     drawn = _compare_with_uniform(input, generator).to(input.dtype)
     return drawn if out is None else out.copy_(drawn)
 

@@ -6,8 +6,10 @@ device      a device's primary context, facts and scratch memory
 driver      the contract
 compiler    CUDA C++ to cubin by NVRTC; `cache` keeps them on disk
 program     a form's compiled kernels with their parameters: what `load` returns
-pointwise, reduction, source, blas    one builder per form
-prelude.cuh the C++ that every kernel begins with
+pointwise, reduction, scan, source    one builder per form; `products` and `routines` for the form Routine
+cublaslt    the library behind `products`
+passes      launches of several kernels, with a workspace
+prelude.cuh the C++ that every kernel begins with; the other headers belong to the builder of their name
 """
 
 from flambeau.driver.cuda.driver import CudaDriver

@@ -81,9 +81,8 @@ def test_sums_of_floats(name: str, kind: dtype) -> None:
         got = getattr(torch, name)(given.to(GPU), dim).cpu()
         got = got.to(torch.complex128 if kind.is_complex else torch.float64).numpy()
         length = shape[dim] if shape else 1
-        terms = (
-            length**0.5 if name == "cumprod" else np.log2(length + 1) * (4 if name == "logcumsumexp" else 1)
-        )
+        sums = np.log2(length + 1) * (4 if name == "logcumsumexp" else 1)
+        terms = length / 4 if name == "cumprod" else sums
         held = np.abs(want) < 60_000 if kind is float16 else np.ones(shape, bool)
         np.testing.assert_allclose(got[held], want[held], rtol=ERROR[kind.name] * max(terms, 1))
 
