@@ -84,3 +84,12 @@ def test_searching(kind: Any) -> None:
     )
     for count in (0, 5, 65, 3000):
         same("isin", (values, numbers(kind, count, seed=4)), (count == 5,))
+
+
+@pytest.mark.parametrize("name", ("kthvalue", "median", "nanmedian", "median_all", "nanmedian_all", "mode"))
+def test_picks_from_sorted_rows(name: str) -> None:
+    for kind in table[name].dtypes:
+        operators.check_virtual(table[name], kind, GPU)
+        x = numbers(kind, 7 * 130 * 3).reshape(7, 130, 3)
+        dims = None if name.endswith("all") else 1
+        same(name, (x,), (dims, False, None, *((9,) if name == "kthvalue" else ())))

@@ -466,7 +466,8 @@ index_fill = define(
     )
 )
 index_reduce = define(
-    Op("index_reduce", _along_rule("index_reduce"), Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce")),
+    Op("index_reduce", _along_rule("index_reduce"),
+       Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce")),
        REAL, _index_reduce_samples)
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ import numpy as np
 from flambeau.core.dtype import COMPLEX, FLOATING, INTEGRAL, bool_, dtype, int64, uint8
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Steps
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
 from flambeau.driver.api import Fold as Form
 from flambeau.ops.copy import caster
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
@@ -348,13 +348,13 @@ def reduction(
     default: bool = False,
     global_form: bool = True,
     check: Callable[[Meta, tuple[int, ...], tuple[Any, ...]], None] | None = None,
-    cuda: Form | None = None,
+    cuda: Form | Routine | None = None,
 ) -> Op:
     """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
 
     result: dtypes computed in and stored. `also`: what further outputs hold, "index" (int64) or "input"
     (the input's dtype). `empty`: refuses empty dims. `label`: the name in refusals. `extra`: sample extra params.
-    cuda: what real GPUs fold; None where the whole row must be at hand (medians).
+    cuda: what real GPUs fold, or the routine where the whole row must be at hand (medians).
     default: the default dtype stands for `dtype` where none is asked. `check(meta, dims, extra)`: more refusals.
     """
     label = label or f"{name}()"
@@ -672,15 +672,18 @@ logsumexp = reduction(
     cuda=_form("LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", "log_lower(s)"),
 )
 median = reduction(
-    "median", _median, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False
+    "median", _median, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False,
+    cuda=Routine("median"),
 )
 nanmedian = reduction(
-    "nanmedian", _nanmedian, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False
+    "nanmedian", _nanmedian, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False,
+    cuda=Routine("nanmedian"),
 )
-median_all = reduction("median_all", _global(_median), _ranked, dtypes=_NUMBERS)
-nanmedian_all = reduction("nanmedian_all", _global(_nanmedian), _ranked, dtypes=_NUMBERS)
+median_all = reduction("median_all", _global(_median), _ranked, dtypes=_NUMBERS, cuda=Routine("median_all"))
+nanmedian_all = reduction("nanmedian_all", _global(_nanmedian), _ranked, dtypes=_NUMBERS, cuda=Routine("nanmedian_all"))
 mode = reduction(
-    "mode", _mode, _real_kept, also=("index",), empty=_needs_dim, dtypes=REALS, global_form=False
+    "mode", _mode, _real_kept, also=("index",), empty=_needs_dim, dtypes=REALS, global_form=False,
+    cuda=Routine("mode"),
 )
 
 
@@ -695,7 +698,7 @@ def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 kthvalue = reduction(
     "kthvalue", _kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
-    check=_check_rank,
+    check=_check_rank, cuda=Routine("kthvalue"),
 )  # fmt: skip
 
 
