@@ -30,7 +30,12 @@ _PICKS = {
 """,
 }
 
-_NOTHING = {"int32": "(i32)(1u << 31)", "int64": "(i64)(1ull << 63)", "uint64": "1ull << 63"}
+_NOTHING = {
+    "float16": "half{0x7e00}",
+    "int32": "(i32)(1u << 31)",
+    "int64": "(i64)(1ull << 63)",
+    "uint64": "1ull << 63",
+}
 
 
 def _ranked(name: str) -> Callable[[Launch, Device], Program | Plan]:
