@@ -13,7 +13,9 @@ PROGRAM = "import time; t = time.perf_counter(); import {0}; print(time.perf_cou
 
 
 def milliseconds(module: str) -> float:
-    done = subprocess.run([sys.executable, "-c", PROGRAM.format(module)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(module)], capture_output=True, text=True, check=True
+    )
     return float(done.stdout) * 1e3
 
 

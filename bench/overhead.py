@@ -70,7 +70,10 @@ def main() -> None:
             ("look up the plan", microseconds(lambda: call.plans.get((add, (), a.meta, b.meta)))),
             ("read the current stream", microseconds(lambda: current.local.streams[0])),
             ("allocate and free a block", microseconds(allocate)),
-            ("make a storage and a tensor", microseconds(lambda: make(meta, Storage(0, 0, context, None), 0))),
+            (
+                "make a storage and a tensor",
+                microseconds(lambda: make(meta, Storage(0, 0, context, None), 0)),
+            ),
             ("call.binary(add, a, b), null launch", microseconds(lambda: call.binary(add, a, b))),
             ("a + b, null launch", microseconds(lambda: a + b)),
             ("a.add_(b), null launch", microseconds(lambda: a.add_(b))),

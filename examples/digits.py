@@ -23,7 +23,7 @@ class Worker:
     """One GPU: its part of the data, its copy of the weights, a stream to copy and a stream to compute."""
 
     def __init__(self, index, images, labels):
-        self.device = torch.device('cuda', index)
+        self.device = torch.device("cuda", index)
         self.batches = pinned_batches(images, labels)
         self.copies = torch.cuda.Stream(self.device)
         self.compute = torch.cuda.Stream(self.device)
@@ -84,8 +84,8 @@ def main():
     tests, answers = images[train:], labels[train:]
     middle = len(tests) // 2
     right = first.correct(tests[:middle], answers[:middle]) + second.correct(tests[middle:], answers[middle:])
-    print(f'{right} of {len(tests)} unseen digits recognized: {right / len(tests):.1%}')
+    print(f"{right} of {len(tests)} unseen digits recognized: {right / len(tests):.1%}")
 
 
-if __name__ == '__main__':
+if __name__ == "__main__":
     main()

@@ -108,7 +108,9 @@ def test_no_function_level_import_of_flambeau(path: Path) -> None:
     for function in ast.walk(ast.parse(path.read_text())):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             inside = [n for n, _ in imports_of(function) if n.split(".")[0] == "flambeau"]
-            assert not inside, f"{path.name}:{function.lineno} {function.name} imports {inside} to dodge a cycle"
+            assert not inside, (
+                f"{path.name}:{function.lineno} {function.name} imports {inside} to dodge a cycle"
+            )
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -116,7 +118,9 @@ def test_global_statements_only_in_owner_files(path: Path) -> None:
     relative = path.relative_to(PACKAGE).as_posix()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Global):
-            assert relative in STATE_OWNERS, f"{relative}:{node.lineno} rebinds module state; owners: {STATE_OWNERS}"
+            assert relative in STATE_OWNERS, (
+                f"{relative}:{node.lineno} rebinds module state; owners: {STATE_OWNERS}"
+            )
 
 
 def test_each_note_is_defined_once_and_each_reference_has_one() -> None:
@@ -144,5 +148,7 @@ def test_every_wrapper_spells_out_every_driver_call() -> None:
 def methods(path: Path, name: str) -> set[str]:
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
-            return {f.name for f in node.body if isinstance(f, ast.FunctionDef) and not f.name.startswith("_")}
+            return {
+                f.name for f in node.body if isinstance(f, ast.FunctionDef) and not f.name.startswith("_")
+            }
     raise AssertionError(f"{path} defines no class {name}")

@@ -87,7 +87,9 @@ globals().update(_public.functions)
 
 
 for _class in (Tensor, device, dtype, Size, Generator, OutOfMemoryError, RaceError):
-    _class.__module__ = __name__  # what reprs and pickles say; under `flambeau run` they say torch (cli/finder.py)
+    _class.__module__ = (
+        __name__  # what reprs and pickles say; under `flambeau run` they say torch (cli/finder.py)
+    )
 
 
 def __getattr__(name: str) -> _Any:

@@ -276,7 +276,9 @@ def test_a_poll_for_one_block_orders_no_other_block(gpu):
     gpu.block_free(unmarked, 64, 1)
     gpu.block_alloc(marked, 64, 1)
     run(gpu, "zero_", [(marked, M)], [], 1)
-    (early,) = gpu.detector.certificate().violated  # under another schedule `unmarked` is the one that is reused
+    (early,) = (
+        gpu.detector.certificate().violated
+    )  # under another schedule `unmarked` is the one that is reused
     assert "without record_stream" in early
     assert not gpu.detector.races
     gpu.block_alloc(unmarked, 64, 1)

@@ -92,7 +92,7 @@ def test_summary_of_more_than_a_thousand() -> None:
 def test_format() -> None:
     assert format(flambeau.tensor(1.5), ".3f") == "1.500"
     assert f"{flambeau.tensor([1.5])}" == "tensor([1.5000])"
-    with pytest.raises(TypeError, match="unsupported format string passed to Tensor.__format__"):
+    with pytest.raises(TypeError, match=r"unsupported format string passed to Tensor\.__format__"):
         format(flambeau.ones(2), ".3f")
 
 

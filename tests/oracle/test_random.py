@@ -150,7 +150,7 @@ def test_fresh_state_is_byte_for_byte() -> None:
     ],
 )
 def test_refusals_have_pytorchs_type(run: Any) -> None:
-    with pytest.raises(Exception) as theirs:  # noqa: PT011
+    with pytest.raises(Exception) as theirs:
         run(torch)
     with pytest.raises(theirs.type):
         run(flambeau)

@@ -35,7 +35,12 @@ EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64":
 
 def test_known_answers_of_the_reference_implementation() -> None:
     """Random123's kat_vectors for philox4x32 with 10 rounds: all-zero and pi counters."""
-    assert [hex(w) for w in philox(0, 0, 1)[:, 0].tolist()] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
+    assert [hex(w) for w in philox(0, 0, 1)[:, 0].tolist()] == [
+        "0x6627e8d5",
+        "0xe169c58d",
+        "0xbc57ac4c",
+        "0x9b00dbd8",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +95,9 @@ def test_a_fresh_machine_repeats() -> None:
     drawn = []
     for _ in range(2):
         with torch.virtual(devices=2):
-            drawn.append((torch.randn(5, device="cuda:1").tolist(), torch.randperm(50, device="cuda").tolist()))
+            drawn.append(
+                (torch.randn(5, device="cuda:1").tolist(), torch.randperm(50, device="cuda").tolist())
+            )
     assert drawn[0] == drawn[1]
     assert sorted(drawn[0][1]) == list(range(50))
 

@@ -15,7 +15,8 @@ import pytest
 import flambeau as torch
 from flambeau import observe
 from flambeau.core.device import device
-from flambeau.runtime import current, machine as machine_module, system
+from flambeau.runtime import current, system
+from flambeau.runtime import machine as machine_module
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -371,7 +372,9 @@ def test_a_forked_child_may_use_the_cpu_and_virtual_gpus_of_its_own() -> None:
         with torch.virtual(devices=3):
             print(torch.ones(1, device="cuda:2").tolist(), flush=True)"""
     before = "x = torch.ones(2, device='cuda'); torch.ones(2) + torch.ones(2)"
-    assert output(FORK.format(before=before, child=child), FLAMBEAU_VIRTUAL_DEVICES="1") == "[2.0, 2.0]\n[1.0]"
+    assert (
+        output(FORK.format(before=before, child=child), FLAMBEAU_VIRTUAL_DEVICES="1") == "[2.0, 2.0]\n[1.0]"
+    )
 
 
 def test_the_process_ends_without_noise_with_work_queued_and_objects_alive() -> None:

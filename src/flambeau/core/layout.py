@@ -79,7 +79,11 @@ def result_strides(shape: Sequence[int], *operands: Sequence[int], broadcast: bo
     if not broadcast and all(is_contiguous(shape, strides) for strides in operands):
         return contiguous_strides(shape)
     first = operands[0]
-    if not broadcast and is_dense(shape, first) and all(tuple(strides) == tuple(first) for strides in operands):
+    if (
+        not broadcast
+        and is_dense(shape, first)
+        and all(tuple(strides) == tuple(first) for strides in operands)
+    ):
         return tuple(first)
     order = memory_order(shape, *operands)
     if order == list(range(len(shape))):

@@ -67,4 +67,6 @@ from flambeau.cuda.streams import (
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module 'torch.cuda' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)")
+    raise AttributeError(
+        f"module 'torch.cuda' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+    )

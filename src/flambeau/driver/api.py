@@ -102,7 +102,10 @@ class Expression:
     """
 
     text: str | Callable[[Launch], str]
-    kinds: Callable[[Launch], tuple[tuple[Steps, ...], Steps]] = lambda launch: (((),) * len(launch.inputs), ())
+    kinds: Callable[[Launch], tuple[tuple[Steps, ...], Steps]] = lambda launch: (
+        ((),) * len(launch.inputs),
+        (),
+    )
     constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
     indexed: bool = False
 
@@ -175,9 +178,10 @@ class Launch:
     """All that is known of a launch before its addresses: one per plan, loaded once.
 
     `outputs` are written; `inputs` are read, as the kernel sees them (broadcast: stride 0). An input that
-    is a dtype is a scalar passed by value; `object` is a Python object that a host body alone uses. An output that is read as well (in-place accumulation) is in
-    `updates`. `params` are static and hashable: dims, flags, modes. `capability` is the compute
-    capability of the GPU that loads it, filled in by the driver; None on the CPU.
+    is a dtype is a scalar passed by value; `object` is a Python object that a host body alone uses. An
+    output that is read as well (in-place accumulation) is in `updates`. `params` are static and hashable:
+    dims, flags, modes. `capability` is the compute capability of the GPU that loads it, filled in by the
+    driver; None on the CPU.
     """
 
     kernel: Kernel
@@ -277,7 +281,10 @@ class Driver(Protocol):
         ...
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
-        """Say that an allocator hands out part of its memory, to a stream (0: host memory). Called where `observes_blocks`."""
+        """Say that an allocator hands out part of its memory, to a stream (0: host memory).
+
+        Called where `observes_blocks`.
+        """
         ...
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
@@ -334,7 +341,9 @@ class Driver(Protocol):
         ...
 
     # -- events ---------------------------------------------------------------------------------------
-    def event_create(self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False) -> int:
+    def event_create(
+        self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False
+    ) -> int:
         """A new event of the device. Interprocess events carry no timing."""
         ...
 

@@ -121,11 +121,25 @@ def _linspace_form(of: str) -> Expression:
     return Expression(of.format(number), constants=constants, indexed=True)
 
 
-arange = define(Op("arange", _sequence_rule, Kernel("arange", _arange_host, cuda=_ARANGE), _NUMBERS, _sequence_samples))
+arange = define(
+    Op("arange", _sequence_rule, Kernel("arange", _arange_host, cuda=_ARANGE), _NUMBERS, _sequence_samples)
+)
 linspace = define(
-    Op("linspace", _linspace_rule, Kernel("linspace", _linspace_host, cuda=_linspace_form("{}")), _NUMBERS, _linspace_samples)
+    Op(
+        "linspace",
+        _linspace_rule,
+        Kernel("linspace", _linspace_host, cuda=_linspace_form("{}")),
+        _NUMBERS,
+        _linspace_samples,
+    )
 )
 logspace = define(
-    Op("logspace", _linspace_rule, Kernel("logspace", _linspace_host, cuda=_linspace_form("power_(to<T>(k1), {})")), _NUMBERS, _logspace_samples)
+    Op(
+        "logspace",
+        _linspace_rule,
+        Kernel("logspace", _linspace_host, cuda=_linspace_form("power_(to<T>(k1), {})")),
+        _NUMBERS,
+        _logspace_samples,
+    )
 )
 eye = define(Op("eye", _eye_rule, Kernel("eye", _eye_host, cuda=_EYE), DTYPES, _eye_samples))

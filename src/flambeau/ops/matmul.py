@@ -237,7 +237,7 @@ matmul = define(
 )
 addmm = define(
     Op(
-        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=_rate, cuda=Routine("addmm")), PRODUCTS, _added_samples,
-        flags=("matmul_allow_tf32",),
+        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=_rate, cuda=Routine("addmm")),
+        PRODUCTS, _added_samples, flags=("matmul_allow_tf32",),
     )
 )  # fmt: skip

@@ -672,17 +672,37 @@ logsumexp = reduction(
     cuda=_form("LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", "log_lower(s)"),
 )
 median = reduction(
-    "median", _median, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False,
+    "median",
+    _median,
+    _ranked,
+    also=("index",),
+    empty=_needs_dim,
+    dtypes=_NUMBERS,
+    global_form=False,
     cuda=Routine("median"),
 )
 nanmedian = reduction(
-    "nanmedian", _nanmedian, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS, global_form=False,
+    "nanmedian",
+    _nanmedian,
+    _ranked,
+    also=("index",),
+    empty=_needs_dim,
+    dtypes=_NUMBERS,
+    global_form=False,
     cuda=Routine("nanmedian"),
 )
 median_all = reduction("median_all", _global(_median), _ranked, dtypes=_NUMBERS, cuda=Routine("median_all"))
-nanmedian_all = reduction("nanmedian_all", _global(_nanmedian), _ranked, dtypes=_NUMBERS, cuda=Routine("nanmedian_all"))
+nanmedian_all = reduction(
+    "nanmedian_all", _global(_nanmedian), _ranked, dtypes=_NUMBERS, cuda=Routine("nanmedian_all")
+)
 mode = reduction(
-    "mode", _mode, _real_kept, also=("index",), empty=_needs_dim, dtypes=REALS, global_form=False,
+    "mode",
+    _mode,
+    _real_kept,
+    also=("index",),
+    empty=_needs_dim,
+    dtypes=REALS,
+    global_form=False,
     cuda=Routine("mode"),
 )
 

@@ -106,10 +106,22 @@ def _as_device(where: Any) -> device:
 
 def _pack_cpu_state(engine: MersenneTwister) -> bytes:
     key, used = engine.words_and_position
-    left, following = (1, 0) if used == 624 else (625 - used, used)  # with left = 1 the next draw twists first
+    left, following = (
+        (1, 0) if used == 624 else (625 - used, used)
+    )  # with left = 1 the next draw twists first
     normal = engine.normal
     return _CPU_STATE.pack(
-        engine.seed, left, 1, following, *key.tolist(), 0.0, normal or 0.0, 0.0, normal is not None, 0.0, False
+        engine.seed,
+        left,
+        1,
+        following,
+        *key.tolist(),
+        0.0,
+        normal or 0.0,
+        0.0,
+        normal is not None,
+        0.0,
+        False,
     )
 
 

@@ -51,7 +51,9 @@ class Plan:
         self.nbytes = self.output.nbytes
         self.tensors = tuple(i for i, x in enumerate(signature.inputs) if isinstance(x, Meta))
         self.scalars = tuple(
-            (i, _sender(x, i in signature.checked)) for i, x in enumerate(signature.inputs) if not isinstance(x, Meta)
+            (i, _sender(x, i in signature.checked))
+            for i, x in enumerate(signature.inputs)
+            if not isinstance(x, Meta)
         )
 
 
@@ -138,7 +140,12 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
 
 
 def call_into(
-    op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...] = (), *, resize: bool = False
+    op: Op,
+    outputs: Sequence[Tensor],
+    args: Sequence[Any],
+    params: tuple[Any, ...] = (),
+    *,
+    resize: bool = False,
 ) -> Any:
     """Run `op` and store its results in `outputs`: in-place operators, and `out=` (with `resize`).
 
@@ -205,8 +212,8 @@ def empty(meta: Meta) -> Tensor:
 
 def _launch(plan: Plan, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
     ptrs = [t.ptr for t in outputs]
-    for i in plan.tensors:
-        ptrs.append(args[i].ptr)
+    for i in plan.tensors:  # a loop of one or two: cheaper than a generator
+        ptrs.append(args[i].ptr)  # noqa: PERF401
     scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
     plan.launch(plan.exe, ptrs, scalars, current.local.streams[plan.index].handle)
 
@@ -254,7 +261,9 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
         if isinstance(x, Tensor):
             return convert(_read(x))
         if x.__class__ is int and not -(1 << 63) <= x < 1 << 64:
-            raise OverflowError("int too big to convert" if x > 0 else "can't convert negative int to unsigned")
+            raise OverflowError(
+                "int too big to convert" if x > 0 else "can't convert negative int to unsigned"
+            )
         return convert(x)
 
     return send
@@ -365,7 +374,11 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
 
 def _check_overlap(target: Tensor, source: Tensor) -> None:
     """The same view may be written in place; any other overlap with an input is refused."""
-    if target.ptr == source.ptr and target.meta.strides == source.meta.strides and target.meta.shape == source.meta.shape:
+    if (
+        target.ptr == source.ptr
+        and target.meta.strides == source.meta.strides
+        and target.meta.shape == source.meta.shape
+    ):
         return
     if target.ptr < source.ptr + source.meta.span and source.ptr < target.ptr + target.meta.span:
         raise RuntimeError(

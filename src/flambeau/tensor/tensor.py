@@ -54,7 +54,9 @@ class Tensor:
         there = getattr(type(self), name, None)
         if isinstance(there, property) and there.fget is not None:
             return there.fget(self)
-        raise AttributeError(f"'Tensor' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)")
+        raise AttributeError(
+            f"'Tensor' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+        )
 
     @property
     def _version(self) -> int:

@@ -587,8 +587,6 @@ def _scale(launch: Launch) -> Callable[..., None]:
     return body
 
 
-
-
 _ADD = Kernel("add", _add, cuda=Expression("a + b"))
 _SCALE = Kernel(
     "scale", _scale, cuda=Expression("b * a + c", lambda launch: (((float32,), (), (float32,)), ()))

@@ -51,7 +51,9 @@ class Device:
         self.assertions = Assertions()
         self._pool: Any = None
         self.blas: Any = None  # the handle of cuBLASLt, once a product asks for it
-        self._workspaces: dict[int, tuple[Any, Any]] = {}  # stream handle -> a library's workspace, the stream
+        self._workspaces: dict[
+            int, tuple[Any, Any]
+        ] = {}  # stream handle -> a library's workspace, the stream
 
     def open(self) -> Any:
         if self.context is None:

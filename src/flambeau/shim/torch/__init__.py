@@ -6,4 +6,4 @@ from flambeau.cli.finder import install
 
 del sys.modules["torch"]
 install()
-import torch  # noqa: E402, F401, PLW0406
+import torch  # noqa: E402
