@@ -36,7 +36,7 @@ from flambeau.core.memory import array_at  # noqa: E402
 from flambeau.core.meta import Meta  # noqa: E402
 from flambeau.core.random import Policy  # noqa: E402
 from flambeau.driver.api import Launch  # noqa: E402
-from flambeau.driver.cuda import CudaDriver, build  # noqa: E402
+from flambeau.driver.cuda.driver import CudaDriver, build  # noqa: E402
 from flambeau.driver.cuda.program import Program  # noqa: E402
 from flambeau.ops.op import Op, table  # noqa: E402
 from flambeau.runtime import settings, system  # noqa: E402

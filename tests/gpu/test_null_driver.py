@@ -75,7 +75,7 @@ def run(library: Path, program: str, devices: int = 1) -> str:
 
 CONTRACT = """
 from flambeau.testing import conformance
-from flambeau.driver.cuda import CudaDriver
+from flambeau.driver.cuda.driver import CudaDriver
 from flambeau.driver.cuda.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 for case in conformance.cases:
@@ -119,7 +119,7 @@ from flambeau.core.device import device
 from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Kernel, Launch
-from flambeau.driver.cuda import CudaDriver
+from flambeau.driver.cuda.driver import CudaDriver
 from flambeau.driver.cuda.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 driver = CudaDriver()

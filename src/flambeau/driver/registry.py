@@ -10,7 +10,7 @@ from flambeau.driver.api import Driver
 _DRIVERS = {
     "host": ("flambeau.driver.host", "HostDriver"),
     "virtual": ("flambeau.driver.virtual", "VirtualDriver"),
-    "cuda": ("flambeau.driver.cuda", "CudaDriver"),
+    "cuda": ("flambeau.driver.cuda.driver", "CudaDriver"),
 }
 
 

@@ -11,7 +11,3 @@ cublaslt    the library behind `products`
 passes      launches of several kernels, with a workspace
 prelude.cuh the C++ that every kernel begins with; the other headers belong to the builder of their name
 """
-
-from flambeau.driver.cuda.driver import CudaDriver
-
-__all__ = ["CudaDriver"]
