@@ -18,7 +18,7 @@ class Loads:
     def __init__(self) -> None:
         self.loaded: list[str] = []
         self.closed, self.driver_index = False, 0
-        self.driver = SimpleNamespace(load=self._load, unload=self.loaded.remove)
+        self.driver = self.backing = SimpleNamespace(load=self._load, unload=self.loaded.remove)
 
     def _load(self, launch: str, index: int) -> str:
         if launch == "bad":

@@ -79,7 +79,7 @@ class Recorder:
 
 
 def _device_report(context: Any) -> DeviceReport:
-    name = context.driver.device_properties(context.driver_index).name
+    name = context.backing.device_properties(context.driver_index).name
     allocator = context.allocator
     peak = allocator.ledger().peak[statistics.ALL]
     return DeviceReport(

@@ -68,7 +68,8 @@ FORKED = (
     "you must use the 'spawn' start method"
 )
 MACHINE_CLOSED = (
-    "it belongs to virtual GPUs that have been closed or left; make it anew on those that are in use now"
+    "this tensor, stream or event belongs to virtual GPUs that have been closed or left; make it anew on those "
+    "that are in use now"
 )
 HOW_TO_GET_VIRTUAL = (
     "For virtual GPUs set FLAMBEAU_VIRTUAL_DEVICES=2, call flambeau.virtual(devices=2) before first use, "

@@ -33,11 +33,12 @@ class Context:
     """A device that is in use. `index` is the CUDA index, -1 for the CPU (see `runtime/current.py`).
 
     `driver_index` is the index that `driver` knows the device by: CUDA_VISIBLE_DEVICES may leave out and
-    reorder devices. `closed` is set when its machine closes.
+    reorder devices. While its machine rests `driver` refuses every call (see Note [Machines] in system.py);
+    `backing` is the driver that destructors and allocators go to meanwhile. `closed` is set when it closes.
     """
 
     __slots__ = (
-        "__weakref__", "allocator", "closed", "dead_streams", "default_stream", "device", "driver", "driver_index",
+        "__weakref__", "allocator", "backing", "closed", "dead_streams", "default_stream", "device", "driver", "driver_index",
         "index", "policy",
     )  # fmt: skip
 
@@ -47,21 +48,29 @@ class Context:
     def __init__(self, device: device, index: int, driver: Driver, driver_index: int) -> None:
         self.device = device
         self.index = index
-        self.driver = driver
+        self.driver = self.backing = driver
         self.driver_index = driver_index
         self.closed = False
         self.policy: Any = None  # how random kernels deal draws on this device, once one asks
         self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]
 
+    def rest(self, why: str) -> None:
+        """Another machine is in use: each use raises RuntimeError with `why`; what dies is freed as ever."""
+        self.driver = cast(Driver, _Refusing(why))
+
+    def resume(self) -> None:
+        """Its machine is in use again."""
+        self.driver = self.backing
+
     def close(self, why: str) -> None:
         """Mark it closed: each use raises RuntimeError with `why`; what outlives it is freed quietly."""
         self.closed = True
-        self.driver = cast(Driver, _Closed(why))
+        self.driver = self.backing = cast(Driver, _Refusing(why))
         self.allocator = _ClosedAllocator(why)
 
 
-class _Closed:
-    """The driver of a closed device."""
+class _Refusing:
+    """The driver of a device that is not in use."""
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -133,7 +133,7 @@ class Event:
 
     def __del__(self) -> None:
         if self._handle is not None and not self._context.closed:
-            self._context.driver.event_destroy(self._handle)
+            self._context.backing.event_destroy(self._handle)
 
     def _require_machine_of(self, stream: Stream) -> None:
         """An event of a machine that was closed or left must not pass for one of the same handle here."""

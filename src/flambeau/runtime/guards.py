@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flambeau.core import errors
 from flambeau.runtime import current
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def select(stream: Stream, saved: list[tuple[Any, ...]]) -> None:
     except AttributeError:
         raise TypeError(f"torch.cuda.stream(): expected a Stream or None, not {stream!r}") from None
     except IndexError:
-        raise RuntimeError(f"{stream!r} belongs to a machine that has been closed or left") from None
+        raise RuntimeError(errors.MACHINE_CLOSED) from None
     outer = here["device"]
     saved.append((here, outer, streams[outer], index, selected))
     streams[index] = stream

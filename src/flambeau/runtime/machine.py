@@ -70,13 +70,17 @@ class Machine:
             watcher.started(self)
 
     def leave(self) -> None:
-        """Another machine takes its place: keep its tensors apart from that one's."""
+        """Another machine takes its place: nothing of this one is of use, and its tensors are kept apart."""
         self._metas = set_aside()
+        for context in self.contexts:
+            context.rest(errors.MACHINE_CLOSED)
 
     def resume(self) -> None:
         """It is in use again."""
         take_up(self._metas)
         self._metas = []
+        for context in self.contexts:
+            context.resume()
 
     def close(self) -> list[Exception]:
         """Finish all work and give everything back; what work raised that nobody has waited for."""

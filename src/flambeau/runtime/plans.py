@@ -24,7 +24,7 @@ class Plan:
 
     def __del__(self) -> None:
         if hasattr(self, "exe") and not self._context.closed:
-            self._context.driver.unload(self.exe)
+            self._context.backing.unload(self.exe)
 
 
 class PlanCache:

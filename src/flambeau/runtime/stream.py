@@ -118,7 +118,9 @@ class Stream:
         return hash((self.device_index, self.handle))
 
     def __repr__(self) -> str:
-        native = 0 if not self._owned else self.handle if self.context.closed else self.cuda_stream
+        native = 0 if not self._owned else self.handle
+        if native and not self.context.closed:
+            native = self.context.backing.stream_native(native)
         return f"<torch.cuda.Stream device={self.device} cuda_stream={native:#x}>"
 
     def __del__(self) -> None:

@@ -47,7 +47,7 @@ class Uses(Generic[T]):
         for stream in live:
             context = stream.context
             event = self._event(context)
-            context.driver.event_record(event, stream.handle)
+            context.backing.event_record(event, stream.handle)
             wait.events.append(event)
             self._queues.setdefault(stream.handle, deque()).append((event, context, wait))
         if not live:
@@ -74,13 +74,13 @@ class Uses(Generic[T]):
 
     def _event(self, context: Context) -> int:
         spare = self._spare.get(context)
-        return spare.pop() if spare else context.driver.event_create(context.driver_index, timing=False)
+        return spare.pop() if spare else context.backing.event_create(context.driver_index, timing=False)
 
 
 def _is_done(event: int, context: Context, block_host: bool) -> bool:
     if context.closed:  # its work was finished then
         return True
     if block_host:
-        context.driver.event_sync(event, internal=True)
+        context.backing.event_sync(event, internal=True)
         return True
-    return context.driver.event_query(event, internal=True)
+    return context.backing.event_query(event, internal=True)

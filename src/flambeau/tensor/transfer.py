@@ -68,6 +68,7 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
     """`copy_`, less its version: a new tensor's first contents do not count as a change."""
     to, where = target.meta, source.meta
     if to.device is where.device:
+        system.require_open(target.memory.context)
         version = target.counter.version
         call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
         target.counter.version = version
@@ -467,6 +468,8 @@ def record_stream(self: Tensor, stream: Any) -> None:
         raise NotImplementedError(
             "Could not run 'aten::record_stream' with arguments from the 'CPU' backend."
         )
+    system.require_open(stream.context)
+    system.require_open(self.memory.context)
     if self.memory.block is not None:
         allocator: Any = self.memory.context.allocator
         allocator.record_stream(self.memory.block, stream)
