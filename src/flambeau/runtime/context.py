@@ -38,8 +38,8 @@ class Context:
     """
 
     __slots__ = (
-        "__weakref__", "allocator", "backing", "closed", "dead_streams", "default_stream", "device", "driver", "driver_index",
-        "index", "policy",
+        "__weakref__", "allocator", "backing", "closed", "dead_streams", "default_stream", "device", "driver",
+        "driver_index", "index", "policy",
     )  # fmt: skip
 
     allocator: Allocator
