@@ -314,7 +314,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     Itself if nothing changes (and not `copy`). With `non_blocking`, a copy from pinned memory to a CUDA
     device returns before it is done, and one to the CPU gives a pinned tensor and leaves the stream busy.
     """
-    where, kind, non_blocking, copy, form = _to_arguments(args, kwargs)
+    where, kind, non_blocking, copy, form = to_arguments(args, kwargs)
     meta = self.meta
     if form is None:
         strides = meta.strides if _dense(meta) else strides_like(meta, None)
@@ -331,7 +331,7 @@ def _dense(meta: Meta) -> bool:
     return is_dense(meta.shape, meta.strides)
 
 
-def _to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool, bool, Any]:
+def to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool, bool, Any]:
     """(device, dtype, non_blocking, copy, memory_format) of `to`'s overloads."""
     given = dict(kwargs)
     _rename_async(given, "to", 3)
