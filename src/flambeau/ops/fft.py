@@ -16,7 +16,7 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.reduction import to_computing
 
@@ -153,7 +153,8 @@ def _c2r_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _transform(name: str, rule: Any, run: Any, dtypes: tuple[dtype, ...], samples: Any) -> Op:
-    return define(Op(name, rule, Kernel(name, _host(run), _flops), dtypes, samples, planned=True))
+    kernel = Kernel(name, _host(run), _flops, cuda=Routine(name.removeprefix("_")))
+    return define(Op(name, rule, kernel, dtypes, samples, planned=True))
 
 
 c2c = _transform("_fft_c2c", _c2c_rule, _c2c, (complex64, complex128), _c2c_samples)
@@ -187,6 +188,18 @@ def _kaiser_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (3.0,), (6, kind, CPU, 6)
 
 
+_KAISER = Expression(
+    "cyl_bessel_i0(a * sqrt(fmax(1 - squared(i * k0 - 1), 0.0))) / cyl_bessel_i0(a)",
+    constants=lambda launch: (2 / launch.params[3],),
+    indexed=True,
+)
+
 kaiser_window = define(
-    Op("kaiser_window", _kaiser_rule, Kernel("kaiser_window", _kaiser_host), (float64,), _kaiser_samples)
+    Op(
+        "kaiser_window",
+        _kaiser_rule,
+        Kernel("kaiser_window", _kaiser_host, cuda=_KAISER),
+        (float64,),
+        _kaiser_samples,
+    )
 )

@@ -51,6 +51,7 @@ class Device:
         self.assertions = Assertions()
         self._pool: Any = None
         self.blas: Any = None  # the handle of cuBLASLt, once a product asks for it
+        self.libraries: dict[str, Any] = {}  # handles of other libraries, by name, once they are asked for
         self._workspaces: dict[
             int, tuple[Any, Any]
         ] = {}  # stream handle -> a library's workspace, the stream
@@ -113,6 +114,9 @@ class Device:
         if self.blas is not None:
             self.blas.close()
             self.blas = None
+        for library in self.libraries.values():
+            library.close()
+        self.libraries.clear()
         self.assertions.close()
 
     def _new_pool(self) -> Any:

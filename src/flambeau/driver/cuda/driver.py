@@ -24,7 +24,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
-from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch
+from flambeau.driver.api import DeviceProperties, HostMemory, Launch
 from flambeau.driver.cuda import build
 from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.compiler import Compiler
@@ -331,8 +331,12 @@ class CudaDriver:
         exe.run = built
         return exe
 
-    def unload(self, exe: Executable) -> None:
+    def unload(self, exe: CudaExecutable) -> None:
         self._check_open()  # compiled kernels are shared by many launches and stay until the driver closes
+        close = getattr(exe.run, "close", None)
+        if close is not None:
+            self._enter(self._devices[exe.index])
+            close()
 
     def launch(self, exe: CudaExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         queue = self._queues.get(stream)

@@ -262,3 +262,6 @@ class _Addmm(_Routine):
         if self.direct:
             return call(a, b, d)
         self.staged(a, b, d, native, stream, call)
+
+
+ROUTINES: dict[str, Callable[[Launch, Device, Any], Run]] = {"matmul": product, "addmm": product}

@@ -1,11 +1,23 @@
-"""`TABLE`: builders of routines by the names that `Routine` forms give."""
+"""Builders of routines by the names that `Routine` forms give: `TABLE` of our own, `LIBRARIES` of NVIDIA's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import histogram, indexing, joining, permutation, ranks, searching, sorting, unique
+from flambeau.driver.cuda import (
+    histogram,
+    indexing,
+    joining,
+    permutation,
+    products,
+    ranks,
+    searching,
+    sorting,
+    transforms,
+    unique,
+)
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.passes import Plan
 from flambeau.driver.cuda.program import Program
@@ -20,3 +32,9 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **sorting.ROUTINES,
     **unique.ROUTINES,
 }
+
+LIBRARIES: dict[str, Callable[[Launch, Device, Any], Any]] = {
+    **products.ROUTINES,
+    **transforms.ROUTINES,
+}
+"""Each builds `run(ptrs, scalars, native stream, stream handle)`; where that has a `close`, unloading calls it."""

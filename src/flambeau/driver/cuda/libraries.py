@@ -1,0 +1,49 @@
+"""`Library`: a shared library of NVIDIA's by ctypes, its functions declared by short signatures."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from flambeau.core.errors import DriverError, NotSupportedError
+
+_TYPES = {
+    "p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_int64, "z": ctypes.c_size_t, "d": ctypes.c_double,
+}  # fmt: skip
+
+
+class Library:
+    """A library, found where its package or the toolkit put it.
+
+    name: as NVIDIA's pathfinder knows it. title: as its maker writes it. extra: ours, which installs it. statuses:
+    what its status codes are called.
+
+    Raises NotSupportedError: it is not there.
+    """
+
+    def __init__(self, name: str, title: str, extra: str, statuses: dict[int, str]) -> None:
+        self.title = title
+        self._statuses = statuses
+        try:
+            self._dll = ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
+        except (RuntimeError, OSError, ImportError) as error:
+            raise NotSupportedError(
+                f"{title} is not on this machine: pip install 'flambeau[{extra}]'"
+            ) from error
+
+    def function(self, name: str, signature: str) -> Callable[..., None]:
+        """A call that raises DriverError where it fails.
+
+        `signature` has a letter per argument: p a pointer, i an int, l an int64, z a size_t, d a double.
+        """
+        call = getattr(self._dll, name)
+        call.argtypes = [_TYPES[letter] for letter in signature]
+
+        def checked(*args: Any) -> None:
+            status = call(*args)
+            if status:
+                raise DriverError(f"{self.title}: {name}: {self._statuses.get(status, f'status {status}')}")
+
+        return checked

@@ -1,0 +1,109 @@
+"""`Steps`: a launch that is several kernels and library calls, over its operands and temporary memory.
+
+Building it loads the kernels and says how much memory is needed; a launch takes that memory from the device's pool,
+runs the steps in order on the stream, and gives the memory back in the stream's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flambeau.core.dtype import dtype
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Expression, Kernel, Launch
+from flambeau.driver.cuda.device import Device
+
+Places = list[int]
+"""Addresses of a launch: of its operands, then of its temporary memory."""
+
+Step = Callable[[Places, Any, int], None]
+"""`step(places, native stream, stream handle)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An operand or temporary memory: its number among the places, and its layout."""
+
+    place: int
+    meta: Meta
+
+
+def device_only(launch: Launch) -> Body:
+    raise NotSupportedError("a step of a CUDA launch has no host body")
+
+
+COPY = Kernel("copy", device_only, cuda=Expression("a"))
+
+
+class Steps:
+    """See the module's docstring."""
+
+    def __init__(self, launch: Launch, device: Device, driver: Any) -> None:
+        self.launch, self.device, self.driver = launch, device, driver
+        self.arrays = [Array(at, meta) for at, meta in enumerate(launch.operands)]
+        self.outputs = self.arrays[: len(launch.outputs)]
+        self.inputs = self.arrays[len(launch.outputs) :]
+        self._steps: list[Step] = []
+        self._temps: list[int] = []
+        self._closers: list[Callable[[], None]] = []
+
+    # -- building -------------------------------------------------------------------------------------
+    def temp(self, meta: Meta) -> Array:
+        """Temporary memory for a tensor of this layout."""
+        return Array(self.memory(meta.span), meta)
+
+    def memory(self, nbytes: int) -> int:
+        """Temporary memory; its number among the places."""
+        self._temps.append(max(nbytes, 1))
+        return len(self.arrays) + len(self._temps) - 1
+
+    def dense(self, shape: tuple[int, ...], kind: dtype) -> Array:
+        """Temporary memory for a contiguous tensor."""
+        return self.temp(Meta.contiguous_of(shape, kind, self.launch.outputs[0].device))
+
+    def run(self, kernel: Kernel, out: Array, *inputs: Array, params: tuple[Any, ...] = ()) -> None:
+        """Add a kernel of ours with one output."""
+        self.run_all(kernel, (out,), inputs, params)
+
+    def run_all(
+        self, kernel: Kernel, outputs: Sequence[Array], inputs: Sequence[Array], params: tuple[Any, ...] = ()
+    ) -> None:
+        metas = tuple([x.meta for x in outputs]), tuple([x.meta for x in inputs])
+        if not metas[0][0].numel:
+            return
+        exe = self.driver.load(Launch(kernel, *metas, params), self.device.index)
+        at = [x.place for x in (*outputs, *inputs)]
+        launch = self.driver.launch
+        self.call(lambda places, native, stream: launch(exe, [places[i] for i in at], (), stream))
+
+    def copy(self, out: Array, x: Array) -> None:
+        """Add a copy, converted to the output's dtype."""
+        self.run(COPY, out, x)
+
+    def call(self, step: Step) -> None:
+        """Add a call."""
+        self._steps.append(step)
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        self._closers.append(closer)
+
+    # -- running --------------------------------------------------------------------------------------
+    def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+        places = list(ptrs)
+        try:
+            for nbytes in self._temps:
+                places.append(self.device.take(nbytes, native))  # noqa: PERF401 (it holds what was taken)
+            for step in self._steps:
+                step(places, native, stream)
+        finally:
+            for ptr in places[len(ptrs) :]:
+                self.device.give(ptr, native)
+
+    def close(self) -> None:
+        """Give back what the steps' libraries keep for them."""
+        for closer in self._closers:
+            closer()
+        self._closers.clear()
