@@ -6,10 +6,14 @@ import copy
 import pickle
 import subprocess
 import sys
+import traceback
+from importlib import import_module
+from types import FunctionType, ModuleType
 
 import pytest
 
 import flambeau as torch
+from flambeau.core.names import is_inner
 
 
 def run(program: str, **environment: str) -> str:
@@ -48,14 +52,27 @@ def test_the_version_reads_like_pytorchs() -> None:
     assert torch.version.__version__ == torch.__version__
 
 
-@pytest.mark.parametrize("where", [torch, torch.cuda, torch.ones(1)], ids=["torch", "torch.cuda", "Tensor"])
+MODULES = [
+    torch, torch.backends, torch.backends.cuda, torch.backends.cudnn, torch.cuda, torch.cuda.memory, torch.cuda.random,
+    torch.fft, torch.linalg, torch.nn, torch.nn.functional, torch.random, torch.version,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "where",
+    [*MODULES, torch.ones(1), torch.cuda.Event()],
+    ids=lambda x: getattr(x, "__name__", type(x).__name__),
+)
 def test_an_absent_name_says_who_lacks_it(where: object) -> None:
     assert not hasattr(where, "no_such_name")
     with pytest.raises(AttributeError, match="Flambeau lacks it"):
         where.no_such_name  # noqa: B018
 
 
-VALUES = [torch.device("cuda:1"), torch.float32, torch.bool, torch.Size([2, 3]), torch.ones(1).shape]
+VALUES = [
+    torch.device("cuda:1"), torch.float32, torch.bool, torch.Size([2, 3]), torch.ones(1).shape, torch.strided,
+    torch.channels_last,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
@@ -67,13 +84,55 @@ def test_values_travel_in_pickles_and_copies(value: object) -> None:
     assert copy.deepcopy(value) == value
 
 
+@pytest.mark.parametrize("module", [torch, torch.cuda], ids=["torch", "torch.cuda"])
+def test_public_classes_and_functions_name_the_public_module_that_shows_them(module: ModuleType) -> None:
+    shown = {
+        x
+        for name, x in vars(module).items()
+        if isinstance(x, type | FunctionType) and not name.startswith("_")
+    }
+    assert {torch.Tensor, torch.finfo, torch.NotSupportedError} <= shown or {torch.cuda.Stream} <= shown
+    for x in shown:
+        assert not is_inner(x.__module__), f"{x.__name__} says {x.__module__}"
+        if isinstance(x, type) and not x.__module__.startswith("torch"):  # types of the documentation's names
+            assert getattr(import_module(x.__module__), x.__name__) is x
+
+
+ERRORS = [
+    torch.DriverError, torch.InvalidAddressError, torch.NotSupportedError, torch.OutOfMemoryError, torch.RaceError,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: e.__name__)
+def test_tracebacks_name_errors_as_programs_catch_them(error: type[Exception]) -> None:
+    shown = "".join(traceback.format_exception_only(error("why")))
+    assert shown == f"flambeau.{error.__name__}: why\n"
+    assert issubclass(error, RuntimeError)
+
+
 def test_where_torch_is_flambeau_pickles_and_types_say_torch() -> None:
     said = run(
         "from flambeau.cli.finder import install; install()\n"
         "import pickle, torch\n"
-        "for x in (torch.device('cuda:1'), torch.float32, torch.Size([2, 3])):\n"
+        "values = torch.device('cuda:1'), torch.float32, torch.Size([2, 3]), torch.strided, torch.cuda.Stream, "
+        "torch.add, torch.OutOfMemoryError, torch.UntypedStorage\n"
+        "for x in values:\n"
         "    raw = pickle.dumps(x)\n"
-        "    print(pickle.loads(raw) == x, b'torch' in raw, b'flambeau' in raw, type(x))"
+        "    print(pickle.loads(raw) == x, b'torch' in raw, b'flambeau' in raw)\n"
+        "for kind in (torch.device, torch.dtype, torch.Size, torch.cuda.Event, torch.NotSupportedError): print(kind)"
     )
-    kinds = ["device", "dtype", "Size"]
-    assert said.splitlines() == [f"True True False <class 'torch.{kind}'>" for kind in kinds]
+    kinds = ["device", "dtype", "Size", "cuda.Event", "NotSupportedError"]
+    assert said.splitlines() == ["True True False"] * 8 + [f"<class 'torch.{kind}'>" for kind in kinds]
+
+
+def test_modules_imported_later_say_torch_too() -> None:
+    said = run(
+        "from flambeau.cli.finder import install; install()\n"
+        "import sys; assert 'flambeau.testing.conformance' not in sys.modules\n"
+        "import inspect\n"
+        "from torch.testing import conformance\n"
+        "import flambeau.testing.conformance as same\n"
+        "print({x.__module__ for x in vars(same).values() if 'conformance' in getattr(x, '__module__', '')})\n"
+        "print(conformance is same, inspect.getsource(same)[:3])"
+    )
+    assert said.splitlines() == ["{'torch.testing.conformance'}", 'True """']

@@ -18,7 +18,14 @@ from flambeau.backends.cuda import get_float32_matmul_precision, set_float32_mat
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
-from flambeau.core.errors import OutOfMemoryError, RaceError
+from flambeau.core.errors import (
+    DriverError,
+    InvalidAddressError,
+    NotSupportedError,
+    OutOfMemoryError,
+    RaceError,
+)
+from flambeau.core.names import publish as _publish
 from flambeau.core.size import Size
 from flambeau.runtime.generator import Generator
 from flambeau.runtime.system import virtual
@@ -84,12 +91,7 @@ from flambeau.version import __version__
 
 globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
 globals().update(_public.functions)
-
-
-for _class in (Tensor, device, dtype, Size, Generator, OutOfMemoryError, RaceError):
-    _class.__module__ = (
-        __name__  # what reprs and pickles say; under `flambeau run` they say torch (cli/finder.py)
-    )
+_publish(globals())
 
 
 def __getattr__(name: str) -> _Any:

@@ -3,9 +3,13 @@
 Programs that compare `torch.__version__` see 2.13; those that print it see whose it is.
 """
 
+from flambeau.core.names import lacking
+
 flambeau = "0.1.0"
 __version__ = f"2.13.0+flambeau{flambeau}"
 cuda = "13.0"  # the CUDA whose driver API is modelled and, on real GPUs, used
 git_version = "unknown"
 hip = None
 debug = False
+
+__getattr__ = lacking("torch.version")

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import flambeau
+from flambeau.core.names import is_inner
 
 SHIM = str(Path(__file__).parents[1] / "shim")
 
@@ -40,6 +41,8 @@ class TorchFinder(MetaPathFinder):
                 "process. Run the program with plain Python and PyTorch, or without this import.",
                 name=fullname,
             )
+        if root == "flambeau":
+            return _found(fullname, path, target)
         if root != "torch":
             return None
         real = f"flambeau.{rest}" if rest else "flambeau"
@@ -49,6 +52,33 @@ class TorchFinder(MetaPathFinder):
                 name=fullname,
             )
         return ModuleSpec(fullname, _Alias(real), is_package=True)
+
+
+class _Renamed(SourceFileLoader):
+    """Loads a module of Flambeau's that is imported later than `install`, and lets it say `torch`."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        _say_torch(module)
+
+
+def _found(fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    spec = PathFinder.find_spec(fullname, path, target)
+    if spec is not None and type(spec.loader) is SourceFileLoader:
+        spec.loader = _Renamed(spec.loader.name, spec.loader.path)
+    return spec
+
+
+def _say_torch(module: ModuleType) -> None:
+    """Let what a module shows say that it is `torch`'s, as in PyTorch: here, and here alone, that name leads back.
+
+    See Note [Where a class says it is from].
+    """
+    for value in list(vars(module).values()):
+        if isinstance(value, type | FunctionType):
+            package, dot, rest = value.__module__.partition(".")
+            if package == "flambeau" and not is_inner(value.__module__):
+                value.__module__ = f"torch{dot}{rest}"
 
 
 class _Alias(Loader):
@@ -74,11 +104,9 @@ def install() -> None:
     loaded = sys.modules.get("torch")
     if loaded is not None and loaded is not flambeau:
         raise RuntimeError("`torch` is imported already in this process; Flambeau cannot take its place now")
-    for value in vars(flambeau).values():
-        if isinstance(value, type) and value.__module__ == "flambeau":
-            value.__module__ = (
-                "torch"  # what reprs and pickles say: here, and here alone, that name leads back
-            )
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "flambeau":
+            _say_torch(module)
     if not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchFinder())
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -26,13 +26,19 @@ class LinAlgError(RuntimeError):
 class DriverError(RuntimeError):
     """A driver call failed: which, with what code, on which device."""
 
+    __module__ = "flambeau"
+
 
 class NotSupportedError(RuntimeError):
     """A driver lacks a capability. Never a silent no-op."""
 
+    __module__ = "flambeau"
+
 
 class InvalidAddressError(DriverError):
     """A kernel or copy reaches memory that is not allocated (freed, out of bounds, other machine)."""
+
+    __module__ = "flambeau"
 
 
 def unknown_device_type(kind: str, known: Iterable[str]) -> str:

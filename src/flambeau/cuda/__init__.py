@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from flambeau.core.names import lacking, publish
 from flambeau.cuda.devices import (
     OutOfMemoryError,
     can_device_access_peer,
@@ -65,8 +64,5 @@ from flambeau.cuda.streams import (
     synchronize,
 )
 
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(
-        f"module 'torch.cuda' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-    )
+publish(globals())
+__getattr__ = lacking("torch.cuda")

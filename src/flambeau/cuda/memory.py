@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, cast
 
+from flambeau.core.names import lacking
 from flambeau.runtime import current, system
 from flambeau.runtime.allocator import COUNTERS, CachingAllocator
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
@@ -20,6 +21,8 @@ __all__ = [
     "reset_max_memory_allocated", "reset_max_memory_cached", "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
 ]  # fmt: skip
+
+__getattr__ = lacking("torch.cuda.memory")
 
 
 def memory_allocated(device: Any = None) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flambeau.core.device import device
+from flambeau.core.names import lacking
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.random import get_state, set_state
@@ -15,6 +16,8 @@ __all__ = [
     "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed", "manual_seed_all", "seed", "seed_all",
     "set_rng_state", "set_rng_state_all",
 ]  # fmt: skip
+
+__getattr__ = lacking("torch.cuda.random")
 
 
 def _default(where: Any) -> Generator:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core import errors
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.names import lacks
 from flambeau.runtime import current
 from flambeau.runtime.context import Context
 
@@ -28,6 +29,8 @@ class Event:
     """
 
     __slots__ = ("__weakref__", "_blocking", "_context", "_handle", "_interprocess", "_timing")
+    if not TYPE_CHECKING:  # a checker should find misspelt names
+        __getattr__ = lacks
 
     _timing: bool
     _blocking: bool
@@ -145,6 +148,3 @@ class Event:
             context.driver_index, self._timing, self._blocking, self._interprocess
         )
         self._context = context
-
-
-Event.__module__ = "torch.cuda"

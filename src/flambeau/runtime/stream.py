@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.names import lacks
 from flambeau.runtime import current
 from flambeau.runtime.context import Context
 from flambeau.runtime.event import Event
@@ -37,6 +38,8 @@ class Stream:
     """
 
     __slots__ = ("__weakref__", "_owned", "_saved", "context", "device_index", "handle", "priority")
+    if not TYPE_CHECKING:  # a checker should find misspelt names
+        __getattr__ = lacks
 
     context: Context
     device_index: int
@@ -151,6 +154,3 @@ def _fill(self: Stream, context: Context, handle: int, priority: int, owned: boo
     self._owned = owned
     self._saved = []
     return self
-
-
-Stream.__module__ = "torch.cuda"

@@ -18,7 +18,6 @@ def function(define: F) -> F:
     if define.__name__ in functions:
         raise ValueError(f"torch.{define.__name__} is bound twice")
     functions[define.__name__] = define
-    define.__module__ = "torch"
     return define
 
 

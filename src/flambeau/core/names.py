@@ -1,0 +1,49 @@
+"""What public things say of themselves: the module that shows them, and what they answer to a name that is absent.
+
+# Note [Where a class says it is from]
+Classes and functions are written in rooms that programs do not know, and shown in modules that they do. Reprs,
+tracebacks and pickles go by `__module__`, so that is the public module: `flambeau.cuda`, from which a pickle leads
+back. Where `torch` is Flambeau (`flambeau run`) it is `torch.cuda`, as in PyTorch: see cli/finder.py. Elsewhere
+it is not, for PyTorch itself may lie beside, and `torch.Size` would name its class, not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NoReturn
+
+_INNER = {"core", "driver", "observe", "ops", "runtime", "tape", "tensor"}  # rooms that programs do not name
+
+
+def publish(namespace: dict[str, Any]) -> None:
+    """Let the classes and functions of inner rooms that this public module shows say that they are its own."""
+    for name, value in namespace.items():
+        if isinstance(value, type | FunctionType) and value.__name__ == name and is_inner(value.__module__):
+            value.__module__ = namespace["__name__"]
+
+
+def is_inner(module: str) -> bool:
+    """Whether a dotted name is of a room of Flambeau's that programs do not name."""
+    package, _, rest = module.partition(".")
+    return package == "flambeau" and rest.partition(".")[0] in _INNER
+
+
+def lacking(module: str) -> Callable[[str], Any]:
+    """`__getattr__` of a public module: AttributeError, so that `hasattr` is False, with the one who lacks it."""
+
+    def absent(name: str) -> NoReturn:
+        raise AttributeError(
+            f"module '{module}' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)", name=name
+        )
+
+    return absent
+
+
+def lacks(self: object, name: str) -> NoReturn:
+    """The same of a public class."""
+    raise AttributeError(
+        f"'{type(self).__name__}' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)",
+        name=name,
+        obj=self,
+    )
