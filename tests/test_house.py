@@ -23,7 +23,7 @@ ROOMS = [
     {"distributed"},
     {"nn", "optim"},
     {"data", "serialization", "amp"},
-    {"cuda", "backends", "fft", "linalg", "utils", "multiprocessing"},
+    {"cuda", "backends", "fft", "linalg", "special", "utils", "multiprocessing"},
     {"top"},
     {"testing", "cli"},
     {"shim"},

@@ -13,7 +13,7 @@ if not _sys.platform.startswith(("linux", "darwin")):
         f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_sys.platform}: its memory is mapped as there"
     )
 
-from flambeau import backends, cuda, fft, linalg, nn, random, version
+from flambeau import backends, cuda, fft, linalg, nn, random, special, version
 from flambeau.backends.cuda import get_float32_matmul_precision, set_float32_matmul_precision
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
@@ -75,6 +75,9 @@ from flambeau.tensor import (
     sorting as _sorting,
 )
 from flambeau.tensor import (
+    special as _special,
+)
+from flambeau.tensor import (
     spectral as _spectral,
 )
 from flambeau.tensor import (
@@ -82,6 +85,9 @@ from flambeau.tensor import (
 )
 from flambeau.tensor import (
     transfer as _transfer,
+)
+from flambeau.tensor import (
+    view_copies as _view_copies,
 )
 from flambeau.tensor import (
     views as _views,

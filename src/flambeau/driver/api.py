@@ -99,6 +99,7 @@ class Expression:
         `indexed`, of the element's row-major index i. Of the launch if it depends on static params.
     kinds: the steps of each input before the expression, and of its value before the store.
     constants: numbers that the params give; passed by value, so that they cost no compilation.
+    header: the file of driver/cuda whose functions it calls, without its ending.
     """
 
     text: str | Callable[[Launch], str]
@@ -108,6 +109,7 @@ class Expression:
     )
     constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
     indexed: bool = False
+    header: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -142,6 +142,7 @@ def pointwise(
     summary: str,
     *,
     cuda: str | Callable[[Launch], str],
+    header: str = "",
     constants: Callable[[Sequence[Any]], Sequence[float]] = lambda static: (),
     promotion: Promotion = ARITHMETIC,
     dtypes: tuple[dtype, ...] = ALL,
@@ -162,7 +163,8 @@ def pointwise(
     """Define a pointwise operator.
 
     compute: `compute(*operands, *params)` on arrays of the computing dtype, see the Note above.
-    cuda: the same as a C++ expression of a, b, c, ...; `constants` are numbers k0, k1, ... from the static params.
+    cuda: the same as a C++ expression of a, b, c, ...; `constants` are numbers k0, k1, ... from the static params,
+        `header` the file of driver/cuda whose functions it calls.
     promotion: how dtypes follow. `dtypes`: those that it computes in. `stub`: PyTorch's name in its refusal.
     check: raises what PyTorch raises for a common dtype, before anything else.
     promoting: the operands whose dtypes decide. `conditions`: leading operands that stay bool.
@@ -209,7 +211,7 @@ def pointwise(
     def kinds(launch: Launch) -> tuple[tuple[Steps, ...], Steps]:
         return _steps(launch, promotion.result(launch.params[0]), conditions, wide_scalars)
 
-    form = Expression(cuda, kinds, lambda launch: constants(launch.params[1:]))
+    form = Expression(cuda, kinds, lambda launch: constants(launch.params[1:]), header=header)
 
     def samples(make: Make, kind: dtype) -> Iterable[Sample]:
         return _samples(make, kind, arity, low, high, params, examples, conditions)

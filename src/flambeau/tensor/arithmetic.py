@@ -1,6 +1,6 @@
 """Pointwise functions, methods, dunders and in-place forms, bound from the operator table.
 
-Every record with a plain signature is bound by `_bind_unary` or `_bind_binary`; those with keyword arguments
+Every record with a plain signature is bound by `bind_unary` or `bind_binary`; those with keyword arguments
 of their own are written out below. PyTorch's other names (`multiply`, `arccos`) are aliases.
 """
 
@@ -37,7 +37,7 @@ _OPERANDS = (Tensor, *SCALARS, np.number, np.bool_)
 # -- arguments ------------------------------------------------------------------------------------------
 
 
-def _tensor(x: Any, name: str, argument: str, position: int) -> Tensor:
+def tensor_operand(x: Any, name: str, argument: str, position: int) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(argument_type(name, argument, position, "Tensor", x))
     return x
@@ -62,15 +62,15 @@ def is_operand(x: Any, *also: type) -> bool:
     return isinstance(x, (*_OPERANDS, *also))
 
 
-def _run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any, ...] = ()) -> Any:
+def run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any, ...] = ()) -> Any:
     """Run it; into `out` where given. A call on scalars alone gives a 0-dim CPU tensor."""
     if out is None:
         return call(op, args, params)
-    _tensor(out, op.name, "out", len(args) + 1)
+    tensor_operand(out, op.name, "out", len(args) + 1)
     return call_into(op, (out,), args, params, resize=True)
 
 
-def _into(op: Pointwise, args: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
+def into(op: Pointwise, args: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
     """Run it in place: into its first operand."""
     return call_into(op, (args[0],), args, params)
 
@@ -85,20 +85,20 @@ def publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[
     bind(define)
 
 
-def _bind_unary(op: Pointwise) -> None:
+def bind_unary(op: Pointwise) -> None:
     """torch.exp(input, *, out=None), Tensor.exp(), and Tensor.exp_() where the dtype is kept."""
     name = op.name
 
     def of_tensor(input: Any, *, out: Any = None) -> Any:
         if out is None and isinstance(input, Tensor):
             return unary(op, input)
-        return _run(op, (_tensor(input, name, "input", 1),), out)
+        return run(op, (tensor_operand(input, name, "input", 1),), out)
 
     def of_self(self: Tensor) -> Any:
         return unary(op, self)
 
     def in_place(self: Tensor) -> Any:
-        return _into(op, (self,))
+        return into(op, (self,))
 
     publish(of_tensor, name, op.summary, function)
     publish(of_self, name, op.summary, method)
@@ -106,20 +106,20 @@ def _bind_unary(op: Pointwise) -> None:
         publish(in_place, f"{name}_", f"`{name}` in place.", method)
 
 
-def _bind_binary(op: Pointwise, second: str = "other") -> None:
+def bind_binary(op: Pointwise, second: str = "other") -> None:
     """torch.atan2(input, other, *, out=None), Tensor.atan2(other), Tensor.atan2_(other)."""
     name = op.name
-    first = operand if 0 in op.scalars else _tensor
-    other_of = operand if 1 in op.scalars else _tensor
+    first = operand if 0 in op.scalars else tensor_operand
+    other_of = operand if 1 in op.scalars else tensor_operand
 
     def of_both(input: Any, other: Any, *, out: Any = None) -> Any:
-        return _run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
+        return run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
 
     def of_self(self: Tensor, other: Any) -> Any:
         return call(op, (self, other_of(other, name, second, 1)))
 
     def in_place(self: Tensor, other: Any) -> Any:
-        return _into(op, (self, other_of(other, f"{name}_", second, 1)))
+        return into(op, (self, other_of(other, f"{name}_", second, 1)))
 
     publish(of_both, name, op.summary, function)
     publish(of_self, name, op.summary, method)
@@ -142,7 +142,7 @@ def _bind_table() -> None:
     for module in (arithmetic, functions, logic):
         for op in vars(module).values():
             if isinstance(op, Pointwise) and op.name not in _WRITTEN_OUT and "." not in op.name:
-                (_bind_unary if op.arity == 1 else _bind_binary)(op)
+                (bind_unary if op.arity == 1 else bind_binary)(op)
 
 
 _bind_table()
@@ -165,13 +165,13 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
 
     def of_both(input: Any, other: Any, *, alpha: Any = 1, out: Any = None) -> Any:
         pair = operand(input, name, "input", 1), operand(other, name, "other", 2)
-        return _run(*_with_alpha(plain, scaled, *pair, alpha), out)
+        return run(*_with_alpha(plain, scaled, *pair, alpha), out)
 
     def of_self(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
         return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
 
     def in_place(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
-        return _into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
+        return into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
 
     publish(of_both, name, plain.summary, function)
     publish(of_self, name, plain.summary, method)
@@ -180,13 +180,13 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
 
 _bind_scaled(arithmetic.add, arithmetic.add_alpha)
 _bind_scaled(arithmetic.sub, arithmetic.sub_alpha)
-_bind_binary(arithmetic.mul)
+bind_binary(arithmetic.mul)
 
 
 @function
 def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     """other - alpha * input."""
-    pair = operand(other, "rsub", "other", 2), _tensor(input, "rsub", "input", 1)
+    pair = operand(other, "rsub", "other", 2), tensor_operand(input, "rsub", "input", 1)
     return call(*_with_alpha(arithmetic.sub, arithmetic.sub_alpha, *pair, alpha))
 
 
@@ -209,7 +209,7 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -
     Raises RuntimeError for an integer division by zero on the CPU.
     """
     pair = operand(input, "div", "input", 1), operand(other, "div", "other", 2)
-    return _run(_quotient(rounding_mode), pair, out)
+    return run(_quotient(rounding_mode), pair, out)
 
 
 def _div(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
@@ -217,7 +217,7 @@ def _div(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
 
 
 def _div_(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
-    return _into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
+    return into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
 
 
 publish(_div, "div", arithmetic.div.summary, method)
@@ -257,13 +257,13 @@ def _bind_power(op: Pointwise) -> None:
     name = op.name
 
     def of_both(input: Any, exponent: Any, *, out: Any = None) -> Any:
-        return _run(op, powers(input, exponent, name), out)
+        return run(op, powers(input, exponent, name), out)
 
     def of_self(self: Tensor, exponent: Any) -> Any:
         return call(op, powers(self, exponent, name))
 
     def in_place(self: Tensor, exponent: Any) -> Any:
-        return _into(op, powers(self, exponent, name))
+        return into(op, powers(self, exponent, name))
 
     publish(of_both, name, op.summary, function)
     publish(of_self, name, op.summary, method)
@@ -277,19 +277,19 @@ _bind_power(arithmetic.float_power)
 @both
 def square(input: Any) -> Any:
     """The square of each element."""
-    return call(arithmetic.pow_, (_tensor(input, "square", "input", 1), 2))
+    return call(arithmetic.pow_, (tensor_operand(input, "square", "input", 1), 2))
 
 
 @method
 def square_(self: Tensor) -> Any:
     """`square` in place."""
-    return _into(arithmetic.pow_, (self, 2))
+    return into(arithmetic.pow_, (self, 2))
 
 
 @both
 def positive(input: Any) -> Any:
     """The tensor itself. Raises RuntimeError for a bool tensor."""
-    if _tensor(input, "positive", "input", 1).dtype.category == BOOL:
+    if tensor_operand(input, "positive", "input", 1).dtype.category == BOOL:
         raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
     return input
 
@@ -314,7 +314,7 @@ def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]
 @function
 def clamp(input: Any, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
     """Each element, held to [min, max]: numbers or tensors, either may be None, not both."""
-    return _run(*_bounds(_tensor(input, "clamp", "input", 1), min, max), out)
+    return run(*_bounds(tensor_operand(input, "clamp", "input", 1), min, max), out)
 
 
 def _clamp(self: Tensor, min: Any = None, max: Any = None) -> Any:
@@ -322,7 +322,7 @@ def _clamp(self: Tensor, min: Any = None, max: Any = None) -> Any:
 
 
 def _clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
-    return _into(*_bounds(self, min, max))
+    return into(*_bounds(self, min, max))
 
 
 publish(_clamp, "clamp", "Each element, held to [min, max].", method)
@@ -335,7 +335,7 @@ def _bind_bound(op: Pointwise, bound: str) -> None:
 
     def of_tensor(input: Any, *args: Any, out: Any = None, **given: Any) -> Any:
         (end,) = (*args, *given.values())
-        return _run(*_bounds(_tensor(input, name, "input", 1), *ends(end)), out)
+        return run(*_bounds(tensor_operand(input, name, "input", 1), *ends(end)), out)
 
     def of_self(self: Tensor, *args: Any, **given: Any) -> Any:
         (end,) = (*args, *given.values())
@@ -343,7 +343,7 @@ def _bind_bound(op: Pointwise, bound: str) -> None:
 
     def in_place(self: Tensor, *args: Any, **given: Any) -> Any:
         (end,) = (*args, *given.values())
-        return _into(*_bounds(self, *ends(end)))
+        return into(*_bounds(self, *ends(end)))
 
     publish(of_tensor, name, op.summary, function)
     publish(of_self, name, op.summary, method)
@@ -362,7 +362,7 @@ def _rounding(decimals: int) -> tuple[Pointwise, tuple[Any, ...]]:
 def round(input: Any, *, decimals: int = 0, out: Any = None) -> Any:
     """Each element rounded to the nearest number of `decimals`, halves to the even neighbour."""
     op, params = _rounding(decimals)
-    return _run(op, (_tensor(input, "round", "input", 1),), out, params)
+    return run(op, (tensor_operand(input, "round", "input", 1),), out, params)
 
 
 def _round(self: Tensor, *, decimals: int = 0) -> Any:
@@ -372,7 +372,7 @@ def _round(self: Tensor, *, decimals: int = 0) -> Any:
 
 def _round_(self: Tensor, *, decimals: int = 0) -> Any:
     op, params = _rounding(decimals)
-    return _into(op, (self,), params)
+    return into(op, (self,), params)
 
 
 publish(_round, "round", functions.round_.summary, method)
@@ -385,7 +385,7 @@ publish(_round_, "round_", "`round` in place.", method)
 @function
 def logit(input: Any, eps: float | None = None, *, out: Any = None) -> Any:
     """log(x / (1 - x)); with `eps`, x is first held to [eps, 1 - eps]."""
-    return _run(functions.logit, (_tensor(input, "logit", "input", 1),), out, (eps,))
+    return run(functions.logit, (tensor_operand(input, "logit", "input", 1),), out, (eps,))
 
 
 def _logit(self: Tensor, eps: float | None = None) -> Any:
@@ -393,7 +393,7 @@ def _logit(self: Tensor, eps: float | None = None) -> Any:
 
 
 def _logit_(self: Tensor, eps: float | None = None) -> Any:
-    return _into(functions.logit, (self,), (eps,))
+    return into(functions.logit, (self,), (eps,))
 
 
 publish(_logit, "logit", functions.logit.summary, method)
@@ -417,8 +417,8 @@ def nan_to_num(
     input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None, *, out: Any = None
 ) -> Any:
     """NaN and the infinities replaced: by 0 and the dtype's limits where nothing is given."""
-    x = _tensor(input, "nan_to_num", "input", 1)
-    return _run(functions.nan_to_num, (x,), out, _replacements(x, nan, posinf, neginf))
+    x = tensor_operand(input, "nan_to_num", "input", 1)
+    return run(functions.nan_to_num, (x,), out, _replacements(x, nan, posinf, neginf))
 
 
 def _nan_to_num(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
@@ -426,7 +426,7 @@ def _nan_to_num(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any =
 
 
 def _nan_to_num_(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
-    return _into(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
+    return into(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
 
 
 publish(_nan_to_num, "nan_to_num", functions.nan_to_num.summary, method)
@@ -434,8 +434,10 @@ publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
 
 
 def _of_parts(real: Any, imag: Any, *, out: Any = None) -> Any:
-    return _run(
-        functions.complex_, (_tensor(real, "complex", "real", 1), _tensor(imag, "complex", "imag", 2)), out
+    return run(
+        functions.complex_,
+        (tensor_operand(real, "complex", "real", 1), tensor_operand(imag, "complex", "imag", 2)),
+        out,
     )
 
 
@@ -447,14 +449,18 @@ publish(
 @function
 def polar(abs: Any, angle: Any, *, out: Any = None) -> Any:
     """A complex tensor of its absolute values and angles, of one floating dtype."""
-    return _run(functions.polar, (_tensor(abs, "polar", "abs", 1), _tensor(angle, "polar", "angle", 2)), out)
+    return run(
+        functions.polar,
+        (tensor_operand(abs, "polar", "abs", 1), tensor_operand(angle, "polar", "angle", 2)),
+        out,
+    )
 
 
 @function
 def lerp(input: Any, end: Any, weight: Any, *, out: Any = None) -> Any:
     """The point between input and end at weight: a number or a tensor."""
-    ends = _tensor(input, "lerp", "input", 1), _tensor(end, "lerp", "end", 2)
-    return _run(arithmetic.lerp, (*ends, operand(weight, "lerp", "weight", 3)), out)
+    ends = tensor_operand(input, "lerp", "input", 1), tensor_operand(end, "lerp", "end", 2)
+    return run(arithmetic.lerp, (*ends, operand(weight, "lerp", "weight", 3)), out)
 
 
 def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
@@ -462,8 +468,8 @@ def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
 
 
 def _lerp_(self: Tensor, end: Any, weight: Any) -> Any:
-    return _into(
-        arithmetic.lerp, (self, _tensor(end, "lerp_", "end", 1), operand(weight, "lerp_", "weight", 2))
+    return into(
+        arithmetic.lerp, (self, tensor_operand(end, "lerp_", "end", 1), operand(weight, "lerp_", "weight", 2))
     )
 
 
@@ -476,17 +482,17 @@ def _bind_combination(op: Pointwise) -> None:
     name = op.name
 
     def operands(x: Any, tensor1: Any, tensor2: Any, value: Any) -> tuple[Any, ...]:
-        pair = _tensor(tensor1, name, "tensor1", 2), _tensor(tensor2, name, "tensor2", 3)
-        return (_tensor(x, name, "input", 1), *pair, operand(value, name, "value", 4))
+        pair = tensor_operand(tensor1, name, "tensor1", 2), tensor_operand(tensor2, name, "tensor2", 3)
+        return (tensor_operand(x, name, "input", 1), *pair, operand(value, name, "value", 4))
 
     def of_all(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any = None) -> Any:
-        return _run(op, operands(input, tensor1, tensor2, value), out)
+        return run(op, operands(input, tensor1, tensor2, value), out)
 
     def of_self(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
         return call(op, operands(self, tensor1, tensor2, value))
 
     def in_place(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-        return _into(op, operands(self, tensor1, tensor2, value))
+        return into(op, operands(self, tensor1, tensor2, value))
 
     publish(of_all, name, op.summary, function)
     publish(of_self, name, op.summary, method)
@@ -506,13 +512,13 @@ _BYTE_CONDITION = (
 @function
 def where(condition: Any, input: Any = None, other: Any = None, *, out: Any = None) -> Any:
     """input where the condition holds, else other; without them, the indices where it does (`nonzero`)."""
-    condition = _tensor(condition, "where", "condition", 1)
+    condition = tensor_operand(condition, "where", "condition", 1)
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
     if condition.dtype is uint8:
         warnings.warn(_BYTE_CONDITION, UserWarning, stacklevel=2)
         condition = condition.bool()
-    return _run(
+    return run(
         logic.where,
         (condition, operand(input, "where", "input", 2), operand(other, "where", "other", 3)),
         out,
@@ -536,7 +542,7 @@ def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, eq
         raise RuntimeError(f"rtol must be greater than or equal to zero, but got {rtol:g}")
     if atol < 0:
         raise RuntimeError(f"atol must be greater than or equal to zero, but got {atol:g}")
-    pair = _tensor(input, "isclose", "input", 1), _tensor(other, "isclose", "other", 2)
+    pair = tensor_operand(input, "isclose", "input", 1), tensor_operand(other, "isclose", "other", 2)
     return call(logic.isclose, pair, (rtol, atol, equal_nan))
 
 
@@ -551,7 +557,7 @@ def allclose(
 @both
 def equal(input: Any, other: Any) -> bool:
     """Whether two tensors have the same shape and elements."""
-    a, b = _tensor(input, "equal", "input", 1), _tensor(other, "equal", "other", 2)
+    a, b = tensor_operand(input, "equal", "input", 1), tensor_operand(other, "equal", "other", 2)
     if a.meta.shape != b.meta.shape:
         return False
     return bool(call(logic.eq, (a, b)).all().item())

@@ -23,6 +23,7 @@ from flambeau.driver.cuda.program import (
     Program,
     c_name,
     constant_type,
+    header_text,
     packed_constant,
     wire_type,
 )
@@ -40,7 +41,7 @@ def program(launch: Launch, form: Expression) -> Program:
     constants = form.constants(launch)
     tail = [packed_constant(value) for value in constants]
     light = launch.kernel.flops(launch) <= _LIGHT * out.numel
-    function = _function(launch, form, constants)
+    function = header_text(form.header) + _function(launch, form, constants)
     flat = len(dims) <= 1 and all(s in (0, 1) for _, steps in dims for s in steps) and _dense(dims)
     if flat:
         singles = [not dims or dims[0][1][1 + i] == 0 for i in range(len(tensors))]

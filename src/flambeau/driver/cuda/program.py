@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -26,6 +27,11 @@ C_NAMES = {
 def c_name(kind: dtype) -> str:
     """The C++ type of a dtype's elements, as prelude.cuh names it."""
     return C_NAMES[kind.name]
+
+
+def header_text(name: str) -> str:
+    """The file of C++ functions beside this one that a form names; "" for none."""
+    return Path(__file__).with_name(f"{name}.cuh").read_text() if name else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Source
-from flambeau.driver.cuda.program import Program, c_name, packed_constant
+from flambeau.driver.cuda.program import Program, c_name, header_text, packed_constant
 
 
 def program(launch: Launch, form: Source) -> Program:
@@ -17,7 +15,6 @@ def program(launch: Launch, form: Source) -> Program:
         for i, x in enumerate(launch.inputs)
         if isinstance(x, Meta | dtype)
     ]
-    header = Path(__file__).with_name(f"{form.header}.cuh").read_text() if form.header else ""
-    text = "\n".join([header, *names, form.text(launch)])
+    text = "\n".join([header_text(form.header), *names, form.text(launch)])
     tail = tuple([packed_constant(value) for value in form.constants(launch)])
     return Program(text, (form.grid(launch), 1, 1), form.block, tail)
