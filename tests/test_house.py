@@ -18,8 +18,9 @@ ROOMS = [
     {"driver.registry"},
     {"observe"},
     {"runtime"},
-    {"ops", "autograd"},
+    {"ops", "tape"},
     {"tensor"},
+    {"autograd"},
     {"distributed"},
     {"nn", "optim"},
     {"data", "serialization", "amp"},
@@ -29,7 +30,7 @@ ROOMS = [
     {"shim"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
-# ops and autograd are siblings that see neither runtime nor observe nor each other: records name tensors' metas only.
+# ops and tape never import each other; ops sees neither runtime nor observe: records name tensors' metas only.
 OPS_MAY = {"core", "driver.api", "ops"}
 GPU_PACKAGES = ("cuda.bindings", "cuda.core", "nvmath", "nccl", "cudnn")
 NEVER = ("torch", "cupy", "jax")

@@ -13,7 +13,16 @@ if not _sys.platform.startswith(("linux", "darwin")):
         f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_sys.platform}: its memory is mapped as there"
     )
 
-from flambeau import backends, cuda, fft, linalg, nn, random, special, version
+from flambeau import autograd, backends, cuda, fft, linalg, nn, random, special, version
+from flambeau.autograd.anomaly_mode import is_anomaly_check_nan_enabled, is_anomaly_enabled
+from flambeau.autograd.grad_mode import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from flambeau.backends.cuda import get_float32_matmul_precision, set_float32_matmul_precision
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
@@ -55,6 +64,9 @@ from flambeau.tensor import (
 )
 from flambeau.tensor import (
     matmul as _matmul,
+)
+from flambeau.tensor import (
+    pickling as _pickling,
 )
 from flambeau.tensor import (
     printing as _printing,

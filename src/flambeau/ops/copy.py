@@ -24,7 +24,7 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
 Store = Callable[[Array, Array], None]
@@ -140,7 +140,16 @@ def _copy_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(0, 2),), (kind, (0, 2))
 
 
-copy = define(Op("copy", _copy_rule, Kernel("copy", _copy_host, cuda=Expression("a")), DTYPES, _copy_samples))
+copy = define(
+    Op(
+        "copy",
+        _copy_rule,
+        Kernel("copy", _copy_host, cuda=Expression("a")),
+        DTYPES,
+        _copy_samples,
+        derivative=Derivative(lambda grad: grad, name="CopyBackwards"),
+    )
+)
 
 
 # -- fill: params (dtype, shape, device) of the target; the value travels by value ----------------------

@@ -19,7 +19,8 @@ from flambeau.core.dtype import FLOATING, bool_, dtype, float32, float64, int64
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.gradients import conj
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, common_device, define
 from flambeau.ops.pointwise import ALL, wide
 from flambeau.ops.reduction import to_computing
 from flambeau.ops.view import expand
@@ -178,6 +179,30 @@ def _rate(launch: Launch) -> str:
     return "tf32" if uses_tf32(launch) else output_rate(launch)
 
 
+# -- derivatives: a vector stands for a matrix of one row (left) or one column (right) --------------------------
+
+
+def _whole(grad: Any, left: Meta, right: Meta) -> Any:
+    """The gradient of a product with the dims that its vectors lack."""
+    if right.ndim == 1:
+        grad = grad.unsqueeze(-1)
+    return grad.unsqueeze(-2) if left.ndim == 1 else grad
+
+
+def _left_back(grad: Any, b: Any, metas: Sequence[Any]) -> Any:
+    left, right = metas[:2]
+    factor = b.unsqueeze(-1) if right.ndim == 1 else b
+    given = _whole(grad, left, right) @ conj(factor.transpose(-1, -2))
+    return given.squeeze(-2) if left.ndim == 1 else given
+
+
+def _right_back(grad: Any, a: Any, metas: Sequence[Any]) -> Any:
+    left, right = metas[:2]
+    factor = a.unsqueeze(0) if left.ndim == 1 else a
+    given = conj(factor.transpose(-1, -2)) @ _whole(grad, left, right)
+    return given.squeeze(-1) if right.ndim == 1 else given
+
+
 # -- the records ----------------------------------------------------------------------------------------
 
 
@@ -233,11 +258,17 @@ matmul = define(
         PRODUCTS,
         _samples,
         flags=("matmul_allow_tf32",),
+        derivative=Derivative(_left_back, _right_back),
     )
 )
 addmm = define(
     Op(
         "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=_rate, cuda=Routine("addmm")),
         PRODUCTS, _added_samples, flags=("matmul_allow_tf32",),
+        derivative=Derivative(
+            lambda grad, d: grad * conj(d),
+            lambda grad, c, metas, e: _left_back(grad, c, metas[1:]) * conj(e),
+            lambda grad, b, metas, e: _right_back(grad, b, metas[1:]) * conj(e),
+        ),
     )
 )  # fmt: skip

@@ -1,8 +1,23 @@
 """`Op`: everything about an operator in one frozen record.
 
-An operator is made complete or not at all: every field is required. Families (`pointwise`, `reduction`,
-...) fill the fields that their members share. The steps that bring CUDA kernels and autograd add the
-fields `cuda` and `derivative`, required from then on.
+An operator is made complete or not at all. Families (`pointwise`, `reduction`, ...) fill the fields that their
+members share.
+
+# Note [Derivatives]
+A derivative is one formula for each input, or one for all of them (`whole`). A formula is a plain function
+over tensors, recorded itself where a second derivative is wanted. The names of its parameters say what it needs,
+and so what a call that is recorded saves:
+
+    grad            the gradient of the first output;  grads  of every output, zeros where none came
+    a, b, c, ...    the inputs by position: tensors, or the Python scalars that were given
+    out, outs       the first output; all outputs
+    params          the static params;  metas  the metas of the inputs (None for scalars)
+    needs           which inputs need a gradient (for `whole`)
+    call            `call(op, args, params)`, to run other records
+
+Conventions are PyTorch's: a gradient of a complex input is the conjugate Wirtinger derivative. A formula may leave
+its result broadcast, in a wider dtype or complex where the input is real: the tape sums, casts and takes the real
+part. It may return None for zeros.
 """
 
 from __future__ import annotations
@@ -41,6 +56,39 @@ Make = Callable[..., Any]
 Sample = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
+Formula = Callable[..., Any]
+INPUTS = "abcdefghijkl"
+
+
+class Derivative:
+    """How gradients pass an operator backward: see Note [Derivatives].
+
+    formulas: one for each input; None where no gradient passes. whole: one formula that gives all of them.
+    name: PyTorch's name of the node, less "Backward0", where it is not the operator's in camel case.
+    """
+
+    __slots__ = ("formulas", "name", "whole")
+
+    def __init__(
+        self, *formulas: Formula | None, whole: Formula | None = None, name: str | None = None
+    ) -> None:
+        self.formulas = formulas
+        self.whole = whole
+        self.name = name
+
+
+def names_of(formula: Formula) -> tuple[str, ...]:
+    """The names of a formula's parameters: what it needs."""
+    code = formula.__code__
+    return tuple(code.co_varnames[: code.co_argcount])
+
+
+NOT_DIFFERENTIABLE = Derivative()
+"""The derivative of an operator whose results never require a gradient."""
+MISSING = Derivative()
+"""Of an operator whose derivative is not written: the walk backward raises there."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """One operator.
@@ -54,6 +102,7 @@ class Op:
     casts_output: the kernel itself stores to any output dtype that `can_cast` allows (pointwise operators);
         otherwise an `out=` of another dtype goes through a temporary.
     flags: names of the flags that it depends on; their values come to the rule at the end of `params`.
+    derivative: how gradients pass it backward.
     planned: what a CUDA device loads for it is a library's plan, kept in that device's bounded cache of them.
     """
 
@@ -65,6 +114,7 @@ class Op:
     casts_output: bool = False
     flags: tuple[str, ...] = ()
     planned: bool = False
+    derivative: Derivative = MISSING
 
 
 table: dict[str, Op] = {}

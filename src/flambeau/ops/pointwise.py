@@ -46,7 +46,7 @@ from flambeau.core.layout import broadcast_shapes, expand_strides, result_stride
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps
 from flambeau.ops.copy import caster
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.op import MISSING, Derivative, Make, Op, Operand, Sample, Signature, common_device, define
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[..., Any]
@@ -159,6 +159,7 @@ def pointwise(
     high: float = 3,
     params: tuple[tuple[Any, ...], ...] = ((),),
     examples: tuple[tuple[Any, ...], ...] = (),
+    derivative: Derivative = MISSING,
 ) -> Pointwise:
     """Define a pointwise operator.
 
@@ -171,7 +172,7 @@ def pointwise(
     checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error;
         `checked_narrow` only where that is an integer dtype or narrower than float32.
     wide_scalars: scalars are not rounded to half before use.
-    low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
+    derivative: see Note [Derivatives]. low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
     """
 
     def common_of(operands: Sequence[Operand], default: dtype) -> dtype:
@@ -222,7 +223,8 @@ def pointwise(
     taken = tuple(d for d in DTYPES if _takes(common_of, d, arity, conditions, examples))
     record = Pointwise(
         name, rule, Kernel(name, host, count, cuda=form), taken, samples,
-        casts_output=True, flags=("default_dtype",), arity=arity, scalars=scalars, summary=summary,
+        casts_output=True, flags=("default_dtype",), derivative=derivative, arity=arity, scalars=scalars,
+        summary=summary,
     )  # fmt: skip
     define(record)
     return record

@@ -11,7 +11,8 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.ops.op import Operand
+from flambeau.ops.gradients import conj
+from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise import (
     ALL,
     FLOAT8,
@@ -89,6 +90,7 @@ add = pointwise(
     scalars=(0, 1),
     wide_scalars=True,
     cuda="add(a, b)",
+    derivative=Derivative(lambda grad: grad, lambda grad: grad),
 )
 add_alpha = pointwise(
     "add.alpha",
@@ -142,6 +144,7 @@ mul = pointwise(
     wide_scalars=True,
     check=_no_float8_scalars,
     cuda="mul(a, b)",
+    derivative=Derivative(lambda grad, b: grad * conj(b), lambda grad, a: grad * conj(a)),
 )
 neg = pointwise(
     "neg",

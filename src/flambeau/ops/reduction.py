@@ -25,7 +25,8 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
 from flambeau.driver.api import Fold as Form
 from flambeau.ops.copy import caster
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.gradients import count, restored
+from flambeau.ops.op import MISSING, Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, REALS, wide
 
 Array = np.ndarray[Any, Any]
@@ -349,6 +350,7 @@ def reduction(
     global_form: bool = True,
     check: Callable[[Meta, tuple[int, ...], tuple[Any, ...]], None] | None = None,
     cuda: Form | Routine | None = None,
+    derivative: Derivative = MISSING,
 ) -> Op:
     """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
 
@@ -385,7 +387,8 @@ def reduction(
                 yield (make(5, 3),), (None, False, None, *more)
 
     flags = ("default_dtype",) if default else ()
-    return define(Op(name, rule, Kernel(name, _host(fold), _flops, cuda=cuda), dtypes, samples, flags=flags))
+    kernel = Kernel(name, _host(fold), _flops, cuda=cuda)
+    return define(Op(name, rule, kernel, dtypes, samples, flags=flags, derivative=derivative))
 
 
 def _flops(launch: Launch) -> int:
@@ -485,12 +488,24 @@ _FIRST_LEAST = ("Placed<T>", "{highest<T>(), NOWHERE}", "{x, i}", "first_least(a
 
 # -- the records -------------------------------------------------------------------
 
-sum_ = reduction("sum", _sum, _summed, cuda=_SUM)
+
+def _summed_back(grad: Any, metas: Any, params: Any) -> Any:
+    return restored(grad, metas[0], *params[:2]).expand(metas[0].shape)
+
+
+sum_ = reduction("sum", _sum, _summed, cuda=_SUM, derivative=Derivative(_summed_back))
 nansum = reduction(
     "nansum", _nansum, _summed, dtypes=REALS, cuda=_form("T", "T{}", "is_nan(x) ? T{} : x", "add(a, b)", "s")
 )
 mean = reduction(
-    "mean", _mean, _averaged, dtypes=FLOATING_OR_COMPLEX, cuda=_form("T", "T{}", "x", "a + b", "over(s, n)")
+    "mean",
+    _mean,
+    _averaged,
+    dtypes=FLOATING_OR_COMPLEX,
+    cuda=_form("T", "T{}", "x", "a + b", "over(s, n)"),
+    derivative=Derivative(
+        lambda grad, metas, params: _summed_back(grad, metas, params) / count(metas[0], params[0])
+    ),
 )
 nanmean = reduction(
     "nanmean",

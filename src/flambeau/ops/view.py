@@ -1,7 +1,8 @@
 """View records: operators that read the same memory under another layout. They have a rule and no kernel.
 
 A record is called with a meta and static params; it returns the layout of the view or raises PyTorch's
-error. `tensor/views.py` and `tensor/indexing.py` run them.
+error. `tensor/history.py` runs them. Its derivative is called with the gradient of the view, the meta of what was
+viewed, who runs views, and the params; it is plain tensor code, recorded where a second derivative is wanted.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flambeau.core import dtype as dtypes
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import Shape, Strides, view_strides, wrap_dim
+from flambeau.core.layout import Shape, Strides, may_self_overlap, view_strides, wrap_dim
 from flambeau.core.meta import Meta
 
 
@@ -28,22 +31,50 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """One view operator. `rule(meta, *params) -> Layout` is pure; `name` is PyTorch's."""
+    """One view operator. `rule(meta, *params) -> Layout` is pure; `name` is PyTorch's.
+
+    `derivative(grad, meta, run, *params)` is the gradient of what was viewed; None: no gradient passes.
+    """
 
     name: str
     rule: Callable[..., Layout]
+    derivative: Callable[..., Any] | None
 
 
 table: dict[str, View] = {}
 """Every view record by name; filled by `record` alone."""
 
 
-def record(rule: Callable[..., Layout]) -> View:
+def record(derivative: Callable[..., Any] | None) -> Callable[[Callable[..., Layout]], View]:
     """Make a rule the view record of its name."""
-    name = rule.__name__.rstrip("_")
-    if name in table:
-        raise ValueError(f"view {name!r} is defined twice")
-    return table.setdefault(name, View(name, rule))
+
+    def define(rule: Callable[..., Layout]) -> View:
+        name = rule.__name__.rstrip("_")
+        if name in table:
+            raise ValueError(f"view {name!r} is defined twice")
+        return table.setdefault(name, View(name, rule, derivative))
+
+    return define
+
+
+def _reshaped(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
+    return grad.reshape(meta.shape)
+
+
+def _placed(view: str) -> Callable[..., Any]:
+    """The derivative of a view of some of the elements: zeros, with the gradient where these were."""
+
+    def derivative(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
+        whole = grad.new_zeros(meta.shape)
+        run(table[view], whole, *params).copy_(grad)
+        return whole
+
+    return derivative
+
+
+@record(lambda grad, meta, run: grad)
+def alias(meta: Meta) -> Layout:
+    return Layout(meta.shape, meta.strides)
 
 
 # -- shapes -----------------------------------------------------------------------------------------------
@@ -74,7 +105,7 @@ def infer_shape(shape: Sequence[int], count: int) -> Shape:
     return tuple([count // known if n == -1 else n for n in listed])
 
 
-@record
+@record(_reshaped)
 def view(meta: Meta, shape: Shape) -> Layout:
     new = infer_shape(shape, meta.numel)
     strides = view_strides(meta.shape, meta.strides, new)
@@ -86,7 +117,7 @@ def view(meta: Meta, shape: Shape) -> Layout:
     return Layout(new, strides)
 
 
-@record
+@record(None)
 def view_dtype(meta: Meta, kind: dtype) -> Layout:
     """The same bytes as another type: the last dimension shrinks or grows with the item size."""
     was, size = meta.itemsize, kind.itemsize
@@ -111,7 +142,16 @@ def view_dtype(meta: Meta, kind: dtype) -> Layout:
     return Layout((*meta.shape[:-1], meta.shape[-1] // ratio), (*strides, 1), 0, kind)
 
 
-@record
+def _summed(grad: Any, meta: Meta, run: Any, target: Shape) -> Any:
+    lead = grad.ndim - meta.ndim
+    dims = [
+        *range(lead),
+        *[lead + i for i, n in enumerate(meta.shape) if n == 1 and grad.meta.shape[lead + i] != 1],
+    ]
+    return grad.sum(dims, True).reshape(meta.shape) if dims else grad.reshape(meta.shape)
+
+
+@record(_summed)
 def expand(meta: Meta, target: Shape) -> Layout:
     lead = len(target) - meta.ndim
     if lead < 0:
@@ -146,7 +186,14 @@ def expand(meta: Meta, target: Shape) -> Layout:
 # -- dimensions -------------------------------------------------------------------------------------------
 
 
-@record
+def _permuted_back(grad: Any, meta: Meta, run: Any, dims: tuple[int, ...]) -> Any:
+    back = [0] * meta.ndim
+    for i, dim in enumerate(dims):
+        back[wrap_dim(dim, meta.ndim)] = i
+    return grad.permute(back)
+
+
+@record(_permuted_back)
 def permute(meta: Meta, dims: tuple[int, ...]) -> Layout:
     if len(dims) != meta.ndim:
         raise RuntimeError(
@@ -163,7 +210,7 @@ def permute(meta: Meta, dims: tuple[int, ...]) -> Layout:
     return Layout(tuple([meta.shape[d] for d in order]), tuple([meta.strides[d] for d in order]))
 
 
-@record
+@record(lambda grad, meta, run, dim0, dim1: grad.transpose(dim0, dim1))
 def transpose(meta: Meta, dim0: int, dim1: int) -> Layout:
     a, b = wrap_dim(dim0, meta.ndim), wrap_dim(dim1, meta.ndim)
     shape, strides = list(meta.shape), list(meta.strides)
@@ -173,7 +220,7 @@ def transpose(meta: Meta, dim0: int, dim1: int) -> Layout:
     return Layout(tuple(shape), tuple(strides))
 
 
-@record
+@record(_reshaped)
 def squeeze(meta: Meta, dims: tuple[int, ...] | None) -> Layout:
     """Without the dimensions of size 1 among `dims`, or all of them."""
     chosen = set(range(meta.ndim)) if dims is None else set(distinct(dims, meta.ndim))
@@ -192,14 +239,14 @@ def distinct(dims: Sequence[int], ndim: int) -> list[int]:
     return wrapped
 
 
-@record
+@record(lambda grad, meta, run, dim: grad.squeeze(dim))
 def unsqueeze(meta: Meta, dim: int) -> Layout:
     d = wrap_dim(dim, meta.ndim + 1)
     stride = meta.shape[d] * meta.strides[d] if d < meta.ndim else 1
     return Layout((*meta.shape[:d], 1, *meta.shape[d:]), (*meta.strides[:d], stride, *meta.strides[d:]))
 
 
-@record
+@record(_placed("diagonal"))
 def diagonal(meta: Meta, offset: int, dim1: int, dim2: int) -> Layout:
     a, b = wrap_dim(dim1, meta.ndim), wrap_dim(dim2, meta.ndim)
     if a == b:
@@ -212,7 +259,21 @@ def diagonal(meta: Meta, offset: int, dim1: int, dim2: int) -> Layout:
     return Layout(shape, (*[meta.strides[d] for d in kept], meta.strides[a] + meta.strides[b]), start)
 
 
-@record
+def _folded(grad: Any, meta: Meta, run: Any, dim: int, size: int, step: int) -> Any:
+    whole = grad.new_zeros(meta.shape)
+    if not meta.ndim:
+        return grad.reshape(()) if size else whole
+    if step >= size:
+        run(unfold, whole, dim, size, step).copy_(grad)
+        return whole
+    d = wrap_dim(dim, meta.ndim)
+    reach = (grad.meta.shape[d] - 1) * step + 1
+    for i in range(size):  # windows overlap: one place of all windows at a time
+        run(slice_, whole, d, i, i + reach, step).add_(grad.select(-1, i))
+    return whole
+
+
+@record(_folded)
 def unfold(meta: Meta, dim: int, size: int, step: int) -> Layout:
     d = wrap_dim(dim, meta.ndim)
     length = meta.shape[d] if meta.ndim else 1
@@ -232,7 +293,7 @@ def unfold(meta: Meta, dim: int, size: int, step: int) -> Layout:
 # -- parts ------------------------------------------------------------------------------------------------
 
 
-@record
+@record(_placed("select"))
 def select(meta: Meta, dim: int, index: int) -> Layout:
     if meta.ndim == 0:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
@@ -247,7 +308,7 @@ def select(meta: Meta, dim: int, index: int) -> Layout:
     return Layout(meta.shape[:d] + meta.shape[d + 1 :], strides, at * meta.strides[d])
 
 
-@record
+@record(_placed("slice"))
 def slice_(meta: Meta, dim: int, start: int, end: int, step: int) -> Layout:
     """Every `step`-th of `start` to `end`, which are clipped; negative ones count from the end."""
     if meta.ndim == 0:
@@ -263,7 +324,33 @@ def slice_(meta: Meta, dim: int, start: int, end: int, step: int) -> Layout:
     return Layout(shape, strides, start * meta.strides[d])
 
 
-@record
+def _scattered(grad: Any, meta: Meta, run: Any, shape: Shape, strides: Strides, offset: int) -> Any:
+    """Adds what fell on one element of memory, where elements of the view or of the viewed share memory."""
+    start = min(offset, 0)
+    here = _places(meta.shape, meta.strides, -start)
+    there = _places(shape, strides, offset - start)
+    length = max(int(here.max(initial=-1)), int(there.max(initial=-1))) + 1
+    flat = grad.new_zeros((length,))
+    flat.index_add_(0, _index_like(flat, there), grad.reshape((-1,)))
+    given = flat.index_select(0, _index_like(flat, here))
+    if may_self_overlap(meta.shape, meta.strides):  # each share of an element of memory gets its part
+        counts = np.bincount(here, minlength=length)[here]
+        given = given / _index_like(flat, counts).to(given.dtype)
+    return given.reshape(meta.shape)
+
+
+def _places(shape: Shape, strides: Strides, offset: int) -> Any:
+    places = np.array(offset, np.int64)
+    for n, s in zip(shape, strides, strict=True):
+        places = places[..., None] + np.arange(n, dtype=np.int64) * s
+    return places.reshape(-1)
+
+
+def _index_like(t: Any, values: Any) -> Any:
+    return t.new_tensor(values, dtype=dtypes.int64)
+
+
+@record(_scattered)
 def as_strided(meta: Meta, shape: Shape, strides: Strides, offset: int) -> Layout:
     """`offset` is relative to the tensor's own first element; the caller checks the storage's bounds."""
     return Layout(shape, strides, offset)
@@ -275,26 +362,26 @@ PART = {dtypes.complex32: dtypes.float16, dtypes.complex64: dtypes.float32, dtyp
 WHOLE = {part: whole for whole, part in PART.items()}
 
 
-@record
+@record(lambda grad, meta, run: grad.to(meta.dtype))
 def real(meta: Meta) -> Layout:
     return Layout(meta.shape, tuple([2 * s for s in meta.strides]), 0, PART[meta.dtype])
 
 
-@record
+@record(lambda grad, meta, run: grad.to(meta.dtype) * 1j)
 def imag(meta: Meta) -> Layout:
     if not meta.dtype.is_complex:
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
     return Layout(meta.shape, tuple([2 * s for s in meta.strides]), 1, PART[meta.dtype])
 
 
-@record
+@record(lambda grad, meta, run: run(table["view_as_complex"], grad.contiguous()))
 def view_as_real(meta: Meta) -> Layout:
     if not meta.dtype.is_complex:
         raise RuntimeError("view_as_real is only supported for complex tensors")
     return Layout((*meta.shape, 2), (*[2 * s for s in meta.strides], 1), 0, PART[meta.dtype])
 
 
-@record
+@record(lambda grad, meta, run: run(view_as_real, grad))
 def view_as_complex(meta: Meta) -> Layout:
     if meta.dtype not in WHOLE:
         raise RuntimeError(

@@ -27,6 +27,8 @@ from flambeau.ops.op import Op, Operand, Signature
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.plans import cache_of
+from flambeau.tape.mode import mode
+from flambeau.tensor.history import begin, begin_in_place, called_by, finish, finish_in_place, requires_grad
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
 
@@ -82,7 +84,7 @@ system.on_close(_forget_plans)
 def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     """`call(op, (a, b))` of two tensors, written out: the warm path of arithmetic."""
     plan = plans.get((op, (), a.meta, b.meta))
-    if plan is None or plan.scalars:
+    if plan is None or plan.scalars or a.history is not None or b.history is not None:
         return call(op, (a, b))
     stream = current.local.streams[plan.index]
     block = plan.allocate(plan.nbytes, stream)
@@ -95,7 +97,7 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
 def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     """`call(op, (a, value))` of a tensor and a Python bool, int, float or complex, written out."""
     plan = plans.get((op, (), a.meta, value.__class__))
-    if plan is None:
+    if plan is None or a.history is not None:
         return call(op, (a, value))
     _, send = plan.scalars[0]
     value = send(value)
@@ -110,7 +112,7 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
 def unary(op: Op, a: Tensor) -> Tensor:
     """`call(op, (a,))`, written out."""
     plan = plans.get((op, (), a.meta))
-    if plan is None:
+    if plan is None or a.history is not None:
         return call(op, (a,))
     stream = current.local.streams[plan.index]
     block = plan.allocate(plan.nbytes, stream)
@@ -124,19 +126,25 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     """Run `op` on tensors and Python scalars; a new tensor, or a tuple where the operator has several outputs.
 
     The launch goes to the current stream of the tensors' device. Raises what the operator's rule raises;
-    then nothing was allocated or launched.
+    then nothing was allocated or launched. Where a tensor has a history, the call goes on the tape.
     """
     key = (op, params, *[a.meta if isinstance(a, Tensor) else a.__class__ for a in args])
     plan = plans.get(key)
     if plan is None:
         plan = plans[key] = _plan(op, args, params)
-    if len(plan.outputs) == 1:
-        result = _new(plan, plan.output)
-        _launch(plan, (result,), args)
-        return result
-    results = tuple([_new(plan, meta) for meta in plan.outputs])
+    node = begin(op, params, args) if _have_history(args) else None
+    results = [_new(plan, meta) for meta in plan.outputs]
     _launch(plan, results, args)
-    return results
+    if node is not None:
+        finish(node, results)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _have_history(args: Sequence[Any]) -> bool:
+    for a in args:  # a loop of one or two: cheaper than a generator
+        if isinstance(a, Tensor) and a.history is not None:  # noqa: SIM110
+            return True
+    return False
 
 
 def call_into(
@@ -152,12 +160,16 @@ def call_into(
     Raises RuntimeError, with nothing changed: a shape that does not match (`resize` makes `out=` fit, as
     PyTorch does), a dtype that the result cannot be cast to, another device, memory that overlaps.
     """
+    tracked = _have_history(outputs) or _have_history(args)
+    if tracked and resize:
+        _refuse_out(op, outputs, args)
     key = _key_into(op, outputs, args, params)
     plan = plans.get(key)
     if plan is None:
         plan = _plan_into(op, outputs, args, params, resize)
         if plan is None:
             return _through_temporary(op, outputs, args, params)
+    node = begin_in_place(op, params, args, outputs[0]) if tracked else None
     for target in outputs:
         for i in plan.tensors:
             a = args[i]
@@ -166,7 +178,17 @@ def call_into(
     _launch(plan, outputs, args)
     for target in outputs:
         target.counter.version += 1
+    if node is not None:
+        finish_in_place(node, args, outputs[0])
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _refuse_out(op: Op, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
+    if mode.recording and any(isinstance(t, Tensor) and requires_grad(t) for t in (*outputs, *args)):
+        raise RuntimeError(
+            f"{op.name}(): functions with out=... arguments don't support automatic differentiation, but one of the "
+            "arguments requires grad."
+        )
 
 
 def _key_into(
@@ -385,3 +407,7 @@ def _check_overlap(target: Tensor, source: Tensor) -> None:
             "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
             "single memory location. Please clone() the tensor before performing the operation."
         )
+
+
+called_by(call)
+called_by(empty)

@@ -1,8 +1,7 @@
 """Creation from sizes, like another tensor, and sequences of numbers. From data: `tensor/data.py`.
 
 Options of every function: `dtype` (None: see each), `device` (None: the CPU, or where the model tensor
-lies; "cuda" is the current device), `pin_memory` (CPU only), `layout` (strided only), `requires_grad`
-(False only, so far).
+lies; "cuda" is the current device), `pin_memory` (CPU only), `layout` (strided only), `requires_grad`.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from flambeau.tensor.options import (
     Options,
     Sized,
     checked_shape,
+    creates,
     default_complex,
     integer,
     kind_of_number,
@@ -96,6 +96,8 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     meta = _repeated.get(key)
     if meta is not None:
         return allocate(meta)
+    if "requires_grad" in given:
+        return creates(empty)(*sizes, **given)
     options = Options("empty", given)
     shape = _sizes("empty", sizes, given)
     strides = strides_in(shape, options.memory_format or contiguous_format)
@@ -135,6 +137,7 @@ def _remember(key: Any, meta: Meta, options: Options) -> None:
 
 
 @function
+@creates
 def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     """A new tensor of uninitialized memory with the given strides, counted in elements."""
     options = Options("empty_strided", given)
@@ -178,18 +181,21 @@ def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural
 
 
 @function
+@creates
 def zeros(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of zeros."""
     return _of_default("zeros", sizes, 0, given)
 
 
 @function
+@creates
 def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of ones."""
     return _of_default("ones", sizes, 1, given)
 
 
 @function
+@creates
 def full(size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
     """A new tensor of one value. Its dtype is the value's own (int64, bool, the default) unless given."""
     if not isinstance(size, (tuple, list)):
@@ -199,12 +205,14 @@ def full(size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
 
 
 @function
+@creates
 def scalar_tensor(s: Any, **given: Unpack[Given]) -> Tensor:
     """A 0-dim tensor of a number, of the default dtype unless told otherwise."""
     return _of_one_value("scalar_tensor", (), number(s, "scalar_tensor", "s", 1), given, None)
 
 
 @function
+@creates
 def eye(n: Any, m: Any = None, **given: Unpack[Given]) -> Tensor:
     """The identity matrix of `n` rows and `m` (or n) columns."""
     options = Options("eye", given)
@@ -228,12 +236,14 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, Options]:
 
 
 @function
+@creates
 def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """An uninitialized tensor of the shape, dtype, device and memory order of `input`."""
     return _new(*_like("empty_like", input, given))
 
 
 @function
+@creates
 def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Zeros in the shape, dtype, device and memory order of `input`."""
     meta, options = _like("zeros_like", input, given)
@@ -241,6 +251,7 @@ def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 
 
 @function
+@creates
 def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Ones in the shape, dtype, device and memory order of `input`."""
     meta, options = _like("ones_like", input, given)
@@ -248,6 +259,7 @@ def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 
 
 @function
+@creates
 def full_like(input: Tensor, fill_value: Any, **given: Unpack[Given]) -> Tensor:
     """One value in the shape, dtype, device and memory order of `input`."""
     meta, options = _like("full_like", input, given)
@@ -263,12 +275,14 @@ def _new_like(self: Tensor, function: str, size: tuple[Any, ...], given: Sized) 
 
 
 @method
+@creates
 def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """An uninitialized tensor on this one's device and of its dtype."""
     return _new(*_new_like(self, "new_empty", sizes, given))
 
 
 @method
+@creates
 def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Zeros on this tensor's device and of its dtype."""
     meta, options = _new_like(self, "new_zeros", sizes, given)
@@ -276,6 +290,7 @@ def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 
 @method
+@creates
 def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Ones on this tensor's device and of its dtype."""
     meta, options = _new_like(self, "new_ones", sizes, given)
@@ -283,6 +298,7 @@ def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 
 @method
+@creates
 def new_full(self: Tensor, size: Any, fill_value: Any, **given: Unpack[Given]) -> Tensor:
     """One value on this tensor's device and of its dtype."""
     meta, options = _new_like(self, "new_full", (size,), cast(Sized, given))
@@ -290,6 +306,7 @@ def new_full(self: Tensor, size: Any, fill_value: Any, **given: Unpack[Given]) -
 
 
 @method
+@creates
 def new_empty_strided(self: Tensor, size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     """`torch.empty_strided` on this tensor's device and of its dtype."""
     given.setdefault("dtype", self.meta.dtype)
@@ -307,6 +324,7 @@ def _kind(options: Options, natural: dtype) -> dtype:
 
 
 @function
+@creates
 def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
     """Numbers from `start` (0 if one argument is given) to `end`, which is not among them, by `step`.
 
@@ -343,6 +361,7 @@ def _count(start: float, end: float, step: float) -> int:
 
 
 @function
+@creates
 def range(start: Any = 0, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
     """Numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
     warnings.warn(
@@ -362,12 +381,14 @@ def range(start: Any = 0, end: Any = None, step: Any = 1, **given: Unpack[Given]
 
 
 @function
+@creates
 def linspace(start: Any, end: Any, steps: Any, **given: Unpack[Given]) -> Tensor:
     """`steps` numbers from `start` to `end` (both among them), equally spaced."""
     return _spaced("linspace", ops.linspace, start, end, steps, (), given)
 
 
 @function
+@creates
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **given: Unpack[Given]) -> Tensor:
     """`steps` numbers from base**start to base**end, their exponents equally spaced."""
     return _spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)

@@ -41,9 +41,9 @@ def tensor(
     The dtype is inferred from the data unless given: Python floats give the default dtype, ints int64.
     Raises ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
     """
-    refuse(None, requires_grad)
     _warn_of_tensor(data, "torch.tensor")
-    return new(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
+    made = _new_leaf(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
+    return made.requires_grad_() if requires_grad else made  # type: ignore[attr-defined, no-any-return]
 
 
 @method
@@ -58,10 +58,15 @@ def new_tensor(
     pin_memory: bool = False,
 ) -> Tensor:
     """A new tensor with a copy of `data`, on this tensor's device and of its dtype unless told otherwise."""
-    refuse(layout, requires_grad)
+    refuse(layout)
     _warn_of_tensor(data, "tensor.new_tensor")
     kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
-    return new(data, kind, self.meta.device if device is None else place(device), pin_memory)
+    made = _new_leaf(data, kind, self.meta.device if device is None else place(device), pin_memory)
+    return made.requires_grad_() if requires_grad else made  # type: ignore[attr-defined, no-any-return]
+
+
+def _new_leaf(data: Any, kind: dtype | None, where: device | None, pin: bool) -> Tensor:
+    return new(data.detach() if isinstance(data, Tensor) else data, kind, where, pin)
 
 
 def _warn_of_tensor(data: Any, function: str) -> None:

@@ -26,9 +26,10 @@ from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op
 from flambeau.tensor import data
 from flambeau.tensor.call import call, call_into
+from flambeau.tensor.history import run
 from flambeau.tensor.public import alias, both, method
-from flambeau.tensor.tensor import Tensor, view_of
-from flambeau.tensor.views import run, tensors_of, unbind, unsqueeze
+from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.views import tensors_of, unbind, unsqueeze
 
 _MASKS = (dtypes.bool_, dtypes.uint8)
 _NUMBERS = (bool, int, float, complex)
@@ -48,7 +49,7 @@ def get(self: Tensor, index: Any) -> Tensor:
         return _select(self, 0, index)
     view, found = _apply(self, index)
     if not found:
-        return view_of(self, self.meta, self.ptr) if view is self else view
+        return run(records.alias, self) if view is self else view
     dims, indices = _expanded(view, found)
     result: Tensor = call(ops.index, (view, *indices), (dims,))
     return result

@@ -13,7 +13,7 @@ from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.tensor.data import new, numpy_kind, over
 from flambeau.tensor.dlpack import from_dlpack
-from flambeau.tensor.options import kind_of, place, refuse
+from flambeau.tensor.options import creates, kind_of, place
 from flambeau.tensor.public import alias, function, method
 from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor
@@ -114,14 +114,12 @@ alias("__cuda_array_interface__", property(_cuda_array_interface), as_function=F
 
 
 @function
-def frombuffer(
-    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
-) -> Tensor:
+@creates
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0) -> Tensor:
     """A 1-d CPU tensor over a buffer's memory: `count` elements (-1: all) from byte `offset` on.
 
     Raises ValueError: no buffer, or sizes that do not fit it.
     """
-    refuse(None, requires_grad)
     kind = kind_of(dtype, "frombuffer")
     try:
         view = memoryview(buffer)
@@ -171,14 +169,12 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 @function
-def asarray(
-    obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
-) -> Tensor:
+@creates
+def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor of a tensor, a NumPy array, a DLPack capsule's owner, a buffer, a number or a sequence.
 
     Shares memory where it can; `copy` forces a copy (True) or forbids one (False: ValueError if needed).
     """
-    refuse(None, requires_grad)
     kind = None if dtype is None else kind_of(dtype, "asarray")
     where = None if device is None else place(device)
     shared = _shared(obj, kind)

@@ -19,13 +19,14 @@ from flambeau.ops import view as records
 from flambeau.ops.pointwise import result_type
 from flambeau.tensor import data
 from flambeau.tensor.call import call, call_into
+from flambeau.tensor.history import run
 from flambeau.tensor.indexing import index_select
 from flambeau.tensor.options import place
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import filled
 from flambeau.tensor.typing import contiguous_format
-from flambeau.tensor.views import diagonal, ints, reshape, run, tensors_of, unsqueeze
+from flambeau.tensor.views import diagonal, ints, reshape, tensors_of, unsqueeze
 
 # -- cat and stack --------------------------------------------------------------------------------------
 

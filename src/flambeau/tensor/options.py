@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from operator import index
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, device
@@ -15,6 +16,8 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import Shape
 from flambeau.runtime import system
 from flambeau.tensor.typing import layout, strided
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Given(TypedDict, total=False):
@@ -44,7 +47,7 @@ class Options:
         for name in given:
             if name not in Sized.__annotations__:
                 raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
-        refuse(given.get("layout"), given.get("requires_grad", False))
+        refuse(given.get("layout"))
         kind, where = given.get("dtype"), given.get("device")
         self.kind = None if kind is None else kind_of(kind, function)
         self.device = None if where is None else place(where)
@@ -104,10 +107,22 @@ def integer(x: Any, function: str, name: str, position: int) -> int:
     raise TypeError(argument_type(function, name, position, "int", x))
 
 
-def refuse(form: layout | None, requires_grad: bool) -> None:
-    """Raise for what creations do not take (yet)."""
-    if requires_grad:
-        raise NotSupportedError("requires_grad=True: Flambeau has no automatic differentiation yet")
+def creates(define: F) -> F:
+    """Give a creation the keyword `requires_grad`: its result is a leaf that requires a gradient."""
+
+    @wraps(define)
+    def create(*args: Any, **given: Any) -> Any:
+        if "requires_grad" not in given:
+            return define(*args, **given)
+        wanted = given.pop("requires_grad")
+        made = define(*args, **given)
+        return made.requires_grad_() if wanted else made
+
+    return create  # type: ignore[return-value]
+
+
+def refuse(form: layout | None) -> None:
+    """Raise for what creations do not take."""
     if form is not None and form is not strided:
         raise NotSupportedError(f"layout {form!r}: Flambeau's tensors are strided")
 

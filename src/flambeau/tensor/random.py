@@ -20,6 +20,7 @@ from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation
 from flambeau.tensor.call import call_into
 from flambeau.tensor.data import tensor
+from flambeau.tensor.options import creates
 from flambeau.tensor.public import both, function, method
 from flambeau.tensor.tensor import Tensor
 
@@ -179,12 +180,14 @@ def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) ->
 
 
 @function
+@creates
 def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
     """Numbers uniform in [0, 1) of shape `size`."""
     return uniform_(_made(size, out, options), generator=generator)
 
 
 @function
+@creates
 def randn(
     *size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
 ) -> Tensor:
@@ -193,6 +196,7 @@ def randn(
 
 
 @function
+@creates
 def randint(
     *args: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
 ) -> Tensor:
@@ -227,18 +231,21 @@ def _made(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]) -> T
 
 
 @function
+@creates
 def rand_like(input: Tensor, **options: Any) -> Tensor:
     """`rand` of the shape, dtype and device of `input`."""
     return uniform_(creation.empty_like(input, **options))
 
 
 @function
+@creates
 def randn_like(input: Tensor, **options: Any) -> Tensor:
     """`randn` of the shape, dtype and device of `input`."""
     return normal_(creation.empty_like(input, **options))
 
 
 @function
+@creates
 def randint_like(input: Tensor, *bounds: int, **options: Any) -> Tensor:
     """`randint` of the shape, dtype and device of `input`: `(input, high)` or `(input, low, high)`."""
     values = [*bounds, *[options.pop(name) for name in ("low", "high") if name in options]]
@@ -246,6 +253,7 @@ def randint_like(input: Tensor, *bounds: int, **options: Any) -> Tensor:
 
 
 @function
+@creates
 def randperm(
     n: int,
     *,

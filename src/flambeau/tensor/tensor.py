@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
+from flambeau.tape.node import Node
 from flambeau.tensor.storage import Storage
 
 
@@ -16,19 +17,51 @@ class Counter(Protocol):
     version: int
 
 
+Steps = tuple[Any, Any, tuple[Any, ...]] | None
+"""How a view comes from its base: (the steps before, view record, params)."""
+
+
+class History:
+    """Where a tensor comes from.
+
+    base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
+    another has taken its place, `base` was changed in place, and `node` is out of date.
+    node, index: the tensor is output number `index` of this node; None if it requires no gradient.
+    unrecorded: it is a view that was made while nothing was recorded.
+    """
+
+    __slots__ = ("base", "index", "node", "seen", "steps", "unrecorded")
+
+    def __init__(
+        self,
+        node: Node | None,
+        index: int = 0,
+        base: Tensor | None = None,
+        steps: Steps = None,
+        seen: Node | None = None,
+    ) -> None:
+        self.node = node
+        self.index = index
+        self.base = base
+        self.steps = steps
+        self.seen = seen
+        self.unrecorded = False
+
+
 class Tensor:
     """A strided array of one dtype on one device.
 
     `meta` says all but the bytes: the storage `memory` holds them, `ptr` is the address of the first element.
+    `history` says what it is a view of and what it was computed from; None of most tensors.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "base", "counter", "memory", "meta", "ptr")
+    __slots__ = ("__dict__", "__weakref__", "counter", "history", "memory", "meta", "ptr")
 
     meta: Meta
     memory: Storage
     ptr: int
     counter: Counter
-    base: Tensor | None  # the tensor that this is a view of
+    history: History | None
 
     if TYPE_CHECKING:  # most methods are bound by tensor/public.py
 
@@ -57,6 +90,11 @@ class Tensor:
         raise AttributeError(
             f"'Tensor' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
         )
+
+    @property
+    def base(self) -> Tensor | None:
+        """The tensor that this is a view of."""
+        return self.history.base if self.history is not None else None
 
     @property
     def _version(self) -> int:
@@ -92,16 +130,5 @@ def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
     self.memory = storage
     self.ptr = ptr
     self.counter = storage
-    self.base = None
-    return self
-
-
-def view_of(base: Tensor, meta: Meta, ptr: int) -> Tensor:
-    """A view: another meta over the same storage, sharing the version counter."""
-    self = new_object(Tensor)
-    self.meta = meta
-    self.memory = base.memory
-    self.ptr = ptr
-    self.counter = base.counter
-    self.base = base if base.base is None else base.base
+    self.history = None
     return self

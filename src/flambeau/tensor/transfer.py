@@ -25,7 +25,9 @@ from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
 from flambeau.runtime import current, system
 from flambeau.runtime.stream import Stream
+from flambeau.tape.mode import recording
 from flambeau.tensor.call import call, call_into, empty
+from flambeau.tensor.history import begin, begin_in_place, finish, finish_in_place
 from flambeau.tensor.options import kind_of, place, shape_of
 from flambeau.tensor.public import both, method
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
@@ -59,8 +61,12 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
         _warn_of_lost_imaginary()
     if self.ptr == src.ptr and self.meta is src.meta:
         return self
+    tracked = self.history is not None or src.history is not None
+    node = begin_in_place(ops.copy, (), (src,), self) if tracked else None
     write(self, src, non_blocking)
     self.counter.version += 1
+    if node is not None:
+        finish_in_place(node, (src,), self)
     return self
 
 
@@ -70,7 +76,11 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
     if to.device is where.device:
         system.require_open(target.memory.context)
         version = target.counter.version
-        call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
+        if source.history is None and target.history is None:
+            call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
+        else:  # who calls this records it
+            with recording(False):
+                call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
         target.counter.version = version
         return
     if where.shape != to.shape or may_self_overlap(to.shape, to.strides):
@@ -227,8 +237,11 @@ def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = F
     if plain and not pin:  # the operator's own layout: no need to make the result first
         result: Tensor = call(ops.copy, (source,), (meta.dtype, meta.shape))
         return result
+    node = begin(ops.copy, (), (source,)) if source.history is not None else None
     result = empty_pinned(meta) if pin else empty(meta)
     write(result, source, non_blocking)
+    if node is not None:
+        finish(node, (result,))
     return result
 
 

@@ -13,27 +13,11 @@ from typing import Any
 
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import broadcast_shapes, span, view_strides, wrap_dim
-from flambeau.core.meta import Meta
 from flambeau.core.size import Size
 from flambeau.ops import view as records
-from flambeau.ops.view import View
+from flambeau.tensor.history import require_no_leaf, run, unviewed
 from flambeau.tensor.public import alias, both, function, method
-from flambeau.tensor.tensor import Tensor, make, view_of
-
-_LIMIT = 20_000  # as many layouts are kept as plans
-_layouts: dict[tuple[Any, ...], tuple[Meta, int]] = {}  # rules are pure: a cache, never cleared but for size
-
-
-def run(view: View, t: Tensor, *params: Any) -> Tensor:
-    """The view of `t` that a record gives. Raises what its rule raises."""
-    key = (view, t.meta, params)
-    found = _layouts.get(key)
-    if found is None:
-        if len(_layouts) >= _LIMIT:
-            _layouts.clear()
-        found = _layouts[key] = records.apply(view, t.meta, params)
-    meta, offset = found
-    return view_of(t, meta, t.ptr + offset)
+from flambeau.tensor.tensor import History, Tensor, make
 
 
 def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
@@ -194,9 +178,7 @@ def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
 def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
     new = records.infer_shape(shape, t.meta.numel)
     if view_strides(t.meta.shape, t.meta.strides, new) is None:
-        t = _plain_copy(t)
-        fresh = make(Meta.contiguous_of(new, t.meta.dtype, t.meta.device), t.memory, t.ptr)
-        return fresh
+        return unviewed(run(records.view, _plain_copy(t), new))
     return run(records.view, t, new)
 
 
@@ -360,7 +342,7 @@ def adjoint(input: Tensor) -> Tensor:
 def _swapped_last(t: Tensor, name: str) -> Tensor:
     if t.meta.ndim == 0:
         _warn_of_number(name)
-        return view_of(t, t.meta, t.ptr)
+        return run(records.alias, t)
     if t.meta.ndim < 2:
         raise RuntimeError(
             f"{name} is only supported on matrices or batches of matrices. Got {t.meta.ndim}-D tensor."
@@ -682,7 +664,15 @@ def resolve_neg(input: Tensor) -> Tensor:
 
 
 def _become(self: Tensor, view: Tensor) -> Tensor:
+    """Take the place of a view of itself; it is no view for that, if it was none before."""
+    require_no_leaf(self)
+    was, now = self.history, view.history
+    assert now is not None
     self.meta, self.ptr = view.meta, view.ptr
+    if was is None or was.base is None:
+        self.history = None if now.node is None else History(now.node, now.index)
+    else:
+        self.history = now
     self.counter.version += 1
     return self
 
@@ -721,6 +711,7 @@ def detach_(self: Tensor) -> Tensor:
             "(DDP) for training, and gradient_as_bucket_view is set as True, gradients are views of DDP "
             "buckets, and hence detach_() cannot be called on these gradients."
         )
+    self.history = None
     return self
 
 

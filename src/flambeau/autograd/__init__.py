@@ -1,0 +1,75 @@
+"""`torch.autograd`: gradients of recorded operations. The tape and the walk are in `tape/`, what is saved in
+`tensor/history.py`, the derivatives in the operators' records (see Note [Derivatives])."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.autograd import graph
+from flambeau.autograd.anomaly_mode import (
+    detect_anomaly,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_detect_anomaly,
+)
+from flambeau.autograd.grad_mode import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from flambeau.tensor.gradients import run_backward, run_grad
+from flambeau.tensor.tensor import Tensor as Variable
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    """Compute the gradients of `tensors` with respect to the leaves and add them to their `.grad`.
+
+    Args:
+        grad_tensors: the gradients of `tensors`, each of its shape; None for those of one element.
+        retain_graph: keep the graph for another walk (default: `create_graph`).
+        create_graph: record the walk itself, for higher derivatives.
+        inputs: accumulate into these only.
+    """
+    if grad_variables is not None:
+        if grad_tensors is not None:
+            raise RuntimeError(
+                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. Please only "
+                "use `grad_tensors`."
+            )
+        grad_tensors = grad_variables
+    run_backward(tensors, grad_tensors, retain_graph, create_graph, inputs)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """The gradients of `outputs` with respect to `inputs`; no `.grad` is changed.
+
+    Raises RuntimeError if an input was not used, unless `allow_unused` (None then) or `materialize_grads` (zeros).
+    """
+    if is_grads_batched:
+        raise NotImplementedError("Flambeau has no vmap: is_grads_batched=True is not supported")
+    return run_grad(
+        outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads
+    )
+
+
+for _function in (backward, grad):
+    _function.__module__ = "torch.autograd"

@@ -1,0 +1,174 @@
+"""`no_grad` and its kin: context managers, and decorators of functions, that say what is recorded."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flambeau.tape.mode import mode
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Manager:
+    """A context manager that can decorate functions, generators (suspended ones leave it) and classes' methods."""
+
+    def __enter__(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, *error: object) -> None:
+        raise NotImplementedError
+
+    def clone(self) -> Any:
+        """Another of the same kind, for each call of a decorated function."""
+        return type(self)()
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function):
+            return self._generator(function)  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def decorated(*args: Any, **kwargs: Any) -> Any:
+            with self.clone():
+                return function(*args, **kwargs)
+
+        return decorated  # type: ignore[return-value]
+
+    def _generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def decorated(*args: Any, **kwargs: Any) -> Any:
+            generator = function(*args, **kwargs)
+            try:
+                with self.clone():
+                    given = generator.send(None)
+                while True:
+                    try:
+                        sent = yield given
+                    except GeneratorExit:
+                        with self.clone():
+                            generator.close()
+                        raise
+                    except BaseException as error:
+                        with self.clone():
+                            given = generator.throw(error)
+                    else:
+                        with self.clone():
+                            given = generator.send(sent)
+            except StopIteration as end:
+                return end.value
+
+        return decorated
+
+
+class _Recording(_Manager):
+    on: bool
+
+    def __init__(self) -> None:
+        self._saved: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._saved.append(mode.recording)
+        mode.recording = self.on
+
+    def __exit__(self, *error: object) -> None:
+        mode.recording = self._saved.pop()
+
+
+class no_grad(_Recording):
+    """Nothing is recorded inside: results require no gradient. `@no_grad` without parentheses works too."""
+
+    on = False
+
+    def __new__(cls, function: Any = None) -> Any:
+        made = super().__new__(cls)
+        made.__init__()  # type: ignore[misc]
+        return made if function is None else made(function)
+
+    def __init__(self, function: Any = None) -> None:
+        super().__init__()
+
+
+class enable_grad(_Recording):
+    """Operations are recorded inside, within `no_grad` too."""
+
+    on = True
+
+    def __new__(cls, function: Any = None) -> Any:
+        made = super().__new__(cls)
+        made.__init__()  # type: ignore[misc]
+        return made if function is None else made(function)
+
+    def __init__(self, function: Any = None) -> None:
+        super().__init__()
+
+
+class set_grad_enabled(_Manager):
+    """Switch recording on or off: at once, as a function, and back at the end where it is a context manager."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = bool(mode)
+        self._saved = _switch(self.mode)
+
+    def __call__(self, function: F) -> F:
+        mode.recording = self._saved  # as a decorator it acts inside the function only
+        return super().__call__(function)
+
+    def __enter__(self) -> None:
+        mode.recording = self.mode
+
+    def __exit__(self, *error: object) -> None:
+        mode.recording = self._saved
+
+    def __str__(self) -> str:
+        return f"torch.autograd.grad_mode.set_grad_enabled(mode={self.mode})"
+
+    def clone(self) -> Any:
+        return set_grad_enabled(self.mode)
+
+
+def _switch(on: bool) -> bool:
+    before = mode.recording
+    mode.recording = on
+    return before
+
+
+class inference_mode(_Manager):
+    """As `no_grad`. (PyTorch's also forbids its results in later recorded operations; here they are plain tensors.)"""
+
+    def __new__(cls, mode: Any = True) -> Any:
+        made = super().__new__(cls)
+        if isinstance(mode, bool):
+            return made
+        made.__init__()  # type: ignore[misc]
+        return made(mode)
+
+    def __init__(self, mode: bool = True) -> None:
+        self.mode = mode
+        self._saved: list[tuple[bool, bool]] = []
+
+    def __enter__(self) -> None:
+        self._saved.append((mode.recording, mode.inference))
+        mode.inference = self.mode
+        mode.recording = not self.mode
+
+    def __exit__(self, *error: object) -> None:
+        mode.recording, mode.inference = self._saved.pop()
+
+    def clone(self) -> Any:
+        return inference_mode(self.mode)
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are recorded in this thread."""
+    return mode.recording
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether this thread is inside `inference_mode`."""
+    return mode.inference
+
+
+for _class in (no_grad, enable_grad, set_grad_enabled, inference_mode):
+    _class.__module__ = "torch.autograd.grad_mode"

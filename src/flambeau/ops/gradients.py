@@ -1,0 +1,48 @@
+"""What formulas of derivatives share: see Note [Derivatives]. Tensors are seen as objects with PyTorch's methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core.layout import wrap_dim
+from flambeau.core.meta import Meta
+from flambeau.ops.op import Derivative
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate of a tensor or a Python scalar."""
+    return x.conjugate() if isinstance(x, bool | int | float | complex) else x.conj()
+
+
+def zeros(grad: Any) -> Any:
+    """The formula of an operator that is constant almost everywhere."""
+    return grad.new_zeros(grad.meta.shape)
+
+
+CONSTANT = Derivative(zeros)
+"""Of such an operator of one input: its gradient is zero."""
+
+
+def restored(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
+    """A reduction's result (or its gradient) with the reduced dims as dims of size 1 again.
+
+    dims: None or () for all, an int, or a tuple.
+    """
+    if keepdim or not meta.ndim:
+        return x
+    if dims is None or dims == ():
+        return x.reshape((1,) * meta.ndim)
+    listed = (dims,) if isinstance(dims, int) else dims
+    for dim in sorted(wrap_dim(d, meta.ndim) for d in listed):
+        x = x.unsqueeze(dim)
+    return x
+
+
+def count(meta: Meta, dims: Any) -> int:
+    """How many elements each result of a reduction is made of."""
+    if dims is None or dims == ():
+        return meta.numel
+    total = 1
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        total *= meta.shape[dim] if meta.ndim else 1
+    return total

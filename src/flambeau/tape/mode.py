@@ -1,0 +1,48 @@
+"""Whether operations are recorded, per thread. Owner of that state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+PackHooks = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+
+
+class Mode(threading.local):
+    """One thread's mode.
+
+    recording: operations on tensors that require gradients are put on the tape.
+    inference: inside `inference_mode`.
+    anomaly: nodes remember where they were made. checks_nan: and their gradients are looked at.
+    pack_hooks: a stack of (pack, unpack) applied to what nodes save; None on it switches them off.
+    why_not: a message if saving tensors is forbidden here.
+    """
+
+    recording = True
+    inference = False
+    anomaly = False
+    checks_nan = True
+    why_not: str | None = None
+
+    def __init__(self) -> None:
+        self.pack_hooks: list[PackHooks] = []
+
+
+mode = Mode()
+
+
+class recording:
+    """Context manager: record operations in this thread, or do not."""
+
+    __slots__ = ("on", "saved")
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+
+    def __enter__(self) -> None:
+        self.saved = mode.recording
+        mode.recording = self.on
+
+    def __exit__(self, *error: object) -> None:
+        mode.recording = self.saved

@@ -1,0 +1,163 @@
+"""`Node`: one recorded operation. `Leaf`: a tensor made by no operation, where its gradient comes to rest.
+
+A node holds edges to the nodes that made its inputs, and what it saved to compute their gradients; it never
+holds its outputs, so a graph has no reference cycles and goes when the last tensor that needs it goes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.meta import Meta
+from flambeau.runtime import current
+from flambeau.runtime.stream import Stream
+from flambeau.tape.mode import mode
+
+Edge = tuple["Node", int] | None
+Grads = Sequence[Any]
+
+_sequence = itertools.count()
+LAST = 1 << 62  # a leaf's sequence: its gradient is accumulated as soon as it is complete
+
+
+class Node:
+    """One operation on the tape. `edges[i]` says which output of which node its input `i` was.
+
+    outputs: the metas of its outputs: a missing gradient stands for zeros of that meta.
+    sequence: its place in the order of recording; the walk backward takes the latest ready node first.
+    stream: the forward operation's, on which its backward operation runs; `index` is that device's.
+    """
+
+    __slots__ = (
+        "__dict__", "__weakref__", "edges", "index", "outputs", "sequence", "stream",
+    )  # fmt: skip
+
+    edges: tuple[Edge, ...]
+    outputs: tuple[Meta, ...]
+    sequence: int
+    stream: Stream
+    index: int
+
+    def __init__(self, edges: Sequence[Edge], outputs: Sequence[Meta]) -> None:
+        self.edges = tuple(edges)
+        self.placed(tuple(outputs))
+
+    def placed(self, outputs: tuple[Meta, ...]) -> None:
+        """Take the next number and the current stream of the outputs' device."""
+        self.outputs = outputs
+        self.sequence = next(_sequence)
+        where = outputs[0].device.index if outputs else None
+        self.index = index = -1 if where is None else where
+        self.stream = current.local.streams[index]
+        if mode.anomaly:
+            self.metadata["traceback_"] = traceback.format_list(traceback.extract_stack()[:-2])
+
+    def gradients(self, grads: Grads) -> Grads:
+        """The gradients of the inputs from those of the outputs; None stands for zeros on both sides."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Forget what was saved: a second walk through this node is refused."""
+
+    # -- what programs see of it --------------------------------------------------------------------------
+
+    def name(self) -> str:
+        """PyTorch's name of the node, as in `AddBackward0`."""
+        return type(self).__name__
+
+    @property
+    def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
+        """(node, output number) of each input; (None, 0) where it needs no gradient."""
+        return tuple([edge if edge is not None else (None, 0) for edge in self.edges])
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """A place for whoever wants to note something about this node."""
+        notes: dict[str, Any] = self.__dict__.setdefault("metadata", {})
+        return notes
+
+    def _sequence_nr(self) -> int:
+        return self.sequence
+
+    def register_hook(self, hook: Callable[..., Any]) -> Handle:
+        """Call `hook(grad_inputs, grad_outputs)` after this node's; what it returns replaces grad_inputs."""
+        return Handle(self.__dict__.setdefault("hooks", {}), hook)
+
+    def register_prehook(self, hook: Callable[..., Any]) -> Handle:
+        """Call `hook(grad_outputs)` before this node; what it returns replaces them."""
+        return Handle(self.__dict__.setdefault("prehooks", {}), hook)
+
+    def tensor_hooks(self, output: int) -> dict[int, Callable[[Any], Any]]:
+        """The hooks of the tensor that is output number `output`: made when first asked for."""
+        every: dict[int, dict[int, Callable[[Any], Any]]] = self.__dict__.setdefault("tensor_hooks", {})
+        return every.setdefault(output, {})
+
+    def retained(self) -> dict[int, Any]:
+        """Who keeps the gradient of which output (`retain_grad`)."""
+        keepers: dict[int, Any] = self.__dict__.setdefault("keepers", {})
+        return keepers
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} object at {id(self):#x}>"
+
+
+class Handle:
+    """What registering a hook returns: `remove()` takes it off again. A context manager too."""
+
+    _ids = itertools.count()
+
+    def __init__(self, hooks: dict[int, Any], hook: Callable[..., Any]) -> None:
+        self.id = next(Handle._ids)
+        self._hooks = hooks
+        hooks[self.id] = hook
+
+    def remove(self) -> None:
+        """Take the hook off; nothing happens the second time."""
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+class Leaf(Node):
+    """Where the gradient of a leaf tensor is accumulated. The tensor owns it; it knows the tensor weakly."""
+
+    __slots__ = ("_added", "grad", "variable_ref")
+
+    def __init__(self, variable: Any, added: Callable[[Any, Any, Meta, bool], Any]) -> None:
+        super().__init__((), (variable.meta,))
+        self.sequence = LAST
+        self.grad: Any = None
+        self.variable_ref = weakref.ref(variable)
+        self._added = added
+
+    def add(self, grad: Any, create: bool) -> None:
+        """Accumulate a gradient; as a recorded operation if `create`."""
+        self.grad = self._added(self.grad, grad, self.outputs[0], create)
+
+    def lies_on(self, stream: Stream) -> None:
+        """Accumulate on this stream: that of the tensor's last recorded use."""
+        self.stream = stream
+
+    @property
+    def variable(self) -> Any:
+        """The leaf tensor; None if it is gone."""
+        return self.variable_ref()
+
+    def name(self) -> str:
+        return "torch::autograd::AccumulateGrad"
+
+    def post_hooks(self) -> dict[int, Callable[[Any], Any]]:
+        """Hooks called with the tensor after its gradient was accumulated."""
+        hooks: dict[int, Callable[[Any], Any]] = self.__dict__.setdefault("post_hooks", {})
+        return hooks
+
+    def __repr__(self) -> str:
+        return f"<AccumulateGrad object at {id(self):#x}>"
