@@ -58,8 +58,8 @@ class Flags:
     def key(self) -> tuple[Any, ...]:
         """The values that plans depend on."""
         return (
-            self.matmul_allow_tf32, self.cudnn_allow_tf32, self.deterministic, self.default_dtype,
-            self.launch_blocking,
+            self.matmul_allow_tf32, self.cudnn_allow_tf32, self.cudnn_enabled, self.deterministic,
+            self.default_dtype, self.launch_blocking,
         )  # fmt: skip
 
 

@@ -1,10 +1,11 @@
-"""Convolution and its transpose in any number of dimensions, and the columns that they are made of.
+"""Convolution, its transpose and their gradients in any number of dimensions, and the columns they are made of.
 
 # Note [How a convolution computes]
 The windows of the input are copied out as columns, some samples at a time so that the copy stays small, and
 one batched matrix product multiplies them by the weight of every group. The transposed convolution is that
-product turned round: the columns are computed, then added up where windows overlap. TF32 rounds input and
-weight, see Note [TF32].
+product turned round: the columns are computed, then added up where windows overlap. So the gradient of either
+by its input is the other with the same weight, and the gradient by the weight is the product of one side's
+columns with the other side. TF32 rounds both factors, see Note [TF32].
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, output_rate
+from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
 from flambeau.ops.indexing import one_device
 from flambeau.ops.matmul import c_name, round_to_tf32, uses_tf32
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
@@ -68,9 +69,9 @@ class Geometry:
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Inputs x (N, C, ...), weight, and bias or none; params: a Geometry, and the flag of TF32."""
+    """Inputs x (N, C, ...), weight, and bias or none; params: a Geometry, then the flags."""
     x, weight, *bias = operands
-    how, _ = params
+    how = params[0]
     assert isinstance(x, Meta) and isinstance(weight, Meta)
     where = one_device(operands)
     _check_dtypes(x, weight, bias)
@@ -162,8 +163,7 @@ def _host(launch: Launch) -> Body:
     how: Geometry = launch.params[0]
     kind = launch.outputs[0].dtype
     compute = _transposed if how.transposed else _forward
-    prepare: Callable[[Array], Array] = round_to_tf32 if uses_tf32(launch) else to_computing(kind, kind)
-    widen, computed = to_computing(kind, kind), wide(kind)
+    prepare, widen, computed = _prepare(launch), to_computing(kind, kind), wide(kind)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         out = outputs[0] if computed is kind else np.empty(outputs[0].shape, computed.numpy)
@@ -177,6 +177,12 @@ def _host(launch: Launch) -> Body:
             np.copyto(outputs[0], out, casting="unsafe")
 
     return body
+
+
+def _prepare(launch: Launch) -> Callable[[Array], Array]:
+    """How a factor is brought to what the product computes in."""
+    kind = launch.outputs[0].dtype
+    return round_to_tf32 if uses_tf32(launch) else to_computing(kind, kind)
 
 
 def chunks(count: int, nbytes: int) -> Iterable[slice]:
@@ -219,8 +225,12 @@ def _transposed(out: Array, x: Array, weight: Array, how: Geometry) -> None:
 def _flops(launch: Launch) -> int:
     x, weight = launch.inputs[:2]
     assert isinstance(x, Meta) and isinstance(weight, Meta)
-    meets = x if launch.params[0].transposed else launch.outputs[0]
-    return 2 * meets.numel * weight.numel // max(weight.shape[0], 1)
+    return _meetings(x if launch.params[0].transposed else launch.outputs[0], weight)
+
+
+def _meetings(narrow: Meta, weight: Meta) -> int:
+    """Each element of the side that windows lie at meets all weights of its channel."""
+    return 2 * narrow.numel * weight.numel // max(weight.shape[0], 1)
 
 
 def _rate(launch: Launch) -> str:
@@ -235,10 +245,145 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(1, 2, 3, 4), make(2, 3, 2, 2)), (Geometry((1, 2), (0, 1), (2, 1), True, (0, 1)),)
 
 
+FLAGS = ("cudnn_enabled", "cudnn_allow_tf32")
+"""The flags of all three records; the last of their params is TF32's."""
+
 convolution = define(
     Op(
-        "convolution", _rule, Kernel("convolution", _host, _flops, rate=_rate), FLOATING_OR_COMPLEX, _samples,
-        flags=("cudnn_allow_tf32",),
+        "convolution", _rule, Kernel("convolution", _host, _flops, rate=_rate, cuda=Routine("convolution")),
+        FLOATING_OR_COMPLEX, _samples, flags=FLAGS,
+    )
+)  # fmt: skip
+
+
+# -- gradients: of a sum of the result's elements times `grad`, nothing conjugated ------------------------
+
+
+def _input_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """grad (N, O, ...) and the weight to the gradient by x; params: Geometry, x's spatial size, flags."""
+    grad, weight = operands
+    how, size = params[:2]
+    assert isinstance(grad, Meta) and isinstance(weight, Meta)
+    channels = weight.shape[0] if how.transposed else weight.shape[1] * how.groups
+    x = Meta.contiguous_of((grad.shape[0], channels, *size), grad.dtype, one_device(operands))
+    _check_grad(grad, x, weight, how)
+    return Signature((x,), (grad, weight), params)
+
+
+def _check_grad(grad: Meta, x: Meta, weight: Meta, how: Geometry) -> None:
+    _check_dtypes(x, weight, ())
+    channels = weight.shape[1] * how.groups if how.transposed else weight.shape[0]
+    wanted = (x.shape[0], channels, *how.size(x.shape[2:], weight.shape[2:]))
+    if grad.shape != wanted or grad.dtype is not x.dtype:
+        raise RuntimeError(
+            f"Expected the gradient of a convolution to have shape {list(wanted)} and dtype {x.dtype}, but got "
+            f"{list(grad.shape)} and {grad.dtype}"
+        )
+
+
+def _input_host(launch: Launch) -> Body:
+    how: Geometry = launch.params[0]
+    kind = launch.outputs[0].dtype
+    compute, prepare, computed = (_forward if how.transposed else _transposed), _prepare(launch), wide(kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, weight = inputs
+        out = outputs[0] if computed is kind else np.empty(outputs[0].shape, computed.numpy)
+        if grad.size and weight.size:
+            compute(out, prepare(grad), prepare(weight), how)
+        else:
+            out[...] = 0
+        if out is not outputs[0]:
+            np.copyto(outputs[0], out, casting="unsafe")
+
+    return body
+
+
+def _weight_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """grad and x to the gradient by the weight; params: Geometry, the kernel's spatial size, flags."""
+    grad, x = operands
+    how, kernel = params[:2]
+    assert isinstance(grad, Meta) and isinstance(x, Meta)
+    narrow, broad = (x, grad) if how.transposed else (grad, x)
+    shape = (narrow.shape[1], broad.shape[1] // how.groups, *kernel)
+    weight = Meta.contiguous_of(shape, x.dtype, one_device(operands))
+    _check_grad(grad, x, weight, how)
+    return Signature((weight,), (grad, x), params)
+
+
+def _weight_host(launch: Launch) -> Body:
+    how, kernel = launch.params[:2]
+    prepare = _prepare(launch)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        broad, narrow = map(prepare, inputs if how.transposed else inputs[::-1])
+        np.copyto(outputs[0], _weight(narrow, broad, kernel, how).reshape(outputs[0].shape), casting="unsafe")
+
+    return body
+
+
+def _weight(narrow: Array, broad: Array, kernel: Ints, how: Geometry) -> Array:
+    """The windows of `broad` (N, C, ...) times `narrow` (N, O, windows ...): (groups, O / groups, taps)."""
+    groups, count = how.groups, narrow.shape[2:]
+    inner, places = narrow.shape[1] // groups, math.prod(count)
+    taps = broad.shape[1] // groups * math.prod(kernel)
+    out = np.zeros((groups, inner, taps), narrow.dtype)
+    ends = zip(broad.shape[2:], count, how.stride, how.padding, how.reach(kernel), strict=True)
+    pads = [(p, max((m - 1) * s + r - p - n, 0)) for n, m, s, p, r in ends]
+    broad = padded(broad, pads)
+    for part in chunks(len(broad), groups * taps * places * broad.itemsize):
+        found = windows(broad[part], kernel, how.stride, how.dilation, count)
+        columns = np.moveaxis(found.reshape(-1, groups, taps, places), 0, 2).reshape(groups, taps, -1)
+        side = np.moveaxis(narrow[part].reshape(-1, groups, inner, places), 0, 2).reshape(groups, inner, -1)
+        out += np.matmul(side, columns.swapaxes(1, 2))
+    return out
+
+
+def _input_flops(launch: Launch) -> int:
+    grad, weight = launch.inputs
+    assert isinstance(grad, Meta) and isinstance(weight, Meta)
+    return _meetings(launch.outputs[0] if launch.params[0].transposed else grad, weight)
+
+
+def _weight_flops(launch: Launch) -> int:
+    grad, x = launch.inputs
+    assert isinstance(grad, Meta) and isinstance(x, Meta)
+    return _meetings(x if launch.params[0].transposed else grad, launch.outputs[0])
+
+
+def _input_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for (x, weight, *_), (how,) in _samples(make, kind):
+        yield (make(*_result_shape(x, weight, how)), weight), (how, x.shape[2:])
+
+
+def _weight_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for (x, weight, *_), (how,) in _samples(make, kind):
+        yield (make(*_result_shape(x, weight, how)), x), (how, weight.shape[2:])
+
+
+def _result_shape(x: Array, weight: Array, how: Geometry) -> Ints:
+    channels = weight.shape[1] * how.groups if how.transposed else weight.shape[0]
+    return (x.shape[0], channels, *how.size(x.shape[2:], weight.shape[2:]))
+
+
+convolution_backward_input = define(
+    Op(
+        "convolution_backward_input", _input_rule,
+        Kernel(
+            "convolution_backward_input", _input_host, _input_flops, rate=_rate,
+            cuda=Routine("convolution_backward_input"),
+        ),
+        FLOATING_OR_COMPLEX, _input_samples, flags=FLAGS,
+    )
+)  # fmt: skip
+convolution_backward_weight = define(
+    Op(
+        "convolution_backward_weight", _weight_rule,
+        Kernel(
+            "convolution_backward_weight", _weight_host, _weight_flops, rate=_rate,
+            cuda=Routine("convolution_backward_weight"),
+        ),
+        FLOATING_OR_COMPLEX, _weight_samples, flags=FLAGS,
     )
 )  # fmt: skip
 
@@ -327,6 +472,17 @@ def _fold_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 unfold = define(
-    Op("unfold", _unfold_rule, Kernel("unfold", _unfold_host), FLOATING_OR_COMPLEX, _unfold_samples)
+    Op(
+        "unfold", _unfold_rule, Kernel("unfold", _unfold_host, cuda=Routine("unfold")), FLOATING_OR_COMPLEX,
+        _unfold_samples,
+    )
+)  # fmt: skip
+fold = define(
+    Op(
+        "fold",
+        _fold_rule,
+        Kernel("fold", _fold_host, cuda=Routine("fold")),
+        FLOATING_OR_COMPLEX,
+        _fold_samples,
+    )
 )
-fold = define(Op("fold", _fold_rule, Kernel("fold", _fold_host), FLOATING_OR_COMPLEX, _fold_samples))

@@ -8,44 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops import pooling_gradients as gradients  # noqa: F401  (the records that their derivatives name)
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, NUMBERS
 from flambeau.ops.reduction import to_computing
-from flambeau.ops.windows import Array, Ints, padded, taps
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """How the windows of a pooling lie; one int for each spatial dimension."""
-
-    kernel: Ints
-    stride: Ints
-    padding: Ints
-    dilation: Ints
-    ceil: bool = False
-
-    def size(self, size: Sequence[int]) -> Ints:
-        """The spatial size of the result. With `ceil` a last window may reach over the end, if it begins within."""
-        out = []
-        for n, k, s, p, d in zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True):
-            room = n + 2 * p - d * (k - 1) - 1
-            count = (room + (s - 1 if self.ceil else 0)) // s + 1
-            out.append(count - 1 if self.ceil and (count - 1) * s >= n + p else count)
-        return tuple(out)
-
-    def pads(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
-        """What to add around the input so that every window lies within."""
-        ends = zip(size, count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
-        return [(p, max(0, (m - 1) * s + d * (k - 1) + 1 - p - n)) for n, m, k, s, p, d in ends]
+from flambeau.ops.windows import Array, Ints, Windows, bounds_of, divisors, padded, taps
 
 
 def _sized(x: Meta, how: Windows) -> Ints:
@@ -131,7 +106,15 @@ def _flops(launch: Launch) -> int:
     return launch.outputs[0].numel * math.prod(launch.params[0].kernel)
 
 
-max_pool = define(Op("max_pool", _max_rule, Kernel("max_pool", _max_host, _flops), NUMBERS, _max_samples))
+max_pool = define(
+    Op(
+        "max_pool",
+        _max_rule,
+        Kernel("max_pool", _max_host, _flops, cuda=Routine("max_pool")),
+        NUMBERS,
+        _max_samples,
+    )
+)
 
 
 # -- avg_pool: params Windows, count_include_pad, divisor_override -----------------------------------------
@@ -150,7 +133,7 @@ def _avg_host(launch: Launch) -> Body:
     source, kind = launch.inputs[0], launch.outputs[0].dtype
     assert isinstance(source, Meta)
     size, count, widen = source.shape[2:], launch.outputs[0].shape[2:], to_computing(kind, kind)
-    shares = _divisor(how, size, count, include) if divisor is None else np.asarray(divisor)
+    shares = divisors(how, size, count, include) if divisor is None else np.asarray(divisor)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = padded(widen(inputs[0]), how.pads(size, count))
@@ -170,20 +153,6 @@ def _sum_along(x: Array, axis: int, kernel: int, stride: int, count: int) -> Arr
     return np.asarray(np.add.reduce(found, axis=-1))
 
 
-def _divisor(how: Windows, size: Sequence[int], count: Sequence[int], include: bool) -> Array:
-    """How many elements each window counts: those of the padding too, where `include`."""
-    out = np.ones((1,) * len(size))
-    for axis, (n, m, k, s, p) in enumerate(
-        zip(size, count, how.kernel, how.stride, how.padding, strict=True)
-    ):
-        start = np.arange(m) * s - p
-        end = np.minimum(start + k, n + p)
-        if not include:
-            start, end = np.maximum(start, 0), np.minimum(end, n)
-        out = out * (end - start).reshape([-1 if a == axis else 1 for a in range(len(size))])
-    return out
-
-
 def _avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 3, 7),), (Windows((3,), (2,), (1,), (1,)), True, None)
     yield (make(2, 2, 6, 5),), (Windows((2, 3), (2, 1), (1, 1), (1, 1), True), False, None)
@@ -191,17 +160,17 @@ def _avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 avg_pool = define(
-    Op("avg_pool", _avg_rule, Kernel("avg_pool", _avg_host, _flops), (*FLOATS, int64), _avg_samples)
+    Op(
+        "avg_pool",
+        _avg_rule,
+        Kernel("avg_pool", _avg_host, _flops, cuda=Routine("avg_pool")),
+        (*FLOATS, int64),
+        _avg_samples,
+    )
 )
 
 
 # -- adaptive pools: params (spatial size of the result) --------------------------------------------------
-
-
-def _bounds(n: int, count: int) -> tuple[Array, Array]:
-    """Where each of `count` windows over n elements starts and ends."""
-    at = np.arange(count)
-    return at * n // count, -(-(at + 1) * n // count)
 
 
 def _check_adaptive(x: Meta, name: str, size: Ints, dtypes: tuple[dtype, ...]) -> None:
@@ -227,7 +196,7 @@ def _adaptive_avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
 def _adaptive_avg_host(launch: Launch) -> Body:
     source, kind = launch.inputs[0], launch.outputs[0].dtype
     assert isinstance(source, Meta)
-    bounds = [_bounds(n, m) for n, m in zip(source.shape[2:], launch.params[0], strict=True)]
+    bounds = [bounds_of(n, m) for n, m in zip(source.shape[2:], launch.params[0], strict=True)]
     widen = to_computing(kind, kind)
     parts = [(m, n // max(m, 1)) for n, m in zip(source.shape[2:], launch.params[0], strict=True)]
     even = all(m * k == n for n, (m, k) in zip(source.shape[2:], parts, strict=True))
@@ -269,7 +238,7 @@ def _adaptive_max_host(launch: Launch) -> Body:
     source, kind = launch.inputs[0], launch.outputs[0].dtype
     assert isinstance(source, Meta)
     size, widen = source.shape[2:], to_computing(kind, kind)
-    bounds = [_bounds(n, m) for n, m in zip(size, launch.params[0], strict=True)]
+    bounds = [bounds_of(n, m) for n, m in zip(size, launch.params[0], strict=True)]
     lengths = [int((end - start).max()) for start, end in bounds]
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
@@ -304,7 +273,9 @@ def _source_flops(launch: Launch) -> int:
 
 
 def _adaptive(name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body]) -> Op:
-    return define(Op(name, rule, Kernel(name, host, _source_flops), FLOATS, _adaptive_samples))
+    return define(
+        Op(name, rule, Kernel(name, host, _source_flops, cuda=Routine(name)), FLOATS, _adaptive_samples)
+    )
 
 
 adaptive_avg_pool = _adaptive("adaptive_avg_pool", _adaptive_avg_rule, _adaptive_avg_host)
@@ -351,5 +322,11 @@ def _unpool_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 max_unpool = define(
-    Op("max_unpool", _unpool_rule, Kernel("max_unpool", _unpool_host), NUMBERS, _unpool_samples)
+    Op(
+        "max_unpool",
+        _unpool_rule,
+        Kernel("max_unpool", _unpool_host, cuda=Routine("max_unpool")),
+        NUMBERS,
+        _unpool_samples,
+    )
 )

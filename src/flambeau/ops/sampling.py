@@ -1,169 +1,24 @@
-"""Sampling between elements: interpolation to another size, and reading at the places of a grid.
-
-# Note [How an interpolation computes]
-Each spatial dimension is resampled by itself: a place of the result is a weighted sum of a few places of the
-input (the taps), whose indices and weights depend on the size alone. So every mode is a table of taps for
-each dimension, and one loop over taps does them all.
-"""
+"""Reading at the places of a grid, between elements too, and its gradients."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import dtype, float64, uint8
+from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.indexing import one_device
+from flambeau.ops.interpolation import cubic_slopes, cubic_weights
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Resampling:
-    """mode: nearest, nearest-exact, linear or cubic. `scales`: the factors given, or None for that of the sizes."""
-
-    mode: str
-    size: tuple[int, ...]
-    scales: tuple[float | None, ...]
-    align_corners: bool = False
-    antialias: bool = False
-
-
-def _interpolate_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """x (N, C, spatial ...)."""
-    x, how = operands[0], params[0]
-    assert isinstance(x, Meta)
-    taken = (*FLOATS, uint8) if how.mode.startswith("nearest") else FLOATS
-    if x.dtype not in taken:
-        raise NotImplementedError(f"\"upsample_{how.mode}\" not implemented for '{x.dtype.torch_name}'")
-    if len(how.size) != x.ndim - 2 or not all((*x.shape[1:], *how.size)):
-        raise RuntimeError(
-            f"Input and output sizes should be greater than 0, but got input {list(x.shape[2:])} output "
-            f"{list(how.size)}"
-        )
-    return Signature((Meta.contiguous_of((*x.shape[:2], *how.size), x.dtype, x.device),), (x,), params)
-
-
-def _interpolate_host(launch: Launch) -> Body:
-    how: Resampling = launch.params[0]
-    source, kind = launch.inputs[0], launch.outputs[0].dtype
-    assert isinstance(source, Meta)
-    number = np.float64 if kind is float64 else np.float32
-    each = zip(source.shape[2:], how.size, how.scales, strict=True)
-    tables = [_taps(how, n, m, scale, number) for n, m, scale in each]
-    widen = to_computing(kind, kind)
-
-    def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x = inputs[0] if how.mode.startswith("nearest") else widen(inputs[0])
-        for axis in range(x.ndim - 1, 1, -1):
-            x = _resampled(x, axis, *tables[axis - 2])
-        np.copyto(outputs[0], x, casting="unsafe")
-
-    return body
-
-
-def _resampled(x: Array, axis: int, index: Array, weight: Array | None) -> Array:
-    """x along one axis: index and weight are (taps, places); no weight takes single places."""
-    if weight is None:
-        return x.take(index[0], axis)
-    shape = [-1 if a == axis else 1 for a in range(x.ndim)]
-    out = x.take(index[0], axis) * weight[0].reshape(shape)
-    for at, w in zip(index[1:], weight[1:], strict=True):
-        out += x.take(at, axis) * w.reshape(shape)
-    return out
-
-
-def _ratio(how: Resampling, n: int, m: int, scale: float | None) -> float:
-    """How far one step in the result is in the input."""
-    if how.align_corners and not how.mode.startswith("nearest"):
-        return (n - 1) / (m - 1) if m > 1 else 0.0
-    return 1.0 / scale if scale is not None and scale > 0 else n / m
-
-
-def _taps(how: Resampling, n: int, m: int, scale: float | None, number: Any) -> tuple[Array, Array | None]:
-    """The table of one dimension of n elements to m, in float32 as PyTorch's kernels compute it."""
-    ratio, at = number(_ratio(how, n, m, scale)), np.arange(m).astype(number)
-    if how.mode == "nearest":
-        return np.minimum(np.floor(at * ratio).astype(np.int64), n - 1)[None], None
-    if how.mode == "nearest-exact":
-        return np.minimum(np.floor((at + number(0.5)) * ratio).astype(np.int64), n - 1)[None], None
-    if how.antialias:
-        return _antialias_taps(how.mode, n, at, float(ratio), number)
-    place = at * ratio if how.align_corners else ratio * (at + number(0.5)) - number(0.5)
-    if how.mode == "linear":
-        place = np.maximum(place, number(0))
-        low = np.minimum(np.floor(place).astype(np.int64), n - 1)
-        part = np.clip(place - low.astype(number), number(0), number(1))
-        return np.stack([low, np.minimum(low + 1, n - 1)]), np.stack([1 - part, part])
-    low = np.floor(place)
-    index = low.astype(np.int64) + np.arange(-1, 3)[:, None]
-    return np.clip(index, 0, n - 1), cubic_weights(place - low)
-
-
-def cubic_weights(t: Array, a: float = -0.75) -> Array:
-    """The weights of the four elements around a place t in [0, 1) past the second: (4, *t.shape)."""
-    number = t.dtype.type
-    a = number(a)
-
-    def near(x: Array) -> Array:
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-
-    def far(x: Array) -> Array:
-        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-
-    return np.stack([far(t + 1), near(t), near(1 - t), far(2 - t)]).astype(t.dtype, copy=False)
-
-
-def _antialias_taps(mode: str, n: int, at: Array, ratio: float, number: Any) -> tuple[Array, Array]:
-    """A triangle or cubic as wide as the step between places, its weights made to sum to 1."""
-    reach = (1.0 if mode == "linear" else 2.0) * max(ratio, 1.0)
-    step = 1.0 / max(ratio, 1.0)
-    centre = ratio * (at.astype(np.float64) + 0.5)
-    first = np.maximum((centre - reach + 0.5).astype(np.int64), 0)
-    last = np.minimum((centre + reach + 0.5).astype(np.int64), n)
-    index = first + np.arange(int((last - first).max()))[:, None]
-    away = np.abs((index - centre + 0.5) * step)
-    shape = np.maximum(1 - away, 0) if mode == "linear" else _cubic(away)
-    weight = np.where(index < last, shape, 0)
-    return np.minimum(index, n - 1), (weight / weight.sum(axis=0)).astype(number)
-
-
-def _cubic(x: Array, a: float = -0.5) -> Array:
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = (((x - 5) * x + 8) * x - 4) * a
-    return np.where(x < 1, near, np.where(x < 2, far, 0))
-
-
-def _flops(launch: Launch) -> int:
-    return 8 * launch.outputs[0].numel
-
-
-def _interpolate_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    if kind is uint8:
-        return [((make(2, 3, 5, low=0, high=9),), (Resampling("nearest", (8,), (None,)),))]
-    modes = [
-        Resampling("nearest", (8, 3), (None, None)), Resampling("nearest-exact", (8, 3), (None, 0.5)),
-        Resampling("linear", (8, 3), (None, None)), Resampling("linear", (7, 9), (None, None), True),
-        Resampling("cubic", (8, 3), (1.6, None)), Resampling("cubic", (3, 2), (None, None), False, True),
-        Resampling("linear", (3, 2), (None, None), False, True),
-    ]  # fmt: skip
-    return [((make(2, 3, 5, 6),), (how,)) for how in modes]
-
-
-interpolate = define(
-    Op(
-        "interpolate", _interpolate_rule, Kernel("interpolate", _interpolate_host, _flops), (*FLOATS, uint8),
-        _interpolate_samples,
-    )
-)  # fmt: skip
 
 
 # -- grid_sample: x (N, C, spatial ...), grid (N, places ..., dims); params (mode, padding, align_corners) -----
@@ -213,10 +68,8 @@ def _grid_host(launch: Launch) -> Body:
     sample = {"nearest": _grid_nearest, "bilinear": _grid_linear, "bicubic": _grid_cubic}[mode]
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x, grid = widen(inputs[0]), widen(inputs[1])
-        field = Field(x)
-        # The grid's last dimension begins with the last spatial one.
-        places = [_unscaled(grid[..., -1 - d], n, align) for d, n in enumerate(field.size)]
+        field = Field(widen(inputs[0]))
+        places = _places(widen(inputs[1]), field.size, align)
 
         def inside(at: Array, axis: int) -> Array:
             return _padded_place(at, field.size[axis], padding, align)
@@ -224,6 +77,11 @@ def _grid_host(launch: Launch) -> Body:
         np.copyto(outputs[0], np.moveaxis(sample(field, places, inside), -1, 1), casting="unsafe")
 
     return body
+
+
+def _places(grid: Array, size: Sequence[int], align: bool) -> list[Array]:
+    """Where the grid points along each spatial dimension. Its last dimension begins with the last spatial one."""
+    return [_unscaled(grid[..., -1 - d], n, align) for d, n in enumerate(size)]
 
 
 class Field:
@@ -235,13 +93,18 @@ class Field:
         self.kind = x.dtype
         self.rows = np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
-    def read(self, places: Sequence[Array], weight: Array | None = None) -> Array:
-        """The channels at places (N, ...), (N, ..., C), times a weight: 0 where a place lies outside."""
+    def find(self, places: Sequence[Array]) -> tuple[Array, Array]:
+        """The rows of places (N, ...), and which of them lie inside; the others' rows are any."""
         inside = np.ones(places[0].shape, bool)
         flat = np.arange(len(places[0])).reshape(-1, *[1] * (places[0].ndim - 1))
         for at, n in zip(places, self.size, strict=True):
             inside &= (at >= 0) & (at <= n - 1)
             flat = flat * n + np.clip(np.where(inside, at, 0), 0, n - 1).astype(np.int64)
+        return flat, inside
+
+    def read(self, places: Sequence[Array], weight: Array | None = None) -> Array:
+        """The channels at places (N, ...), (N, ..., C), times a weight: 0 where a place lies outside."""
+        flat, inside = self.find(places)
         found = self.rows.take(flat.reshape(-1), 0).reshape(*flat.shape, self.channels)
         if weight is not None:
             found *= weight[..., None]
@@ -314,5 +177,157 @@ def _grid_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 grid_sample = define(
-    Op("grid_sample", _grid_rule, Kernel("grid_sample", _grid_host, _grid_flops), FLOATS, _grid_samples)
+    Op(
+        "grid_sample",
+        _grid_rule,
+        Kernel("grid_sample", _grid_host, _grid_flops, cuda=Routine("grid_sample")),
+        FLOATS,
+        _grid_samples,
+    )
 )
+
+
+# -- the gradients: inputs grad (N, C, places ...), x, grid ------------------------------------------------------
+
+_NO_FIXED_ORDER = (
+    "grid_sampler_{0}d_backward_cuda does not have a deterministic implementation, but you set "
+    "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation, or you can use "
+    "the 'warn_only=True' option, if that's acceptable for your application. You can also file an issue at "
+    "https://github.com/pytorch/pytorch/issues to help us prioritize adding deterministic support for this operation."
+)
+
+
+def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """params: as of grid_sample, then the flag of deterministic algorithms."""
+    grad, *sampled = operands
+    *how, fixed = params
+    assert isinstance(grad, Meta)
+    found = _grid_rule(sampled, tuple(how))
+    (out,) = found.outputs
+    x, grid = found.inputs
+    assert isinstance(x, Meta) and isinstance(grid, Meta)
+    where = one_device(operands)
+    if grad.shape != out.shape or grad.dtype is not out.dtype:
+        raise RuntimeError(
+            f"grid_sampler_backward(): expected grad_output of shape {list(out.shape)} and dtype {out.dtype}, but got "
+            f"{list(grad.shape)} and {grad.dtype}"
+        )
+    if fixed and where.type == "cuda":
+        raise RuntimeError(_NO_FIXED_ORDER.format(x.ndim - 2))
+    outputs = [Meta.contiguous_of(y.shape, y.dtype, where) for y in (x, grid)]
+    return Signature(tuple(outputs), (grad, x, grid), params)
+
+
+class Gradients:
+    """What one launch adds up: of the field as rows of channels, and along each dimension of the places."""
+
+    def __init__(self, field: Field, grad: Array, places: Sequence[Array]) -> None:
+        self.field = field
+        self.grad = np.moveaxis(grad, 1, -1)
+        self.rows = np.zeros(field.rows.size, field.kind)
+        self.slopes = [np.zeros_like(at) for at in places]
+
+    def add(self, places: Sequence[Array], weight: Array, slopes: Sequence[Array]) -> None:
+        """The share of one tap: it has a weight, and slopes, its weight's derivatives by the places."""
+        flat, inside = self.field.find(places)
+        flat, grad = flat[inside], self.grad[inside]
+        at = flat[:, None] * self.field.channels + np.arange(self.field.channels)
+        np.add.at(self.rows, at.reshape(-1), (grad * weight[inside][:, None]).reshape(-1))
+        met = np.add.reduce(self.field.rows.take(flat, 0) * grad, axis=-1)
+        for total, slope in zip(self.slopes, slopes, strict=True):
+            total[inside] += met * slope[inside]
+
+    def store(self, outputs: Sequence[Array], turns: Sequence[Array]) -> None:
+        """`turns`: how far each place moves with the grid."""
+        shape = (len(outputs[0]), *self.field.size, self.field.channels)
+        np.copyto(outputs[0], np.moveaxis(self.rows.reshape(shape), -1, 1), casting="unsafe")
+        for d, (slope, turn) in enumerate(zip(self.slopes, turns, strict=True)):
+            np.copyto(outputs[1][..., -1 - d], slope * turn, casting="unsafe")
+
+
+def _backward_host(launch: Launch) -> Body:
+    mode, padding, align = launch.params[:3]
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+    collect = {"nearest": _nearest_shares, "bilinear": _linear_shares, "bicubic": _cubic_shares}[mode]
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, x, grid = map(widen, inputs)
+        field = Field(x)
+        places = _places(grid, field.size, align)
+        number = grid.dtype.type
+        scales = [number(n - 1 if align else n) / number(2) for n in field.size]
+        found = Gradients(field, grad, places)
+
+        def inside(at: Array, axis: int) -> Array:
+            return _padded_place(at, field.size[axis], padding, align)
+
+        collect(found, places, inside)
+        if mode == "bicubic":  # its taps are padded one by one, its places are not
+            turns = [np.full_like(at, s) for at, s in zip(places, scales, strict=True)]
+        else:
+            sizes = zip(places, field.size, scales, strict=True)
+            turns = [_padded_turn(at, n, padding, align) * s for at, n, s in sizes]
+        found.store(outputs, turns)
+
+    return body
+
+
+def _padded_turn(at: Array, n: int, padding: str, align: bool) -> Array:
+    """The derivative of _padded_place: 0 where it is held at an end, -1 where it runs backwards."""
+    turn = np.ones_like(at)
+    if padding == "zeros":
+        return turn
+    if padding == "reflection":
+        low, span = (0.0, n - 1.0) if align else (-0.5, float(n))
+        if span == 0:
+            return np.zeros_like(at)
+        away = at - at.dtype.type(low)
+        odd = np.floor(np.abs(away) / at.dtype.type(span)) % 2 != 0
+        turn[(away < 0) != odd] = -1
+        at = _reflected(at, low, span)
+    turn[~((at > 0) & (at < n - 1))] = 0
+    return turn
+
+
+def _nearest_shares(found: Gradients, places: list[Array], inside: Inside) -> None:
+    places = [np.rint(inside(at, axis)) for axis, at in enumerate(places)]
+    found.add(places, np.ones_like(places[0]), [np.zeros_like(at) for at in places])
+
+
+def _linear_shares(found: Gradients, places: list[Array], inside: Inside) -> None:
+    places = [inside(at, axis) for axis, at in enumerate(places)]
+    low = [np.floor(at) for at in places]
+    for corner in np.ndindex(*(2,) * len(places)):
+        weights = [
+            at - base if up else base + 1 - at for at, base, up in zip(places, low, corner, strict=True)
+        ]
+        slopes = [
+            math.prod(weights[:d] + weights[d + 1 :], start=np.full_like(places[0], 1 if up else -1))
+            for d, up in enumerate(corner)
+        ]
+        taps = [base + up for base, up in zip(low, corner, strict=True)]
+        found.add(taps, math.prod(weights[1:], start=weights[0]), slopes)
+
+
+def _cubic_shares(found: Gradients, places: list[Array], inside: Inside) -> None:
+    low = [np.floor(at) for at in places]
+    parts = [at - base for at, base in zip(places, low, strict=True)]
+    (wy, wx), (sy, sx) = ([of(t) for t in parts] for of in (cubic_weights, cubic_slopes))
+    for i, j in np.ndindex(4, 4):
+        taps = [inside(low[0] + (i - 1), 0), inside(low[1] + (j - 1), 1)]
+        found.add(taps, wy[i] * wx[j], [sy[i] * wx[j], wy[i] * sx[j]])
+
+
+def _backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for (x, grid), how in _grid_samples(make, kind):
+        yield (make(*x.shape[:2], *grid.shape[1:-1]), x, grid), how
+
+
+grid_sample_backward = define(
+    Op(
+        "grid_sample_backward", _backward_rule,
+        Kernel("grid_sample_backward", _backward_host, _grid_flops, cuda=Routine("grid_sample_backward")), FLOATS,
+        _backward_samples, flags=("deterministic",),
+    )
+)  # fmt: skip

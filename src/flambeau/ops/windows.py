@@ -6,6 +6,7 @@ A loop over the taps of a window is not one over elements: each step works on wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -14,6 +15,31 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Ints = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How the windows of a pooling lie; one int for each spatial dimension."""
+
+    kernel: Ints
+    stride: Ints
+    padding: Ints
+    dilation: Ints
+    ceil: bool = False
+
+    def size(self, size: Sequence[int]) -> Ints:
+        """The spatial size of the result. With `ceil` a last window may reach over the end, if it begins within."""
+        out = []
+        for n, k, s, p, d in zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True):
+            room = n + 2 * p - d * (k - 1) - 1
+            count = (room + (s - 1 if self.ceil else 0)) // s + 1
+            out.append(count - 1 if self.ceil and (count - 1) * s >= n + p else count)
+        return tuple(out)
+
+    def pads(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
+        """What to add around the input so that every window lies within."""
+        ends = zip(size, count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return [(p, max(0, (m - 1) * s + d * (k - 1) + 1 - p - n)) for n, m, k, s, p, d in ends]
 
 
 def padded(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
@@ -55,3 +81,32 @@ def spread(columns: Array, kernel: Ints, stride: Ints, dilation: Ints, pads: Pai
         out[place] += columns[(slice(None),) * lead + tap]
     inner: list[Any] = [slice(a, a + n) for n, (a, _) in zip(size, pads, strict=True)]
     return out[(..., *inner)]
+
+
+def divisors(how: Windows, size: Sequence[int], count: Sequence[int], include: bool) -> Array:
+    """How many elements each window counts: those of the padding too, where `include`."""
+    out = np.ones((1,) * len(size))
+    for axis, (n, m, k, s, p) in enumerate(
+        zip(size, count, how.kernel, how.stride, how.padding, strict=True)
+    ):
+        start = np.arange(m) * s - p
+        end = np.minimum(start + k, n + p)
+        if not include:
+            start, end = np.maximum(start, 0), np.minimum(end, n)
+        out = out * (end - start).reshape([-1 if a == axis else 1 for a in range(len(size))])
+    return out
+
+
+def bounds_of(n: int, count: int) -> tuple[Array, Array]:
+    """Where each of `count` windows over n elements starts and ends."""
+    at = np.arange(count)
+    return at * n // count, -(-(at + 1) * n // count)
+
+
+def summed_at(out: Array, x: Array, index: Array, axis: int) -> None:
+    """Add x's elements along an axis to those of `out` at the places `index`, which never descends."""
+    if not index.size:
+        return
+    starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
+    at = (slice(None),) * axis
+    out[(*at, index[starts])] += x if len(starts) == len(index) else np.add.reduceat(x, starts, axis)

@@ -9,8 +9,9 @@ from typing import Any
 
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
-from flambeau.ops import sampling as ops
-from flambeau.ops.sampling import Resampling
+from flambeau.ops.interpolation import Resampling
+from flambeau.ops.interpolation import interpolate as _interpolate
+from flambeau.ops.sampling import grid_sample as _grid_sample
 from flambeau.tensor import creation, joining
 from flambeau.tensor.call import call
 from flambeau.tensor.matmul import matmul
@@ -49,9 +50,9 @@ def interpolate(
     if mode in _ALL and len(shape) in _AREA:
         if mode == "area":
             return _AREA[len(shape)](input, sizes)
-        return call(ops.interpolate, (input,), (Resampling(mode, sizes, scales),))
+        return call(_interpolate, (input,), (Resampling(mode, sizes, scales),))
     kind = _kind(mode, len(shape))
-    return call(ops.interpolate, (input,), (Resampling(kind, sizes, scales, bool(align_corners), antialias),))
+    return call(_interpolate, (input,), (Resampling(kind, sizes, scales, bool(align_corners), antialias),))
 
 
 def _kind(mode: str, ndim: int) -> str:
@@ -148,7 +149,7 @@ def grid_sample(
     if align_corners is None:
         warnings.warn(_CORNERS.format("grid_sample and affine_grid"), UserWarning, stacklevel=2)
     args = (checked(input, "grid_sampler"), checked(grid, "grid_sampler", "grid", 2))
-    return call(ops.grid_sample, args, (mode, padding_mode, bool(align_corners)))
+    return call(_grid_sample, args, (mode, padding_mode, bool(align_corners)))
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
