@@ -60,7 +60,7 @@ class device:  # PyTorch's public name
         return self.type if self.index is None else f"{self.type}:{self.index}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (device, (self.type, self.index))
+        return (device, (self.type,) if self.index is None else (self.type, self.index))
 
 
 def _parse(text: str, index: int | None) -> tuple[str, int | None]:

@@ -7,10 +7,9 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, INTEGRAL
-from flambeau.core.errors import NotSupportedError
 from flambeau.tensor.public import alias, function, method
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.transfer import clone, item
+from flambeau.tensor.transfer import item
 from flambeau.tensor.typing import layout, strided
 
 
@@ -139,22 +138,3 @@ def __len__(self: Tensor) -> int:
 @method
 def __hash__(self: Tensor) -> int:
     return id(self)
-
-
-@method
-def __copy__(self: Tensor) -> Tensor:
-    alike: Tensor = self.detach()
-    return alike
-
-
-@method
-def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
-    if id(self) not in memo:
-        memo[id(self)] = clone(self)
-    found: Tensor = memo[id(self)]
-    return found
-
-
-@method
-def __reduce_ex__(self: Tensor, protocol: int) -> Any:
-    raise NotSupportedError("a tensor cannot be pickled: Flambeau has no serialization yet")

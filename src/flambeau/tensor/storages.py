@@ -18,7 +18,7 @@ from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.transfer import copy_, cuda, is_pinned, item, pin_memory, to, tolist
 
 
-class _Face:
+class Face:
     """A storage as a one-dimensional row of elements of one dtype."""
 
     __slots__ = ("_row",)
@@ -74,7 +74,7 @@ class _Face:
         """A copy."""
         return self._of(to(self._row, copy=True))
 
-    def copy_(self, source: _Face, non_blocking: bool = False) -> Any:
+    def copy_(self, source: Face, non_blocking: bool = False) -> Any:
         """Copy the elements of another storage of this size. Returns itself."""
         copy_(self._row, source._row, non_blocking)
         return self
@@ -85,7 +85,7 @@ class _Face:
         return found
 
     def _of(self, row: Tensor) -> Any:
-        return self if row is self._row else _face(self.__class__, row)
+        return self if row is self._row else face(self.__class__, row)
 
     def __len__(self) -> int:
         return self.size()
@@ -105,7 +105,7 @@ class _Face:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, _Face)
+            isinstance(other, Face)
             and self.data_ptr() == other.data_ptr()
             and self.nbytes() == other.nbytes()
         )
@@ -117,7 +117,7 @@ class _Face:
         return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.storage.{what} of size {self.size()}]"
 
 
-class UntypedStorage(_Face):
+class UntypedStorage(Face):
     """The bytes under a tensor. `UntypedStorage(nbytes, device=)` makes new ones."""
 
     __slots__ = ()
@@ -130,7 +130,7 @@ class UntypedStorage(_Face):
         return self._shown(f"UntypedStorage(device={self.device})")
 
 
-class TypedStorage(_Face):
+class TypedStorage(Face):
     """The elements under a tensor."""
 
     __slots__ = ()
@@ -151,7 +151,8 @@ class TypedStorage(_Face):
 public.functions.update(UntypedStorage=UntypedStorage, TypedStorage=TypedStorage)
 
 
-def _face(cls: Any, row: Tensor) -> Any:
+def face(cls: Any, row: Tensor) -> Any:
+    """What programs see of a row's storage: a `TypedStorage` or an `UntypedStorage`."""
     made = object.__new__(cls)
     made._row = row
     return made
@@ -167,14 +168,14 @@ def _row(t: Tensor, kind: dtype) -> Tensor:
 @method
 def untyped_storage(self: Tensor) -> UntypedStorage:
     """The bytes under this tensor, shared with all its views."""
-    found: UntypedStorage = _face(UntypedStorage, _row(self, dtypes.uint8))
+    found: UntypedStorage = face(UntypedStorage, _row(self, dtypes.uint8))
     return found
 
 
 @method
 def storage(self: Tensor) -> TypedStorage:
     """The elements under this tensor."""
-    found: TypedStorage = _face(TypedStorage, _row(self, self.meta.dtype))
+    found: TypedStorage = face(TypedStorage, _row(self, self.meta.dtype))
     return found
 
 
@@ -190,13 +191,15 @@ def set_(
         return _point(self, source)
     if isinstance(source, TypedStorage):
         _check_kind(self, source.dtype)
-    storage = source._row if isinstance(source, _Face) else source
-    return _point(self, _over(storage, self.meta.dtype, storage_offset, size, stride))
+    storage = source._row if isinstance(source, Face) else source
+    return _point(self, over_storage(storage, self.meta.dtype, storage_offset, size, stride))
 
 
-def _over(row: Tensor, kind: dtype, offset: int, size: Any, stride: Any) -> Tensor:
-    """A tensor over a row's storage."""
+def over_storage(row: Tensor, kind: dtype, offset: int, size: Any, stride: Any) -> Tensor:
+    """A tensor over a row's storage. Raises RuntimeError if it does not lie within."""
     storage = row.memory
+    if offset < 0:
+        raise RuntimeError(f"Tensor: invalid storage offset {offset}")
     shape = ((storage.nbytes // kind.itemsize) - offset,) if size is None else checked_shape(size, "set_")
     strides = contiguous_strides(shape) if stride is None else tuple(stride)
     check_strides(shape, strides)
