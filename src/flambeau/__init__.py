@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys as _sys
+from importlib import import_module as _import_module
 from typing import Any as _Any
 
 if not _sys.platform.startswith(("linux", "darwin")):
@@ -112,5 +113,15 @@ globals().update(_public.functions)
 _publish(globals())
 
 
+_LATER = {  # what is imported when it is first asked for: modules, and functions of modules
+    "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
+}  # fmt: skip
+
+
 def __getattr__(name: str) -> _Any:
+    where = _LATER.get(name)
+    if where is not None:
+        found = getattr(_import_module(where), name) if where else _import_module(f"flambeau.{name}")
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'torch' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)")

@@ -113,7 +113,7 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     made.requires_grad_(self.requires_grad)
     memo[id(self)] = made
     if self.grad is not None:
-        made.grad = deepcopy(self.grad, memo)
+        made.grad = deepcopy(self.grad, memo)  # type: ignore[attr-defined]
     return _dressed(made, self, deepcopy(self.__dict__, memo))
 
 

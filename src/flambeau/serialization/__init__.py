@@ -1,0 +1,21 @@
+"""torch.serialization: checkpoints. `torch.save` and `torch.load` are its."""
+
+from __future__ import annotations
+
+from flambeau.core.names import lacking
+from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint, load, save
+from flambeau.serialization.places import default_restore_location, location_tag
+from flambeau.serialization.safety import (
+    add_safe_globals,
+    clear_safe_globals,
+    get_safe_globals,
+    safe_globals,
+)
+
+__all__ = [
+    "add_safe_globals", "clear_safe_globals", "default_restore_location", "get_safe_globals",
+    "get_unsafe_globals_in_checkpoint", "load", "location_tag", "safe_globals", "save",
+]  # fmt: skip
+
+
+__getattr__ = lacking("torch.serialization")

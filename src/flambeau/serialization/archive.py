@@ -1,0 +1,137 @@
+"""The container of a checkpoint: a zip file of uncompressed records, each beginning at a multiple of 64 bytes."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zipfile
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+import numpy as np
+
+ALIGNMENT = 64
+_LOCAL = struct.Struct("<26xHH")  # of a local header: the lengths of the name and of the extra field
+_PADDING = 0x4246  # the extra field's tag that PyTorch's own writer uses
+_LARGE = 1 << 30  # from here on sizes are written as 64 bits
+_SIZES = 20  # bytes of the extra field that holds them
+_CHUNK = 4 << 20
+
+Array = np.ndarray[Any, Any]
+
+
+class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
+    """Writes the records of an archive `name` to a file object; the directory when the `with` block is left."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._name = name
+
+    def write(self, record: str, data: Any) -> None:
+        """Write one record: bytes, or a buffer."""
+        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        info = zipfile.ZipInfo(f"{self._name}/{record}")
+        large = view.nbytes > _LARGE
+        info.extra = self._padding(info, large)
+        with self._zip.open(info, "w", force_zip64=large) as out:
+            for at in range(0, view.nbytes, _CHUNK):
+                out.write(view[at : at + _CHUNK])
+
+    def __exit__(self, kind: Any, *error: object) -> None:
+        with suppress(*(() if kind is None else (Exception,))):
+            self._zip.close()
+
+    def _padding(self, info: zipfile.ZipInfo, large: bool) -> bytes:
+        """An extra field that ends where the record shall begin."""
+        header = _LOCAL.size + len(info.filename.encode()) + (_SIZES if large else 0)
+        n = -(self._zip.fp.tell() + header + 4) % ALIGNMENT  # type: ignore[union-attr]
+        return struct.pack("<HH", _PADDING, n) + b"Z" * n
+
+
+class ArchiveReader:
+    """Reads the records of an archive.
+
+    Args:
+        file: a seekable binary file object.
+        path: the file's path, if records are to be mapped and not read.
+
+    Raises RuntimeError: this is no archive, or no checkpoint.
+    """
+
+    def __init__(self, file: Any, path: str | None = None) -> None:
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except zipfile.BadZipFile as error:
+            raise RuntimeError(
+                f"PytorchStreamReader failed reading zip archive: {error}. If you are seeing this error, there is "
+                "a high likelihood that your checkpoint file is corrupted. This can happen if the checkpoint was "
+                "not saved properly, was transferred incorrectly, or the file was modified after saving."
+            ) from None
+        first = next(iter(self._zip.namelist()), "")
+        self._name = first.partition("/")[0]
+        self._file = file
+        self._map = None if path is None else _mapped(path)
+
+    def has(self, record: str) -> bool:
+        return f"{self._name}/{record}" in self._zip.NameToInfo
+
+    def size(self, record: str) -> int:
+        """How many bytes a record has."""
+        return self._info(record).file_size
+
+    def read(self, record: str) -> bytes:
+        """A record. Raises RuntimeError: it is missing or damaged."""
+        array = np.empty(self.size(record), np.uint8)
+        self.read_into(record, array)
+        return array.tobytes()
+
+    def read_into(self, record: str, target: Array) -> None:
+        """Read a record into an array of bytes of its size. Its checksum is verified."""
+        buffer: Any = target if target.size else bytearray()
+        view = memoryview(buffer)
+        try:
+            with self._zip.open(self._info(record)) as source:
+                at = 0
+                while part := source.read(_CHUNK):
+                    view[at : at + len(part)] = part
+                    at += len(part)
+        except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError) as error:
+            raise _unreadable(record, str(error)) from None
+        if at != view.nbytes:
+            raise _unreadable(record, f"{at} bytes are there of {view.nbytes}")
+
+    def mapped(self, record: str) -> Array | None:
+        """A record's bytes in the file, mapped copy-on-write; None if the file is not mapped."""
+        if self._map is None:
+            return None
+        info = self._info(record)
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise _unreadable(record, "it is compressed, so it cannot be mapped")
+        names = _LOCAL.unpack_from(self._map, info.header_offset)
+        begin = info.header_offset + _LOCAL.size + sum(names)
+        if begin + info.file_size > len(self._map):
+            raise _unreadable(record, "it reaches beyond the end of the file")
+        return np.frombuffer(self._map, np.uint8, info.file_size, begin)
+
+    def _info(self, record: str) -> zipfile.ZipInfo:
+        try:
+            return self._zip.getinfo(f"{self._name}/{record}")
+        except KeyError:
+            raise RuntimeError(f"PytorchStreamReader failed locating file {record}: file not found") from None
+
+
+def is_archive(file: Any) -> bool:
+    """Whether a zip archive begins where the file stands. Leaves it there."""
+    at = file.tell()
+    signature = file.read(4)
+    file.seek(at)
+    return bool(signature == b"PK\x03\x04")
+
+
+def _mapped(path: str) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def _unreadable(record: str, why: str) -> RuntimeError:
+    return RuntimeError(f"PytorchStreamReader failed reading file {record}: file read failed ({why})")

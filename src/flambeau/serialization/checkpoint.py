@@ -1,0 +1,188 @@
+"""`save` and `load`: PyTorch's checkpoint files, both ways."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from types import ModuleType
+from typing import Any
+
+from flambeau.serialization import safety
+from flambeau.serialization.archive import ALIGNMENT, ArchiveReader, ArchiveWriter, is_archive
+from flambeau.serialization.legacy import load_legacy
+from flambeau.serialization.machine import Refused, refused_names
+from flambeau.serialization.places import Restore, restorer
+from flambeau.serialization.reader import Read, StoredStorages, reader
+from flambeau.serialization.writer import Storages, pickled
+from flambeau.tensor.pickling import row_of
+from flambeau.tensor.transfer import host_array, on_host
+
+DEFAULT_PROTOCOL = 2
+_DOCUMENTATION = (
+    "Check the documentation of torch.load to learn more about types accepted by default with weights_only "
+    "https://pytorch.org/docs/stable/generated/torch.load.html."
+)
+
+
+# -- save -------------------------------------------------------------------------------------------------
+
+
+def save(
+    obj: Any,
+    f: Any,
+    pickle_module: ModuleType = pickle,
+    pickle_protocol: int = DEFAULT_PROTOCOL,
+    _use_new_zipfile_serialization: bool = True,
+) -> None:
+    """Write an object to a checkpoint file that PyTorch and Flambeau read.
+
+    The object is pickled before the file is opened, so that an object that cannot be leaves the file as it was.
+
+    Args:
+        obj: a tensor, a module, or Python containers of such.
+        f: a path, or a binary file object with `write`.
+        pickle_module: whose Pickler is used; it must be written in Python, as the standard one's `_Pickler` is.
+        pickle_protocol: PyTorch's weights_only loading reads protocol 2.
+
+    Raises RuntimeError: two tensors view the same memory as different types, or there is no such directory.
+    """
+    if not _use_new_zipfile_serialization:
+        raise NotImplementedError(
+            "Flambeau writes zip files; it reads PyTorch's older format, but writes none"
+        )
+    storages = Storages()
+    data = pickled(obj, storages, pickle_module, pickle_protocol)
+    with _to_write(f) as (file, name), ArchiveWriter(file, name) as archive:
+        archive.write("data.pkl", data)
+        archive.write(".format_version", b"1")
+        archive.write(".storage_alignment", str(ALIGNMENT).encode())
+        archive.write("byteorder", sys.byteorder.encode())
+        for key, storage in storages.found.items():
+            here = on_host(row_of(storage))  # named: a window does not keep its memory
+            archive.write(f"data/{key}", host_array(here))
+        archive.write("version", b"3\n")
+
+
+@contextmanager
+def _to_write(f: Any) -> Iterator[tuple[Any, str]]:
+    """The file object to write to, and the archive's name: the file's, without its ending."""
+    if not isinstance(f, (str, os.PathLike)):
+        if not hasattr(f, "write"):
+            raise AttributeError(
+                "expected 'f' to be string, path, or a file-like object with a 'write' attribute"
+            )
+        yield f, "archive"
+        return
+    path = Path(f)
+    if not path.parent.is_dir():
+        raise RuntimeError(f"Parent directory {path.parent} does not exist.")
+    with path.open("wb") as file:
+        yield file, path.stem
+
+
+# -- load -------------------------------------------------------------------------------------------------
+
+
+def load(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: ModuleType | None = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """Read an object from a checkpoint file of PyTorch's or Flambeau's.
+
+    Args:
+        f: a path, or a binary file object that is seekable.
+        map_location: where storages go: None (where they were), a device or its name, a dict of names, or a
+            function of a storage on the CPU and its saved location that gives a storage or None.
+        pickle_module: whose Unpickler is used, if not `weights_only`.
+        weights_only: read tensors, plain containers and what `add_safe_globals` declared, and refuse all else
+            (the default; False if `pickle_module` is given). False runs whatever the file says: only for
+            files that you trust.
+        mmap: map the storages from the file, copy-on-write, and read them when they are used. Paths only.
+        pickle_load_args: `encoding` and `errors` for strings of Python 2.
+
+    Raises UnpicklingError: something is refused (the text names it), or this is no checkpoint; RuntimeError:
+    the file is damaged, or a storage's place is not here; EOFError: the file is empty.
+    """
+    if weights_only is None:
+        weights_only = pickle_module is None
+    elif weights_only and pickle_module is not None:
+        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
+    read = reader(weights_only, pickle_module or pickle, {"encoding": "utf-8"} | pickle_load_args)
+    with _to_read(f) as file:
+        try:
+            return _load(file, f, bool(mmap), restorer(map_location), read)
+        except Refused as error:
+            raise UnpicklingError(_explained(error)) from None
+
+
+def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
+    """The names that a checkpoint needs and that `weights_only` loading refuses as things are. Calls nothing."""
+    with _to_read(f) as file:
+        data = ArchiveReader(file).read("data.pkl")
+    return refused_names(data, safety.declared())
+
+
+@contextmanager
+def _to_read(f: Any) -> Iterator[Any]:
+    """The file object to read from."""
+    if isinstance(f, (str, os.PathLike)):
+        with Path(f).open("rb") as file:
+            yield file
+        return
+    for name in ("seek", "tell", "read"):
+        if not hasattr(f, name):
+            raise AttributeError(
+                f"{type(f).__name__!r} object has no attribute {name!r}. You can only torch.load from a file "
+                "that is seekable. Please pre-load the data into a buffer like io.BytesIO and try to load "
+                "from it instead."
+            )
+    yield f
+
+
+def _load(file: Any, path: Any, mapped: bool, restore: Restore, read: Read) -> Any:
+    if not is_archive(file):
+        if mapped:
+            raise RuntimeError(
+                "mmap can only be used with files saved with `torch.save(_use_new_zipfile_serialization=True), "
+                "please torch.save your checkpoint with this option in order to use mmap."
+            )
+        return load_legacy(file, restore, read)
+    if mapped and not isinstance(path, (str, os.PathLike)):
+        raise ValueError("f must be a file path in order to use the mmap argument")
+    archive = ArchiveReader(file, os.fspath(path) if mapped else None)
+    if archive.has("constants.pkl"):
+        raise RuntimeError(
+            "this is a TorchScript archive: Flambeau has no TorchScript. Save a state_dict instead"
+        )
+    return read(io.BytesIO(archive.read("data.pkl")), StoredStorages(archive, restore).load)
+
+
+def _explained(error: Refused) -> str:
+    """PyTorch's words around what was refused."""
+    if error.name is None:
+        return (
+            "Weights only load failed. The file is damaged, or it needs what Flambeau's `weights_only=True` "
+            "cannot do. Re-running `torch.load` with `weights_only` set to `False` may succeed, but it can "
+            "result in arbitrary code execution. Do it only if you got the file from a trusted source.\n"
+            f"WeightsUnpickler error: {error}\n\n{_DOCUMENTATION}"
+        )
+    return (
+        "Weights only load failed. This file can still be loaded, to do so you have two options, do those steps "
+        "only if you trust the source of the checkpoint. \n"
+        "\t(1) In PyTorch 2.6, we changed the default value of the `weights_only` argument in `torch.load` from "
+        "`False` to `True`. Re-running `torch.load` with `weights_only` set to `False` will likely succeed, but "
+        "it can result in arbitrary code execution. Do it only if you got the file from a trusted source.\n"
+        "\t(2) Alternatively, to load with `weights_only=True` please check the recommended steps in the "
+        f"following error message.\n\tWeightsUnpickler error: {error}\n\n{_DOCUMENTATION}"
+    )

@@ -1,0 +1,104 @@
+"""PyTorch's names in checkpoints: what stands for what.
+
+A checkpoint names classes and functions as PyTorch's modules have them. Written names become PyTorch's, read
+ones ours; whatever is not in the tables has the same place in both packages.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from flambeau.core.device import device
+from flambeau.core.dtype import DTYPES, dtype
+from flambeau.core.size import Size
+from flambeau.nn import parameter
+from flambeau.nn.parameter import Parameter
+from flambeau.tensor import pickling
+from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.typing import layout, strided
+
+
+class StorageKind(NamedTuple):
+    """What a storage class of PyTorch's stands for: elements of a dtype, or bytes (None)."""
+
+    name: str
+    dtype: dtype | None
+
+    @property
+    def itemsize(self) -> int:
+        return 1 if self.dtype is None else self.dtype.itemsize
+
+
+BYTES = StorageKind("UntypedStorage", None)
+STORAGES = {d: StorageKind(f"{d.torch_name}Storage", d) for d in DTYPES if d not in pickling.NEW_KINDS}
+
+Name = tuple[str, str]  # module and qualified name
+
+
+def rebuild_parameter_with_state(
+    data: Tensor, requires_grad: bool, backward_hooks: Any, state: Any
+) -> Tensor:
+    """A parameter with Python attributes."""
+    made = Parameter(data, requires_grad)
+    made.__dict__.update(state)
+    return made
+
+
+def layout_of(name: str) -> layout:
+    """The layout of this name. Raises RuntimeError: Flambeau's tensors are strided."""
+    if name != str(strided):
+        raise RuntimeError(f"the checkpoint names the layout {name!r}: Flambeau's tensors are strided")
+    return strided
+
+
+REBUILDERS: dict[Name, Any] = {
+    ("torch._utils", "_rebuild_tensor"): pickling.rebuild,
+    ("torch._utils", "_rebuild_tensor_v2"): pickling.rebuild,
+    ("torch._utils", "_rebuild_tensor_v3"): pickling.rebuild_as,
+    ("torch._tensor", "_rebuild_from_type_v2"): pickling.rebuild_subclass,
+    ("torch._utils", "_rebuild_parameter"): parameter._rebuild_parameter,
+    ("torch._utils", "_rebuild_parameter_with_state"): rebuild_parameter_with_state,
+    ("torch.serialization", "_get_layout"): layout_of,
+}
+"""What builds tensors: the only functions of ours that a pickle may call."""
+
+TYPES: dict[Name, Any] = {
+    ("torch", "Tensor"): Tensor,
+    ("torch", "Size"): Size,
+    ("torch", "device"): device,
+    ("torch.nn.parameter", "Parameter"): Parameter,
+}
+VALUES: dict[Name, Any] = {
+    **{("torch", kind.name): kind for kind in DTYPES},
+    **{("torch", kind.name): kind for kind in STORAGES.values()},
+    ("torch.storage", BYTES.name): BYTES,
+}
+_READ: dict[Name, Any] = REBUILDERS | TYPES | VALUES
+_WRITTEN: dict[int, Name] = {id(what): name for name, what in _READ.items()}
+
+
+def find(module: str, name: str) -> Any:
+    """What a checkpoint means by a name of PyTorch's. Raises AttributeError: Flambeau lacks it."""
+    found = _READ.get((module, name))
+    if found is not None:
+        return found
+    ours = "flambeau" + module.removeprefix("torch")
+    try:
+        found = import_module(ours)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise AttributeError(f"the checkpoint names {module}.{name}, which Flambeau lacks: {error}") from None
+    return found
+
+
+def written(what: Any, name: str | None) -> Name | None:
+    """PyTorch's name for a thing of ours; None if it is no thing of ours."""
+    found = _WRITTEN.get(id(what))
+    if found is not None:
+        return found
+    module = getattr(what, "__module__", None) or ""
+    if module.partition(".")[0] != "flambeau":
+        return None
+    return "torch" + module.removeprefix("flambeau"), name or what.__qualname__

@@ -1,0 +1,81 @@
+"""Where the storages of a checkpoint go: `map_location` in all its forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.runtime import system
+from flambeau.tensor.storages import UntypedStorage
+
+Restore = Callable[[UntypedStorage, str], UntypedStorage]
+
+
+def restorer(map_location: Any) -> Restore:
+    """What moves a storage, just read to the CPU, to where it goes: `restore(storage, saved location)`.
+
+    `map_location` is None (back to where it was), a device or its name, a dict of names, or a function of a
+    storage and its location that gives a storage, or None for back to where it was.
+    """
+    if map_location is None:
+        return default_restore_location
+    if isinstance(map_location, Mapping):
+        return lambda storage, location: default_restore_location(
+            storage, map_location.get(location, location)
+        )
+    if isinstance(map_location, (str, bytes, device)):
+        name = map_location.decode("ascii") if isinstance(map_location, bytes) else str(map_location)
+        return lambda storage, location: default_restore_location(storage, name)
+    return lambda storage, location: _by_function(map_location, storage, location)
+
+
+def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedStorage:
+    """The storage at a location: "cpu", "cuda", "cuda:1", or a device.
+
+    Raises RuntimeError: there is no such place here.
+    """
+    name = str(location)
+    kind = name.partition(":")[0]
+    if kind == "cpu":
+        return storage
+    if kind == "cuda":
+        found: UntypedStorage = storage.cuda(_checked(device(name)))
+        return found
+    raise RuntimeError(
+        f"don't know how to restore data location of torch.storage.UntypedStorage (tagged with {name})"
+    )
+
+
+def location_tag(storage: Any) -> str:
+    """The name of the place where a storage is: "cpu", "cuda:0"."""
+    return str(storage.device)
+
+
+def _by_function(function: Any, storage: UntypedStorage, location: str) -> UntypedStorage:
+    found = function(storage, location)
+    if found is None:
+        return default_restore_location(storage, location)
+    found = getattr(found, "untyped", lambda: found)()
+    if not isinstance(found, UntypedStorage):
+        raise TypeError(
+            "torch.load(): the function given as map_location must give a storage or None, "
+            f"not {type(found).__name__}"
+        )
+    return found
+
+
+def _checked(where: device) -> device:
+    if not system.is_available():
+        raise RuntimeError(
+            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are "
+            "running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu') to map "
+            "your storages to the CPU."
+        )
+    count = system.device_count()
+    if where.index is not None and where.index >= count:
+        raise RuntimeError(
+            f"Attempting to deserialize object on CUDA device {where.index} but torch.cuda.device_count() is "
+            f"{count}. Please use torch.load with map_location to map your storages to an existing device."
+        )
+    return where

@@ -1,0 +1,14 @@
+"""torch.utils: data loading and exchange with other libraries, each imported when it is first asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from flambeau.core.names import lacking
+
+_lacking = lacking("torch.utils")
+
+
+def __getattr__(name: str) -> Any:
+    return import_module(f"flambeau.utils.{name}") if name in ("data", "dlpack") else _lacking(name)
