@@ -1,14 +1,34 @@
-"""torch.nn: so far its functions. Modules need automatic differentiation, and come with it."""
+"""torch.nn: modules, parameters and functions of neural networks. Modules are imported when first asked for."""
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
 from typing import Any
 
 from flambeau.nn import functional
 from flambeau.nn.functional import namespace as _namespace  # binds the torch namespace's own forms
+from flambeau.nn.modules import NAMES as _MODULES
+
+_LATER = {
+    **dict.fromkeys(("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"), "nn.parameter"),
+    **dict.fromkeys(_MODULES, "nn.modules"),
+}
+_ROOMS = ("init", "modules", "parameter")
+__all__ = [*_LATER, *_ROOMS, "functional"]
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(
-        f"module 'torch.nn' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-    )
+    if name in _LATER:
+        found = getattr(_import_module(f"flambeau.{_LATER[name]}"), name)
+    elif name in _ROOMS:
+        found = _import_module(f"flambeau.nn.{name}")
+    else:
+        raise AttributeError(
+            f"module 'torch.nn' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)", name=name
+        )
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

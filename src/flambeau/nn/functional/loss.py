@@ -20,7 +20,7 @@ from flambeau.tensor.tensor import Tensor
 Distance = Callable[[Tensor, Tensor], Tensor]
 
 
-def _mode(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
     """The reduction asked for. Raises ValueError for an unknown one."""
     if size_average is not None or reduce is not None:
         average = size_average is None or size_average
@@ -69,7 +69,7 @@ def mse_loss(
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The squared difference."""
-    pair, mode = _pair(input, target, "mse_loss"), _mode(size_average, reduce, reduction)
+    pair, mode = _pair(input, target, "mse_loss"), reduction_of(size_average, reduce, reduction)
     return _weighted(call(ops.mse_loss, pair), weight, mode)
 
 
@@ -78,7 +78,7 @@ def l1_loss(
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The absolute difference."""
-    (input, target), mode = _pair(input, target, "l1_loss"), _mode(size_average, reduce, reduction)
+    (input, target), mode = _pair(input, target, "l1_loss"), reduction_of(size_average, reduce, reduction)
     return _weighted((input - target).abs(), weight, mode)
 
 
@@ -87,7 +87,7 @@ def smooth_l1_loss(
     reduction: str = "mean", beta: float = 1.0,
 ) -> Tensor:  # fmt: skip
     """Half the squared difference over beta, or past beta a line. Raises RuntimeError: beta < 0."""
-    pair, mode = _pair(input, target, "smooth_l1_loss"), _mode(size_average, reduce, reduction)
+    pair, mode = _pair(input, target, "smooth_l1_loss"), reduction_of(size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
     loss = (pair[0] - pair[1]).abs() if beta == 0 else call(ops.smooth_l1_loss, (*pair, float(beta)))
@@ -98,7 +98,7 @@ def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
     """Half the squared difference, or past delta a line. Raises RuntimeError: delta <= 0."""
-    pair, mode = _pair(input, target, "huber_loss"), _mode(None, None, reduction)
+    pair, mode = _pair(input, target, "huber_loss"), reduction_of(None, None, reduction)
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     return _weighted(call(ops.huber_loss, (*pair, float(delta))), weight, mode)
@@ -115,7 +115,7 @@ def nll_loss(
 
     The mean divides by the sum of the weights of the targets. Raises IndexError: a target out of range.
     """
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     args = [checked(input, "nll_loss_nd"), checked(target, "nll_loss_nd", "target", 2)]
     if input.dim() == 0:
         raise ValueError(f"Expected 1 or more dimensions (got {input.dim()})")
@@ -131,7 +131,7 @@ def cross_entropy(
     ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """The cross entropy of logits and classes (or probabilities, of input's shape); see `nll_loss`."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     if not 0 <= label_smoothing <= 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
     axis = 0 if checked(input, "cross_entropy_loss").dim() == 1 else 1
@@ -200,7 +200,7 @@ def multi_margin_loss(
     size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """How far each class comes within the margin of the target's, to the power p (1 or 2)."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.dim() != 1:
@@ -216,7 +216,7 @@ def multilabel_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """How far other classes come within 1 of the labels, which each row of `target` lists up to a -1."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     if input.shape != target.shape:
         raise RuntimeError(
             f"inconsistent target size: {list(target.shape)} for input of size: {list(input.shape)}"
@@ -232,7 +232,7 @@ def multilabel_soft_margin_loss(
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """The mean over classes (the last dimension) of each one's logistic loss."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     loss = loss if weight is None else loss * weight
     return _reduced(loss.sum(-1) / input.shape[-1], mode)
@@ -246,7 +246,7 @@ def binary_cross_entropy(
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """The cross entropy of probabilities. Raises RuntimeError: one outside [0, 1]; ValueError: shapes differ."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     if (
         checked(target, "binary_cross_entropy", "target", 2).shape
         != checked(input, "binary_cross_entropy").shape
@@ -266,7 +266,7 @@ def binary_cross_entropy_with_logits(
     reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The cross entropy of sigmoid(input); `pos_weight` weighs the positive part of each class."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     name = "binary_cross_entropy_with_logits"
     if checked(target, name, "target", 2).shape != checked(input, name).shape:
         raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
@@ -283,7 +283,7 @@ def kl_div(
 ) -> Tensor:  # fmt: skip
     """The Kullback-Leibler divergence of log-probabilities `input` from `target`; also reduction "batchmean"."""
     batch = reduction == "batchmean" and size_average is None and reduce is None
-    mode = "sum" if batch else _mode(size_average, reduce, reduction)
+    mode = "sum" if batch else reduction_of(size_average, reduce, reduction)
     if mode == "mean":
         warnings.warn(
             "reduction: 'mean' divides the total loss by both the batch size and the support size.'batchmean' "
@@ -301,7 +301,7 @@ def poisson_nll_loss(
     eps: float = 1e-8, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """The negative log-likelihood of Poisson counts; `full` adds Stirling's term."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
@@ -342,7 +342,7 @@ def cosine_embedding_loss(
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     if target.dim() not in (0, 1):
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
     if input1.dim() != target.dim() + 1 or input2.dim() != target.dim() + 1:
@@ -364,7 +364,7 @@ def margin_ranking_loss(
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """-target * (input1 - input2) + margin, 0 at least."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     if input1.dim() != input2.dim() or input1.dim() != target.dim():
         raise RuntimeError(
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
@@ -378,7 +378,7 @@ def hinge_embedding_loss(
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """x where target is 1, and margin - x (0 at least) where it is -1."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
     zeros = creation.zeros_like(input)
     far = where(target != 1, (margin - input).clamp_min(0), zeros)
     return _reduced(far + where(target != -1, input, zeros), mode)
@@ -389,7 +389,7 @@ def soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """log(1 + exp(-target * x))."""
-    return _reduced((-input * target).exp().log1p(), _mode(size_average, reduce, reduction))
+    return _reduced((-input * target).exp().log1p(), reduction_of(size_average, reduce, reduction))
 
 
 def triplet_margin_loss(
@@ -397,7 +397,7 @@ def triplet_margin_loss(
     swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """How much nearer the anchor's positive must come than its negative, with a margin > 0."""
-    mode = _mode(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return pairwise_distance(a, b, p, eps)
@@ -411,7 +411,7 @@ def triplet_margin_with_distance_loss(
 ) -> Tensor:  # fmt: skip
     """`triplet_margin_loss` of any distance."""
     distance = pairwise_distance if distance_function is None else distance_function
-    return _triplet(anchor, positive, negative, distance, margin, swap, _mode(None, None, reduction))
+    return _triplet(anchor, positive, negative, distance, margin, swap, reduction_of(None, None, reduction))
 
 
 def _triplet(
@@ -448,7 +448,7 @@ def ctc_loss(
     log_probs (T, N, C) or (T, C); targets (N, S), or all one after the other; lengths (N). The mean is that of each
     loss over its target's length. Raises RuntimeError: lengths or a blank that do not fit.
     """
-    mode = _mode(None, None, reduction)
+    mode = reduction_of(None, None, reduction)
     batched = checked(log_probs, "ctc_loss").dim() == 3
     probs = log_probs if batched else log_probs.unsqueeze(1)
     rows = targets if batched or targets.dim() != 1 else targets.unsqueeze(0)

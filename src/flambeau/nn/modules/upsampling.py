@@ -1,0 +1,65 @@
+"""Resizing of images, signals and volumes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.nn import functional as F
+from flambeau.nn.modules.module import Module
+from flambeau.nn.modules.utils import each
+from flambeau.tensor.tensor import Tensor
+
+
+class Upsample(Module):
+    """(N, C, *) with its last one to three dimensions resized, to `size` or by `scale_factor`.
+
+    `mode` is "nearest", "linear", "bilinear", "bicubic" or "trilinear".
+    """
+
+    def __init__(
+        self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.name = type(self).__name__
+        self.size = size
+        if isinstance(scale_factor, tuple):
+            self.scale_factor: Any = tuple([float(factor) for factor in scale_factor])
+        else:
+            self.scale_factor = float(scale_factor) if scale_factor else None
+        self.mode = mode
+        self.align_corners = align_corners
+        self.recompute_scale_factor = recompute_scale_factor
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.interpolate(
+            input, self.size, self.scale_factor, self.mode, self.align_corners,
+            recompute_scale_factor=self.recompute_scale_factor,
+        )  # fmt: skip
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({"recompute_scale_factor": True, **state})
+
+    def extra_repr(self) -> str:
+        how = f"size={self.size!r}" if self.scale_factor is None else f"scale_factor={self.scale_factor!r}"
+        return f"{how}, mode={self.mode!r}"
+
+
+class UpsamplingNearest2d(Upsample):
+    """(N, C, H, W) resized to the nearest pixels."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(_pair_or_none(size), _pair_or_none(scale_factor), mode="nearest")
+
+
+class UpsamplingBilinear2d(Upsample):
+    """(N, C, H, W) resized between pixels, with the corners kept."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(
+            _pair_or_none(size), _pair_or_none(scale_factor), mode="bilinear", align_corners=True
+        )
+
+
+def _pair_or_none(x: Any) -> tuple[Any, ...] | None:
+    return None if x is None else each(x, 2)

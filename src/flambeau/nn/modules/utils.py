@@ -1,0 +1,44 @@
+"""Small things that modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any
+
+from flambeau.tensor.tensor import Tensor
+
+
+def _ntuple(n: int, name: str) -> Callable[[Any], tuple[Any, ...]]:
+    def parse(x: Any) -> tuple[Any, ...]:
+        return tuple(x) if isinstance(x, Iterable) else tuple(repeat(x, n))
+
+    parse.__name__ = name
+    return parse
+
+
+_single = _ntuple(1, "_single")
+_pair = _ntuple(2, "_pair")
+_triple = _ntuple(3, "_triple")
+_quadruple = _ntuple(4, "_quadruple")
+
+
+def _reverse_repeat_tuple(t: tuple[Any, ...], n: int) -> tuple[Any, ...]:
+    """Its elements in reverse order, each n times: padding as `F.pad` wants it."""
+    return tuple(x for x in reversed(t) for _ in range(n))
+
+
+def each(x: Any, n: int) -> tuple[Any, ...]:
+    """One for each of n dimensions: a sequence as it is, a number n times."""
+    return tuple(x) if isinstance(x, Iterable) else (x,) * n
+
+
+def typename(x: Any) -> str:
+    """What messages call the type of an object: `torch.FloatTensor`, `int`, `package.module.Class`."""
+    if isinstance(x, Tensor):
+        kind: Any = x
+        name: str = kind.type()
+        return name
+    kind = type(x)
+    module = kind.__module__
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"

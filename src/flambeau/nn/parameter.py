@@ -1,0 +1,208 @@
+"""`Parameter` and `Buffer`: the tensors that a module registers when they are assigned to it.
+
+`UninitializedParameter` and `UninitializedBuffer` are those of lazy modules, whose shape the first input tells.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.core.dtype import dtype
+from flambeau.core.flags import flags
+from flambeau.tensor import creation
+from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.typing import preserve_format
+
+
+class Parameter(Tensor):
+    """A tensor that is a parameter of the module that it is assigned to.
+
+    Args:
+        data: the tensor; memory is shared. An empty one by default.
+        requires_grad: whether gradients are computed for it.
+
+    Operators of parameters give plain tensors.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
+        tensor = creation.empty(0) if data is None else data
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"Parameter(): argument 'data' must be Tensor, not {type(tensor).__name__}")
+        made: Any = tensor.detach().requires_grad_(requires_grad)
+        made.__class__ = cls  # the same layout: a parameter has no slots of its own
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        if id(self) not in memo:
+            copy = self.data.clone(memory_format=preserve_format)
+            memo[id(self)] = type(self)(copy, self.requires_grad)
+        found: Parameter = memo[id(self)]
+        return found
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return "Parameter containing:\n" + super().__repr__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
+
+
+def _rebuild_parameter(data: Tensor, requires_grad: bool, backward_hooks: Any) -> Parameter:
+    return Parameter(data, requires_grad)
+
+
+class _BufferType(type):
+    """Buffers are plain tensors with a mark."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if type.__instancecheck__(cls, instance):
+            return True
+        return cls is Buffer and isinstance(instance, Tensor) and "_is_buffer" in instance.__dict__
+
+
+class Buffer(Tensor, metaclass=_BufferType):
+    """A tensor that is a buffer of the module that it is assigned to.
+
+    Args:
+        data: the tensor; memory is shared. An empty one by default.
+        persistent: whether it is part of the module's `state_dict`.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Any:
+        tensor = creation.empty(0) if data is None else data
+        made = tensor.detach().requires_grad_(tensor.requires_grad)
+        made.__dict__.update(persistent=persistent, _is_buffer=True)
+        return made
+
+
+# -- of lazy modules ------------------------------------------------------------------------------------
+
+
+def is_lazy(param: Any) -> bool:
+    """Whether it is a parameter or buffer whose shape is not known yet."""
+    return isinstance(param, UninitializedTensorMixin)
+
+
+class UninitializedTensorMixin:
+    """A tensor without a shape. Only dtype and device can be asked for and changed, until it is materialized.
+
+    Whatever needs to know more of a tensor looks at its `meta`, which says that there is none yet.
+    """
+
+    __slots__ = ()
+
+    cls_to_become: type = Tensor
+
+    @property
+    def meta(self) -> Any:
+        raise ValueError(
+            "Attempted to use an uninitialized parameter. This error happens when you are using a `LazyModule` or "
+            "explicitly manipulating `torch.nn.parameter.UninitializedParameter` objects. When using LazyModules Call "
+            "`forward` with a dummy batch to initialize the parameters before calling torch functions"
+        )
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError(
+            "Can't access the shape of an uninitialized parameter or buffer. This error usually happens in "
+            "`load_state_dict` when trying to load an uninitialized parameter into an initialized one. Call "
+            "`forward` to initialize the parameters before accessing their attributes."
+        )
+
+    @contextmanager
+    def _as_known(self) -> Iterator[Any]:
+        """It as the plain tensor of no elements that it is underneath."""
+        uninitialized = self.__class__
+        self.__class__ = self.cls_to_become
+        try:
+            yield self
+        finally:
+            self.__class__ = uninitialized
+
+    @property
+    def data(self) -> Tensor:
+        with self._as_known() as known:
+            return known.data
+
+    @data.setter
+    def data(self, other: Tensor) -> None:
+        with self._as_known() as known:
+            known.data = other
+
+    @property
+    def dtype(self) -> dtype:
+        return self.data.dtype
+
+    @property
+    def device(self) -> device:
+        return self.data.device
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        with self._as_known() as known:
+            known.requires_grad_(requires_grad)
+        return self
+
+    def materialize(self, shape: Any, device: Any = None, dtype: dtype | None = None) -> None:
+        """Give it a shape, and uninitialized memory; from now on it is a plain parameter or buffer."""
+        self.data = creation.empty(shape, device=device or self.device, dtype=dtype or self.dtype)
+        self.__class__ = self.cls_to_become
+
+    def share_memory_(self) -> Any:
+        raise RuntimeError(
+            "Can't share memory on an uninitialized parameter or buffer. Call `forward` to initialize the "
+            "parameters before calling `module.share_memory()`."
+        )
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"<{type(self).__name__}>"
+
+
+class UninitializedParameter(UninitializedTensorMixin, Parameter):
+    """A parameter whose shape is not known yet."""
+
+    __slots__ = ()
+
+    cls_to_become = Parameter
+
+    def __new__(
+        cls, requires_grad: bool = True, device: Any = None, dtype: dtype | None = None
+    ) -> UninitializedParameter:
+        data = creation.empty(0, device=device, dtype=dtype or flags.default_dtype)
+        made: Any = Parameter.__new__(cls, data, requires_grad)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UninitializedParameter:
+        if id(self) not in memo:
+            data = self.data
+            memo[id(self)] = type(self)(self.requires_grad, data.device, data.dtype)
+        found: UninitializedParameter = memo[id(self)]
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        data = self.data
+        return UninitializedParameter, (self.requires_grad, data.device, data.dtype)
+
+
+class UninitializedBuffer(UninitializedTensorMixin, Tensor):
+    """A buffer whose shape is not known yet."""
+
+    __slots__ = ()
+
+    cls_to_become = Tensor
+
+    def __new__(
+        cls, requires_grad: bool = False, device: Any = None, dtype: dtype | None = None,
+        persistent: bool = True,
+    ) -> UninitializedBuffer:  # fmt: skip
+        made: Any = creation.empty(0, device=device, dtype=dtype or flags.default_dtype)
+        made.requires_grad_(requires_grad)
+        made.__class__ = cls
+        made.__dict__.update(persistent=persistent, _is_buffer=True)
+        return made
