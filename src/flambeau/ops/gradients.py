@@ -46,3 +46,17 @@ def count(meta: Meta, dims: Any) -> int:
     for dim in (dims,) if isinstance(dims, int) else dims:
         total *= meta.shape[dim] if meta.ndim else 1
     return total
+
+
+def by_place(grad: Any, places: Any, meta: Meta, dim: int) -> Any:
+    """The gradient of a tensor of which elements were chosen along a dimension: at their places, else zero."""
+    if not meta.ndim:
+        return grad.reshape(())
+    return grad.new_zeros(meta.shape).scatter_add(dim, places, grad)
+
+
+def shared_among(mask: Any, grad: Any, dims: Any) -> Any:
+    """`grad` in equal parts to the elements of `mask`, of those that a result is made of."""
+    listed = None if dims is None or dims == () else dims
+    counts = mask.sum(listed, True) if mask.meta.ndim else mask
+    return mask * (grad / counts)

@@ -27,7 +27,7 @@ from flambeau.core.layout import (
 )
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -102,6 +102,22 @@ def _grid(index: Array, dim: int) -> tuple[Array, ...]:
 def _integers(low: int, high: int, *shape: int) -> Array:
     """Sample indices: deterministic, some of them repeated."""
     return (low + np.arange(numel(shape)) * 7 % (high - low)).reshape(shape).astype(np.int64)
+
+
+# -- what derivatives share ----------------------------------------------------------------------------
+
+
+def _zeros(grad: Any, metas: Sequence[Any]) -> Any:
+    """Zeros where the indexed tensor is, to put the gradient in."""
+    return grad.new_zeros(metas[0].shape)
+
+
+def _grown(grad: Any, meta: Meta, index: Any) -> Any:
+    return grad if meta.ndim else grad.reshape(index.shape)
+
+
+def _listed(*indices: Any) -> list[Any]:
+    return [i for i in indices if i is not None]
 
 
 # -- index, index_put ----------------------------------------------------------------------------------
@@ -226,8 +242,29 @@ def _index_put_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), make(3, 4), _integers(0, 5, 3)), ((0,), False))]
 
 
+def _index_back(grad: Any, metas: Any, params: Any, call: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
+    return call(index_put, (_zeros(grad, metas), grad, *_listed(b, c, d, e, f)), (params[0], True))
+
+
+def _index_put_back(grad: Any, params: Any, call: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
+    if params[1]:
+        return grad
+    return call(index_put, (grad, 0.0, *_listed(c, d, e, f, g)), (params[0], False))
+
+
+def _index_values_back(grad: Any, params: Any, call: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
+    return call(index, (grad, *_listed(c, d, e, f, g)), (params[0],))
+
+
 index = define(
-    Op("index", _index_rule, Kernel("index", _index_host, cuda=Routine("index")), DTYPES, _index_samples)
+    Op(
+        "index",
+        _index_rule,
+        Kernel("index", _index_host, cuda=Routine("index")),
+        DTYPES,
+        _index_samples,
+        derivative=Derivative(_index_back),
+    )
 )
 index_put = define(
     Op(
@@ -237,6 +274,7 @@ index_put = define(
         DTYPES,
         _index_put_samples,
         flags=("deterministic",),
+        derivative=Derivative(_index_put_back, _index_values_back),
     )
 )
 
@@ -277,7 +315,11 @@ def _index_select_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 index_select = define(
     Op("index_select", _index_select_rule,
-       Kernel("index_select", _index_select_host, cuda=Routine("index_select")), DTYPES, _index_select_samples)
+       Kernel("index_select", _index_select_host, cuda=Routine("index_select")), DTYPES, _index_select_samples,
+       derivative=Derivative(
+           lambda grad, b, metas, params: _zeros(grad, metas).index_add(params[0], b, _grown(grad, metas[0], b)),
+       ),
+)
 )  # fmt: skip
 
 
@@ -450,11 +492,22 @@ index_add = define(
         Kernel("index_add", _index_add_host, cuda=Routine("index_add")),
         DTYPES,
         _index_add_samples,
+        derivative=Derivative(
+            lambda grad: grad,
+            None,
+            lambda grad, b, d, params, metas: grad.index_select(params[0], b).reshape(metas[2].shape) * d,
+        ),
     )
 )
 index_copy = define(
     Op("index_copy", _along_rule("index_copy"), Kernel("index_copy", _index_copy_host, cuda=Routine("index_copy")),
-       DTYPES, _index_copy_samples, flags=("deterministic",))
+       DTYPES, _index_copy_samples, flags=("deterministic",),
+       derivative=Derivative(
+           lambda grad, b, params: grad.index_fill(params[0], b, 0),
+           None,
+           lambda grad, b, params, metas: grad.index_select(params[0], b).reshape(metas[2].shape),
+       ),
+)
 )  # fmt: skip
 index_fill = define(
     Op(
@@ -463,6 +516,11 @@ index_fill = define(
         Kernel("index_fill", _index_fill_host, cuda=Routine("index_fill")),
         DTYPES,
         _index_fill_samples,
+        derivative=Derivative(
+            lambda grad, b, params: grad.index_fill(params[0], b, 0),
+            None,
+            lambda grad, b, params: grad.index_select(params[0], b).sum(),
+        ),
     )
 )
 index_reduce = define(
@@ -521,6 +579,9 @@ gather = define(
         Kernel("gather", _gather_host, cuda=Routine("gather")),
         DTYPES,
         _gather_samples,
+        derivative=Derivative(
+            lambda grad, b, metas, params: _zeros(grad, metas).scatter_add(params[0], b, grad)
+        ),
     )
 )
 
@@ -570,6 +631,70 @@ def _scatter_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), index, make(3, 4)), (0, how, True, "scatter")) for how in ("", "sum")]
 
 
+def _scatter_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any) -> Any:
+    dim, how, include_self = params[:3]
+    if how == "mean":
+        given = grad / _share_of_mean(grad, b, dim, include_self)
+    elif how in ("amax", "amin"):
+        given = (a == out) * (grad / _share_of_extreme(a, b, c, out, params))
+    elif how == "prod":
+        given = (grad * out).masked_fill(a == 0, 0) / a.masked_fill(a == 0, 1)
+    else:
+        given = grad
+    return given if how and include_self else given.scatter(dim, b, 0)
+
+
+def _scatter_source_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any, metas: Any) -> Any:
+    dim, how, include_self = params[:3]
+    if how == "mean":
+        grad = grad / _share_of_mean(grad, b, dim, include_self)
+    elif how in ("amax", "amin"):
+        share = grad / _share_of_extreme(a, b, c, out, params)
+        part = _as_source(b, c)
+        return _to_source((part == out.gather(dim, b)) * share.gather(dim, b), metas[2])
+    elif how == "prod":
+        part = _as_source(b, c)
+        return _to_source(
+            (grad * out).gather(dim, b).masked_fill(part == 0, 0) / part.masked_fill(part == 0, 1), metas[2]
+        )
+    return _to_source(grad.gather(dim, b), metas[2])
+
+
+def _share_of_mean(grad: Any, index: Any, dim: int, include_self: bool) -> Any:
+    counts = grad.new_ones(grad.shape) if include_self else grad.new_zeros(grad.shape)
+    return counts.scatter_add(dim, index, grad.new_ones(index.shape)).clamp(min=1)
+
+
+def _share_of_extreme(a: Any, index: Any, source: Any, out: Any, params: Any) -> Any:
+    """How many elements are the extreme: they share the gradient."""
+    dim, _, include_self = params[:3]
+    own = (a == out).to(out.dtype)
+    own = own if include_self else own.scatter(dim, index, 0)
+    given = (_as_source(index, source) == out.gather(dim, index)).to(out.dtype)
+    return own.scatter_add(dim, index, given).clamp(min=1)
+
+
+def _as_source(index: Any, source: Any) -> Any:
+    """The part of the source that the index reaches."""
+    for dim, size in enumerate(index.shape):
+        source = source.narrow(dim, 0, size)
+    return source
+
+
+def _to_source(grad: Any, meta: Any) -> Any:
+    """The gradient of the whole source: zero beyond the index."""
+    if meta is None:
+        return grad.sum()
+    if grad.meta.shape == meta.shape:
+        return grad
+    whole = grad.new_zeros(meta.shape)
+    part = whole
+    for dim, size in enumerate(grad.meta.shape):
+        part = part.narrow(dim, 0, size)
+    part.copy_(grad)
+    return whole
+
+
 scatter = define(
     Op(
         "scatter",
@@ -578,6 +703,7 @@ scatter = define(
         DTYPES,
         _scatter_samples,
         flags=("deterministic",),
+        derivative=Derivative(_scatter_back, None, _scatter_source_back),
     )
 )
 
@@ -659,7 +785,16 @@ def _put_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), np.array([3, -1]), make(2)), (accumulate,)) for accumulate in (False, True)]
 
 
-take = define(Op("take", _take_rule, Kernel("take", _take_host, cuda=Routine("take")), DTYPES, _take_samples))
+take = define(
+    Op(
+        "take",
+        _take_rule,
+        Kernel("take", _take_host, cuda=Routine("take")),
+        DTYPES,
+        _take_samples,
+        derivative=Derivative(lambda grad, b, metas: _zeros(grad, metas).put(b, grad, accumulate=True)),
+    )
+)
 put = define(
     Op(
         "put",
@@ -668,6 +803,11 @@ put = define(
         DTYPES,
         _put_samples,
         flags=("deterministic",),
+        derivative=Derivative(
+            lambda grad, b, params: grad if params[0] else grad.put(b, grad.new_zeros(b.shape)),
+            None,
+            lambda grad, b, metas: grad.take(b).reshape(metas[2].shape),
+        ),
     )
 )
 
@@ -785,12 +925,32 @@ masked_fill = define(
         Kernel("masked_fill", _masked_fill_host, cuda=_MASKED_FILL),
         DTYPES,
         _masked_samples,
+        derivative=Derivative(
+            lambda grad, b: grad.masked_fill(b, 0), None, lambda grad, b: grad.masked_fill(~b, 0)
+        ),
     )
 )
+
+
+def _masked_source_back(grad: Any, b: Any, metas: Any) -> Any:
+    """The first elements of the source went to the mask's places; the others nowhere."""
+    source = metas[2]
+    taken = grad.masked_select(b)
+    whole = grad.new_zeros((source.numel,))
+    whole[: taken.numel()] = taken
+    return whole.reshape(source.shape)
+
+
 masked_scatter = define(
     Op("masked_scatter", _masked_scatter_rule,
        Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("masked_scatter")),
-       DTYPES, _masked_scatter_samples)
+       DTYPES, _masked_scatter_samples,
+       derivative=Derivative(
+           lambda grad, b: grad.masked_fill(b, 0),
+           None,
+           _masked_source_back,
+       ),
+)
 )  # fmt: skip
 nonzero_count = define(
     Op(
@@ -799,6 +959,7 @@ nonzero_count = define(
         Kernel("nonzero_count", _count_host, cuda=Routine("nonzero_count")),
         DTYPES,
         _count_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )
 nonzero = define(
@@ -808,5 +969,6 @@ nonzero = define(
         Kernel("nonzero", _nonzero_host, cuda=Routine("nonzero")),
         DTYPES,
         _nonzero_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )

@@ -14,7 +14,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.copy import caster
 from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import result_type
 from flambeau.ops.view import distinct
 
@@ -78,7 +78,28 @@ def _cat_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(2, 3), make(4, 3), make(0)), (0,)), ((make(2, 3), make(2, 1)), (-1,))]
 
 
-cat = define(Op("cat", _cat_rule, Kernel("cat", _cat_host, cuda=Routine("cat")), DTYPES, _cat_samples))
+def _cat_back(grad: Any, metas: Any, params: Any, needs: Any) -> list[Any]:
+    dim, start, given = params[0], 0, []
+    for meta, needed in zip(metas, needs, strict=True):
+        if meta.shape == (0,):  # an empty vector joins anything
+            given.append(grad.new_zeros((0,)) if needed else None)
+            continue
+        size = meta.shape[dim]
+        given.append(grad.narrow(dim, start, size) if needed else None)
+        start += size
+    return given
+
+
+cat = define(
+    Op(
+        "cat",
+        _cat_rule,
+        Kernel("cat", _cat_host, cuda=Routine("cat")),
+        DTYPES,
+        _cat_samples,
+        derivative=Derivative(whole=_cat_back),
+    )
+)
 
 
 # -- flip, roll -----------------------------------------------------------------------------------------
@@ -136,8 +157,26 @@ def _roll_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(3, 4),), ((2,), ())), ((make(3, 4),), ((1, -2), (0, 1)))]
 
 
-flip = define(Op("flip", _flip_rule, Kernel("flip", _flip_host, cuda=Routine("flip")), DTYPES, _flip_samples))
-roll = define(Op("roll", _roll_rule, Kernel("roll", _roll_host, cuda=Routine("roll")), DTYPES, _roll_samples))
+flip = define(
+    Op(
+        "flip",
+        _flip_rule,
+        Kernel("flip", _flip_host, cuda=Routine("flip")),
+        DTYPES,
+        _flip_samples,
+        derivative=Derivative(lambda grad, params: grad.flip(params[0])),
+    )
+)
+roll = define(
+    Op(
+        "roll",
+        _roll_rule,
+        Kernel("roll", _roll_host, cuda=Routine("roll")),
+        DTYPES,
+        _roll_samples,
+        derivative=Derivative(lambda grad, params: grad.roll([-s for s in params[0]], params[1])),
+    )
+)
 
 
 # -- triangles ------------------------------------------------------------------------------------------
@@ -196,6 +235,7 @@ tril = define(
         Kernel("tril", _triangle_host(True), cuda=_triangle_form(True)),
         DTYPES,
         _triangle_samples,
+        derivative=Derivative(lambda grad, params: grad.tril(params[0])),
     )
 )
 triu = define(
@@ -205,6 +245,7 @@ triu = define(
         Kernel("triu", _triangle_host(False), cuda=_triangle_form(False)),
         DTYPES,
         _triangle_samples,
+        derivative=Derivative(lambda grad, params: grad.triu(params[0])),
     )
 )
 
@@ -237,6 +278,7 @@ triangle_indices = define(
         Kernel("triangle_indices", _indices_host, cuda=Routine("triangle_indices")),
         DTYPES,
         _indices_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )
 
@@ -291,6 +333,7 @@ repeats_total = define(
         Kernel("repeats_total", _total_host, cuda=Routine("repeats_total")),
         (int32, int64),
         _total_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )
 repeat_places = define(
@@ -300,5 +343,6 @@ repeat_places = define(
         Kernel("repeat_places", _repeats_host, cuda=Routine("repeat_places")),
         (int32, int64),
         _repeats_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )

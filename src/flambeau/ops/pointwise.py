@@ -46,7 +46,18 @@ from flambeau.core.layout import broadcast_shapes, expand_strides, result_stride
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps
 from flambeau.ops.copy import caster
-from flambeau.ops.op import MISSING, Derivative, Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.op import (
+    MISSING,
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    common_device,
+    define,
+)
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[..., Any]
@@ -172,7 +183,8 @@ def pointwise(
     checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error;
         `checked_narrow` only where that is an integer dtype or narrower than float32.
     wide_scalars: scalars are not rounded to half before use.
-    derivative: see Note [Derivatives]. low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
+    derivative: see Note [Derivatives]; none where the result is bool or only integers are taken.
+    low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
     """
 
     def common_of(operands: Sequence[Operand], default: dtype) -> dtype:
@@ -221,6 +233,8 @@ def pointwise(
         return flops * launch.outputs[0].numel
 
     taken = tuple(d for d in DTYPES if _takes(common_of, d, arity, conditions, examples))
+    if derivative is MISSING and (promotion is TO_BOOL or all(d.category < FLOATING for d in taken)):
+        derivative = NOT_DIFFERENTIABLE
     record = Pointwise(
         name, rule, Kernel(name, host, count, cuda=form), taken, samples,
         casts_output=True, flags=("default_dtype",), derivative=derivative, arity=arity, scalars=scalars,

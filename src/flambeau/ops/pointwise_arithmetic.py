@@ -11,8 +11,8 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.ops.gradients import conj
-from flambeau.ops.op import Derivative, Operand
+from flambeau.ops.gradients import conj, zeros
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand
 from flambeau.ops.pointwise import (
     ALL,
     FLOAT8,
@@ -105,6 +105,7 @@ add_alpha = pointwise(
     flops=2,
     examples=((1,),),
     cuda="add(a, mul(c, b))",
+    derivative=Derivative(lambda grad: grad, lambda grad, c: grad * conj(c)),
 )
 sub = pointwise(
     "sub",
@@ -117,6 +118,7 @@ sub = pointwise(
     scalars=(0, 1),
     wide_scalars=True,
     cuda="sub(a, b)",
+    derivative=Derivative(lambda grad: grad, lambda grad: -grad),
 )
 sub_alpha = pointwise(
     "sub.alpha",
@@ -132,6 +134,7 @@ sub_alpha = pointwise(
     flops=2,
     examples=((2,),),
     cuda="sub(a, mul(c, b))",
+    derivative=Derivative(lambda grad: grad, lambda grad, c: -grad * conj(c)),
 )
 mul = pointwise(
     "mul",
@@ -154,6 +157,7 @@ neg = pointwise(
     dtypes=NUMBERS_OR_COMPLEX,
     check=_no_bool_negation,
     cuda="neg(a)",
+    derivative=Derivative(lambda grad: -grad),
 )
 abs_ = pointwise(
     "abs",
@@ -163,6 +167,7 @@ abs_ = pointwise(
     promotion=TO_REAL,
     dtypes=(*NUMBERS_OR_COMPLEX, *FLOAT8),
     cuda="absolute(a)",
+    derivative=Derivative(lambda grad, a: grad * a.sgn()),
 )
 
 
@@ -222,6 +227,7 @@ div = pointwise(
     scalars=(0, 1),
     wide_scalars=True,
     cuda="a / b",
+    derivative=Derivative(lambda grad, b: grad / conj(b), lambda grad, a, b: grad * conj(-a / b / b)),
 )
 div_floor = pointwise(
     "div.floor",
@@ -232,6 +238,7 @@ div_floor = pointwise(
     dtypes=NUMBERS,
     low=1,
     cuda="floor_divide(a, b)",
+    derivative=Derivative(zeros, zeros),
 )
 div_trunc = pointwise(
     "div.trunc",
@@ -242,6 +249,7 @@ div_trunc = pointwise(
     dtypes=NUMBERS,
     low=1,
     cuda="quotient_trunc(a, b)",
+    derivative=Derivative(zeros, zeros),
 )
 remainder = pointwise(
     "remainder",
@@ -252,6 +260,7 @@ remainder = pointwise(
     scalars=(0, 1),
     low=1,
     cuda="remainder_(a, b)",
+    derivative=Derivative(lambda grad: grad, lambda grad, a, b: -grad * (a / b).floor()),
 )
 fmod = pointwise(
     "fmod",
@@ -262,6 +271,7 @@ fmod = pointwise(
     scalars=(1,),
     low=1,
     cuda="fmod_any(a, b)",
+    derivative=Derivative(lambda grad: grad, lambda grad, a, b: -grad * (a / b).trunc()),
 )
 
 
@@ -307,6 +317,27 @@ def _power_text(launch: Launch) -> str:
     return f"pow_any(a, b, {str(scalar).lower()})"
 
 
+def _base_back(grad: Any, a: Any, b: Any) -> Any:
+    if isinstance(b, bool | int | float | complex):
+        if b == 0:
+            return zeros(grad)
+        return grad * conj(2 * a if b == 2 else b * a ** (b - 1))
+    slope = grad * conj(b * a ** (b - 1))
+    return slope.masked_fill(b == 0, 0)
+
+
+def _exponent_back(grad: Any, a: Any, b: Any, out: Any) -> Any:
+    """log(a) is infinite at 0, where a power does not depend on a positive exponent."""
+    still = (b.real if b.dtype.is_complex else b) >= 0
+    if isinstance(a, bool | int | float | complex):
+        if a == 0:
+            return (out * -np.inf).masked_fill(still, 0) * grad
+        return grad * conj(
+            out * (np.log(complex(a)) if isinstance(a, complex) or a < 0 else float(np.log(a)))
+        )
+    return (grad * conj(out * a.log())).masked_fill((a == 0) & still, 0)
+
+
 pow_ = pointwise(
     "pow",
     _power,
@@ -318,6 +349,7 @@ pow_ = pointwise(
     flops=10,
     low=0,
     cuda=_power_text,
+    derivative=Derivative(_base_back, _exponent_back),
 )
 float_power = pointwise(
     "float_power",
@@ -328,6 +360,7 @@ float_power = pointwise(
     flops=10,
     low=0,
     cuda="power_(a, b)",
+    derivative=Derivative(_base_back, _exponent_back),
 )
 
 
@@ -353,6 +386,11 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
     return np.minimum(np.maximum(x, low), high)
 
 
+def _shared(grad: Any, a: Any, b: Any) -> Any:
+    """Where both are the extreme, each has half of the gradient."""
+    return (grad / 2).where(a == b, grad)
+
+
 maximum = pointwise(
     "maximum",
     np.maximum,
@@ -361,6 +399,10 @@ maximum = pointwise(
     dtypes=REALS,
     check=_no_complex("maximum"),
     cuda="greater(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: _shared(grad, a, b).masked_fill(a < b, 0),
+        lambda grad, a, b: _shared(grad, a, b).masked_fill(a > b, 0),
+    ),
 )
 minimum = pointwise(
     "minimum",
@@ -370,6 +412,10 @@ minimum = pointwise(
     dtypes=REALS,
     check=_no_complex("minimum"),
     cuda="lesser(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: _shared(grad, a, b).masked_fill(a > b, 0),
+        lambda grad, a, b: _shared(grad, a, b).masked_fill(a < b, 0),
+    ),
 )
 fmax = pointwise(
     "fmax",
@@ -379,6 +425,10 @@ fmax = pointwise(
     dtypes=REALS,
     check=_no_complex("fmax"),
     cuda="fmax_(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: grad.where((a >= b) | b.isnan(), 0),
+        lambda grad, a, b: grad.where(~((a >= b) | b.isnan()), 0),
+    ),
 )
 fmin = pointwise(
     "fmin",
@@ -388,6 +438,10 @@ fmin = pointwise(
     dtypes=REALS,
     check=_no_complex("fmin"),
     cuda="fmin_(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: grad.where((a <= b) | b.isnan(), 0),
+        lambda grad, a, b: grad.where(~((a <= b) | b.isnan()), 0),
+    ),
 )
 clamp = pointwise(
     "clamp",
@@ -399,6 +453,11 @@ clamp = pointwise(
     checked=(1, 2),
     flops=2,
     cuda="lesser(greater(a, b), c)",
+    derivative=Derivative(
+        lambda grad, a, b, c: grad.where((a >= b) & (a <= c), 0),
+        lambda grad, a, b, c: grad.where((b < c) & (a < b), 0),
+        lambda grad, a, b, c: grad.where((a > c) | (c < b), 0),
+    ),
 )
 clamp_min = pointwise(
     "clamp_min",
@@ -409,6 +468,7 @@ clamp_min = pointwise(
     check=_no_complex_clamp,
     checked=(1,),
     cuda="greater(a, b)",
+    derivative=Derivative(lambda grad, a, b: grad.where(a >= b, 0), lambda grad, a, b: grad.where(a < b, 0)),
 )
 clamp_max = pointwise(
     "clamp_max",
@@ -419,6 +479,7 @@ clamp_max = pointwise(
     check=_no_complex_clamp,
     checked=(1,),
     cuda="lesser(a, b)",
+    derivative=Derivative(lambda grad, a, b: grad.where(a <= b, 0), lambda grad, a, b: grad.where(a > b, 0)),
 )
 
 
@@ -477,6 +538,11 @@ lerp = pointwise(
     flops=3,
     examples=((0.25,), (0.75,)),
     cuda="lerp_(a, b, c)",
+    derivative=Derivative(
+        lambda grad, c: grad * (1 - conj(c)),
+        lambda grad, c: grad * conj(c),
+        lambda grad, a, b: grad * conj(b - a),
+    ),
 )
 addcmul = pointwise(
     "addcmul",
@@ -490,6 +556,9 @@ addcmul = pointwise(
     flops=3,
     examples=((1,), (2,)),
     cuda="add(a, mul(mul(d, b), c))",
+    derivative=Derivative(
+        lambda grad: grad, lambda grad, c, d: grad * conj(c * d), lambda grad, b, d: grad * conj(b * d)
+    ),
 )
 addcdiv = pointwise(
     "addcdiv",
@@ -504,8 +573,21 @@ addcdiv = pointwise(
     flops=3,
     examples=((1,), (2,)),
     cuda="a + d * b / c",
+    derivative=Derivative(
+        lambda grad: grad,
+        lambda grad, c, d: grad * conj(d / c),
+        lambda grad, b, c, d: -grad * conj(d * b / (c * c)),
+    ),
 )
-gcd = pointwise("gcd", np.gcd, 2, "The greatest common divisor.", dtypes=INTEGERS, cuda="gcd_(a, b)")
+gcd = pointwise(
+    "gcd",
+    np.gcd,
+    2,
+    "The greatest common divisor.",
+    dtypes=INTEGERS,
+    cuda="gcd_(a, b)",
+    derivative=NOT_DIFFERENTIABLE,
+)
 lcm = pointwise(
     "lcm",
     lambda a, b: np.abs(np.lcm(a, b)),
@@ -513,4 +595,5 @@ lcm = pointwise(
     "The least common multiple; never negative.",
     dtypes=INTEGERS,
     cuda="lcm_(a, b)",
+    derivative=NOT_DIFFERENTIABLE,
 )

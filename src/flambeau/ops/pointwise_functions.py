@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import log as log_of
 from math import pi
 from math import sqrt as root
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.ops.op import Operand
+from flambeau.ops.gradients import CONSTANT, conj, zeros
+from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise import (
     ALL,
     FLOAT_TO_REAL,
@@ -28,7 +30,15 @@ from flambeau.ops.pointwise import (
     Pointwise,
     pointwise,
 )
+from flambeau.ops.pointwise_backward import (
+    gelu_backward,
+    relu_backward,
+    sigmoid_backward,
+    silu_backward,
+    tanh_backward,
+)
 
+LN2, LN10 = log_of(2), log_of(10)
 Check = Callable[[dtype, Sequence[Operand]], None]
 
 
@@ -52,30 +62,155 @@ def _named(name: str, compute: Any, summary: str, **fields: Any) -> Pointwise:
     return _function(name, compute, summary=summary, stub=f"{name}_vml_cpu", **fields)
 
 
-sqrt = _named("sqrt", np.sqrt, "The square root of each element.")
-rsqrt = _named(
-    "rsqrt", lambda x: 1 / np.sqrt(x), "One over the square root of each element.", cuda="one<T>() / sqrt_(a)"
+sqrt = _named(
+    "sqrt",
+    np.sqrt,
+    "The square root of each element.",
+    derivative=Derivative(lambda grad, out: grad / (2 * conj(out))),
 )
-reciprocal = _named("reciprocal", lambda x: 1 / x, "One over each element.", high=3, cuda="one<T>() / a")
-exp = _named("exp", np.exp, "e to the power of each element.", high=3)
-exp2 = _named("exp2", np.exp2, "2 to the power of each element.", dtypes=FLOATING_OR_COMPLEX, high=3)
-expm1 = _named("expm1", np.expm1, "e to the power of each element, less 1; exact near 0.", high=3)
-log = _named("log", np.log, "The natural logarithm of each element.", high=9)
-log2 = _named("log2", np.log2, "The logarithm to base 2 of each element.", high=9)
-log10 = _named("log10", np.log10, "The logarithm to base 10 of each element.", high=9)
-log1p = _named("log1p", np.log1p, "The logarithm of 1 plus each element; exact near 0.", high=9)
-sin = _named("sin", np.sin, "The sine of each element, in radians.", low=-3, high=3)
-cos = _named("cos", np.cos, "The cosine of each element, in radians.", low=-3, high=3)
-tan = _named("tan", np.tan, "The tangent of each element, in radians.")
-asin = _named("asin", np.arcsin, "The arcsine of each element, in radians.")
-acos = _named("acos", np.arccos, "The arccosine of each element, in radians.")
-atan = _named("atan", np.arctan, "The arctangent of each element, in radians.")
-sinh = _named("sinh", np.sinh, "The hyperbolic sine of each element.")
-cosh = _named("cosh", np.cosh, "The hyperbolic cosine of each element.")
-tanh = _named("tanh", np.tanh, "The hyperbolic tangent of each element.")
-asinh = _named("asinh", np.arcsinh, "The inverse hyperbolic sine of each element.")
-acosh = _named("acosh", np.arccosh, "The inverse hyperbolic cosine of each element.", low=1.1, high=3)
-atanh = _named("atanh", np.arctanh, "The inverse hyperbolic tangent of each element.")
+rsqrt = _named(
+    "rsqrt",
+    lambda x: 1 / np.sqrt(x),
+    "One over the square root of each element.",
+    cuda="one<T>() / sqrt_(a)",
+    derivative=Derivative(lambda grad, out: -0.5 * grad * conj(out) ** 3),
+)
+reciprocal = _named(
+    "reciprocal",
+    lambda x: 1 / x,
+    "One over each element.",
+    high=3,
+    cuda="one<T>() / a",
+    derivative=Derivative(lambda grad, out: -grad * conj(out * out)),
+)
+exp = _named(
+    "exp",
+    np.exp,
+    "e to the power of each element.",
+    high=3,
+    derivative=Derivative(lambda grad, out: grad * conj(out)),
+)
+exp2 = _named(
+    "exp2",
+    np.exp2,
+    "2 to the power of each element.",
+    dtypes=FLOATING_OR_COMPLEX,
+    high=3,
+    derivative=Derivative(lambda grad, out: grad * conj(out) * LN2),
+)
+expm1 = _named(
+    "expm1",
+    np.expm1,
+    "e to the power of each element, less 1; exact near 0.",
+    high=3,
+    derivative=Derivative(lambda grad, out: grad * (conj(out) + 1)),
+)
+log = _named(
+    "log",
+    np.log,
+    "The natural logarithm of each element.",
+    high=9,
+    derivative=Derivative(lambda grad, a: grad / conj(a)),
+)
+log2 = _named(
+    "log2",
+    np.log2,
+    "The logarithm to base 2 of each element.",
+    high=9,
+    derivative=Derivative(lambda grad, a: grad / (conj(a) * LN2)),
+)
+log10 = _named(
+    "log10",
+    np.log10,
+    "The logarithm to base 10 of each element.",
+    high=9,
+    derivative=Derivative(lambda grad, a: grad / (conj(a) * LN10)),
+)
+log1p = _named(
+    "log1p",
+    np.log1p,
+    "The logarithm of 1 plus each element; exact near 0.",
+    high=9,
+    derivative=Derivative(lambda grad, a: grad / (conj(a) + 1)),
+)
+sin = _named(
+    "sin",
+    np.sin,
+    "The sine of each element, in radians.",
+    low=-3,
+    high=3,
+    derivative=Derivative(lambda grad, a: grad * conj(a.cos())),
+)
+cos = _named(
+    "cos",
+    np.cos,
+    "The cosine of each element, in radians.",
+    low=-3,
+    high=3,
+    derivative=Derivative(lambda grad, a: -grad * conj(a.sin())),
+)
+tan = _named(
+    "tan",
+    np.tan,
+    "The tangent of each element, in radians.",
+    derivative=Derivative(lambda grad, out: grad * conj(1 + out * out)),
+)
+asin = _named(
+    "asin",
+    np.arcsin,
+    "The arcsine of each element, in radians.",
+    derivative=Derivative(lambda grad, a: grad * conj((1 - a * a).rsqrt())),
+)
+acos = _named(
+    "acos",
+    np.arccos,
+    "The arccosine of each element, in radians.",
+    derivative=Derivative(lambda grad, a: -grad * conj((1 - a * a).rsqrt())),
+)
+atan = _named(
+    "atan",
+    np.arctan,
+    "The arctangent of each element, in radians.",
+    derivative=Derivative(lambda grad, a: grad / conj(a * a + 1)),
+)
+sinh = _named(
+    "sinh",
+    np.sinh,
+    "The hyperbolic sine of each element.",
+    derivative=Derivative(lambda grad, a: grad * conj(a.cosh())),
+)
+cosh = _named(
+    "cosh",
+    np.cosh,
+    "The hyperbolic cosine of each element.",
+    derivative=Derivative(lambda grad, a: grad * conj(a.sinh())),
+)
+tanh = _named(
+    "tanh",
+    np.tanh,
+    "The hyperbolic tangent of each element.",
+    derivative=Derivative(lambda grad, out, call: call(tanh_backward, (grad, out))),
+)
+asinh = _named(
+    "asinh",
+    np.arcsinh,
+    "The inverse hyperbolic sine of each element.",
+    derivative=Derivative(lambda grad, a: grad * conj((a * a + 1).rsqrt())),
+)
+acosh = _named(
+    "acosh",
+    np.arccosh,
+    "The inverse hyperbolic cosine of each element.",
+    low=1.1,
+    high=3,
+    derivative=Derivative(lambda grad, a: grad * conj((a - 1).rsqrt() * (a + 1).rsqrt())),
+)
+atanh = _named(
+    "atanh",
+    np.arctanh,
+    "The inverse hyperbolic tangent of each element.",
+    derivative=Derivative(lambda grad, a: grad / conj(1 - a * a)),
+)
 
 
 def _sinc(x: Any) -> Any:
@@ -87,8 +222,23 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-sigmoid = _named("sigmoid", _sigmoid, "1 / (1 + exp(-x)).")
-sinc = _named("sinc", _sinc, "sin(pi x) / (pi x), 1 at 0.", cuda="sinc_(a)")
+sigmoid = _named(
+    "sigmoid",
+    _sigmoid,
+    "1 / (1 + exp(-x)).",
+    derivative=Derivative(lambda grad, out, call: call(sigmoid_backward, (grad, out))),
+)
+sinc = _named(
+    "sinc",
+    _sinc,
+    "sin(pi x) / (pi x), 1 at 0.",
+    cuda="sinc_(a)",
+    derivative=Derivative(
+        lambda grad, a: (
+            grad * conj(((pi * a).cos() / a - (pi * a).sin() / (pi * a * a)).masked_fill(a == 0, 0))
+        )
+    ),
+)
 
 
 # -- special functions, of real numbers: SciPy's --------------------------------------------------------
@@ -104,13 +254,41 @@ def _special(name: str, ours: str, summary: str, **fields: Any) -> Pointwise:
     return pointwise(ours, Lazy(load), 1, summary, promotion=TO_FLOAT, dtypes=FLOATS, flops=20, **fields)
 
 
-erf = _special("erf", "erf", "The error function.")
-erfc = _special("erfc", "erfc", "One less the error function.")
-erfinv = _special("erfinv", "erfinv", "The inverse of the error function.", low=-0.9, high=0.9)
-lgamma = _special(
-    "gammaln", "lgamma", "The logarithm of the absolute gamma function.", low=0.1, stub="lgamma_vml_cpu"
+erf = _special(
+    "erf",
+    "erf",
+    "The error function.",
+    derivative=Derivative(lambda grad, a: grad * (-a * a).exp() * (2 / root(pi))),
 )
-digamma = _special("psi", "digamma", "The derivative of the logarithm of the gamma function.", stub="digamma")
+erfc = _special(
+    "erfc",
+    "erfc",
+    "One less the error function.",
+    derivative=Derivative(lambda grad, a: grad * (-a * a).exp() * (-2 / root(pi))),
+)
+erfinv = _special(
+    "erfinv",
+    "erfinv",
+    "The inverse of the error function.",
+    low=-0.9,
+    high=0.9,
+    derivative=Derivative(lambda grad, out: grad * (out * out).exp() * (root(pi) / 2)),
+)
+lgamma = _special(
+    "gammaln",
+    "lgamma",
+    "The logarithm of the absolute gamma function.",
+    low=0.1,
+    stub="lgamma_vml_cpu",
+    derivative=Derivative(lambda grad, a: grad * a.digamma()),
+)
+digamma = _special(
+    "psi",
+    "digamma",
+    "The derivative of the logarithm of the gamma function.",
+    stub="digamma",
+    derivative=Derivative(lambda grad, a: grad * a.polygamma(1)),
+)
 
 
 def _logit(x: Any, eps: float | None) -> Any:
@@ -130,6 +308,26 @@ def _logit_text(launch: Launch) -> str:
     return "log_(held(a, T(k0)) / (1 - held(a, T(k0))))"
 
 
+def _logit_back(grad: Any, a: Any, params: Any) -> Any:
+    (eps,) = params
+    slope = grad / (a * (1 - a))
+    if eps is None:
+        return slope.masked_fill((a < 0) | (a > 1), float("nan"))
+    return slope.masked_fill((a < eps) | (a > 1 - eps), 0)
+
+
+def _over_square(x: Any, a: Any, b: Any) -> Any:
+    square = a * a + b * b
+    return (x / square).masked_fill(square == 0, 0)
+
+
+def _log_or_zero(a: Any, b: Any) -> Any:
+    """log(b), 0 where a is 0 and b not positive; either may be a number."""
+    if isinstance(b, bool | int | float):
+        return (a * 0 + 1) * log_of(b) if b > 0 else (a * 0).masked_fill(a != 0, float("nan"))
+    return b.log().masked_fill((a == 0) & (b <= 0), 0)
+
+
 logit = pointwise(
     "logit",
     _logit,
@@ -144,6 +342,7 @@ logit = pointwise(
     high=0.9,
     flops=12,
     cuda=_logit_text,
+    derivative=Derivative(_logit_back),
 )
 atan2 = pointwise(
     "atan2",
@@ -155,6 +354,9 @@ atan2 = pointwise(
     stub="atan2_cpu",
     flops=10,
     cuda="atan2_(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: grad * _over_square(b, a, b), lambda grad, a, b: -grad * _over_square(a, a, b)
+    ),
 )
 hypot = pointwise(
     "hypot",
@@ -165,6 +367,7 @@ hypot = pointwise(
     stub="hypot_cpu",
     flops=4,
     cuda="hypot_(a, b)",
+    derivative=Derivative(lambda grad, a, out: grad * (a / out), lambda grad, b, out: grad * (b / out)),
 )
 copysign = pointwise(
     "copysign",
@@ -176,6 +379,7 @@ copysign = pointwise(
     stub="copysign_cpu",
     scalars=(1,),
     cuda="copysign_(a, b)",
+    derivative=Derivative(lambda grad, a, out: grad * (out / a).masked_fill(a == 0, 0), zeros),
 )
 xlogy = pointwise(
     "xlogy",
@@ -189,6 +393,7 @@ xlogy = pointwise(
     low=0.1,
     flops=10,
     cuda="is_nan(b) ? b : a == 0 ? T(0) : a * log_(b)",
+    derivative=Derivative(lambda grad, a, b: grad * _log_or_zero(a, b), lambda grad, a, b: grad * a / b),
 )
 
 
@@ -208,6 +413,9 @@ logaddexp = pointwise(
     stub="logaddexp_cpu",
     flops=22,
     cuda="log_add(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: grad / conj(1 + (b - a).exp()), lambda grad, a, b: grad / conj(1 + (a - b).exp())
+    ),
 )
 logaddexp2 = pointwise(
     "logaddexp2",
@@ -218,6 +426,9 @@ logaddexp2 = pointwise(
     stub="logaddexp2_cpu",
     flops=22,
     cuda="log_add2(a, b)",
+    derivative=Derivative(
+        lambda grad, a, b: grad / (1 + (b - a).exp2()), lambda grad, a, b: grad / (1 + (a - b).exp2())
+    ),
 )
 
 
@@ -234,6 +445,7 @@ deg2rad = pointwise(
     dtypes=FLOATS,
     check=_degrees_only_real("deg2rad"),
     cuda="a * T(0.017453292519943295)",
+    derivative=Derivative(lambda grad: grad * (pi / 180)),
 )
 rad2deg = pointwise(
     "rad2deg",
@@ -244,6 +456,7 @@ rad2deg = pointwise(
     dtypes=FLOATS,
     check=_degrees_only_real("rad2deg"),
     cuda="a * T(57.29577951308232)",
+    derivative=Derivative(lambda grad: grad * (180 / pi)),
 )
 
 
@@ -264,6 +477,7 @@ def _rounding(name: str, compute: Callable[[Any], Any], summary: str) -> Pointwi
         stub=f"{name}_vml_cpu",
         cuda=f"{name}_(a)",
         check=_refuse_complex(f"{name} is not supported for complex inputs"),
+        derivative=CONSTANT,
     )
 
 
@@ -286,6 +500,7 @@ round_decimals = pointwise(
     params=((2,), (-1,)),
     cuda="k1 ? rint(a * T(k0)) / T(k0) : rint(a / T(k0)) * T(k0)",
     constants=lambda static: (10.0 ** abs(static[0]), int(static[0] > 0)),
+    derivative=CONSTANT,
 )
 frac = pointwise(
     "frac",
@@ -294,6 +509,7 @@ frac = pointwise(
     "The fractional part, with the sign of the element.",
     dtypes=FLOATS,
     cuda="a - trunc(a)",
+    derivative=Derivative(lambda grad: grad),
 )
 
 
@@ -327,6 +543,22 @@ def _nan_to_num(x: Any, nan: float | None, posinf: float | None, neginf: float |
     return np.where(x == -np.inf, x.dtype.type(neginf), x)
 
 
+def _sgn_back(grad: Any, a: Any, out: Any) -> Any:
+    if not a.dtype.is_complex:
+        return zeros(grad)
+    size = a.abs()
+    turned = grad / size - (conj(grad) * out).real * out / size
+    return turned.masked_fill(size == 0, 0)
+
+
+def _angle_back(grad: Any, a: Any) -> Any:
+    if not a.dtype.is_complex:
+        return zeros(grad)
+    square = (a * conj(a)).real
+    slope = grad / square
+    return (a * 1j * slope).masked_fill(square == 0, 0)
+
+
 sign = pointwise(
     "sign",
     _sign,
@@ -337,8 +569,17 @@ sign = pointwise(
         "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead."
     ),
     cuda="sign(a)",
+    derivative=CONSTANT,
 )
-sgn = pointwise("sgn", _sgn, 1, "Each element over its absolute value; 0 for 0.", dtypes=ALL, cuda="sign(a)")
+sgn = pointwise(
+    "sgn",
+    _sgn,
+    1,
+    "Each element over its absolute value; 0 for 0.",
+    dtypes=ALL,
+    cuda="sign(a)",
+    derivative=Derivative(_sgn_back),
+)
 angle = pointwise(
     "angle",
     _angle,
@@ -346,6 +587,7 @@ angle = pointwise(
     "The angle of each element in the complex plane.",
     promotion=FLOAT_TO_REAL,
     cuda="angle_(a)",
+    derivative=Derivative(_angle_back),
 )
 conj_physical = pointwise(
     "conj_physical",
@@ -354,6 +596,7 @@ conj_physical = pointwise(
     "The complex conjugate, computed.",
     dtypes=DTYPES,
     cuda="conjugate(a)",
+    derivative=Derivative(lambda grad: conj(grad)),
 )
 
 
@@ -390,6 +633,7 @@ complex_ = pointwise(
     dtypes=FLOATS,
     check=_parts_agree("complex"),
     cuda="cx<T>{a, b}",
+    derivative=Derivative(lambda grad: grad.real, lambda grad: grad.imag),
 )
 polar = pointwise(
     "polar",
@@ -401,6 +645,10 @@ polar = pointwise(
     check=_parts_agree("polar"),
     flops=20,
     cuda="cx<T>{a * cos_(b), a * sin_(b)}",
+    derivative=Derivative(
+        lambda grad, b: grad.real * b.cos() + grad.imag * b.sin(),
+        lambda grad, a, b: (grad.imag * b.cos() - grad.real * b.sin()) * a,
+    ),
 )
 nan_to_num = pointwise(
     "nan_to_num",
@@ -411,6 +659,7 @@ nan_to_num = pointwise(
     params=((0.0, 1e4, -1e4),),
     cuda="numbered(a, k0, k1, k2)",
     constants=lambda static: [float(x or 0) for x in static],
+    derivative=Derivative(lambda grad, a: grad.where(a.isfinite(), 0)),
 )
 
 
@@ -448,6 +697,7 @@ relu = pointwise(
     stub="clamp_min_scalar_cpu",
     check=_relu_refuses_bool,
     cuda="greater(a, T(0))",
+    derivative=Derivative(lambda grad, out, call: call(relu_backward, (grad, out))),
 )
 
 
@@ -467,6 +717,7 @@ gelu = pointwise(
     params=(("none",), ("tanh",)),
     flops=20,
     cuda=_gelu_text,
+    derivative=Derivative(lambda grad, a, params, call: call(gelu_backward, (grad, a), params)),
 )
 silu = pointwise(
     "silu",
@@ -476,6 +727,7 @@ silu = pointwise(
     dtypes=FLOATING_OR_COMPLEX,
     flops=12,
     cuda="a * sigmoid_(a)",
+    derivative=Derivative(lambda grad, a, call: call(silu_backward, (grad, a))),
 )
 softplus = pointwise(
     "softplus",
@@ -488,6 +740,7 @@ softplus = pointwise(
     flops=22,
     examples=((1, 20), (2.0, 1.0)),
     cuda="a * b > c ? a : log1p_(exp_(a * b)) / b",
+    derivative=Derivative(lambda grad, a, b, c: grad.where(a * b > c, grad * (a * b).sigmoid())),
 )
 leaky_relu = pointwise(
     "leaky_relu",
@@ -500,6 +753,7 @@ leaky_relu = pointwise(
     examples=((0.01,),),
     stub="leaky_relu_cpu",
     cuda="a > 0 ? a : a * b",
+    derivative=Derivative(lambda grad, a, b: grad.where(a > 0, grad * b)),
 )
 elu = pointwise(
     "elu",
@@ -513,4 +767,7 @@ elu = pointwise(
     examples=((1.0, 1, 1),),
     stub="elu_cpu",
     cuda="a <= 0 ? c * b * expm1_(a * d) : c * a",
+    derivative=Derivative(
+        lambda grad, a, b, c, d: (grad * c).where(a > 0, grad * (b * c * d) * (a * d).exp())
+    ),
 )

@@ -25,8 +25,18 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
 from flambeau.driver.api import Fold as Form
 from flambeau.ops.copy import caster
-from flambeau.ops.gradients import count, restored
-from flambeau.ops.op import MISSING, Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.gradients import by_place, conj, count, restored, shared_among
+from flambeau.ops.op import (
+    MISSING,
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    define,
+)
 from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, REALS, wide
 
 Array = np.ndarray[Any, Any]
@@ -493,9 +503,97 @@ def _summed_back(grad: Any, metas: Any, params: Any) -> Any:
     return restored(grad, metas[0], *params[:2]).expand(metas[0].shape)
 
 
+def _mean_back(grad: Any, metas: Any, params: Any) -> Any:
+    return _summed_back(grad, metas, params) / count(metas[0], params[0])
+
+
+def _nanmean_back(grad: Any, a: Any, metas: Any, params: Any) -> Any:
+    there = ~a.isnan()
+    dims = None if params[0] == () else params[0]
+    return _summed_back(grad, metas, params) * there / there.sum(dims, True)
+
+
+def _extreme_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    """Elements that tie share the gradient."""
+    where = restored(out, a.meta, *params[:2])
+    mask = (a == where) | (a.isnan() & where.isnan())
+    return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
+
+
+def _place_back(grad: Any, places: Any, meta: Any, params: Any) -> Any:
+    """At the place that the index names."""
+    (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
+    if not meta.ndim:
+        return grad.reshape(())
+    keep = params[1]
+    return by_place(restored(grad, meta, dim, keep), restored(places, meta, dim, keep), meta, dim)
+
+
+def _prod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    grad, whole = restored(grad, a.meta, *params[:2]), restored(out, a.meta, *params[:2])
+    if not bool((a == 0).any()):
+        return grad * conj(whole / a)
+    if params[0] is None or params[0] == ():
+        rest = _products_of_others(a.reshape(-1), 0).reshape(a.meta.shape)
+    else:
+        (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
+        rest = _products_of_others(a, dim) if a.meta.ndim else a * 0 + 1
+    return grad * conj(rest)
+
+
+def _products_of_others(a: Any, dim: int) -> Any:
+    """For each element the product of all others along a dimension."""
+    size = a.meta.shape[dim]
+    ones = a.narrow(dim, 0, 1) * 0 + 1
+    before = ones.expand(a.meta.shape).clone()
+    after = before.clone()
+    if size > 1:
+        before.narrow(dim, 1, size - 1).copy_(a.narrow(dim, 0, size - 1).cumprod(dim))
+        after.narrow(dim, 0, size - 1).copy_(a.narrow(dim, 1, size - 1).flip([dim]).cumprod(dim).flip([dim]))
+    return before * after
+
+
+def _var_back(grad: Any, a: Any, params: Any) -> Any:
+    dims, keepdim, _, correction = params
+    listed = None if dims == () else dims
+    left = max(count(a.meta, dims) - correction, 0)
+    apart = a - (a.mean(listed, True) if a.meta.ndim else a.mean())
+    return restored(grad, a.meta, dims, keepdim) * (2.0 / left if left else math.nan) * apart
+
+
+def _std_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    return _var_back((grad / (out * 2)).masked_fill(out == 0, 0), a, params)
+
+
+def _norm_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    dims, keepdim, _, p = params
+    grad, size = restored(grad, a.meta, dims, keepdim), restored(out, a.meta, dims, keepdim)
+    if p == 0:
+        return a * 0
+    if p == 1:
+        return grad * a.sgn()
+    if p == 2:
+        return grad * (a / size).masked_fill(size == 0, 0)
+    if math.isinf(p):
+        return a.sgn() * shared_among(a.abs() == size, grad, dims)
+    if p < 1:
+        slope = a.sgn() * a.abs().pow(p - 1).masked_fill(a == 0, 0)
+        return slope * grad * size.pow(1 - p)
+    if p < 2:
+        return a.sgn() * a.abs().pow(p - 1) * (grad / size.pow(p - 1)).masked_fill(size == 0, 0)
+    return a * a.abs().pow(p - 2) * (grad / size.pow(p - 1)).masked_fill(size == 0, 0)
+
+
 sum_ = reduction("sum", _sum, _summed, cuda=_SUM, derivative=Derivative(_summed_back))
 nansum = reduction(
-    "nansum", _nansum, _summed, dtypes=REALS, cuda=_form("T", "T{}", "is_nan(x) ? T{} : x", "add(a, b)", "s")
+    "nansum",
+    _nansum,
+    _summed,
+    dtypes=REALS,
+    cuda=_form("T", "T{}", "is_nan(x) ? T{} : x", "add(a, b)", "s"),
+    derivative=Derivative(
+        lambda grad, a, metas, params: _summed_back(grad, metas, params).masked_fill(a.isnan(), 0)
+    ),
 )
 mean = reduction(
     "mean",
@@ -513,12 +611,14 @@ nanmean = reduction(
     _averaged,
     dtypes=FLOATING_OR_COMPLEX,
     cuda=_form("Counted<T>", "{}", "{is_nan(x) ? T{} : x, !is_nan(x)}", "a + b", "over(s.v, s.n)"),
+    derivative=Derivative(_nanmean_back),
 )
 prod = reduction(
     "prod",
     lambda x: np.multiply.reduce(x, axis=1),
     _summed,
     cuda=_form("T", "one<T>()", "x", "mul(a, b)", "s"),
+    derivative=Derivative(_prod_back),
 )
 amax = reduction(
     "amax",
@@ -527,15 +627,27 @@ amax = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_GREATEST,
+    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
 )
 amin = reduction(
-    "amin", lambda x: np.minimum.reduce(x, axis=1), _real_kept, empty=_needs_dim, dtypes=REALS, cuda=_LEAST
+    "amin",
+    lambda x: np.minimum.reduce(x, axis=1),
+    _real_kept,
+    empty=_needs_dim,
+    dtypes=REALS,
+    cuda=_LEAST,
+    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
 )
 aminmax = reduction(
     "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _real_kept,
     also=("input",), empty=_no_identity, dtypes=REALS,
     cuda=_form("Range<T>", "{highest<T>(), lowest<T>()}", "{x, x}",
                "{lesser(a.low, b.low), greater(a.high, b.high)}", "s.low", "s.high"),
+    derivative=Derivative(
+        lambda grads, a, outs, params: (
+            _extreme_back(grads[0], a, outs[0], params) + _extreme_back(grads[1], a, outs[1], params)
+        )
+    ),
 )  # fmt: skip
 max_all = reduction(
     "max_all",
@@ -545,6 +657,7 @@ max_all = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_GREATEST,
+    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
 )
 min_all = reduction(
     "min_all",
@@ -554,6 +667,7 @@ min_all = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_LEAST,
+    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
 )
 
 
@@ -586,6 +700,7 @@ max_dim = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
+    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
 )
 min_dim = reduction(
     "min",
@@ -596,6 +711,7 @@ min_dim = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
+    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
 )
 _NUMBERS = tuple(d for d in REALS if d is not bool_)
 argmax = reduction(
@@ -605,6 +721,7 @@ argmax = reduction(
     cuda=_form(*_FIRST_GREATEST, "s.at"),
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
+    derivative=NOT_DIFFERENTIABLE,
 )
 argmin = reduction(
     "argmin",
@@ -613,18 +730,28 @@ argmin = reduction(
     cuda=_form(*_FIRST_LEAST, "s.at"),
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
+    derivative=NOT_DIFFERENTIABLE,
 )
 all_ = reduction(
-    "all", lambda x: np.logical_and.reduce(x, axis=1), _tested, cuda=_form("T", "true", "x", "a && b", "s")
+    "all",
+    lambda x: np.logical_and.reduce(x, axis=1),
+    _tested,
+    cuda=_form("T", "true", "x", "a && b", "s"),
+    derivative=NOT_DIFFERENTIABLE,
 )
 any_ = reduction(
-    "any", lambda x: np.logical_or.reduce(x, axis=1), _tested, cuda=_form("T", "false", "x", "a || b", "s")
+    "any",
+    lambda x: np.logical_or.reduce(x, axis=1),
+    _tested,
+    cuda=_form("T", "false", "x", "a || b", "s"),
+    derivative=NOT_DIFFERENTIABLE,
 )
 count_nonzero = reduction(
     "count_nonzero",
     lambda x: np.count_nonzero(x, axis=1),
     _counted,
     cuda=_form("i64", "0", "nonzero(x)", "a + b", "s"),
+    derivative=NOT_DIFFERENTIABLE,
 )
 var_mean = reduction(
     "var_mean",
@@ -634,6 +761,9 @@ var_mean = reduction(
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
     cuda=_moments("{}", "mean_of(s)"),
+    derivative=Derivative(
+        lambda grads, a, metas, params: _var_back(grads[0], a, params) + _mean_back(grads[1], metas, params)
+    ),
 )
 std_mean = reduction(
     "std_mean",
@@ -643,6 +773,11 @@ std_mean = reduction(
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
     cuda=_moments("sqrt({})", "mean_of(s)"),
+    derivative=Derivative(
+        lambda grads, a, outs, metas, params: (
+            _std_back(grads[0], a, outs[0], params) + _mean_back(grads[1], metas, params)
+        )
+    ),
 )
 var = reduction(
     "var",
@@ -651,6 +786,7 @@ var = reduction(
     cuda=_moments("{}"),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
+    derivative=Derivative(_var_back),
 )
 std = reduction(
     "std",
@@ -659,6 +795,7 @@ std = reduction(
     cuda=_moments("sqrt({})"),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
+    derivative=Derivative(_std_back),
 )
 
 
@@ -677,7 +814,7 @@ norm = reduction(
     "norm", _norm, _normed, dtypes=FLOATING_OR_COMPLEX, extra=((2.0,), (1.0,), (math.inf,), (3.0,), (0.0,)),
     check=_check_norm,
     cuda=_form("double", "k0 == -INF ? (double)INF : 0.0", "norm_lift(absolute(x), k0)", "norm_join(a, b, k0)",
-               "norm_lower(s, k0)", constants=_extra),
+               "norm_lower(s, k0)", constants=_extra), derivative=Derivative(_norm_back),
 )  # fmt: skip
 logsumexp = reduction(
     "logsumexp",
@@ -685,6 +822,11 @@ logsumexp = reduction(
     _whole_or_default,
     default=True,
     cuda=_form("LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", "log_lower(s)"),
+    derivative=Derivative(
+        lambda grad, a, out, params: (
+            restored(grad, a.meta, *params[:2]) * conj((a - restored(out, a.meta, *params[:2])).exp())
+        )
+    ),
 )
 median = reduction(
     "median",
@@ -695,6 +837,7 @@ median = reduction(
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("median"),
+    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
 )
 nanmedian = reduction(
     "nanmedian",
@@ -705,10 +848,23 @@ nanmedian = reduction(
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("nanmedian"),
+    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
 )
-median_all = reduction("median_all", _global(_median), _ranked, dtypes=_NUMBERS, cuda=Routine("median_all"))
+median_all = reduction(
+    "median_all",
+    _global(_median),
+    _ranked,
+    dtypes=_NUMBERS,
+    cuda=Routine("median_all"),
+    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
+)
 nanmedian_all = reduction(
-    "nanmedian_all", _global(_nanmedian), _ranked, dtypes=_NUMBERS, cuda=Routine("nanmedian_all")
+    "nanmedian_all",
+    _global(_nanmedian),
+    _ranked,
+    dtypes=_NUMBERS,
+    cuda=Routine("nanmedian_all"),
+    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
 )
 mode = reduction(
     "mode",
@@ -719,6 +875,7 @@ mode = reduction(
     dtypes=REALS,
     global_form=False,
     cuda=Routine("mode"),
+    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
 )
 
 
@@ -734,6 +891,9 @@ kthvalue = reduction(
     "kthvalue", _kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
     check=_check_rank, cuda=Routine("kthvalue"),
+    derivative=Derivative(
+        lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params),
+    ),
 )  # fmt: skip
 
 

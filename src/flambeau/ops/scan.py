@@ -11,7 +11,18 @@ from flambeau.core.dtype import FLOATING, INTEGRAL, bool_, dtype, float32, float
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.gradients import by_place, conj
+from flambeau.ops.op import (
+    MISSING,
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    define,
+)
 from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS
 from flambeau.ops.reduction import to_computing
 
@@ -29,6 +40,7 @@ def scanner(
     *,
     widens: bool = False,
     places: bool = False,
+    derivative: Derivative = MISSING,
 ) -> Op:
     """Define a scan. Its params are (dim, dtype or None). `join`: of states a and b in C++; floats of 16 bits are
     float32 there. `widens`: integers become int64. `places`: indices too, and a state has a value v and a place at.
@@ -63,7 +75,9 @@ def scanner(
         yield (make(5),), (-1, None)
 
     form = _placed_scan(join) if places else _scan("decltype(widen(T{}))", "widen(x)", join, ("s",))
-    return define(Op(name, rule, Kernel(name, host, _flops, cuda=form), dtypes, samples))
+    return define(
+        Op(name, rule, Kernel(name, host, _flops, cuda=form), dtypes, samples, derivative=derivative)
+    )
 
 
 def _placed_scan(join: str) -> Scan:
@@ -123,12 +137,89 @@ def _later(compared: str) -> str:
     return f"is_nan(widen(b.v)) || (!is_nan(widen(a.v)) && widen(b.v) {compared} widen(a.v)) ? b : a"
 
 
-cumsum = scanner("cumsum", _cumsum, ALL, "cumsum_out_cpu", "add(a, b)", widens=True)
-cumprod = scanner("cumprod", _cumprod, ALL, "cumprod_out_cpu", "mul(a, b)", widens=True)
-cummax = scanner("cummax", _running(np.maximum), REALS, "cummax_cpu", _later(">="), places=True)
-cummin = scanner("cummin", _running(np.minimum), REALS, "cummin_cpu", _later("<="), places=True)
+def _back_sums(grad: Any, dim: int) -> Any:
+    """Running sums from the end."""
+    return grad.flip([dim]).cumsum(dim).flip([dim]) if grad.meta.ndim else grad
+
+
+def _cumprod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    dim = params[0]
+    if not a.meta.ndim:
+        return grad
+    if not bool((a == 0).any()):
+        return conj(_back_sums(conj(grad) * out, dim) / a)
+    given = []
+    for i in range(a.meta.shape[dim]):  # each element left out in turn: it may be the zero
+        rest = a.narrow(dim, i, a.meta.shape[dim] - i)
+        before = out.narrow(dim, i - 1, 1) if i else rest.narrow(dim, 0, 1) * 0 + 1
+        after = (rest.clone() * 1).index_fill(dim, a.new_tensor([0], dtype=int64), 1).cumprod(dim)
+        part = conj(grad.narrow(dim, i, a.meta.shape[dim] - i)) * before * after
+        given.append(conj(part.sum(dim, True)))
+    whole = given[0].new_zeros(a.meta.shape)
+    for i, part in enumerate(given):
+        whole.narrow(dim, i, 1).copy_(part)
+    return whole
+
+
+def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    """In logarithms, of either sign apart, so that nothing overflows."""
+    dim = params[0]
+    if not a.meta.ndim:
+        return grad
+    size = grad.abs().log()
+
+    def part(sign: Any) -> Any:
+        masked = (size - out).masked_fill(~sign, -np.inf)
+        return (masked.flip([dim]).logcumsumexp(dim).flip([dim]) + a).exp()
+
+    return part(grad > 0) - part(grad < 0)
+
+
+cumsum = scanner(
+    "cumsum",
+    _cumsum,
+    ALL,
+    "cumsum_out_cpu",
+    "add(a, b)",
+    widens=True,
+    derivative=Derivative(lambda grad, params: _back_sums(grad, params[0])),
+)
+cumprod = scanner(
+    "cumprod",
+    _cumprod,
+    ALL,
+    "cumprod_out_cpu",
+    "mul(a, b)",
+    widens=True,
+    derivative=Derivative(_cumprod_back),
+)
+cummax = scanner(
+    "cummax",
+    _running(np.maximum),
+    REALS,
+    "cummax_cpu",
+    _later(">="),
+    places=True,
+    derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[0])),
+)
+cummin = scanner(
+    "cummin",
+    _running(np.minimum),
+    REALS,
+    "cummin_cpu",
+    _later("<="),
+    places=True,
+    derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[0])),
+)
 _FLOATS = tuple(d for d in FLOATING_OR_COMPLEX if d.category == FLOATING)
-logcumsumexp = scanner("logcumsumexp", _logcumsumexp, _FLOATS, "logcumsumexp_out_cpu", "log_add(a, b)")
+logcumsumexp = scanner(
+    "logcumsumexp",
+    _logcumsumexp,
+    _FLOATS,
+    "logcumsumexp_out_cpu",
+    "log_add(a, b)",
+    derivative=Derivative(_logcumsumexp_back),
+)
 
 
 # -- counts ---------------------------------------------------------------------------------------------
@@ -153,8 +244,8 @@ def _bincount_host(launch: Launch) -> Body:
 bincount = define(
     Op(
         "bincount", _bincount_rule, Kernel("bincount", _bincount_host, _flops, cuda=Routine("bincount")), INTEGERS,
-        lambda make, kind: [((make(6, low=0, high=4),), (5,))],
-    )
+        lambda make, kind: [((make(6, low=0, high=4),), (5,))], derivative=NOT_DIFFERENTIABLE,
+)
 )  # fmt: skip
 
 
@@ -191,6 +282,6 @@ def _histc_host(launch: Launch) -> Body:
 histc = define(
     Op(
         "histc", _histc_rule, Kernel("histc", _histc_host, _flops, cuda=Routine("histc")), (float32, float64),
-        lambda make, kind: [((make(20),), (4, -2.0, 2.0))],
-    )
+        lambda make, kind: [((make(20),), (4, -2.0, 2.0))], derivative=NOT_DIFFERENTIABLE,
+)
 )  # fmt: skip

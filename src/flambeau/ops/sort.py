@@ -15,7 +15,18 @@ from flambeau.core.dtype import COMPLEX, bool_, dtype, int32, int64, promote_typ
 from flambeau.core.layout import Shape, contiguous_strides, dense_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.gradients import by_place
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    common_device,
+    define,
+)
 from flambeau.ops.pointwise import REALS
 from flambeau.ops.reduction import to_computing
 
@@ -98,10 +109,24 @@ def _topk_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 sort = define(
-    Op("sort", _sort_rule, Kernel("sort", _sort_host, _steps, cuda=Routine("sort")), REALS, _sort_samples)
+    Op(
+        "sort",
+        _sort_rule,
+        Kernel("sort", _sort_host, _steps, cuda=Routine("sort")),
+        REALS,
+        _sort_samples,
+        derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[0])),
+    )
 )
 topk = define(
-    Op("topk", _topk_rule, Kernel("topk", _sort_host, _steps, cuda=Routine("sort")), NUMBERS, _topk_samples)
+    Op(
+        "topk",
+        _topk_rule,
+        Kernel("topk", _sort_host, _steps, cuda=Routine("sort")),
+        NUMBERS,
+        _topk_samples,
+        derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[1])),
+    )
 )
 
 
@@ -175,6 +200,7 @@ unique = define(
         Kernel("unique", _unique_host, _steps, cuda=Routine("unique")),
         REALS,
         _unique_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )
 
@@ -243,8 +269,8 @@ searchsorted = define(
     Op(
         "searchsorted", _searchsorted_rule,
         Kernel("searchsorted", _searchsorted_host, _steps, cuda=Routine("searchsorted")),
-        NUMBERS, _searchsorted_samples,
-    )
+        NUMBERS, _searchsorted_samples, derivative=NOT_DIFFERENTIABLE,
+)
 )  # fmt: skip
 
 
@@ -270,6 +296,6 @@ def _isin_host(launch: Launch) -> Body:
 isin = define(
     Op(
         "isin", _isin_rule, Kernel("isin", _isin_host, _steps, cuda=Routine("isin")), NUMBERS,
-        lambda make, kind: [((make(3, 4), make(5)), (False,))],
-    )
+        lambda make, kind: [((make(3, 4), make(5)), (False,))], derivative=NOT_DIFFERENTIABLE,
+)
 )  # fmt: skip
