@@ -94,6 +94,9 @@ from flambeau.tensor import (
     spectral as _spectral,
 )
 from flambeau.tensor import (
+    statistics as _statistics,
+)
+from flambeau.tensor import (
     storages as _storages,
 )
 from flambeau.tensor import (

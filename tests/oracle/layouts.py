@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from support import same, torch
 
 import flambeau
-from flambeau.core.meta import Meta
-from flambeau.tensor.tensor import view_of
 
 
 @st.composite
@@ -42,8 +40,7 @@ def of_torch(theirs: Any) -> Any:
     base = flambeau.empty(size, dtype=getattr(flambeau, str(theirs.dtype).split(".")[1]))
     if size:
         ctypes.memmove(base.data_ptr(), theirs.untyped_storage().data_ptr(), base.meta.nbytes)
-    meta = Meta.of(tuple(theirs.shape), theirs.stride(), base.dtype, base.device)
-    return view_of(base, meta, base.data_ptr() + theirs.storage_offset() * theirs.element_size())
+    return base.as_strided(tuple(theirs.shape), theirs.stride(), theirs.storage_offset())
 
 
 def outcome(run: Callable[[], Any]) -> Any:

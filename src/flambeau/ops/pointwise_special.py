@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import factorial
+from math import factorial, pi
+from math import sqrt as root
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ import numpy as np
 from flambeau.core.dtype import bfloat16 as bf16
 from flambeau.core.dtype import dtype, float16, float32, float64, int32
 from flambeau.driver.api import Launch
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative
 from flambeau.ops.pointwise import FLOATS, TO_FLOAT, Lazy, Pointwise, Promotion, pointwise
 
 WIDE_FLOATS = (float32, float64)
-_special = partial(pointwise, header="special", flops=40)
+_special = partial(
+    pointwise, header="special", flops=40, derivative=NOT_DIFFERENTIABLE
+)  # as most are in PyTorch
 
 
 def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:
@@ -38,10 +42,10 @@ def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:
 
 
 def _unary(
-    name: str, compute: Any, summary: str, cuda: str, dtypes: tuple[dtype, ...] = WIDE_FLOATS, **fields: Any
+    name: str, compute: Any, summary: str, cuda: str, dtypes: tuple[dtype, ...] = WIDE_FLOATS, **given: Any
 ) -> Pointwise:
     """`special_airy_ai` refuses as "airy_ai_cpu", as PyTorch does."""
-    fields = {"stub": f"{name.removeprefix('special_')}_cpu", "promotion": TO_FLOAT} | fields
+    fields: dict[str, Any] = {"stub": f"{name.removeprefix('special_')}_cpu", "promotion": TO_FLOAT} | given
     return _special(name, compute, 1, summary, cuda=cuda, dtypes=dtypes, **fields)
 
 
@@ -58,42 +62,141 @@ def _first_of_four(function: Any, x: Any) -> Any:
     return function(x)[0]
 
 
-i0 = _unary("i0", scipys("i0"), "Bessel's modified function of the first kind, order 0.", "bessel_i0(a)", FLOATS,
-            stub="i0_vml_cpu")  # fmt: skip
-i0e = _unary("special_i0e", scipys("i0e"), "exp(-|x|) i0(x).", "bessel_i0e(a)", FLOATS)
-i1 = _unary("special_i1", scipys("i1"), "Bessel's modified function of the first kind, order 1.", "bessel_i1(a)",
-            FLOATS)  # fmt: skip
-i1e = _unary("special_i1e", scipys("i1e"), "exp(-|x|) i1(x).", "bessel_i1e(a)", FLOATS)
-modified_i0 = _unary("special_modified_bessel_i0", scipys("i0"),
-                     "Bessel's modified function of the first kind, order 0.", "bessel_i0(a)")  # fmt: skip
-modified_i1 = _unary("special_modified_bessel_i1", scipys("i1"),
-                     "Bessel's modified function of the first kind, order 1.", "bessel_i1(a)")  # fmt: skip
-k0 = _unary("special_modified_bessel_k0", scipys("k0"), "Bessel's modified function of the second kind, order 0.",
-            "bessel_k0(a, false)", low=0.1)  # fmt: skip
-k1 = _unary("special_modified_bessel_k1", scipys("k1"), "Bessel's modified function of the second kind, order 1.",
-            "bessel_k1(a, false)", low=0.1)  # fmt: skip
-k0e = _unary("special_scaled_modified_bessel_k0", scipys("k0e"), "exp(x) modified_bessel_k0(x).",
-             "bessel_k0(a, true)", low=0.1)  # fmt: skip
-k1e = _unary("special_scaled_modified_bessel_k1", scipys("k1e"), "exp(x) modified_bessel_k1(x).",
-             "bessel_k1(a, true)", low=0.1)  # fmt: skip
+def _i1_slope(a: Any, out: Any, zeroth: Any, more: Any = 0) -> Any:
+    """The derivative of i1 or i1e from the same of order 0; a half at 0, where 1 / a is not finite."""
+    return (zeroth - out * (1 / a + more)).where(a != 0, 0.5)
+
+
+i0: Pointwise = _unary(
+    "i0",
+    scipys("i0"),
+    "Bessel's modified function of the first kind, order 0.",
+    "bessel_i0(a)",
+    FLOATS,
+    stub="i0_vml_cpu",
+    derivative=Derivative(lambda grad, a, call: grad * call(i1, (a,))),
+)
+i0e: Pointwise = _unary(
+    "special_i0e",
+    scipys("i0e"),
+    "exp(-|x|) i0(x).",
+    "bessel_i0e(a)",
+    FLOATS,
+    derivative=Derivative(
+        lambda grad, a, out, call: grad * (call(i1e, (a,)) - a.sgn() * out), name="SpecialI0E"
+    ),
+)
+i1: Pointwise = _unary(
+    "special_i1",
+    scipys("i1"),
+    "Bessel's modified function of the first kind, order 1.",
+    "bessel_i1(a)",
+    FLOATS,
+    derivative=Derivative(lambda grad, a, out, call: grad * _i1_slope(a, out, call(i0, (a,)))),
+)
+i1e: Pointwise = _unary(
+    "special_i1e",
+    scipys("i1e"),
+    "exp(-|x|) i1(x).",
+    "bessel_i1e(a)",
+    FLOATS,
+    derivative=Derivative(
+        lambda grad, a, out, call: grad * _i1_slope(a, out, call(i0e, (a,)), a.sgn()), name="SpecialI1E"
+    ),
+)
+modified_i0 = _unary(
+    "special_modified_bessel_i0",
+    scipys("i0"),
+    "Bessel's modified function of the first kind, order 0.",
+    "bessel_i0(a)",
+)
+modified_i1 = _unary(
+    "special_modified_bessel_i1",
+    scipys("i1"),
+    "Bessel's modified function of the first kind, order 1.",
+    "bessel_i1(a)",
+)
+k0 = _unary(
+    "special_modified_bessel_k0",
+    scipys("k0"),
+    "Bessel's modified function of the second kind, order 0.",
+    "bessel_k0(a, false)",
+    low=0.1,
+)
+k1 = _unary(
+    "special_modified_bessel_k1",
+    scipys("k1"),
+    "Bessel's modified function of the second kind, order 1.",
+    "bessel_k1(a, false)",
+    low=0.1,
+)
+k0e = _unary(
+    "special_scaled_modified_bessel_k0",
+    scipys("k0e"),
+    "exp(x) modified_bessel_k0(x).",
+    "bessel_k0(a, true)",
+    low=0.1,
+)
+k1e = _unary(
+    "special_scaled_modified_bessel_k1",
+    scipys("k1e"),
+    "exp(x) modified_bessel_k1(x).",
+    "bessel_k1(a, true)",
+    low=0.1,
+)
 j0 = _unary(
     "special_bessel_j0", scipys("j0"), "Bessel's function of the first kind, order 0.", "T(j0((double)a))"
 )
 j1 = _unary(
     "special_bessel_j1", scipys("j1"), "Bessel's function of the first kind, order 1.", "T(j1((double)a))"
 )
-y0 = _unary("special_bessel_y0", scipys("y0"), "Bessel's function of the second kind, order 0.", "T(y0((double)a))",
-            low=0.1)  # fmt: skip
-y1 = _unary("special_bessel_y1", scipys("y1"), "Bessel's function of the second kind, order 1.", "T(y1((double)a))",
-            low=0.1)  # fmt: skip
+y0 = _unary(
+    "special_bessel_y0",
+    scipys("y0"),
+    "Bessel's function of the second kind, order 0.",
+    "T(y0((double)a))",
+    low=0.1,
+)
+y1 = _unary(
+    "special_bessel_y1",
+    scipys("y1"),
+    "Bessel's function of the second kind, order 1.",
+    "T(y1((double)a))",
+    low=0.1,
+)
 spherical_j0 = _unary("special_spherical_bessel_j0", _spherical, "sin(x) / x, 1 at 0.", "bessel_spherical(a)")
 airy_ai = _unary("special_airy_ai", scipys("airy", _first_of_four), "Airy's function Ai.", "airy(a)")
-entr = _unary("special_entr", _entr, "-x log(x); 0 at 0, -inf below.", "entr_(a)", FLOATS)
-erfcx = _unary("special_erfcx", scipys("erfcx"), "exp(x^2) erfc(x).", "erfcx_(a)")
-ndtri = _unary("special_ndtri", scipys("ndtri"), "The inverse of the normal distribution's cumulative probability.",
-               "ndtri_(a)", low=0.05, high=0.95)  # fmt: skip
-log_ndtr = _unary("special_log_ndtr", scipys("log_ndtr"),
-                  "The logarithm of the normal distribution's cumulative probability.", "log_ndtr_(a)")  # fmt: skip
+entr = _unary(
+    "special_entr",
+    _entr,
+    "-x log(x); 0 at 0, -inf below.",
+    "entr_(a)",
+    FLOATS,
+    derivative=Derivative(lambda grad, a: grad * (-1 - a.log())),
+)
+erfcx: Pointwise = _unary(
+    "special_erfcx",
+    scipys("erfcx"),
+    "exp(x^2) erfc(x).",
+    "erfcx_(a)",
+    derivative=Derivative(lambda grad, a, out: grad * (2 * a * out - 2 / root(pi))),
+)
+ndtri = _unary(
+    "special_ndtri",
+    scipys("ndtri"),
+    "The inverse of the normal distribution's cumulative probability.",
+    "ndtri_(a)",
+    low=0.05,
+    high=0.95,
+    derivative=Derivative(lambda grad, out: grad * root(2 * pi) * (out.square() / 2).exp()),
+)
+log_ndtr = _unary(
+    "special_log_ndtr",
+    scipys("log_ndtr"),
+    "The logarithm of the normal distribution's cumulative probability.",
+    "log_ndtr_(a)",
+    derivative=Derivative(lambda grad, a, call: grad / call(erfcx, (a * -root(0.5),)) * root(2 / pi)),
+)
 
 
 def _polygamma(zeta: Any, x: Any, n: int) -> Any:
@@ -101,7 +204,7 @@ def _polygamma(zeta: Any, x: Any, n: int) -> Any:
     return (sign * factorial(n) * zeta(n + 1.0, x.astype(np.float64))).astype(x.dtype)
 
 
-polygamma = _unary(
+polygamma: Pointwise = _unary(
     "polygamma",
     scipys("zeta", _polygamma),
     "The n-th derivative of digamma.",
@@ -111,15 +214,16 @@ polygamma = _unary(
     low=0.5,
     params=((1,), (3,)),
     constants=lambda static: (static[0],),
+    derivative=Derivative(lambda grad, a, params, call: grad * call(polygamma, (a,), (params[0] + 1,))),
 )
 
 
 # -- of two numbers ---------------------------------------------------------------------------------------------
 
 
-def _binary(name: str, compute: Any, summary: str, cuda: str, **fields: Any) -> Pointwise:
-    fields = {"stub": f"{name.removeprefix('special_')}_cpu", "dtypes": WIDE_FLOATS, "promotion": TO_FLOAT,
-              "scalars": (0, 1)} | fields  # fmt: skip
+def _binary(name: str, compute: Any, summary: str, cuda: str, **given: Any) -> Pointwise:
+    fields: dict[str, Any] = {"dtypes": WIDE_FLOATS, "promotion": TO_FLOAT, "scalars": (0, 1)} | given
+    fields.setdefault("stub", f"{name.removeprefix('special_')}_cpu")  # fmt: skip
     return _special(name, compute, 2, summary, cuda=cuda, **fields)
 
 
@@ -127,16 +231,65 @@ def _xlog1py(x: Any, y: Any) -> Any:
     return np.where(np.isnan(y), y, np.where(x == 0, np.zeros((), np.result_type(y)), x * np.log1p(y)))
 
 
-igamma = _binary("igamma", scipys("gammainc", lambda f, a, x: f(a, x)),
-                 "The regularized lower incomplete gamma function.", "incomplete_gamma(a, b, false)",
-                 dtypes=FLOATS, promotion=Promotion(), scalars=(), low=0.1)  # fmt: skip
-igammac = _binary("igammac", scipys("gammaincc", lambda f, a, x: f(a, x)),
-                  "The regularized upper incomplete gamma function.", "incomplete_gamma(a, b, true)",
-                  dtypes=FLOATS, promotion=Promotion(), scalars=(), low=0.1)  # fmt: skip
-zeta = _binary("special_zeta", scipys("zeta", lambda f, s, q: f(s, q)), "Hurwitz's zeta function.", "zeta_(a, b)",
-               low=1.5, high=4)  # fmt: skip
-xlog1py = _binary("special_xlog1py", _xlog1py, "input * log1p(other); 0 where input is 0.",
-                  "is_nan(b) ? b : a == 0 ? T(0) : a * log1p_(b)", dtypes=FLOATS, low=0.1)  # fmt: skip
+def _no_order(grad: Any) -> Any:
+    raise NotImplementedError("the derivative for this input is not implemented.")
+
+
+def _gamma_density(a: Any, b: Any) -> Any:
+    """The derivative of igamma by its upper limit."""
+    return ((a - 1) * b.log() - b - a.lgamma()).exp()
+
+
+def _xlog1py_back(grad: Any, a: Any, b: Any) -> Any:
+    """0 where both the factor and the logarithm are at their ends."""
+    logs = np.log1p(b) if isinstance(b, bool | int | float) else b.log1p()
+    return grad.masked_fill((a == 0) & (b <= -1), 0) * logs
+
+
+igamma = _binary(
+    "igamma",
+    scipys("gammainc", lambda f, a, x: f(a, x)),
+    "The regularized lower incomplete gamma function.",
+    "incomplete_gamma(a, b, false)",
+    dtypes=FLOATS,
+    promotion=Promotion(),
+    scalars=(),
+    low=0.1,
+    derivative=Derivative(_no_order, lambda grad, a, b: grad * _gamma_density(a, b)),
+)
+igammac = _binary(
+    "igammac",
+    scipys("gammaincc", lambda f, a, x: f(a, x)),
+    "The regularized upper incomplete gamma function.",
+    "incomplete_gamma(a, b, true)",
+    dtypes=FLOATS,
+    promotion=Promotion(),
+    scalars=(),
+    low=0.1,
+    derivative=Derivative(_no_order, lambda grad, a, b: -grad * _gamma_density(a, b)),
+)
+zeta: Pointwise = _binary(
+    "special_zeta",
+    scipys("zeta", lambda f, s, q: f(s, q)),
+    "Hurwitz's zeta function.",
+    "zeta_(a, b)",
+    low=1.5,
+    high=4,
+    derivative=Derivative(_no_order, lambda grad, a, b, call: grad * -a * call(zeta, (a + 1, b))),
+)
+xlog1py = _binary(
+    "special_xlog1py",
+    _xlog1py,
+    "input * log1p(other); 0 where input is 0.",
+    "is_nan(b) ? b : a == 0 ? T(0) : a * log1p_(b)",
+    dtypes=FLOATS,
+    low=0.1,
+    derivative=Derivative(
+        lambda grad, a, b: _xlog1py_back(grad, a, b),
+        lambda grad, a, b: grad * a / (b + 1),
+        name="SpecialXlog1Py",
+    ),
+)
 
 
 # -- orthogonal polynomials of degree n ---------------------------------------------------------------------------
@@ -250,19 +403,55 @@ def _next_text(launch: Launch) -> str:
     return f"next_narrow<{narrow}>(a, b)" if narrow else "next_after(a, b)"
 
 
-nextafter = _special("nextafter", Lazy(_next_of), 2, "The next number after input towards other.", dtypes=FLOATS,
-                     cuda=_next_text, flops=1)  # fmt: skip
-frexp_mantissa = _special("frexp.mantissa", lambda x: np.frexp(x)[0], 1, "f of x = f * 2 ** e.",
-                          dtypes=FLOATS, stub="frexp_cpu", cuda="fraction(a)", flops=1)  # fmt: skip
-frexp_exponent = _special("frexp.exponent", lambda x: np.frexp(x)[1], 1, "e of x = f * 2 ** e.",
-                          dtypes=FLOATS, stub="frexp_cpu", promotion=Promotion(result=lambda kind: int32),
-                          cuda="exponent(a)", flops=1)  # fmt: skip
+nextafter = _special(
+    "nextafter",
+    Lazy(_next_of),
+    2,
+    "The next number after input towards other.",
+    dtypes=FLOATS,
+    cuda=_next_text,
+    flops=1,
+    derivative=Derivative(_no_order, _no_order),
+)
+frexp_mantissa = _special(
+    "frexp.mantissa",
+    lambda x: np.frexp(x)[0],
+    1,
+    "f of x = f * 2 ** e.",
+    dtypes=FLOATS,
+    stub="frexp_cpu",
+    cuda="fraction(a)",
+    flops=1,
+    derivative=Derivative(
+        lambda grad, a, call: grad / call(frexp_exponent, (a,)).to(grad.dtype).exp2(), name="Frexp"
+    ),
+)
+frexp_exponent: Pointwise = _special(
+    "frexp.exponent",
+    lambda x: np.frexp(x)[1],
+    1,
+    "e of x = f * 2 ** e.",
+    dtypes=FLOATS,
+    stub="frexp_cpu",
+    promotion=Promotion(result=lambda kind: int32),
+    cuda="exponent(a)",
+    flops=1,
+)
 
 
 def _ldexp(x: Any, n: Any) -> Any:
     return np.ldexp(x, np.clip(n, -10000, 10000).astype(np.int32))
 
 
-ldexp = _special("ldexp", _ldexp, 2, "input * 2 ** other, of whole exponents, rounded once.", dtypes=WIDE_FLOATS,
-                 promoting=slice(1), stub="ldexp_cpu_exp", flops=1,
-                 cuda="T(ldexp(a, (int)(b < -10000 ? T(-10000) : b > 10000 ? T(10000) : b)))")  # fmt: skip
+ldexp: Pointwise = _special(
+    "ldexp",
+    _ldexp,
+    2,
+    "input * 2 ** other, of whole exponents, rounded once.",
+    dtypes=WIDE_FLOATS,
+    promoting=slice(1),
+    stub="ldexp_cpu_exp",
+    flops=1,
+    cuda="T(ldexp(a, (int)(b < -10000 ? T(-10000) : b > 10000 ? T(10000) : b)))",
+    derivative=Derivative(lambda grad, b, call: call(ldexp, (grad, b)), None),
+)

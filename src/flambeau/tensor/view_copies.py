@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.errors import argument_type
-from flambeau.core.layout import memory_order, span
+from flambeau.core.layout import memory_order, span, wrap_dim
 from flambeau.ops.matmul import c_name
 from flambeau.tensor import views
 from flambeau.tensor.public import alias, both, function, functions, method
@@ -47,13 +47,13 @@ def _bind_copy(name: str, of: Callable[..., Any], bind: Callable[[Any], Any] = f
     bind(copied)
 
 
-def _slice(input: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+def _slice(input: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
     """`step`-wise indices of a dimension from `start` up to `end`; negative ones count from the end."""
     if input.meta.ndim == 0:
-        raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
+        raise IndexError("slice() cannot be applied to a 0-dim tensor.")
+    dim = wrap_dim(dim, input.meta.ndim)
     if step <= 0:
         raise RuntimeError("slice step must be positive")
-    dim = views.wrap_dim(dim, input.meta.ndim)
     sliced: Tensor = input[(slice(None),) * dim + (slice(start, end, step),)]
     return sliced
 
