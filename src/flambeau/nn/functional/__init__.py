@@ -65,6 +65,12 @@ from flambeau.nn.functional.dropout import (
     dropout3d,
     feature_alpha_dropout,
 )
+from flambeau.nn.functional.fractional import (
+    fractional_max_pool2d,
+    fractional_max_pool2d_with_indices,
+    fractional_max_pool3d,
+    fractional_max_pool3d_with_indices,
+)
 from flambeau.nn.functional.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,

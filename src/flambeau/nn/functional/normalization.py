@@ -40,9 +40,9 @@ def batch_norm(
             raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {running.numel()}")
     out, mean, variance = call(ops.batch_norm_train, (input, *more), (float(eps), given))
     if running_mean is not None:
-        running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+        running_mean.mul_(1 - momentum).add_(mean.detach(), alpha=momentum)
     if running_var is not None:
-        running_var.mul_(1 - momentum).add_(variance, alpha=momentum * count / max(count - 1, 1))
+        running_var.mul_(1 - momentum).add_(variance.detach(), alpha=momentum * count / max(count - 1, 1))
     return out
 
 

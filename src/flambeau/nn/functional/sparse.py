@@ -46,7 +46,7 @@ def _check_indices(x: Tensor, name: str) -> None:
 
 
 def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> None:
-    places = input.reshape(-1)
+    weight, places = weight.detach(), input.reshape(-1)
     rows = weight.index_select(0, places)
     length = norm(rows, norm_type, 1, True)
     factor = where(length > max_norm, max_norm / (length + 1e-7), creation.ones_like(length))

@@ -31,15 +31,24 @@ class LocalResponseNorm(Module):
 
 
 class CrossMapLRN2d(LocalResponseNorm):
-    """`LocalResponseNorm` under its name of old, of (N, C, H, W)."""
+    """`LocalResponseNorm` as it was once, of (N, C, H, W).
+
+    PyTorch's leaves the first channel in the window of every later one, and so does this. Its gradient is not
+    that of its result; this one's is.
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1) -> None:
         super().__init__(size, alpha, beta, k)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Any) -> Tensor:
         if input.dim() != 4:
             raise ValueError(f"CrossMapLRN2d: Expected input to be 4D, got {input.dim()}D instead.")
-        return super().forward(input)
+        places = creation.arange(input.shape[1], device=input.device)
+        near = (places.unsqueeze(1) - places).abs() < int((self.size - 1) / 2 + 1)
+        window = (near | (places == 0)).to(input.dtype)
+        sums = window.matmul((input * input).flatten(2)).view(input.shape)
+        out: Tensor = input * (sums * (self.alpha / self.size) + self.k).pow(-self.beta)
+        return out
 
 
 class _Affine(Module):

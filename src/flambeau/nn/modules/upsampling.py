@@ -6,7 +6,6 @@ from typing import Any
 
 from flambeau.nn import functional as F
 from flambeau.nn.modules.module import Module
-from flambeau.nn.modules.utils import each
 from flambeau.tensor.tensor import Tensor
 
 
@@ -49,17 +48,11 @@ class UpsamplingNearest2d(Upsample):
     """(N, C, H, W) resized to the nearest pixels."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
-        super().__init__(_pair_or_none(size), _pair_or_none(scale_factor), mode="nearest")
+        super().__init__(size, scale_factor, mode="nearest")
 
 
 class UpsamplingBilinear2d(Upsample):
     """(N, C, H, W) resized between pixels, with the corners kept."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
-        super().__init__(
-            _pair_or_none(size), _pair_or_none(scale_factor), mode="bilinear", align_corners=True
-        )
-
-
-def _pair_or_none(x: Any) -> tuple[Any, ...] | None:
-    return None if x is None else each(x, 2)
+        super().__init__(size, scale_factor, mode="bilinear", align_corners=True)

@@ -1,0 +1,115 @@
+"""Fractional max pooling: windows of one size at drawn places, as many as the output has elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.dtype import int64
+from flambeau.nn.functional.activation import checked
+from flambeau.tensor import creation
+from flambeau.tensor.public import functions
+from flambeau.tensor.random import rand
+from flambeau.tensor.tensor import Tensor
+
+_AXES = {2: ("height", "width"), 3: ("time", "height", "width")}
+
+
+def _each(x: Any, ndim: int) -> tuple[Any, ...]:
+    return tuple(x) if isinstance(x, Sequence) else (x,) * ndim
+
+
+def _starts(samples: Any, size: int, count: int, window: int) -> Any:
+    """Where each of `count` windows begins in a dimension of `size`: (N, C, count), from samples (N, C) in [0, 1)."""
+    last = creation.full((*samples.shape, 1), size - window, dtype=int64, device=samples.device)
+    if count == 1:
+        return last
+    steps = creation.arange(count - 1, dtype=samples.dtype, device=samples.device)
+    alpha = creation.full((), size - window, dtype=samples.dtype, device=samples.device) / (count - 1)
+    sample = samples.unsqueeze(-1)
+    before = ((steps + sample) * alpha).to(int64) - (sample * alpha).to(int64)
+    return functions["cat"]((before, last), -1)
+
+
+def _places(starts: Sequence[Any], windows: Sequence[int], sizes: Sequence[int]) -> Any:
+    """Indices into each flattened plane: (N, C, *counts, window elements)."""
+    ndim = len(starts)
+    total: Any = None
+    for axis, (start, window, size) in enumerate(zip(starts, windows, sizes, strict=True)):
+        inside = start.unsqueeze(-1) + creation.arange(window, dtype=int64, device=start.device)
+        shape = [*start.shape[:2], *(1,) * (2 * ndim)]
+        shape[2 + axis], shape[2 + ndim + axis] = inside.shape[2:]
+        here = inside.view(shape)
+        total = here if total is None else total * size + here
+    return total.flatten(-ndim)
+
+
+def _pool(
+    ndim: int, input: Tensor, kernel_size: Any, output_size: Any, output_ratio: Any, samples: Tensor | None
+) -> tuple[Any, Any]:
+    name = f"fractional_max_pool{ndim}d"
+    if output_size is None and output_ratio is None:
+        raise ValueError(f"{name} requires specifying either an output_size or an output_ratio")
+    x: Any = checked(input, name)
+    if x.dim() not in (ndim + 1, ndim + 2):
+        raise RuntimeError(f"{name}(): Expected {ndim + 1}D or {ndim + 2}D tensor, but got: {list(x.shape)}")
+    batch = x if x.dim() == ndim + 2 else x.unsqueeze(0)
+    sizes = tuple(batch.shape[2:])
+    if output_size is None:
+        counts = tuple([int(n * r) for n, r in zip(sizes, _each(output_ratio, ndim), strict=True)])
+    else:
+        counts = tuple([int(n) for n in _each(output_size, ndim)])
+    windows = _each(kernel_size, ndim)
+    for axis, size, window, count in zip(_AXES[ndim], sizes, windows, counts, strict=True):
+        if count + window - 1 > size:
+            raise RuntimeError(f"{name}(): pool {axis} {window} too large relative to input {axis} {size}")
+    if samples is None:
+        samples = rand(*batch.shape[:2], ndim, dtype=x.dtype, device=x.device)
+    order = (1, 0) if ndim == 2 else (0, 1, 2)  # the first sample places the width in two dimensions
+    drawn: Any = samples
+    starts = [
+        _starts(drawn[..., order[axis]], sizes[axis], counts[axis], windows[axis]) for axis in range(ndim)
+    ]
+    places = _places(starts, windows, sizes)
+    values = batch.flatten(2).gather(2, places.flatten(2)).view(places.shape)
+    top, which = values.max(-1)
+    indices = places.gather(-1, which.unsqueeze(-1)).squeeze(-1)
+    return (top, indices) if x.dim() == ndim + 2 else (top.squeeze(0), indices.squeeze(0))
+
+
+def fractional_max_pool2d_with_indices(
+    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    return_indices: bool = False, _random_samples: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The largest of each drawn window of (N, C, H, W) or (C, H, W), and where in its plane it was."""
+    return _pool(2, input, kernel_size, output_size, output_ratio, _random_samples)
+
+
+def fractional_max_pool3d_with_indices(
+    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    return_indices: bool = False, _random_samples: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The largest of each drawn window of (N, C, T, H, W) or (C, T, H, W), and where in its volume it was."""
+    return _pool(3, input, kernel_size, output_size, output_ratio, _random_samples)
+
+
+def fractional_max_pool2d(
+    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    return_indices: bool = False, _random_samples: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """The largest of each of `output_size` windows (or `output_ratio` of the input's size) of (N, C, H, W).
+
+    `_random_samples` (N, C, 2) in [0, 1) place the windows; drawn if not given.
+    Raises ValueError: neither size nor ratio; RuntimeError: windows that do not fit.
+    """
+    both = _pool(2, input, kernel_size, output_size, output_ratio, _random_samples)
+    return both if return_indices else both[0]
+
+
+def fractional_max_pool3d(
+    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    return_indices: bool = False, _random_samples: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """`fractional_max_pool2d` of (N, C, T, H, W), with `_random_samples` (N, C, 3)."""
+    both = _pool(3, input, kernel_size, output_size, output_ratio, _random_samples)
+    return both if return_indices else both[0]
