@@ -55,6 +55,9 @@ from flambeau.tensor import (
     dunders as _dunders,
 )
 from flambeau.tensor import (
+    foreach as _foreach,
+)
+from flambeau.tensor import (
     indexing as _indexing,
 )
 from flambeau.tensor import (
@@ -118,6 +121,7 @@ _publish(globals())
 
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
+    "optim": "",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import flambeau
 from flambeau.core.dtype import from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
+from flambeau.driver.api import Expression, Fold, Launch, Lists, Routine, Source
 from flambeau.ops.op import Op, table
 from flambeau.testing import operators
 
@@ -75,7 +75,7 @@ def _launches(op: Op) -> Iterator[Launch]:
 
 
 def _sources(op: Op) -> dict[str, None]:
-    from flambeau.driver.cuda import pointwise, reduction, routines, source
+    from flambeau.driver.cuda import lists, pointwise, reduction, routines, source
     from flambeau.driver.cuda.passes import Plan
 
     form, found = op.kernel.cuda, {}
@@ -84,6 +84,8 @@ def _sources(op: Op) -> dict[str, None]:
             built: Any = pointwise.program(launch, form)
         elif isinstance(form, Fold):
             built = reduction.program(launch, form, 132)
+        elif isinstance(form, Lists):
+            built = lists.program(launch, form)
         elif isinstance(form, Source):
             built = source.program(launch, form)
         elif isinstance(form, Routine) and form.name in routines.TABLE:

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import contiguous_strides, is_contiguous, numel, span
+from flambeau.core.layout import contiguous_strides, is_contiguous, is_dense, numel, span
 
 DType: TypeAlias = dtype  # inside `Meta` the plain names are its fields
 Device: TypeAlias = device
@@ -70,6 +70,11 @@ class Meta:
 
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.strides}, {self.dtype}, {self.device})"
+
+
+def alike(x: Meta, y: Meta) -> bool:
+    """Whether two metas of one shape are dense in the same order, so that their elements pair up as memory has them."""
+    return (x.contiguous and y.contiguous) or (x.strides == y.strides and is_dense(x.shape, x.strides))
 
 
 def set_aside() -> list[Meta]:

@@ -172,7 +172,22 @@ class Routine:
     name: str
 
 
-CudaForm = Expression | Fold | Scan | Source | Routine
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """A pointwise kernel over lists of tensors, every tensor in one launch. Operands come list after list.
+
+    count: tensors per list. text: C++ statements of the lists' elements x0, x1, ... (of type T) and of the scalars s0,
+    s1, ... (doubles), and an expression per output list. kind: the dtype T, by name. flag: the last expression is a
+    condition; the last operands, of one float32 each, are a number before and after, 1 where it holds somewhere.
+    """
+
+    count: Callable[[Launch], int]
+    text: Callable[[Launch], tuple[str, tuple[str, ...]]]
+    kind: Callable[[Launch], str]
+    flag: bool = False
+
+
+CudaForm = Expression | Fold | Scan | Source | Routine | Lists
 
 
 @dataclass(frozen=True, slots=True, eq=False)

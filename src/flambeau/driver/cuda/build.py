@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Expression, Fold, Launch, Routine, Scan, Source
-from flambeau.driver.cuda import passes, pointwise, products, reduction, routines, scan, source
+from flambeau.driver.api import Expression, Fold, Launch, Lists, Routine, Scan, Source
+from flambeau.driver.cuda import lists, passes, pointwise, products, reduction, routines, scan, source
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.program import Program
 
@@ -33,6 +33,11 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
         )
     if isinstance(form, Source):
         return source.program(launch, form)
+    if isinstance(form, Lists):
+        listed = lists.program(launch, form)
+        if isinstance(listed, passes.Plan):
+            return passes.sequence(launch, listed, device, driver._function)
+        return listed
     if isinstance(form, Routine) and form.name in ("matmul", "addmm"):
         return products.product(launch, device, driver)
     if isinstance(form, Routine) and form.name in routines.TABLE:

@@ -98,9 +98,10 @@ class _Step:
         self.function, self.grid, self.block = function, step.program.grid, step.program.block
         self.places, self.scalars, self.unless_same = step.places, step.scalars, step.unless_same
         wire = [wire_format(x) for x in launch.inputs if not isinstance(x, Meta)] if step.scalars else []
-        self.pack = struct.Struct("<" + "Q" * len(step.places) + "".join(wire)).pack_into
+        packed, sizes = step.program.addresses(len(step.places))
+        self.pack = struct.Struct("<" + packed + "".join(wire)).pack_into
         offsets, at = [], 0
-        for size in [8] * len(step.places) + [8 * len(w) for w in wire]:
+        for size in sizes + [8 * len(w) for w in wire]:
             offsets.append(at)
             at += size
         tail = []

@@ -39,7 +39,7 @@ class Program:
     """Source, grid and the parameters that are the same at each launch.
 
     tail: parameters after addresses and scalars, as bytes. scratch: bytes of scratch memory that a further
-    parameter, the last, points to.
+    parameter, the last, points to. slots: where not 0, the addresses are one parameter, a table of so many.
     """
 
     source: str
@@ -47,6 +47,13 @@ class Program:
     block: int
     tail: tuple[bytes, ...] = ()
     scratch: int = 0
+    slots: int = 0
+
+    def addresses(self, count: int) -> tuple[str, list[int]]:
+        """How struct packs `count` addresses, and the sizes of the parameters that they are."""
+        if not self.slots:
+            return "Q" * count, [8] * count
+        return f"{count}Q{8 * (self.slots - count)}x", [8 * self.slots]
 
 
 class CudaExecutable(Executable):
@@ -73,9 +80,10 @@ class CudaExecutable(Executable):
         """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` knows the function."""
         self.call = partial(launch, *program.grid, program.block, 1, 1, 0)
         wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
-        packing = struct.Struct("<" + "Q" * len(self.launch.operands) + "".join(wire))
+        packed, sizes = program.addresses(len(self.launch.operands))
+        packing = struct.Struct("<" + packed + "".join(wire))
         self.flat = "dd" not in wire
-        sizes = [8] * len(self.launch.operands) + [8 * len(w) for w in wire]
+        sizes += [8 * len(w) for w in wire]
         tail = [*program.tail, bytes(8)] if program.scratch else list(program.tail)
         offsets, at = [], 0
         for size in sizes:

@@ -1,0 +1,23 @@
+"""torch.optim: optimizers, rates' schedules, averaged weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.optim.adadelta import Adadelta
+from flambeau.optim.adagrad import Adagrad
+from flambeau.optim.adam import Adam, AdamW
+from flambeau.optim.adamax import Adamax
+from flambeau.optim.asgd import ASGD
+from flambeau.optim.nadam import NAdam
+from flambeau.optim.optimizer import Optimizer
+from flambeau.optim.radam import RAdam
+from flambeau.optim.rmsprop import RMSprop
+from flambeau.optim.rprop import Rprop
+from flambeau.optim.sgd import SGD
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"module 'torch.optim' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+    )

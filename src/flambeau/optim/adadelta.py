@@ -1,0 +1,65 @@
+"""`Adadelta`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.ops import optimizer as records
+from flambeau.ops.optimizer import DecayOptions
+from flambeau.optim.elementwise import Elementwise, zeros
+from flambeau.optim.optimizer import check_least, check_lr
+from flambeau.tensor.tensor import Tensor
+
+Group = dict[str, Any]
+
+
+class Adadelta(Elementwise):
+    """Scales each gradient by the ratio of the average sizes of past steps and past gradients.
+
+    Args:
+        params: see `Optimizer`. lr: times the step, a number or a tensor of one element.
+        rho: decay of the averages. eps: added to them before their roots.
+        weight_decay: times the parameter, added to the gradient.
+        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
+        capturable: the step count lives on the GPU. differentiable: gradients flow through `step`.
+    """
+
+    record = records.adadelta
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        *,
+        capturable: bool = False,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_lr(lr)
+        if not 0.0 <= rho <= 1.0:
+            raise ValueError(f"Invalid rho value: {rho}")
+        check_least(eps, "epsilon")
+        check_least(weight_decay, "weight_decay")
+        super().__init__(params, {
+            "lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
+            "capturable": capturable, "foreach": foreach, "differentiable": differentiable,
+        })  # fmt: skip
+
+    def _states(self, group: Group) -> tuple[str, ...]:
+        return "square_avg", "acc_delta"
+
+    def _new_state(self, group: Group, p: Tensor) -> Group:
+        return {"step": self._counter(group, p), "square_avg": zeros(p), "acc_delta": zeros(p)}
+
+    def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
+        return group["lr"], group["rho"], group["eps"], group["weight_decay"]
+
+    def _options(
+        self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
+    ) -> DecayOptions:
+        return DecayOptions(group["weight_decay"] != 0, group["maximize"])

@@ -1,0 +1,80 @@
+"""`Adagrad`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.ops import optimizer as records
+from flambeau.ops.optimizer import DecayOptions
+from flambeau.optim.elementwise import Elementwise, filled
+from flambeau.optim.optimizer import check_least, check_lr
+from flambeau.tensor.tensor import Tensor
+
+Group = dict[str, Any]
+
+
+class Adagrad(Elementwise):
+    """Divides by the root of the sum of all squared gradients so far.
+
+    Args:
+        params: see `Optimizer`. lr: the rate, a number or a tensor of one element.
+        lr_decay: the rate at step n is `lr / (1 + (n - 1) * lr_decay)`.
+        weight_decay: times the parameter, added to the gradient.
+        initial_accumulator_value: where the sum starts. eps: added to its root.
+        foreach, fused: accepted as in PyTorch; every step is one launch either way. maximize: climb.
+        differentiable: gradients flow through `step`.
+    """
+
+    record = records.adagrad
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-10,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        check_lr(lr)
+        check_least(lr_decay, "lr_decay")
+        check_least(weight_decay, "weight_decay")
+        check_least(initial_accumulator_value, "initial_accumulator_value")
+        check_least(eps, "epsilon")
+        super().__init__(params, {
+            "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value, "foreach": foreach, "maximize": maximize,
+            "differentiable": differentiable, "fused": fused,
+        })  # fmt: skip
+        for group in self.param_groups:
+            for p in group["params"]:
+                self._state_of(group, p, self._states(group))
+
+    def share_memory(self) -> None:
+        """Move the states' sums to shared memory."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["sum"].share_memory_()
+
+    def _states(self, group: Group) -> tuple[str, ...]:
+        return ("sum",)
+
+    def _new_state(self, group: Group, p: Tensor) -> Group:
+        start = group["initial_accumulator_value"]
+        value = complex(start, start) if p.is_complex() else start
+        return {"step": self._counter(group, p), "sum": filled(p, value)}
+
+    def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
+        lr = group["lr"] / (1 + (after[0] - 1) * group["lr_decay"])
+        return lr, group["weight_decay"], group["eps"]
+
+    def _options(
+        self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
+    ) -> DecayOptions:
+        return DecayOptions(group["weight_decay"] != 0, group["maximize"])

@@ -1,0 +1,70 @@
+"""`ASGD`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.ops import optimizer as records
+from flambeau.ops.optimizer import ASGDOptions
+from flambeau.optim.elementwise import Elementwise, zeros
+from flambeau.optim.optimizer import check_least, check_lr
+from flambeau.tensor.tensor import Tensor
+
+Group = dict[str, Any]
+
+
+class ASGD(Elementwise):
+    """SGD whose parameters are averaged, in state "ax".
+
+    Args:
+        params: see `Optimizer`. lr: the rate at first, a number or a tensor of one element.
+        lambd: decay of the parameters. alpha: how fast the rate falls. t0: the step at which averaging begins.
+        weight_decay: times the parameter, added to the gradient.
+        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
+        differentiable: gradients flow through `step`. capturable: the counters live on the GPU.
+    """
+
+    record = records.asgd
+    counters = ("step", "eta", "mu")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        check_lr(lr)
+        check_least(weight_decay, "weight_decay")
+        super().__init__(params, {
+            "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay, "foreach": foreach,
+            "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
+        })  # fmt: skip
+
+    def _states(self, group: Group) -> tuple[str, ...]:
+        return ("ax",)
+
+    def _new_state(self, group: Group, p: Tensor) -> Group:
+        return {
+            "step": self._counter(group, p), "eta": self._counter(group, p, float(group["lr"])),
+            "mu": self._counter(group, p, 1.0), "ax": zeros(p),
+        }  # fmt: skip
+
+    def _advanced(self, group: Group, f: Any, counters: Sequence[Any]) -> Sequence[Any]:
+        step, lr = f.value(counters[0]) + 1, group["lr"]
+        eta = lr / ((1 + group["lambd"] * lr * step) ** group["alpha"])
+        return step, eta, 1 / f.maximum(step - group["t0"], 1)
+
+    def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
+        _, eta, mu = before
+        return group["lambd"], eta, mu, group["weight_decay"]
+
+    def _options(self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool) -> ASGDOptions:
+        return ASGDOptions(group["weight_decay"] != 0, group["maximize"], bool(before[2] != 1))

@@ -1,0 +1,272 @@
+"""`Elementwise`: an optimizer whose rule takes each element alone, so that one launch updates all parameters.
+
+A rule is a formula (`ops/optimizer.py`), the states that it keeps for each parameter, the counters (numbers, such as
+the step), and the scalars of a step. Parameters whose scalars agree are updated together. Where gradients are to flow
+through the step, or its counters live on the GPU (`differentiable`, `capturable`), the same formula runs on
+tensors, parameter by parameter: see Note [One formula, three readings].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from flambeau.core.dtype import float32, float64
+from flambeau.core.flags import flags
+from flambeau.ops.foreach import Foreach
+from flambeau.optim.counters import Counters
+from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
+from flambeau.tensor import creation
+from flambeau.tensor.foreach import update
+from flambeau.tensor.public import functions as public
+from flambeau.tensor.tensor import Tensor
+
+FUSED_DEVICES = "['mps', 'cuda', 'xpu', 'hpu', 'cpu', 'mtia', 'privateuseone']"
+CAPTURABLE_DEVICES = "['cuda', 'xpu', 'hpu', 'privateuseone', 'xla']"
+
+
+class Numbers:
+    """What scalars are computed with, of Python numbers."""
+
+    value = staticmethod(float)
+    sqrt = staticmethod(math.sqrt)
+    maximum = staticmethod(max)
+
+    @staticmethod
+    def where(condition: Any, a: Any, b: Any) -> Any:
+        return a if condition else b
+
+
+class Tensors:
+    """What scalars and formulas are computed with, of tensors."""
+
+    @staticmethod
+    def value(x: Any) -> Any:
+        return x
+
+    @staticmethod
+    def sqrt(x: Any) -> Any:
+        return math.sqrt(x) if isinstance(x, int | float) else x.sqrt()
+
+    abs = staticmethod(public["abs"])
+    where = staticmethod(public["where"])
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> Any:
+        return _extreme(public["maximum"], public["clamp_min"], a, b)
+
+    @staticmethod
+    def minimum(a: Any, b: Any) -> Any:
+        return _extreme(public["minimum"], public["clamp_max"], a, b)
+
+
+def _extreme(of_two: Callable[..., Any], bounded: Callable[..., Any], a: Any, b: Any) -> Any:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return of_two(a, b)
+    return bounded(a, b) if isinstance(a, Tensor) else bounded(b, a)
+
+
+class Elementwise(Optimizer):
+    """Base of the optimizers whose rule takes each element alone.
+
+    A subclass names its record, and says its states, counters, scalars and options.
+    """
+
+    record: ClassVar[Foreach]
+    counters: ClassVar[tuple[str, ...]] = ("step",)
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        if defaults.get("fused"):
+            if defaults.get("differentiable"):
+                raise RuntimeError("`fused` does not support `differentiable`")
+            if defaults.get("foreach"):
+                raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+        super().__init__(params, defaults)
+
+    # -- what a rule says ---------------------------------------------------------------------------------------
+
+    def _new_state(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
+        """The states of a parameter that has its first step, counters first."""
+        raise NotImplementedError
+
+    def _states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The names of the states that the formula takes, in its order."""
+        raise NotImplementedError
+
+    def _advanced(self, group: dict[str, Any], f: Any, counters: Sequence[Any]) -> Sequence[Any]:
+        """The counters after this step; `f.value` of one is a number of full precision."""
+        return (counters[0] + 1,)
+
+    def _scalars(
+        self, group: dict[str, Any], f: Any, before: Sequence[Any], after: Sequence[Any]
+    ) -> Sequence[Any]:
+        """The formula's scalars, from the group's options and the counters before and after this step."""
+        raise NotImplementedError
+
+    def _options(
+        self, group: dict[str, Any], before: Sequence[Any], after: Sequence[Any], fresh: bool
+    ) -> Any:
+        """The formula's options. `fresh`: the states are new."""
+        raise NotImplementedError
+
+    # -- a step -----------------------------------------------------------------------------------------------
+
+    @unrecorded
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change each parameter that has a gradient. A closure evaluates the model anew and returns the loss."""
+        loss = evaluated(closure)
+        for group in self.param_groups:
+            if group.get("capturable") or group.get("differentiable"):
+                self._step_by_tensors(group)
+            else:
+                self._step_at_once(group)
+        return loss
+
+    def _state_of(
+        self, group: dict[str, Any], p: Tensor, names: Sequence[str]
+    ) -> tuple[dict[str, Any], bool]:
+        """A parameter's states, and whether they were made now."""
+        state = self.state.get(p)
+        if state and all([state.get(name) is not None for name in names]):  # noqa: C419 (faster than a generator)
+            return state, False
+        if group.get("fused"):
+            _check_fused(p)
+        new = self._new_state(group, p)
+        if not new:
+            return new, True
+        state = self.state[p]
+        for name, value in new.items():
+            if state.get(name) is None:
+                state[name] = value
+        return state, True
+
+    def _step_at_once(self, group: dict[str, Any]) -> None:
+        """See Note [One formula, three readings]: launches over lists, scalars computed on the host."""
+        names = self._states(group)
+        plain = _with_numbers(group)
+        batches: dict[Any, list[list[Tensor]]] = {}
+        decided: dict[Any, tuple[Any, ...]] = {}
+        kept = self._counters
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None:
+                continue
+            state, fresh = self._state_of(group, p, names)
+            before: tuple[float, ...] = ()
+            if self.counters:
+                windows = kept.windows(p, state, self.counters)
+                before = tuple([float(w) for w in windows])
+                found = decided.get(before)
+                if found is None:
+                    kept.write(p, self._advanced(plain, Numbers, [w[()] for w in windows]))
+                    decided[before] = tuple([float(w) for w in windows])
+                else:
+                    kept.write(p, found)
+            tensors = [p, grad, *[state[name] for name in names]]
+            if p.meta.dtype.is_complex:
+                tensors = [_as_real(t) for t in tensors]
+            key = (before, fresh, tensors[0].meta.device, *[t.meta.dtype for t in tensors])
+            lists = batches.get(key)
+            if lists is None:
+                lists = batches[key] = [[] for _ in tensors]
+            for several, t in zip(lists, tensors, strict=True):
+                several.append(t)
+        for (before, fresh, *_), lists in batches.items():
+            after = decided.get(before, ())
+            scalars = self._scalars(plain, Numbers, before, after)
+            update(self.record, lists, scalars, self._options(plain, before, after, fresh))
+
+    def _step_by_tensors(self, group: dict[str, Any]) -> None:
+        """One parameter after the other, counters as tensors; recorded where recording is on."""
+        names = self._states(group)
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None:
+                continue
+            state, fresh = self._state_of(group, p, names)
+            self._check_capturable(group, p, state)
+            counters = [state[name] for name in self.counters]
+            before = [c.clone() for c in counters]
+            after = self._advanced(group, Tensors, before)
+            scalars = self._scalars(group, Tensors, before, after)
+            options = self._options(group, before, after, fresh)
+            tensors = [p, grad, *[state[name] for name in names]]
+            if p.meta.dtype.is_complex:
+                tensors = [_as_real(t) for t in tensors]
+            results = self.record.formula(Tensors, options, tensors, scalars)
+            for k, result in zip(self.record.changed(options), results, strict=True):
+                tensors[k].copy_(result)
+            for counter, value in zip(counters, after, strict=True):
+                counter.copy_(value)
+
+    def _check_capturable(self, group: dict[str, Any], p: Tensor, state: dict[str, Any]) -> None:
+        if not group.get("capturable"):
+            return
+        if p.device.type != "cuda" or any(state[c].device.type != "cuda" for c in self.counters):
+            raise AssertionError(
+                f"If capturable=True, params and state_steps must be on supported devices: {CAPTURABLE_DEVICES}."
+            )
+
+    # -- counters ---------------------------------------------------------------------------------------------
+
+    @property
+    def _counters(self) -> Counters:
+        found = self.__dict__.get("_kept_counters")
+        if found is None:
+            found = self.__dict__["_kept_counters"] = Counters()
+        return found
+
+    def _counter(self, group: dict[str, Any], p: Tensor, value: float = 0.0) -> Tensor:
+        """A new counter: on the CPU, unless it must live with its parameter."""
+        kind = float64 if flags.default_dtype is float64 else float32
+        where = p.device if group.get("capturable") else "cpu"
+        return creation.full((), value, dtype=kind, device=where)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = self.state.get(p) or {}
+                for name in self.counters:  # numbers in PyTorch's oldest checkpoints
+                    if isinstance(kept.get(name), int | float):
+                        kept[name] = self._counter(group, p, float(kept[name]))
+
+
+def zeros(p: Tensor) -> Tensor:
+    """A state of zeros, like its parameter."""
+    return creation.zeros_like(p)
+
+
+def filled(p: Tensor, value: complex) -> Tensor:
+    """A state of one value, like its parameter."""
+    return creation.full_like(p, value)
+
+
+def _with_numbers(group: dict[str, Any]) -> dict[str, Any]:
+    """The group's options with tensors of one element read: a wait where they are on a GPU."""
+    if any(
+        isinstance(v, Tensor) or (isinstance(v, tuple) and any(isinstance(x, Tensor) for x in v))
+        for v in group.values()
+    ):
+        return {k: _number(v) if k != "params" else v for k, v in group.items()}
+    return group
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.item()
+    return tuple(_number(v) for v in value) if isinstance(value, tuple) else value
+
+
+def _as_real(t: Tensor) -> Tensor:
+    """Real and imaginary parts as elements of their own."""
+    return public["view_as_real"](t) if t.meta.dtype.is_complex else t
+
+
+def _check_fused(p: Tensor) -> None:
+    if not p.is_floating_point():
+        raise RuntimeError(
+            "`fused=True` requires all the params to be floating point Tensors of supported devices: "
+            f"{FUSED_DEVICES} but {p.dtype} and {p.device.type}"
+        )

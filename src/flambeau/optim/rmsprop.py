@@ -1,0 +1,70 @@
+"""`RMSprop`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.ops import optimizer as records
+from flambeau.ops.optimizer import RMSpropOptions
+from flambeau.optim.elementwise import Elementwise, zeros
+from flambeau.optim.optimizer import check_least, check_lr
+from flambeau.tensor.tensor import Tensor
+
+Group = dict[str, Any]
+
+
+class RMSprop(Elementwise):
+    """Divides by the root of the average of squared gradients.
+
+    Args:
+        params: see `Optimizer`. lr: the rate, a number or a tensor of one element.
+        alpha: decay of the average. eps: added to its root.
+        weight_decay: times the parameter, added to the gradient. momentum: of the steps.
+        centered: subtract the square of the gradients' average, so that it is their variance.
+        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
+        capturable: the step count lives on the GPU. differentiable: gradients flow through `step`.
+    """
+
+    record = records.rmsprop
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum: float = 0,
+        centered: bool = False,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_lr(lr)
+        check_least(eps, "epsilon")
+        check_least(momentum, "momentum")
+        check_least(weight_decay, "weight_decay")
+        check_least(alpha, "alpha")
+        super().__init__(params, {
+            "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered,
+            "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach, "maximize": maximize,
+            "differentiable": differentiable,
+        })  # fmt: skip
+
+    def _states(self, group: Group) -> tuple[str, ...]:
+        momentum = ("momentum_buffer",) if group["momentum"] > 0 else ()
+        return ("square_avg", *momentum, *(("grad_avg",) if group["centered"] else ()))
+
+    def _new_state(self, group: Group, p: Tensor) -> Group:
+        return {"step": self._counter(group, p)} | {name: zeros(p) for name in self._states(group)}
+
+    def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
+        return group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
+
+    def _options(
+        self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
+    ) -> RMSpropOptions:
+        decay = group["weight_decay"] != 0
+        return RMSpropOptions(group["momentum"] > 0, group["centered"], decay, group["maximize"])

@@ -1,0 +1,63 @@
+"""`Rprop`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.ops import optimizer as records
+from flambeau.ops.optimizer import RpropOptions
+from flambeau.optim.elementwise import Elementwise, filled, zeros
+from flambeau.optim.optimizer import check_lr
+from flambeau.tensor.tensor import Tensor
+
+Group = dict[str, Any]
+
+
+class Rprop(Elementwise):
+    """Resilient propagation: steps by the sign of the gradient alone, longer while it stays.
+
+    Args:
+        params: see `Optimizer`. lr: the first step's size, a number or a tensor of one element.
+        etas: factors of the size where the sign changes and where it stays. step_sizes: least and most.
+        capturable: the step count lives on the GPU. differentiable: gradients flow through `step`.
+        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
+    """
+
+    record = records.rprop
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50),
+        *,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_lr(lr)
+        if not 0.0 < etas[0] < 1.0 < etas[1]:
+            raise ValueError(f"Invalid eta values: {etas[0]}, {etas[1]}")
+        super().__init__(params, {
+            "lr": lr, "etas": etas, "step_sizes": step_sizes, "foreach": foreach, "maximize": maximize,
+            "differentiable": differentiable, "capturable": capturable,
+        })  # fmt: skip
+
+    def _states(self, group: Group) -> tuple[str, ...]:
+        return "prev", "step_size"
+
+    def _new_state(self, group: Group, p: Tensor) -> Group:
+        lr = float(group["lr"])
+        size = filled(p, complex(lr, lr) if p.is_complex() else lr)
+        return {"step": self._counter(group, p), "prev": zeros(p), "step_size": size}
+
+    def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
+        return *group["etas"], *group["step_sizes"]
+
+    def _options(
+        self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
+    ) -> RpropOptions:
+        return RpropOptions(group["maximize"])

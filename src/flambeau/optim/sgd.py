@@ -1,0 +1,76 @@
+"""`SGD`, with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from flambeau.ops import optimizer as records
+from flambeau.ops.optimizer import SGDOptions
+from flambeau.optim.elementwise import Elementwise, zeros
+from flambeau.tensor.tensor import Tensor
+
+Group = dict[str, Any]
+
+
+class SGD(Elementwise):
+    """Stochastic gradient descent.
+
+    Args:
+        params: see `Optimizer`.
+        lr: the rate, a number or a tensor of one element.
+        momentum, dampening: the buffer is `momentum * buffer + (1 - dampening) * grad`, at first the gradient.
+        weight_decay: times the parameter, added to the gradient.
+        nesterov: Nesterov's momentum. maximize: climb.
+        foreach, fused: accepted as in PyTorch; every step is one launch either way.
+        differentiable: gradients flow through `step`.
+    """
+
+    record = records.sgd
+    counters: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float | Tensor = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        if isinstance(lr, Tensor) and lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+        for name, value in (
+            ("learning rate", lr),
+            ("momentum value", momentum),
+            ("weight_decay value", weight_decay),
+        ):
+            if value < 0.0:
+                raise ValueError(f"Invalid {name}: {value}")
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        super().__init__(params, {
+            "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+            "nesterov": nesterov, "maximize": maximize, "foreach": foreach, "differentiable": differentiable,
+            "fused": fused,
+        })  # fmt: skip
+
+    def _states(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] != 0 else ()
+
+    def _new_state(self, group: Group, p: Tensor) -> Group:
+        return {name: zeros(p) for name in self._states(group)}
+
+    def _scalars(self, group: Group, f: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
+        return group["lr"], group["weight_decay"], group["momentum"], group["dampening"]
+
+    def _options(self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool) -> SGDOptions:
+        momentum = group["momentum"] != 0
+        return SGDOptions(
+            momentum, group["nesterov"], group["weight_decay"] != 0, group["maximize"], momentum and fresh
+        )

@@ -1,0 +1,61 @@
+"""`update`: run a record over lists of tensors, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.layout import may_self_overlap
+from flambeau.ops import optimizer as optimizer  # its records belong to the table from the start
+from flambeau.ops.foreach import Foreach
+from flambeau.ops.op import Signature
+from flambeau.tensor import call as engine
+from flambeau.tensor.tensor import Tensor
+
+MOST = 256  # tensors in one launch: their addresses are parameters of a kernel
+
+
+def update(
+    record: Foreach, lists: Sequence[Sequence[Tensor]], scalars: Sequence[float], options: Any
+) -> None:
+    """Give the lists that change their new values: one launch for up to 256 tensors a list.
+
+    lists: of one length, of tensors on one device; the m-th tensors have one shape, or one element; each list is of
+    one dtype. Raises RuntimeError, with nothing changed, where that does not hold. Nothing is recorded.
+    """
+    count = len(lists[0])
+    for start in range(0, count, MOST):
+        part = lists if count <= MOST else [x[start : start + MOST] for x in lists]
+        changed = [t for k in record.changed(options) for t in part[k]]
+        _run(record, changed, [*[t for x in part for t in x], *scalars], (len(part[0]), options))
+
+
+def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Tensor) -> None:
+    """As `update`, of a record with a flag: a float32 tensor of one element, which becomes 1 where the record says."""
+    for start in range(0, len(lists[0]), MOST):
+        part = [x[start : start + MOST] for x in lists]
+        changed = [t for k in record.changed(()) for t in part[k]]
+        _run(record, [*changed, flag], [*[t for x in part for t in x], flag], (len(part[0]), ()))
+
+
+def _run(record: Foreach, changed: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...]) -> None:
+    key = (record, params, *[a.meta if isinstance(a, Tensor) else a.__class__ for a in args], "update")
+    plan = engine.plans.get(key)
+    if plan is None:
+        plan = engine.plans[key] = _plan(record, changed, args, params)
+    engine._launch(plan, changed, args)
+    for t in changed:
+        t.counter.version += 1
+
+
+def _plan(
+    record: Foreach, changed: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...]
+) -> engine.Plan:
+    decided = engine.signature(record, args, params)
+    metas = tuple([t.meta for t in changed])
+    if any(may_self_overlap(meta.shape, meta.strides) for meta in metas):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            "location. Please clone() the tensor before performing the operation."
+        )
+    return engine._load(record, args, Signature(metas, decided.inputs, decided.params))
