@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.ops.op import Derivative
 from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
 
 _activation = partial(pointwise, dtypes=FLOATS, promoting=slice(1), wide_scalars=True, flops=12)
@@ -24,16 +25,26 @@ def _soft_shrink(x: Any, lambd: Any) -> Any:
     return np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0))
 
 
+def _mish_back(grad: Any, a: Any) -> Any:
+    t = a.exp().log1p().tanh()
+    return grad * (t + a * (1 - t * t) * a.sigmoid())
+
+
 mish = _activation(
     "mish", lambda x: x * np.tanh(np.log1p(np.exp(x))), 1, "x * tanh(softplus(x)).",
-    cuda="a * tanh_(log1p_(exp_(a)))",
+    cuda="a * tanh_(log1p_(exp_(a)))", derivative=Derivative(_mish_back),
 )  # fmt: skip
 log_sigmoid = _activation(
     "log_sigmoid", _log_sigmoid, 1, "log(sigmoid(x)), without overflow.",
-    cuda="lesser(a, T(0)) - log1p_(exp_(-absolute(a)))",
+    cuda="lesser(a, T(0)) - log1p_(exp_(-absolute(a)))", derivative=Derivative(lambda grad, a: grad * (-a).sigmoid()),
 )  # fmt: skip
 hardsigmoid = _activation(
-    "hardsigmoid", _hard_sigmoid, 1, "relu6(x + 3) / 6.", cuda="lesser(greater(a + 3, T(0)), T(6)) / 6"
+    "hardsigmoid",
+    _hard_sigmoid,
+    1,
+    "relu6(x + 3) / 6.",
+    cuda="lesser(greater(a + 3, T(0)), T(6)) / 6",
+    derivative=Derivative(lambda grad, a: (grad / 6).where((a > -3) & (a < 3), 0)),
 )
 hardswish = _activation(
     "hardswish",
@@ -41,6 +52,7 @@ hardswish = _activation(
     1,
     "x * relu6(x + 3) / 6.",
     cuda="a * lesser(greater(a + 3, T(0)), T(6)) / 6",
+    derivative=Derivative(lambda grad, a: (grad * (a / 3 + 0.5)).where(a <= 3, grad).where(a > -3, 0)),
 )
 hardshrink = _activation(
     "hardshrink",
@@ -49,11 +61,17 @@ hardshrink = _activation(
     "x, or 0 within [-lambd, lambd].",
     examples=((0.5,),),
     cuda="a >= -b && a <= b ? T(0) : a",
+    derivative=Derivative(lambda grad, a, b: grad.where((a < -b) | (a > b), 0)),
 )
 softshrink = _activation(
-    "softshrink", _soft_shrink, 2, "x moved towards 0 by lambd, 0 within [-lambd, lambd].", examples=((0.5,),),
+    "softshrink",
+    _soft_shrink,
+    2,
+    "x moved towards 0 by lambd, 0 within [-lambd, lambd].",
+    examples=((0.5,),),
     cuda="a > b ? a - b : a < -b ? a + b : a * 0",
-)  # fmt: skip
+    derivative=Derivative(lambda grad, a, b: grad.where((a < -b) | (a > b), 0)),
+)
 threshold = _activation(
     "threshold",
     lambda x, least, value: np.where(x <= least, value, x),
@@ -62,12 +80,29 @@ threshold = _activation(
     dtypes=NUMBERS,
     examples=((0.1, 20),),
     cuda="a <= b ? c : a",
+    derivative=Derivative(lambda grad, a, b: grad.where(a > b, 0)),
 )
 prelu = pointwise(
-    "prelu", lambda x, weight: np.where(x > 0, x, weight * x), 2, "x, or weight * x where it is negative.",
-    dtypes=FLOATS, flops=2, cuda="a > 0 ? a : b * a",
-)  # fmt: skip
+    "prelu",
+    lambda x, weight: np.where(x > 0, x, weight * x),
+    2,
+    "x, or weight * x where it is negative.",
+    dtypes=FLOATS,
+    flops=2,
+    cuda="a > 0 ? a : b * a",
+    derivative=Derivative(
+        lambda grad, a, b: grad.where(a > 0, b * grad), lambda grad, a: (a * grad).where(a <= 0, 0)
+    ),
+)
 glu = pointwise(
-    "glu", lambda a, b: a * (1 / (1 + np.exp(-b))), 2, "a * sigmoid(b).", dtypes=FLOATS, flops=12,
+    "glu",
+    lambda a, b: a * (1 / (1 + np.exp(-b))),
+    2,
+    "a * sigmoid(b).",
+    dtypes=FLOATS,
+    flops=12,
     cuda="a * sigmoid_(b)",
-)  # fmt: skip
+    derivative=Derivative(
+        lambda grad, b: grad * b.sigmoid(), lambda grad, a, b: grad * a * b.sigmoid() * (1 - b.sigmoid())
+    ),
+)

@@ -19,7 +19,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, output_rate
 from flambeau.ops.indexing import one_device
 from flambeau.ops.matmul import c_name, round_to_tf32, uses_tf32
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 
@@ -115,6 +115,22 @@ def _rate(launch: Launch) -> str:
     return "tf32" if uses_tf32(launch) else output_rate(launch)
 
 
+def _back(grad: Any, a: Any, b: Any, c: Any, d: Any, out: Any, params: Any) -> list[Any]:
+    """The weights are computed again: they are larger than all that is saved for them."""
+    causal, scale = params[:2]
+    scores = a @ b.transpose(-1, -2) * scale
+    if causal:
+        seen = scores.new_ones(scores.shape[-2:]).tril(0) > 0
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if d is not None:
+        scores = scores.masked_fill(~d, float("-inf")) if d.dtype is bool_ else scores + d
+    nothing = (scores == float("-inf")).all(-1, True)
+    weights = scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
+    inner = weights * (grad @ c.transpose(-1, -2) - (grad * out).sum(-1, True))
+    q, k = inner @ b * scale, inner.transpose(-1, -2) @ a * scale
+    return [q, k, weights.transpose(-1, -2) @ grad, inner if d is not None and d.dtype is not bool_ else None]
+
+
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
     q, k, v = make(2, 3, 4, 5), make(2, 3, 6, 5), make(2, 3, 6, 2)
     yield (q, k, v), (False, 0.5)
@@ -126,6 +142,6 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 attention = define(
     Op(
         "scaled_dot_product_attention", _rule, Kernel("attention", _host, _flops, rate=_rate), FLOATS, _samples,
-        flags=("matmul_allow_tf32",),
-    )
+        flags=("matmul_allow_tf32",), derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0"),
+)
 )  # fmt: skip

@@ -24,7 +24,7 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
 Store = Callable[[Array, Array], None]
@@ -173,7 +173,16 @@ def _fill_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (1,), (kind, (0, 2), CPU)
 
 
-fill = define(Op("fill", _fill_rule, Kernel("fill", _fill_host, cuda=Expression("a")), DTYPES, _fill_samples))
+fill = define(
+    Op(
+        "fill",
+        _fill_rule,
+        Kernel("fill", _fill_host, cuda=Expression("a")),
+        DTYPES,
+        _fill_samples,
+        derivative=NOT_DIFFERENTIABLE,
+    )
+)
 
 
 # -- scalars --------------------------------------------------------------------------------------------

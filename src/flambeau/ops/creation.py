@@ -15,7 +15,7 @@ from flambeau.core.dtype import BOOL, DTYPES, complex128, dtype, float64, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.ops.copy import caster
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
 _NUMBERS = tuple(d for d in DTYPES if d.category != BOOL)
@@ -122,7 +122,14 @@ def _linspace_form(of: str) -> Expression:
 
 
 arange = define(
-    Op("arange", _sequence_rule, Kernel("arange", _arange_host, cuda=_ARANGE), _NUMBERS, _sequence_samples)
+    Op(
+        "arange",
+        _sequence_rule,
+        Kernel("arange", _arange_host, cuda=_ARANGE),
+        _NUMBERS,
+        _sequence_samples,
+        derivative=NOT_DIFFERENTIABLE,
+    )
 )
 linspace = define(
     Op(
@@ -131,6 +138,7 @@ linspace = define(
         Kernel("linspace", _linspace_host, cuda=_linspace_form("{}")),
         _NUMBERS,
         _linspace_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )
 logspace = define(
@@ -140,6 +148,16 @@ logspace = define(
         Kernel("logspace", _linspace_host, cuda=_linspace_form("power_(to<T>(k1), {})")),
         _NUMBERS,
         _logspace_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )
-eye = define(Op("eye", _eye_rule, Kernel("eye", _eye_host, cuda=_EYE), DTYPES, _eye_samples))
+eye = define(
+    Op(
+        "eye",
+        _eye_rule,
+        Kernel("eye", _eye_host, cuda=_EYE),
+        DTYPES,
+        _eye_samples,
+        derivative=NOT_DIFFERENTIABLE,
+    )
+)

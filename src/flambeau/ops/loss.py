@@ -14,8 +14,9 @@ import numpy as np
 from flambeau.core.dtype import dtype, int64, uint8
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.ops.gradients import by_place
 from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
 from flambeau.ops.reduction import to_computing
 
@@ -46,30 +47,73 @@ def _cross_entropy_of_logits(x: Any, y: Any) -> Any:
     return (1 - y) * x - (np.minimum(x, x.dtype.type(0)) - np.log1p(np.exp(-np.abs(x))))
 
 
+def _smooth_slope(away: Any, beta: Any) -> Any:
+    return away.sgn() if beta == 0 else (away / beta).where(away.abs() < beta, away.sgn())
+
+
 _paired = partial(pointwise, promoting=slice(2), wide_scalars=True)
 mse_loss = _paired(
-    "mse_loss", lambda x, y: (x - y) * (x - y), 2, "The squared difference.", dtypes=NUMBERS, flops=2,
+    "mse_loss",
+    lambda x, y: (x - y) * (x - y),
+    2,
+    "The squared difference.",
+    dtypes=NUMBERS,
+    flops=2,
     cuda="(a - b) * (a - b)",
-)  # fmt: skip
+    derivative=Derivative(lambda grad, a, b: grad * 2 * (a - b), lambda grad, a, b: grad * 2 * (b - a)),
+)
 smooth_l1_loss = _paired(
-    "smooth_l1_loss", _smooth_l1, 3, "Half the squared difference over beta, or past beta a line.", dtypes=FLOATS,
-    flops=6, examples=((1.0,),),
+    "smooth_l1_loss",
+    _smooth_l1,
+    3,
+    "Half the squared difference over beta, or past beta a line.",
+    dtypes=FLOATS,
+    flops=6,
+    examples=((1.0,),),
     cuda="absolute(a - b) < c ? T(0.5) * absolute(a - b) * absolute(a - b) / c : absolute(a - b) - T(0.5) * c",
-)  # fmt: skip
+    derivative=Derivative(
+        lambda grad, a, b, c: grad * _smooth_slope(a - b, c),
+        lambda grad, a, b, c: -grad * _smooth_slope(a - b, c),
+    ),
+)
 huber_loss = _paired(
-    "huber_loss", _huber, 3, "Half the squared difference, or past delta a line.", dtypes=FLOATS, flops=6,
+    "huber_loss",
+    _huber,
+    3,
+    "Half the squared difference, or past delta a line.",
+    dtypes=FLOATS,
+    flops=6,
     examples=((1.0,),),
     cuda="absolute(a - b) <= c ? T(0.5) * absolute(a - b) * absolute(a - b) : c * (absolute(a - b) - T(0.5) * c)",
-)  # fmt: skip
+    derivative=Derivative(
+        lambda grad, a, b, c: grad * (a - b).clamp(-c, c), lambda grad, a, b, c: grad * (b - a).clamp(-c, c)
+    ),
+)
 binary_cross_entropy = _paired(
-    "binary_cross_entropy", _cross_entropy, 2, "The cross entropy of probabilities; logarithms end at -100.",
-    dtypes=FLOATS, flops=24, low=0, high=1,
+    "binary_cross_entropy",
+    _cross_entropy,
+    2,
+    "The cross entropy of probabilities; logarithms end at -100.",
+    dtypes=FLOATS,
+    flops=24,
+    low=0,
+    high=1,
     cuda="(b - 1) * greater(log1p_(-a), T(-100)) - b * greater(log_(a), T(-100))",
-)  # fmt: skip
+    derivative=Derivative(
+        lambda grad, a, b: grad * (a - b) / (a * (1 - a)).clamp(min=1e-12),
+        lambda grad, a: grad * ((1 - a).log().clamp(min=-100) - a.log().clamp(min=-100)),
+    ),
+)
 binary_cross_entropy_with_logits = _paired(
-    "binary_cross_entropy_with_logits", _cross_entropy_of_logits, 2, "The cross entropy of sigmoid(x).",
-    dtypes=FLOATS, flops=24, cuda="(1 - b) * a - (lesser(a, T(0)) - log1p_(exp_(-absolute(a))))",
-)  # fmt: skip
+    "binary_cross_entropy_with_logits",
+    _cross_entropy_of_logits,
+    2,
+    "The cross entropy of sigmoid(x).",
+    dtypes=FLOATS,
+    flops=24,
+    cuda="(1 - b) * a - (lesser(a, T(0)) - log1p_(exp_(-absolute(a))))",
+    derivative=Derivative(lambda grad, a, b: grad * (a.sigmoid() - b), lambda grad, a: -grad * a),
+)
 
 
 # -- nll_loss: params (reduction, ignore_index); inputs x (N, C, ...), target (N, ...), weight (C) or none
@@ -144,7 +188,31 @@ def _flops(launch: Launch) -> int:
     return 4 * source.numel if isinstance(source, Meta) else 0
 
 
-nll_loss = define(Op("nll_loss", _nll_rule, Kernel("nll_loss", _nll_host, _flops), FLOATS, _nll_samples))
+def _nll_back(grad: Any, b: Any, c: Any, metas: Any, params: Any) -> Any:
+    """Each target's place has what its weight says; the weights' sum divides a mean."""
+    (reduction, ignored), x = params, metas[0]
+    valid = b != ignored
+    places = b.to(int64).masked_fill(~valid, 0)
+    weight = (
+        valid.to(grad.dtype) if c is None else c.index_select(0, places.reshape(-1)).reshape(b.shape) * valid
+    )
+    given = -grad * weight
+    if reduction == "mean":
+        given = given / weight.sum()
+    dim = 1 if x.ndim > 1 else 0
+    return by_place(given.unsqueeze(dim), places.unsqueeze(dim), x, dim)
+
+
+nll_loss = define(
+    Op(
+        "nll_loss",
+        _nll_rule,
+        Kernel("nll_loss", _nll_host, _flops),
+        FLOATS,
+        _nll_samples,
+        derivative=Derivative(_nll_back),
+    )
+)
 
 
 # -- margins over classes: inputs x (N, C), target, weight (C) or none; one loss for each row -------------
@@ -203,6 +271,18 @@ def _margin_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(4, 3), target), (1, 1.0)), ((make(4, 3), target, make(3, low=1)), (2, 0.5))]
 
 
+def _margin_back(grad: Any, a: Any, b: Any, c: Any, params: Any) -> Any:
+    p, margin = params
+    target = b.unsqueeze(1)
+    over = margin - a.gather(1, target) + a
+    slope = (over > 0).to(a.dtype) if p == 1 else 2 * over.clamp(min=0)
+    if c is not None:
+        slope = slope * c.index_select(0, b).unsqueeze(1)
+    slope = slope.scatter(1, target, 0)
+    slope = slope.scatter_add(1, target, -slope.sum(1, True))
+    return grad.unsqueeze(1) * slope / a.shape[1]
+
+
 multi_margin_loss = define(
     Op(
         "multi_margin_loss",
@@ -210,6 +290,7 @@ multi_margin_loss = define(
         Kernel("multi_margin_loss", _margin_host, _flops),
         FLOATS,
         _margin_samples,
+        derivative=Derivative(_margin_back),
     )
 )
 
@@ -255,7 +336,18 @@ def _multilabel_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(2, 4), np.array([[3, 0, -1, 1], [1, -1, 0, 0]])), ())]
 
 
+def _multilabel_back(grad: Any, a: Any, b: Any) -> Any:
+    listed = (b >= 0).to(int64).cumprod(1)
+    places = b.clamp(min=0)
+    labelled = listed.new_zeros(b.shape).scatter_add(1, places, listed) > 0
+    over = 1 - a.gather(1, places).unsqueeze(2) + a.unsqueeze(1)
+    on = ((over > 0) & (listed > 0).unsqueeze(2) & ~labelled.unsqueeze(1)).to(a.dtype)
+    slope = on.sum(1).scatter_add(1, places, -on.sum(2))
+    return grad.unsqueeze(1) * slope / a.shape[1]
+
+
 multilabel_margin_loss = define(
     Op("multilabel_margin_loss", _multilabel_rule, Kernel("multilabel_margin_loss", _multilabel_host, _flops),
-       FLOATS, _multilabel_samples)
+       FLOATS, _multilabel_samples, derivative=Derivative(_multilabel_back),
+)
 )  # fmt: skip

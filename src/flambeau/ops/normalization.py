@@ -15,7 +15,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch
 from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, wide
 from flambeau.ops.reduction import to_computing
 
@@ -71,6 +71,85 @@ def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Seque
     if given[1]:
         x = x + more[at].astype(x.dtype).reshape(shape)
     return x
+
+
+# -- derivatives: what was normalized is normalized again, which costs less than keeping it --------------------
+
+
+def _wide(*tensors: Any) -> list[Any]:
+    """Half precision as float32."""
+    return [t if t is None else t.to(wide(t.dtype)) for t in tensors]
+
+
+def _weight_of(given: Sequence[bool], first: Any) -> Any:
+    return first if given[0] else None
+
+
+def _given_back(x: Any, weight: Any, bias: Any, given: Sequence[bool]) -> list[Any]:
+    return [x, *([weight] if given[0] else []), *([bias] if given[1] else [])]
+
+
+def _standard_back(g: Any, xhat: Any, scale: Any, dims: Any) -> Any:
+    """The gradient of (x - mean) * scale, where mean and scale are x's own along `dims`."""
+    return scale * (g - g.mean(dims, True) - xhat * (g * xhat).mean(dims, True))
+
+
+def _layer_back(grad: Any, a: Any, b: Any, params: Any) -> list[Any]:
+    ndim, eps, given = params
+    x, grad, weight = _wide(a, grad, _weight_of(given, b))
+    dims = tuple(range(x.ndim - ndim, x.ndim))
+    away = x - x.mean(dims, True)
+    scale = ((away * away).mean(dims, True) + eps).rsqrt()
+    g = grad if weight is None else grad * weight
+    return _given_back(_standard_back(g, away * scale, scale, dims), grad * away * scale, grad, given)
+
+
+def _rms_back(grad: Any, a: Any, b: Any, params: Any) -> list[Any]:
+    ndim, eps, given = params
+    x, grad, weight = _wide(a, grad, _weight_of(given, b))
+    dims = tuple(range(x.ndim - ndim, x.ndim))
+    scale = ((x * x).mean(dims, True) + eps).rsqrt()
+    xhat = x * scale
+    g = grad if weight is None else grad * weight
+    return _given_back(scale * (g - xhat * (g * xhat).mean(dims, True)), grad * xhat, grad, given)
+
+
+def _group_back(grad: Any, a: Any, b: Any, params: Any) -> list[Any]:
+    groups, eps, given = params
+    x, grad, weight = _wide(a, grad, _weight_of(given, b))
+    grouped = (x.shape[0], groups, -1)
+    others = (0, *range(2, x.ndim))
+    rows = x.reshape(grouped)
+    away = rows - rows.mean(2, True)
+    scale = ((away * away).mean(2, True) + eps).rsqrt()
+    g = grad if weight is None else grad * weight.reshape(-1, *(1,) * (x.ndim - 2))
+    inner = _standard_back(g.reshape(grouped), away * scale, scale, 2)
+    xhat = (away * scale).reshape(x.shape)
+    return _given_back(inner.reshape(x.shape), (grad * xhat).sum(others), grad.sum(others), given)
+
+
+def _train_back(grad: Any, a: Any, b: Any, params: Any) -> list[Any]:
+    eps, given = params
+    x, grad, weight = _wide(a, grad, _weight_of(given, b))
+    dims = (0, *range(2, x.ndim))
+    away = x - x.mean(dims, True)
+    scale = ((away * away).mean(dims, True) + eps).rsqrt()
+    g = grad if weight is None else grad * weight.reshape(-1, *(1,) * (x.ndim - 2))
+    inner = _standard_back(g, away * scale, scale, dims)
+    return _given_back(inner, (grad * away * scale).sum(dims), grad.sum(dims), given)
+
+
+def _infer_back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[Any]:
+    eps, given = params
+    x, grad, mean, variance, weight = _wide(a, grad, b, c, _weight_of(given, d))
+    dims, column = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
+    scale = (variance + eps).rsqrt().reshape(column)
+    away = x - mean.reshape(column)
+    g = grad if weight is None else grad * weight.reshape(column)
+    inner = g * scale
+    listed = _given_back(inner, (grad * away * scale).sum(dims), grad.sum(dims), given)
+    listed[1:1] = [-inner.sum(dims), (g * away * scale**3).sum(dims) * -0.5]
+    return listed
 
 
 # -- layer_norm and rms_norm: params (how many trailing dimensions, eps, (weight?, bias?)) -----------------
@@ -138,9 +217,25 @@ def _rms_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 layer_norm = define(
-    Op("layer_norm", _layer_rule, Kernel("layer_norm", _layer_host, _flops), FLOATS, _layer_samples)
+    Op(
+        "layer_norm",
+        _layer_rule,
+        Kernel("layer_norm", _layer_host, _flops),
+        FLOATS,
+        _layer_samples,
+        derivative=Derivative(whole=_layer_back),
+    )
 )
-rms_norm = define(Op("rms_norm", _layer_rule, Kernel("rms_norm", _rms_host, _flops), FLOATS, _rms_samples))
+rms_norm = define(
+    Op(
+        "rms_norm",
+        _layer_rule,
+        Kernel("rms_norm", _rms_host, _flops),
+        FLOATS,
+        _rms_samples,
+        derivative=Derivative(whole=_rms_back),
+    )
+)
 
 
 # -- group_norm: x (N, C, ...), params (groups, eps, (weight?, bias?)) -------------------------------------
@@ -190,7 +285,14 @@ def _group_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 group_norm = define(
-    Op("group_norm", _group_rule, Kernel("group_norm", _group_host, _flops), FLOATS, _group_samples)
+    Op(
+        "group_norm",
+        _group_rule,
+        Kernel("group_norm", _group_host, _flops),
+        FLOATS,
+        _group_samples,
+        derivative=Derivative(whole=_group_back),
+    )
 )
 
 
@@ -281,6 +383,7 @@ batch_norm_train = define(
         Kernel("batch_norm_train", _train_host, _flops),
         FLOATS,
         _train_samples,
+        derivative=Derivative(whole=_train_back, outputs=1),
     )
 )
 batch_norm_infer = define(
@@ -290,5 +393,6 @@ batch_norm_infer = define(
         Kernel("batch_norm_infer", _infer_host, _flops),
         FLOATS,
         _infer_samples,
+        derivative=Derivative(whole=_infer_back),
     )
 )

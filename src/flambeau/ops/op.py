@@ -64,15 +64,21 @@ class Derivative:
     """How gradients pass an operator backward: see Note [Derivatives].
 
     formulas: one for each input; None where no gradient passes. whole: one formula that gives all of them.
-    name: PyTorch's name of the node, less "Backward0", where it is not the operator's in camel case.
+    name: PyTorch's name of the node, where it is not the operator's in camel case and "Backward0".
+    outputs: how many of the operator's outputs, from the first, take part (default: all).
     """
 
-    __slots__ = ("formulas", "name", "whole")
+    __slots__ = ("formulas", "name", "outputs", "whole")
 
     def __init__(
-        self, *formulas: Formula | None, whole: Formula | None = None, name: str | None = None
+        self,
+        *formulas: Formula | None,
+        whole: Formula | None = None,
+        name: str | None = None,
+        outputs: int | None = None,
     ) -> None:
         self.formulas = formulas
+        self.outputs = outputs
         self.whole = whole
         self.name = name
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import DTYPES, bool_, dtype
+from flambeau.core.dtype import DTYPES, bool_, dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
 
@@ -104,4 +104,26 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (make(2, 3, 4),), (mode, pads)
 
 
-pad = define(Op("pad", _rule, Kernel("pad", _host), DTYPES, _samples))
+def _pad_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
+    """What each place of the result read gets its gradient."""
+    mode, pads = params
+    if mode == "constant":
+        return call(pad, (grad, 0), (mode, tuple([(-before, -after) for before, after in pads])))
+    for dim, (n, (before, after)) in enumerate(zip(metas[0].shape, pads, strict=True)):
+        if before or after:
+            places = grad.new_tensor(_places(mode, n, before, after), dtype=int64)
+            shape = (*grad.shape[:dim], n, *grad.shape[dim + 1 :])
+            grad = grad.new_zeros(shape).index_add(dim, places, grad)
+    return grad
+
+
+pad = define(
+    Op(
+        "pad",
+        _rule,
+        Kernel("pad", _host),
+        DTYPES,
+        _samples,
+        derivative=Derivative(_pad_back),
+    )
+)

@@ -30,7 +30,7 @@ from flambeau.core.layout import is_dense, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Array, MersenneTwister, Policy
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Source
-from flambeau.ops.op import Op, Operand, Signature, define
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Op, Operand, Signature, define
 
 FLOATS = (float16, bfloat16, float32, float64)
 # Digits of the significand: how many low bits of a word make a uniform number or a `random_()` integer.
@@ -80,7 +80,8 @@ def _distribution(
         return body
 
     form = _cuda_form(deal, parameters)
-    return define(Op(name, rule, Kernel(name, host, cuda=form), dtypes, lambda make, dtype: []))
+    kernel = Kernel(name, host, cuda=form)
+    return define(Op(name, rule, kernel, dtypes, lambda make, dtype: [], derivative=NOT_DIFFERENTIABLE))
 
 
 def _cuda_form(deal: str, parameters: tuple[dtype, ...]) -> Source:
@@ -428,5 +429,6 @@ randperm = define(
         Kernel("randperm", _randperm_host, cuda=Routine("randperm")),
         DTYPES,
         lambda make, dtype: [],
+        derivative=NOT_DIFFERENTIABLE,
     )
 )

@@ -950,9 +950,19 @@ def _trace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     return Signature((Meta.contiguous_of((), out, x.device),), (diagonal,), (Folded((0,), kind, ()),))
 
 
+def _identity(grad: Any, shape: Any) -> Any:
+    ones = grad.new_zeros(shape)
+    ones.diagonal().fill_(1)
+    return ones
+
+
 trace = define(
     Op(
-        "trace", _trace_rule, Kernel("trace", _host(_sum), _flops, cuda=_SUM), ALL,
+        "trace",
+        _trace_rule,
+        Kernel("trace", _host(_sum), _flops, cuda=_SUM),
+        ALL,
         lambda make, kind: [((make(3, 4),), ())],
+        derivative=Derivative(lambda grad, metas: grad * _identity(grad, metas[0].shape)),
     )
-)  # fmt: skip
+)

@@ -11,7 +11,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import dense_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, REALS
 from flambeau.ops.reduction import to_computing
 
@@ -68,10 +68,20 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (make(*shape),), (dim, None if kind in FLOATS else FLOATS[2])
 
 
-def _define(name: str, rows: Callable[[Array], Array], stub: str) -> Op:
+def _define(name: str, rows: Callable[[Array], Array], stub: str, derivative: Derivative) -> Op:
     kernel = Kernel(name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel)
-    return define(Op(name, _rule_of(stub), kernel, REALS, _samples))
+    return define(Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative))
 
 
-softmax = _define("softmax", softmax_rows, "softmax_lastdim_kernel_impl")
-log_softmax = _define("log_softmax", log_softmax_rows, "log_softmax_lastdim_kernel_impl")
+def _softmax_back(grad: Any, out: Any, params: Any) -> Any:
+    weighted = grad * out
+    return weighted - out * weighted.sum(params[0], True)
+
+
+softmax = _define("softmax", softmax_rows, "softmax_lastdim_kernel_impl", Derivative(_softmax_back))
+log_softmax = _define(
+    "log_softmax",
+    log_softmax_rows,
+    "log_softmax_lastdim_kernel_impl",
+    Derivative(lambda grad, out, params: grad - out.exp() * grad.sum(params[0], True)),
+)

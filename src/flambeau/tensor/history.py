@@ -244,7 +244,7 @@ class _Values:
         self.node = node
         self.saved = node.kept()
         self.known: dict[str, Any] = {
-            "grad": grads[0], "metas": node.metas, "call": _call_of(),
+            "grad": _zeros(node.outputs[0]) if grads[0] is None else grads[0], "metas": node.metas, "call": _call_of(),
             "needs": tuple([edge is not None for edge in node.edges]),
         }  # fmt: skip
         self.grads = grads
@@ -451,7 +451,7 @@ _PLACES = {letter: i for i, letter in enumerate(INPUTS)}
 def finish(node: Any, outputs: Sequence[Tensor]) -> None:
     """Give a call's new tensors their node, and save those that its formulas need."""
     node.placed(tuple([t.meta for t in outputs]))
-    for i, t in enumerate(outputs):
+    for i, t in enumerate(outputs[: node.derivative.outputs]):
         if t.meta.dtype.category >= FLOATING:
             t.history = History(node, i)
     _save_outputs(node, outputs)
