@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import sys
 from xml.etree import ElementTree
 
 import pytest
 from cli.cli_kit import flambeau_run, program
+
+from flambeau.cli import run
+from flambeau.runtime import settings
+
+DEFAULTS = {
+    "FLAMBEAU_VIRTUAL_DEVICES": "2", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g", "FLAMBEAU_RACES": "warn",
+}  # fmt: skip
 
 RACE = """
 import torch
@@ -99,6 +108,31 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_program_runs(tmp_
     assert (done.status, done.out) == (2, "")
 
 
+@pytest.mark.parametrize("option", ["--trace", "--picture", "--report"])
+def test_a_folder_is_no_report(tmp_path, option):
+    done = flambeau_run(tmp_path, option, tmp_path, program(tmp_path, "print('ran')"))
+    assert (done.status, done.out) == (2, "")
+    assert done.err == f"flambeau run: can't write {str(tmp_path)!r}: it is a folder\n"
+
+
+def test_a_folder_is_no_program(tmp_path):
+    done = flambeau_run(tmp_path, tmp_path)
+    assert done.status == 2
+    assert done.err == f"flambeau run: can't open file {str(tmp_path)!r}: it is a folder\n"
+
+
+def test_a_report_that_cannot_be_written_in_the_end_is_said_and_the_others_are_written(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    script = program(tmp_path, f"import os; os.rmdir({str(folder)!r})")
+    done = flambeau_run(tmp_path, "--trace", folder / "trace.json", script)
+    assert done.status == 1 and done.report["exit_status"] == 0
+    assert "can't write" in done.err and "No such file or directory" in done.err
+    assert (
+        "Traceback" not in done.err and "report.json" in done.err and "trace.json" in done.err.splitlines()[0]
+    )
+
+
 def test_the_program_sees_its_name_file_and_arguments(tmp_path):
     script = program(
         tmp_path,
@@ -125,6 +159,9 @@ def test_a_module_runs_with_dash_m(tmp_path):
 def test_a_module_that_does_not_exist(tmp_path):
     done = flambeau_run(tmp_path, "--quiet", "-m", "no_such_module")
     assert done.status == 1 and "No module named no_such_module" in done.err
+    done = flambeau_run(tmp_path, "--quiet", "-m", "no_such_package.module")
+    assert done.status == 1 and "No module named 'no_such_package'" in done.err
+    assert "File" not in done.err  # neither this command's frames nor importlib's
 
 
 def test_exit_functions_of_the_program_run_while_its_devices_are_open(tmp_path):
@@ -173,6 +210,15 @@ def test_a_caught_race_error_still_ends_with_3(tmp_path):
     )
     done = flambeau_run(tmp_path, "--races", "error", program(tmp_path, text + "raise SystemExit(0)"))
     assert (done.status, done.out) == (3, "caught\n")
+
+
+def test_races_of_a_machine_of_the_programs_own_count_as_it_says(tmp_path):
+    own = "import torch\nwith torch.virtual(devices=1, races='{}'):\n    try:\n{}\n    except torch.RaceError: pass\n"
+    body = "\n".join(f"        {line}" for line in RACE.splitlines() if line and "import" not in line)
+    for races, option, status in (("error", "off", 3), ("warn", "error", 0)):
+        done = flambeau_run(tmp_path, "--races", option, program(tmp_path, own.format(races, body)))
+        assert (done.status, done.machine["races"]) == (status, races), done.err
+        assert len(done.certificate["races"]) == 1
 
 
 def test_a_race_under_warn_is_said_once_and_keeps_the_status(tmp_path):
@@ -227,6 +273,32 @@ def test_a_kernel_that_failed_after_the_end_is_reported(tmp_path):
     assert (done.status, done.out) == (1, "end\n")
     assert "ended without waiting for this" in done.err and "index" in done.err
     assert done.report["exit_status"] == 1
+
+
+QUEUES_AN_INTERRUPT = """
+import signal, sys, torch
+from flambeau.runtime import system
+x = torch.zeros(1 << 20, device='cuda')
+context = system.context_of(x.device)
+context.driver.host_call(lambda: signal.raise_signal(signal.SIGINT), context.default_stream.handle)
+x.add_(1)
+"""
+
+
+def test_ctrl_c_in_a_wait_ends_with_130_and_everything_is_back(tmp_path):
+    done = flambeau_run(
+        tmp_path, program(tmp_path, QUEUES_AN_INTERRUPT + "torch.cuda.synchronize()\nprint('on')")
+    )
+    assert (done.status, done.out) == (130, "")
+    assert "KeyboardInterrupt" in done.err and "interrupted while" not in done.err
+    assert done.machine["devices"][0]["left_allocated"] == 0
+
+
+def test_ctrl_c_after_the_programs_end_is_said_in_one_line(tmp_path):
+    done = flambeau_run(tmp_path, program(tmp_path, QUEUES_AN_INTERRUPT + "print('end')"))
+    assert (done.status, done.out) == (130, "end\n")
+    assert done.err.startswith("flambeau run: interrupted while the program's last work was waited for\n── ")
+    assert done.report["exit_status"] == 130 and len(done.report["machines"]) == 1
 
 
 # -- memory --------------------------------------------------------------------------------------------
@@ -391,6 +463,15 @@ def test_driver_cuda_never_falls_back(tmp_path):
         tmp_path, "--driver", "cuda", program(tmp_path, text), env={"FLAMBEAU_VIRTUAL_DEVICES": "3"}
     )
     assert done.out == "False\n"
+
+
+def test_beside_a_gpu_the_defaults_are_the_gpu_and_no_look_for_races(monkeypatch):
+    options = argparse.Namespace(driver=None, devices=None, profile=None, schedule=None, races=None)
+    for no_gpu, found in (("", {}), ("none here", DEFAULTS)):
+        monkeypatch.setattr(settings, "why_no_gpu", lambda no_gpu=no_gpu: no_gpu)
+        monkeypatch.setattr(os, "environ", {})
+        run._set_environment(options)
+        assert os.environ == found
 
 
 def test_zero_devices_means_not_available(tmp_path):

@@ -173,7 +173,7 @@ def test_streams_compare_and_hash_by_device_and_handle() -> None:
 def test_repr_of_a_stream() -> None:
     stream = torch.cuda.Stream(device=1)
     assert repr(stream) == f"<torch.cuda.Stream device=cuda:1 cuda_stream={stream.cuda_stream:#x}>"
-    assert str(type(stream)) == "<class 'torch.cuda.Stream'>"
+    assert str(type(stream)) == "<class 'flambeau.cuda.Stream'>"
 
 
 def test_e13_e17_e19_query_and_synchronize() -> None:

@@ -121,9 +121,9 @@ def test_a_deadlock_is_reported_at_once_with_who_waits_for_whom():
     last = command("b", second, [first.tail])
     scheduler.enqueue(last)
     for wait, what in (
-        (lambda: scheduler.wait_stream(second), r"stream 2 \(cuda:0\)"),
-        (lambda: scheduler.wait_device(device), "device cuda:0"),
-        (lambda: scheduler.wait_command(last), "command #1 'b' of stream 2"),
+        (lambda: scheduler.wait(second), r"stream 2 \(cuda:0\)"),
+        (lambda: scheduler.wait(device), "device cuda:0"),
+        (lambda: scheduler.wait(last), "command #1 'b' of stream 2"),
     ):
         with pytest.raises(DriverError, match=f"deadlock: the host waits for {what}") as caught:
             wait()

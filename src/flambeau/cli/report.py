@@ -35,6 +35,7 @@ class MachineReport:
     driver: str
     profile: str | None
     schedule: str | None
+    races: str
     devices: list[DeviceReport]
     time_ns: int | None
     trace_hash: str | None
@@ -54,6 +55,11 @@ class Recorder:
     def races(self) -> list[Race]:
         return [race for m in self.machines if m.certificate for race in m.certificate.races]
 
+    @property
+    def failed(self) -> bool:
+        """Whether a machine whose races are errors had one, raised or not, caught or not."""
+        return any(m.races == "error" and m.certificate and m.certificate.races for m in self.machines)
+
     def started(self, machine: Machine) -> None:
         if self.timeline and machine.wish.driver == "virtual":
             timeline = Timeline()
@@ -69,6 +75,7 @@ class Recorder:
                 driver=machine.wish.driver,
                 profile=machine.wish.profile if virtual else None,
                 schedule=machine.wish.schedule if virtual else None,
+                races=machine.wish.races,
                 devices=[_device_report(context) for context in machine.contexts],
                 time_ns=bare.time_ns() if virtual else None,
                 trace_hash=bare.trace_hash() if virtual else None,

@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +20,10 @@ from flambeau.cli import finder
 from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
 from flambeau.cli.screen import write_screen
 from flambeau.core.errors import RaceError
-from flambeau.runtime import system
+from flambeau.runtime import settings, system
 
 RACE_STATUS, INTERRUPTED = 3, 130
+_RUNNERS = ("<frozen runpy>", "<frozen importlib.util>")
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _DEFAULTS = {"FLAMBEAU_VIRTUAL_DEVICES": "2", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}
 
@@ -63,11 +65,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(options: argparse.Namespace) -> int:
     """Run the program as `options` say; the exit status."""
     if not options.module and not Path(options.program).is_file():
-        print(f"flambeau run: can't open file {options.program!r}: no such file", file=sys.stderr)
+        why = "it is a folder" if Path(options.program).is_dir() else "no such file"
+        print(f"flambeau run: can't open file {options.program!r}: {why}", file=sys.stderr)
         return 2
     for file in (options.trace, options.picture, options.report):
-        if file is not None and not file.parent.is_dir():
-            print(f"flambeau run: can't write {str(file)!r}: its folder does not exist", file=sys.stderr)
+        if file is not None and (why := _why_not_writable(file)):
+            print(f"flambeau run: can't write {str(file)!r}: {why}", file=sys.stderr)
             return 2
     _set_environment(options)
     finder.install()
@@ -76,14 +79,18 @@ def run(options: argparse.Namespace) -> int:
     outer = sys.modules["__main__"]
     execute = partial(_execute, options.program, options.arguments, options.module)
     status = _status_of(execute, options.full_traceback)
-    _end_program(outer)
-    for problem in system.close_all():
-        print(f"flambeau run: the program ended without waiting for this: {problem}", file=sys.stderr)
-        status = status or 1
-    if os.environ.get("FLAMBEAU_RACES") == "error" and recorder.races:
+    try:
+        _end_program(outer)
+        for problem in system.close_all():
+            print(f"flambeau run: the program ended without waiting for this: {problem}", file=sys.stderr)
+            status = status or 1
+    except KeyboardInterrupt:
+        print("flambeau run: interrupted while the program's last work was waited for", file=sys.stderr)
+        status = INTERRUPTED
+        system.close_all()
+    if recorder.failed:
         status = RACE_STATUS
-    _write_reports(options, recorder, status)
-    return status
+    return _write_reports(options, recorder, status)
 
 
 def _set_environment(options: argparse.Namespace) -> None:
@@ -96,11 +103,12 @@ def _set_environment(options: argparse.Namespace) -> None:
         "FLAMBEAU_RACES": options.races,
     }
     os.environ.update({name: value for name, value in chosen.items() if value is not None})
-    if os.environ.get("FLAMBEAU_DRIVER", "auto") == "cuda":
-        return
-    if os.environ.get("FLAMBEAU_DRIVER", "auto") == "auto" and not _DEFAULTS.keys() & os.environ.keys():
-        os.environ.update(_DEFAULTS)
-    os.environ.setdefault("FLAMBEAU_RACES", "warn")
+    with suppress(ValueError):  # a malformed value: the program hears of it at first use
+        driver = settings.from_environment().driver
+        if driver == "none":
+            os.environ.update(_DEFAULTS)
+        if driver != "cuda" and not os.environ.get("FLAMBEAU_RACES"):
+            os.environ["FLAMBEAU_RACES"] = "warn"
 
 
 def _execute(program: str, arguments: list[str], is_module: bool) -> None:
@@ -122,7 +130,7 @@ def _execute(program: str, arguments: list[str], is_module: bool) -> None:
 
 
 def _status_of(program: Callable[[], None], full_traceback: bool) -> int:
-    """Run it as the interpreter would: its exit status, its traceback on stderr, its threads waited for."""
+    """Run it as the interpreter would: its exit status, its traceback on stderr."""
     try:
         program()
         status = 0
@@ -132,9 +140,6 @@ def _status_of(program: Callable[[], None], full_traceback: bool) -> int:
         _show(error, full_traceback)
         status = _status_of_error(error)
         error.__traceback__ = None  # its frames hold tensors
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join()
     return status
 
 
@@ -171,14 +176,20 @@ def _cut(shown: traceback.TracebackException | None) -> None:
     frames = shown.stack
     while frames and frames[-1].filename.startswith(_PACKAGE):
         del frames[-1]
-    while frames and (frames[0].filename == __file__ or frames[0].filename == "<frozen runpy>"):
+    while frames and (frames[0].filename == __file__ or frames[0].filename in _RUNNERS):
         del frames[0]
     _cut(shown.__cause__)
     _cut(shown.__context__)
 
 
 def _end_program(outer: ModuleType) -> None:
-    """What the interpreter does when a program ends: its exit functions, then its names. Tensors still alive leak."""
+    """What the interpreter does when a program ends: its threads, its exit functions, then its names.
+
+    Tensors still alive leak.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
     atexit.unregister(system.close_quietly)  # `run` closes, and hears what went wrong
     atexit._run_exitfuncs()
     sys.modules["__main__"] = outer
@@ -186,12 +197,31 @@ def _end_program(outer: ModuleType) -> None:
     sys.stdout.flush()
 
 
-def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int) -> None:
-    if options.trace is not None:
-        write_trace(recorder, options.trace)
-    if options.picture is not None:
-        write_picture(recorder, options.picture)
-    if options.report is not None:
-        write_json(recorder, options.report, status)
+def _why_not_writable(file: Path) -> str:
+    """Said before the program runs, not after hours of it; empty if nothing is in the way."""
+    if not file.parent.is_dir():
+        return "its folder does not exist"
+    if file.is_dir():
+        return "it is a folder"
+    return "" if os.access(file if file.exists() else file.parent, os.W_OK) else "permission denied"
+
+
+def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int) -> int:
+    """Write what was asked for; the exit status, which says so too if a file could not be written after all."""
+    writers: list[tuple[Path | None, Callable[[Path], None]]] = [
+        (options.trace, partial(write_trace, recorder)),
+        (options.picture, partial(write_picture, recorder)),
+        (options.report, partial(write_json, recorder, status=status)),
+    ]
+    written = []
+    for file, write in writers:
+        if file is not None:
+            try:
+                write(file)
+                written.append(file)
+            except OSError as error:
+                print(f"flambeau run: can't write {str(file)!r}: {error.strerror}", file=sys.stderr)
+                status = status or 1
     if not options.quiet:
-        write_screen(recorder, sys.stderr, [f for f in (options.trace, options.picture, options.report) if f])
+        write_screen(recorder, sys.stderr, written)
+    return status

@@ -34,7 +34,7 @@ from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Operation, 
 from flambeau.observe.clocks import NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
 from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
-from flambeau.observe.sites import Site, caller, place
+from flambeau.observe.sites import Site, caller, line_of, place
 
 _READ, _WRITE = "reads", "writes"
 
@@ -110,7 +110,8 @@ class Detector:
         if not self._told:
             self._told = True
             for race in self._races.values():
-                warnings.warn(RaceWarning(str(race)), stacklevel=3)
+                code, line = race.second.site[0], line_of(race.second.site)
+                warnings.warn_explicit(RaceWarning(str(race)), RaceWarning, code.co_filename, line)
 
     # -- agents and edges ------------------------------------------------------------------------------
     def add_stream(self, device: int, handle: int, site: Site | None, default: bool = False) -> None:

@@ -465,8 +465,8 @@ class CachingAllocator:
     def _release_holes(self, pools: Iterable[Pool]) -> None:
         for pool in pools:
             for block in [hole for hole in pool.holes if not hole.is_split]:
+                self._release(block)  # it waits for the device, and Ctrl-C may end the wait
                 pool.holes.remove(block)
-                self._release(block)
 
     def empty_cache(self) -> None:
         """Give back every segment that no block of is in use, after waiting for recorded uses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 from flambeau import observe
@@ -26,7 +27,7 @@ class Watcher(Protocol):
         """The machine's contexts are made; no work yet."""
 
     def closing(self, machine: Machine) -> None:
-        """Its work is done; its contexts and driver still answer."""
+        """Its work is done, or was interrupted; its contexts and driver still answer."""
 
 
 class Machine:
@@ -87,15 +88,16 @@ class Machine:
         if self.closed:
             return []
         self.closed = True
-        problems = self._finish()
-        try:
-            if self.contexts:
-                for watcher in self.watchers:
-                    watcher.closing(self)
-        finally:
-            self.forget(errors.MACHINE_CLOSED)
-            self.driver.close()
-        return problems
+        with ExitStack() as then:  # whatever happens: an interrupt, an observer's warning that is an error
+            then.callback(self.driver.close)
+            then.callback(self.forget, errors.MACHINE_CLOSED)
+            then.callback(self._tell_watchers)
+            return self._finish()
+
+    def _tell_watchers(self) -> None:
+        if self.contexts:
+            for watcher in self.watchers:
+                watcher.closing(self)
 
     def _finish(self) -> list[Exception]:
         problems: list[Exception] = []
@@ -125,7 +127,7 @@ def _open(wish: Settings) -> Driver:
     except (ValueError, OSError) as error:
         if not wish.said:
             raise
-        raise ValueError(f"{error} (the environment says {', '.join(wish.said)})") from error
+        raise ValueError(f"{error} (the environment says {', '.join(wish.said)})") from None
 
 
 def _uuids(driver: Driver) -> list[str]:

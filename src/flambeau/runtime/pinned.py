@@ -119,10 +119,10 @@ class PinnedAllocator:
     def _release_kept(self) -> None:
         self._poll(wait=True)
         for block in list(self._kept):
-            self._kept.remove(block)
-            self.reserved_bytes -= block.size
             if block.memory is not None:
                 self._driver.host_free(block.memory)
+            self._kept.remove(block)
+            self.reserved_bytes -= block.size
 
     def _try_receive(self) -> None:
         while self._freed and not self._closed and self._turn.try_enter():

@@ -44,7 +44,7 @@ def from_environment() -> Settings:
         asked = _get("FLAMBEAU_VIRTUAL_DEVICES") or _get("FLAMBEAU_VIRTUAL_PROFILE")
         driver = "virtual" if asked else "none" if why_no_gpu() else "cuda"
     if driver != "virtual":
-        return Settings(driver)
+        return Settings(driver, races=_races())
     return virtual_settings()
 
 
@@ -66,6 +66,8 @@ def virtual_settings(
     if races is not None and races not in _RACES:
         raise ValueError(f"races={races!r}: must be one of {', '.join(_RACES)}")
     said = []
+    if devices is None and (text := _get("FLAMBEAU_VIRTUAL_DEVICES")) is not None:
+        said.append(f"FLAMBEAU_VIRTUAL_DEVICES={text!r}")
     if profile is None and (profile := _get("FLAMBEAU_VIRTUAL_PROFILE")) is not None:
         said.append(f"FLAMBEAU_VIRTUAL_PROFILE={profile!r}")
     if schedule is None and (schedule := _get("FLAMBEAU_SCHEDULE")) is not None:
@@ -75,7 +77,7 @@ def virtual_settings(
         _count("FLAMBEAU_VIRTUAL_DEVICES") if devices is None else devices,
         PROFILE if profile is None else profile,
         SCHEDULE if schedule is None else schedule,
-        _one_of("FLAMBEAU_RACES", _RACES, "off") if races is None else races,
+        _races() if races is None else races,
         poison,
         tuple(said),
     )
@@ -136,6 +138,10 @@ def _leading_int(text: str) -> int:
 def _get(name: str) -> str | None:
     """A variable of ours; one that is empty counts as not set."""
     return os.environ.get(name, "").strip() or None
+
+
+def _races() -> str:
+    return _one_of("FLAMBEAU_RACES", _RACES, "off")
 
 
 def _one_of(name: str, allowed: Sequence[str], default: str) -> str:

@@ -167,7 +167,7 @@ class VirtualDriver:
         with self._lock:
             device = self._device(index)
             self._scheduler.now += self.profile.costs.sync_ns
-            self._scheduler.wait_device(device.state)
+            self._scheduler.wait(device.state)
             self._check_error(device.state)
 
     def mem_info(self, index: int) -> tuple[int, int]:
@@ -178,7 +178,7 @@ class VirtualDriver:
         """Finish all work and give everything back; errors of kernels die with it. Again: nothing happens."""
         with self._lock:
             for device in self._devices:
-                self._scheduler.wait_device(device.state)
+                self._scheduler.wait(device.state)
                 device.arena.discard()
             self._closed = True
             self._devices = []
@@ -202,7 +202,7 @@ class VirtualDriver:
             if self._scheduler.running is not None:  # a destructor amid a kernel's body
                 self._scheduler.defer(partial(self.mem_free, ptr))
                 return
-            self._scheduler.wait_device(device.state)
+            self._scheduler.wait(device.state)
             self._scheduler.now += self.profile.costs.alloc_ns
             device.arena.release(ptr)
 
@@ -229,7 +229,7 @@ class VirtualDriver:
                     f"host_free: {memory.ptr:#x} is none of this machine's pinned memory, or freed already"
                 )
             for device in self._devices:
-                self._scheduler.wait_device(device.state)
+                self._scheduler.wait(device.state)
             self._scheduler.now += self.profile.costs.alloc_ns
             del self._pinned[memory.ptr]
 
@@ -292,7 +292,7 @@ class VirtualDriver:
                     self._do_copy_out, (target, device.arena, source), source,
                 )  # fmt: skip
             if not target.pinned:
-                self._scheduler.wait_stream(queue)
+                self._scheduler.wait(queue)
                 self._check_error(queue.device)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
@@ -376,7 +376,7 @@ class VirtualDriver:
         with self._lock:
             found = self._stream(stream)
             self._scheduler.now += self.profile.costs.sync_ns
-            self._scheduler.wait_stream(found)
+            self._scheduler.wait(found)
             self._check_error(found.device)
 
     def stream_wait(self, stream: int, event: int) -> None:
@@ -429,7 +429,7 @@ class VirtualDriver:
             found = self._event(event)
             self._scheduler.now += self.profile.costs.sync_ns
             if found.record is not None:
-                self._scheduler.wait_command(found.record)
+                self._scheduler.wait(found.record)
             self._check_error(self._devices[found.index].state)
 
     def event_elapsed_ns(self, start: int, end: int) -> int:

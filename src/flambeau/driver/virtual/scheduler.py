@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from flambeau.core.errors import DriverError
+from flambeau.driver.virtual.interrupts import Interrupts
 from flambeau.driver.virtual.policy import STOP, Policy
 
 KINDS = ("kernel", "copy_in", "copy_out", "copy", "fill", "record", "wait", "host_call", "poison")
@@ -214,6 +215,11 @@ class Command:
         self.followers = None
 
     @property
+    def pending(self) -> int:
+        """1 until it is done, as a stream with this command alone has it."""
+        return 0 if self.done else 1
+
+    @property
     def mark(self) -> int:
         """A byte by which a replay tells another program's command."""
         return (self.kind * 31 + self.nbytes * 7 + self.origin) % 251
@@ -242,8 +248,8 @@ class Scheduler:
             return
         stream = command.stream
         self._link(command, stream)
-        if stream.pending > self._queue:
-            self._drain(stream)
+        if stream.pending > self._queue:  # full: the host waits until its oldest command is done
+            self.wait(stream, self._queue)
 
     def defer(self, call: Callable[[], None]) -> None:
         """Call this right after the command that runs now."""
@@ -277,37 +283,25 @@ class Scheduler:
             else:
                 self._policy.offer(command)
 
-    def _drain(self, stream: Stream) -> None:
-        """A full queue: the host waits until its oldest command is done."""
-        while stream.pending > self._queue:
-            self.step(stream)
-        self.now = max(self.now, stream.end)
+    def wait(self, target: Stream | DeviceState | Command, left: int = 0) -> None:
+        """Let the host wait until at most `left` commands of a stream or device are pending, or a command is done.
 
-    def wait_stream(self, stream: Stream) -> None:
-        while stream.pending:
-            self.step(stream)
-        self.now = max(self.now, stream.end)
-
-    def wait_device(self, device: DeviceState) -> None:
-        while device.pending:
-            self.step(device)
-        self.now = max(self.now, device.end)
-
-    def wait_command(self, command: Command) -> None:
-        while not command.done:
-            self.step(command)
-        self.now = max(self.now, command.end)
+        KeyboardInterrupt comes between two commands; the rest stays queued.
+        """
+        while target.pending > left:
+            with Interrupts() as interrupts:
+                while target.pending > left and not interrupts.pending:
+                    self.step(target)
+        self.now = max(self.now, target.end)
 
     def poll(self) -> None:
         """Run what the policy thinks is due at this time."""
         if self.running is not None:
             return
-        while True:
-            command = self._policy.take(self.now)
-            if command is None:
-                self._choices.append(STOP)
-                return
-            self._run(command)
+        with Interrupts() as interrupts:
+            while not interrupts.pending and (command := self._policy.take(self.now)) is not None:
+                self._run(command)
+            self._choices.append(STOP)
 
     # -- the device's side ------------------------------------------------------------------------------
     def step(self, target: Stream | DeviceState | Command) -> None:
