@@ -31,7 +31,7 @@ from flambeau.core.dtype import (
 )
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
 from flambeau.ops.pointwise import ALL
 from flambeau.ops.reduction import to_computing
@@ -165,7 +165,7 @@ def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Bod
                         store(at)
                     except np.linalg.LinAlgError:
                         for target in results:
-                            target[at] = np.nan
+                            target[at] = 0 if target.dtype.kind == "i" else np.nan
                         info[at] = code(inputs[0][at])
 
         return body
@@ -198,9 +198,16 @@ def _flops(factor: float) -> Callable[[Launch], int]:
 
 
 def _op(
-    name: str, rule: Any, host: Any, samples: Any, factor: float = 2, dtypes: tuple[dtype, ...] = MATRICES
+    name: str,
+    rule: Any,
+    host: Any,
+    samples: Any,
+    factor: float = 2,
+    dtypes: tuple[dtype, ...] = MATRICES,
+    *,
+    cuda: str,
 ) -> Op:
-    return define(Op(name, rule, Kernel(name, host, _flops(factor)), dtypes, samples))
+    return define(Op(name, rule, Kernel(name, host, _flops(factor), cuda=Routine(cuda)), dtypes, samples))
 
 
 def _square_samples(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable[Sample]]:
@@ -275,11 +282,20 @@ def _equations(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (np.zeros((2, 2), kind.numpy), make(2, 2)), ()
 
 
-inv_ex = _op("linalg_inv_ex", _inv_rule, _with_info(np.linalg.inv, _zero_pivot), _square_samples())
-solve_ex = _op("linalg_solve_ex", _solve_rule, _with_info(np.linalg.solve, _zero_pivot), _equations, 1)
-det = _op("linalg_det", _det_rule, _plain(np.linalg.det), _square_samples(), 2 / 3)
+inv_ex = _op(
+    "linalg_inv_ex", _inv_rule, _with_info(np.linalg.inv, _zero_pivot), _square_samples(), cuda="inverse"
+)
+solve_ex = _op(
+    "linalg_solve_ex", _solve_rule, _with_info(np.linalg.solve, _zero_pivot), _equations, 1, cuda="solve"
+)
+det = _op("linalg_det", _det_rule, _plain(np.linalg.det), _square_samples(), 2 / 3, cuda="det")
 slogdet = _op(
-    "linalg_slogdet", _slogdet_rule, _plain(lambda a: tuple(np.linalg.slogdet(a))), _square_samples(), 2 / 3
+    "linalg_slogdet",
+    _slogdet_rule,
+    _plain(lambda a: tuple(np.linalg.slogdet(a))),
+    _square_samples(),
+    2 / 3,
+    cuda="slogdet",
 )
 
 
@@ -425,10 +441,13 @@ cholesky_ex = _op(
     _with_info(_cholesky, _bad_minor),
     _square_samples((False,), (True,)),
     1 / 3,
+    cuda="cholesky",
 )
-lu_factor_ex = _op("linalg_lu_factor_ex", _lu_rule, _lu_host, _tall_and_wide((True,)), 2 / 3)
-lu_solve = _op("linalg_lu_solve", _lu_solve_rule, _lu_solve_host, _lu_solve_samples)
-lu_rows = _op("_lu_rows", _lu_rows_rule, _plain(_lu_rows), _pivot_samples, 0, (int32,))
+lu_factor_ex = _op(
+    "linalg_lu_factor_ex", _lu_rule, _lu_host, _tall_and_wide((True,)), 2 / 3, cuda="lu_factor"
+)
+lu_solve = _op("linalg_lu_solve", _lu_solve_rule, _lu_solve_host, _lu_solve_samples, cuda="lu_solve")
+lu_rows = _op("_lu_rows", _lu_rows_rule, _plain(_lu_rows), _pivot_samples, 0, (int32,), cuda="lu_rows")
 
 
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -478,7 +497,14 @@ def _triangular_samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (make(2, 1, 5, 5, low=1), make(1, 5, 1)), params
 
 
-solve_triangular = _op("linalg_solve_triangular", _triangular_rule, _triangular_host, _triangular_samples, 1)
+solve_triangular = _op(
+    "linalg_solve_triangular",
+    _triangular_rule,
+    _triangular_host,
+    _triangular_samples,
+    1,
+    cuda="solve_triangular",
+)
 
 
 # -- orthogonal factors -----------------------------------------------------------------------------------------
@@ -562,10 +588,14 @@ def _householder_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 4, 3), make(2, 2)), ()
 
 
-qr = _op("linalg_qr", _qr_rule, _plain(_qr), _tall_and_wide(("reduced",), ("complete",), ("r",)))
-geqrf = _op("geqrf", _geqrf_rule, _plain(_geqrf), _tall_and_wide())
+qr = _op("linalg_qr", _qr_rule, _plain(_qr), _tall_and_wide(("reduced",), ("complete",), ("r",)), cuda="qr")
+geqrf = _op("geqrf", _geqrf_rule, _plain(_geqrf), _tall_and_wide(), cuda="geqrf")
 householder_product = _op(
-    "linalg_householder_product", _householder_rule, _plain(_householder), _householder_samples
+    "linalg_householder_product",
+    _householder_rule,
+    _plain(_householder),
+    _householder_samples,
+    cuda="householder_product",
 )
 
 
@@ -631,14 +661,19 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
 
 svd = _op(
     "linalg_svd", _svd_rule, _with_info(lambda a, full: tuple(np.linalg.svd(a, full)), _not_finite),
-    _tall_and_wide((True,), (False,)), 12,
+    _tall_and_wide((True,), (False,)), 12, cuda="svd",
 )  # fmt: skip
 svdvals = _op(
-    "linalg_svdvals", _svdvals_rule, _with_info(np.linalg.svdvals, _not_finite), _tall_and_wide(), 4
+    "linalg_svdvals",
+    _svdvals_rule,
+    _with_info(np.linalg.svdvals, _not_finite),
+    _tall_and_wide(),
+    4,
+    cuda="svdvals",
 )
 eigh = _op(
     "linalg_eigh", _eigh_rule(True), _with_info(lambda a, uplo: tuple(np.linalg.eigh(a, uplo)), _not_finite),
-    _square_samples(("L",), ("U",)), 9,
+    _square_samples(("L",), ("U",)), 9, cuda="eigh",
 )  # fmt: skip
 eigvalsh = _op(
     "linalg_eigvalsh",
@@ -646,14 +681,15 @@ eigvalsh = _op(
     _with_info(np.linalg.eigvalsh, _not_finite),
     _square_samples(("L",)),
     4 / 3,
+    cuda="eigvalsh",
 )
 eig = _op(
     "linalg_eig", _eig_rule("linalg.eig", True), _with_info(lambda a: tuple(np.linalg.eig(a)), _not_finite),
-    _square_samples(), 25,
+    _square_samples(), 25, cuda="eig",
 )  # fmt: skip
 eigvals = _op(
     "linalg_eigvals", _eig_rule("linalg.eigvals", False), _with_info(np.linalg.eigvals, _not_finite),
-    _square_samples(), 10,
+    _square_samples(), 10, cuda="eigvals",
 )  # fmt: skip
 
 
@@ -686,7 +722,7 @@ def _lstsq_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 1, 3, 5), make(3, 3, 1)), (1e-6,)
 
 
-lstsq = _op("linalg_lstsq", _lstsq_rule, _with_info(_lstsq, _not_finite), _lstsq_samples, 12)
+lstsq = _op("linalg_lstsq", _lstsq_rule, _with_info(_lstsq, _not_finite), _lstsq_samples, 12, cuda="lstsq")
 
 
 # -- cross products and distances -----------------------------------------------------------------------------------
@@ -732,7 +768,8 @@ def _cross_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 cross = define(
     Op(
-        "linalg_cross", _cross_rule, Kernel("linalg_cross", _cross_host, lambda launch: 3 * launch.outputs[0].numel),
+        "linalg_cross", _cross_rule,
+        Kernel("linalg_cross", _cross_host, lambda launch: 3 * launch.outputs[0].numel, cuda=Routine("cross")),
         tuple(d for d in ALL if d is not bool_), _cross_samples,
     )
 )  # fmt: skip
@@ -801,7 +838,7 @@ cdist = define(
     Op(
         "_cdist_forward",
         _cdist_rule,
-        Kernel("cdist", _cdist_host, _cdist_flops),
+        Kernel("cdist", _cdist_host, _cdist_flops, cuda=Routine("cdist")),
         (float32, float64),
         _cdist_samples,
     )

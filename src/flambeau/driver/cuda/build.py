@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Expression, Fold, Launch, Lists, Routine, Scan, Source
-from flambeau.driver.cuda import lists, passes, pointwise, products, reduction, routines, scan, source
+from flambeau.driver.cuda import lists, passes, pointwise, reduction, routines, scan, source
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.program import Program
 
@@ -38,8 +38,8 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
         if isinstance(listed, passes.Plan):
             return passes.sequence(launch, listed, device, driver._function)
         return listed
-    if isinstance(form, Routine) and form.name in ("matmul", "addmm"):
-        return products.product(launch, device, driver)
+    if isinstance(form, Routine) and form.name in routines.LIBRARIES:
+        return routines.LIBRARIES[form.name](launch, device, driver)
     if isinstance(form, Routine) and form.name in routines.TABLE:
         built = routines.TABLE[form.name](launch, device)
         return (

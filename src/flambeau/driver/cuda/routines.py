@@ -7,6 +7,8 @@ from typing import Any
 
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda import (
+    equations,
+    geometry,
     histogram,
     indexing,
     joining,
@@ -15,6 +17,7 @@ from flambeau.driver.cuda import (
     ranks,
     searching,
     sorting,
+    spectra,
     transforms,
     unique,
 )
@@ -23,6 +26,7 @@ from flambeau.driver.cuda.passes import Plan
 from flambeau.driver.cuda.program import Program
 
 TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+    **geometry.ROUTINES,
     **histogram.ROUTINES,
     **indexing.ROUTINES,
     **joining.ROUTINES,
@@ -34,7 +38,9 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
 }
 
 LIBRARIES: dict[str, Callable[[Launch, Device, Any], Any]] = {
+    **equations.ROUTINES,
     **products.ROUTINES,
+    **spectra.ROUTINES,
     **transforms.ROUTINES,
 }
 """Each builds `run(ptrs, scalars, native stream, stream handle)`; where that has a `close`, unloading calls it."""
