@@ -13,7 +13,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype, float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
 
@@ -119,4 +119,12 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(6, 2, 5, low=-3, high=-1), np.array([1, 2, 2, 3, 4]), *lengths), (0,)
 
 
-ctc_loss = define(Op("ctc_loss", _rule, Kernel("ctc_loss", _host, _flops), (float32, float64), _samples))
+ctc_loss = define(
+    Op(
+        "ctc_loss",
+        _rule,
+        Kernel("ctc_loss", _host, _flops, cuda=Routine("ctc_loss")),
+        (float32, float64),
+        _samples,
+    )
+)

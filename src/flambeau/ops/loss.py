@@ -13,7 +13,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype, int64, uint8
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.gradients import by_place
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
@@ -207,7 +207,7 @@ nll_loss = define(
     Op(
         "nll_loss",
         _nll_rule,
-        Kernel("nll_loss", _nll_host, _flops),
+        Kernel("nll_loss", _nll_host, _flops, cuda=Routine("nll_loss")),
         FLOATS,
         _nll_samples,
         derivative=Derivative(_nll_back),
@@ -287,7 +287,7 @@ multi_margin_loss = define(
     Op(
         "multi_margin_loss",
         _margin_rule,
-        Kernel("multi_margin_loss", _margin_host, _flops),
+        Kernel("multi_margin_loss", _margin_host, _flops, cuda=Routine("multi_margin_loss")),
         FLOATS,
         _margin_samples,
         derivative=Derivative(_margin_back),
@@ -347,7 +347,8 @@ def _multilabel_back(grad: Any, a: Any, b: Any) -> Any:
 
 
 multilabel_margin_loss = define(
-    Op("multilabel_margin_loss", _multilabel_rule, Kernel("multilabel_margin_loss", _multilabel_host, _flops),
+    Op("multilabel_margin_loss", _multilabel_rule,
+       Kernel("multilabel_margin_loss", _multilabel_host, _flops, cuda=Routine("multilabel_margin_loss")),
        FLOATS, _multilabel_samples, derivative=Derivative(_multilabel_back),
 )
 )  # fmt: skip

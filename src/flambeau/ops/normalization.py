@@ -13,7 +13,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, wide
@@ -220,7 +220,7 @@ layer_norm = define(
     Op(
         "layer_norm",
         _layer_rule,
-        Kernel("layer_norm", _layer_host, _flops),
+        Kernel("layer_norm", _layer_host, _flops, cuda=Routine("layer_norm")),
         FLOATS,
         _layer_samples,
         derivative=Derivative(whole=_layer_back),
@@ -230,7 +230,7 @@ rms_norm = define(
     Op(
         "rms_norm",
         _layer_rule,
-        Kernel("rms_norm", _rms_host, _flops),
+        Kernel("rms_norm", _rms_host, _flops, cuda=Routine("rms_norm")),
         FLOATS,
         _rms_samples,
         derivative=Derivative(whole=_rms_back),
@@ -288,7 +288,7 @@ group_norm = define(
     Op(
         "group_norm",
         _group_rule,
-        Kernel("group_norm", _group_host, _flops),
+        Kernel("group_norm", _group_host, _flops, cuda=Routine("group_norm")),
         FLOATS,
         _group_samples,
         derivative=Derivative(whole=_group_back),
@@ -380,7 +380,7 @@ batch_norm_train = define(
     Op(
         "batch_norm_train",
         _train_rule,
-        Kernel("batch_norm_train", _train_host, _flops),
+        Kernel("batch_norm_train", _train_host, _flops, cuda=Routine("batch_norm_train")),
         FLOATS,
         _train_samples,
         derivative=Derivative(whole=_train_back, outputs=1),
@@ -390,7 +390,7 @@ batch_norm_infer = define(
     Op(
         "batch_norm_infer",
         _infer_rule,
-        Kernel("batch_norm_infer", _infer_host, _flops),
+        Kernel("batch_norm_infer", _infer_host, _flops, cuda=Routine("batch_norm_infer")),
         FLOATS,
         _infer_samples,
         derivative=Derivative(whole=_infer_back),

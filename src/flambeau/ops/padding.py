@@ -13,7 +13,7 @@ import numpy as np
 
 from flambeau.core.dtype import DTYPES, bool_, dtype, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
@@ -121,7 +121,7 @@ pad = define(
     Op(
         "pad",
         _rule,
-        Kernel("pad", _host),
+        Kernel("pad", _host, cuda=Routine("pad")),
         DTYPES,
         _samples,
         derivative=Derivative(_pad_back),

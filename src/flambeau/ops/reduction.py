@@ -930,7 +930,7 @@ quantile = define(
     Op(
         "quantile",
         _quantile_rule,
-        Kernel("quantile", _quantile_host, _flops),
+        Kernel("quantile", _quantile_host, _flops, cuda=Routine("quantile")),
         FLOATING_OR_COMPLEX[2:4],
         _quantile_samples,
     )

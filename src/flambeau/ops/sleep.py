@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Source
 
 
 def _host(launch: Launch) -> Body:
@@ -15,4 +15,16 @@ def _host(launch: Launch) -> Body:
     return body
 
 
-SLEEP = Kernel("_sleep", _host, cycles=lambda scalars: int(scalars[0]))
+_SPIN = """
+extern "C" __global__ void run(i64 cycles) {
+  const i64 start = clock64();
+  while (clock64() - start < cycles) {}
+}
+"""
+
+SLEEP = Kernel(
+    "_sleep",
+    _host,
+    cycles=lambda scalars: int(scalars[0]),
+    cuda=Source(lambda launch: _SPIN, lambda launch: 1, block=1),
+)

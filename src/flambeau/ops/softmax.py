@@ -10,7 +10,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import dense_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, REALS
 from flambeau.ops.reduction import to_computing
@@ -69,7 +69,7 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _define(name: str, rows: Callable[[Array], Array], stub: str, derivative: Derivative) -> Op:
-    kernel = Kernel(name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel)
+    kernel = Kernel(name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel, cuda=Routine(name))
     return define(Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative))
 
 

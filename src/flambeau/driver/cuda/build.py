@@ -17,7 +17,7 @@ Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 
 def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
     """Raises NotSupportedError: the kernel has no CUDA form yet."""
-    if not any(meta.numel for meta in launch.outputs):
+    if launch.outputs and not any(meta.numel for meta in launch.outputs):
         return _nothing
     form = launch.kernel.cuda
     if isinstance(form, Expression):

@@ -66,7 +66,7 @@ class Layout:
 
 def copying(out: Meta, x: Meta, at: int, source: int, unless_same: bool = False) -> Pass:
     """The pass that copies operand `source`, of layout `x`, to operand `at`."""
-    launch = Launch(Kernel("copy", _no_host, cuda=_COPY), (out,), (x,))
+    launch = Launch(Kernel("copy", no_host, cuda=_COPY), (out,), (x,))
     program = pointwise.program(launch, _COPY)
     return Pass(program, ((at, 0), (source, 0)), unless_same=(at, source) if unless_same else None)
 
@@ -74,7 +74,8 @@ def copying(out: Meta, x: Meta, at: int, source: int, unless_same: bool = False)
 _COPY = Expression("a")
 
 
-def _no_host(launch: Launch) -> Any:
+def no_host(launch: Launch) -> Any:
+    """The host body of a kernel that is a pass alone."""
     raise AssertionError("a pass of a CUDA launch runs on no host")
 
 
@@ -91,6 +92,8 @@ class _Step:
         "pack",
         "places",
         "scalars",
+        "scratch",
+        "scratch_at",
         "unless_same",
     )
 
@@ -105,11 +108,13 @@ class _Step:
             offsets.append(at)
             at += size
         tail = []
-        for part in step.program.tail:
+        self.scratch = step.program.scratch
+        for part in (*step.program.tail, bytes(8)) if self.scratch else step.program.tail:
             at = -(-at // 16) * 16
             offsets.append(at)
             tail.append((at, part))
             at += len(part)
+        self.scratch_at = offsets[-1] if self.scratch else 0
         self.buffer = ctypes.create_string_buffer(max(at, 16))
         base = ctypes.addressof(self.buffer)
         for start, part in tail:
@@ -117,11 +122,20 @@ class _Step:
         self.keep = (ctypes.c_void_p * max(len(offsets), 1))(*[base + offset for offset in offsets])
         self.address = ctypes.addressof(self.keep)
 
-    def launch(self, ptrs: Sequence[int], scalars: Sequence[Any], work: int, native: Any) -> None:
+    def launch(
+        self,
+        ptrs: Sequence[int],
+        scalars: Sequence[Any],
+        work: int,
+        scratch: Callable[[int], int],
+        native: Any,
+    ) -> None:
         if self.unless_same is not None and ptrs[self.unless_same[0]] == ptrs[self.unless_same[1]]:
             return
         addresses = [(work if at < 0 else ptrs[at]) + offset for at, offset in self.places]
         self.pack(self.buffer, 0, *addresses, *(scalars if self.scalars else ()))
+        if self.scratch:
+            ctypes.c_uint64.from_buffer(self.buffer, self.scratch_at).value = scratch(self.scratch)
         x, y, z = self.grid
         (code,) = cu.cuLaunchKernel(self.function, x, y, z, self.block, 1, 1, 0, native, self.address, 0)
         if code:
@@ -135,13 +149,17 @@ def sequence(launch: Launch, plan: Plan, device: Device, function_of: Callable[[
 
     def run(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
         values = flattened(scalars)
+
+        def scratch(nbytes: int) -> int:
+            return device.scratch_of(stream, nbytes, native)
+
         with lock:
             work = device.take(plan.workspace, native) if plan.workspace else 0
             try:
                 if plan.zeroed:
                     check(cu.cuMemsetD8Async(work, 0, plan.zeroed, native))
                 for step in steps:
-                    step.launch(ptrs, values, work, native)
+                    step.launch(ptrs, values, work, scratch, native)
             finally:
                 if work:
                     device.give(work, native)

@@ -501,6 +501,13 @@ template<class D> __device__ __forceinline__ Moments<D> operator+(Moments<D> a, 
   const D gap = b.mean - a.mean;
   return {a.mean + times(gap, share), a.m2 + b.m2 + squared(gap) * a.n * share, n};
 }
+template<class F> struct Spread { F mean, m2, n; };  // the same in the numbers' own precision
+template<class F> __device__ __forceinline__ Spread<F> operator+(Spread<F> a, Spread<F> b) {
+  if (a.n == 0) return b;
+  if (b.n == 0) return a;
+  const F n = a.n + b.n, share = b.n / n, gap = b.mean - a.mean;
+  return {a.mean + gap * share, a.m2 + b.m2 + gap * gap * a.n * share, n};
+}
 template<class D> __device__ __forceinline__ D mean_of(Moments<D> s) { return s.n == 0 ? to<D>((double)NAN) : s.mean; }
 __device__ __forceinline__ double spread(double m2, double n, double correction) {
   const double freedom = n - correction;

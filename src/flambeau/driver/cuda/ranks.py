@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -45,10 +45,7 @@ def _ranked(name: str) -> Callable[[Launch, Device], Program | Plan]:
         how: Any = launch.params[0]
         x = launch.inputs[0]
         assert isinstance(x, Meta)
-        order = [*[d for d in range(x.ndim) if d not in how.dims], *how.dims]
-        moved = x.with_(
-            shape=tuple([x.shape[d] for d in order]), strides=tuple([x.strides[d] for d in order])
-        )
+        moved = _moved(x, how.dims)
         length = prod([x.shape[d] for d in how.dims])
         if not length:
             return _of_nothing(launch.outputs[0])
@@ -59,6 +56,12 @@ def _ranked(name: str) -> Callable[[Launch, Device], Program | Plan]:
         return Plan((loading, *radix.passes, picking), work.nbytes, radix.zeroed)
 
     return build
+
+
+def _moved(x: Meta, dims: Sequence[int]) -> Meta:
+    """The meta with these dimensions at the end."""
+    order = [*[d for d in range(x.ndim) if d not in dims], *dims]
+    return x.with_(shape=tuple([x.shape[d] for d in order]), strides=tuple([x.strides[d] for d in order]))
 
 
 def _of_nothing(out: Meta) -> Program:
@@ -107,7 +110,60 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, {indice
     return Pass(Program(text, blocks(walk.count), 256, tail), (*places, radix.keys, radix.values))
 
 
+# -- quantiles -----------------------------------------------------------------------------------------------------
+
+# Of a row's last place and the level q: the places that a quantile stands between, and how far from the first.
+_BETWEEN = {
+    "linear": "low = floor(rank), high = ceil(rank), weight = rank - low;",
+    "midpoint": "low = floor(rank), high = ceil(rank), weight = 0.5;",
+    "lower": "low = floor(rank), high = low, weight = 0;",
+    "higher": "low = ceil(rank), high = low, weight = 0;",
+    "nearest": "low = rint(rank), high = low, weight = 0;",
+}
+
+
+def _quantile(launch: Launch, device: Device) -> Plan:
+    """Operands out (*q, rows ...), x, q. params: (dims, interpolation, whether NaNs are left out)."""
+    dims, interpolation, skip = launch.params
+    (out,), (x, q) = launch.outputs, launch.inputs
+    assert isinstance(x, Meta) and isinstance(q, Meta)
+    moved = _moved(x, dims)
+    length = prod([x.shape[d] for d in dims])
+    work = Layout()
+    radix = Radix(work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype), row=length)
+    here, levels = Walked(out.shape, [out.strides]), Walked(q.shape, [q.strides])
+    kind, raw = c_name(x.dtype), radix.kind
+    number = "__uint_as_float" if raw == "u32" else "__longlong_as_double"
+    text = f"""
+typedef {kind} C;
+extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* q, const {raw}* keys, {here.parameter("o")},
+    {levels.parameter("l")}, i64 n, i64 rows, i64 length) {{
+  const i64 i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n) return;
+  const i64 row = i % rows, level = i / rows;
+  auto at = [&](i64 place) -> C {{ return {number}(keys[row * length + place]); }};
+  i64 valid = 0, beyond = length;
+  while (valid < beyond) {{
+    const i64 middle = (valid + beyond) / 2;
+    if (is_nan(at(middle))) beyond = middle; else valid = middle + 1;
+  }}
+  {levels.locate("level", "l")}
+  const i64 count = {"valid" if skip else "length"};
+  const C rank = q[l[0]] * (C)(count > 1 ? count - 1 : 0);
+  const C {_BETWEEN[interpolation]}
+  const C a = at((i64)low), b = at((i64)high);
+  const bool spoiled = {"valid == 0" if skip else "valid < length"};
+  {here.locate("i", "o")}
+  out[o[0]] = spoiled ? (C)NAN : low == high ? a : lerp_(a, b, weight);
+}}
+"""
+    tail = (here.value, levels.value, i64(out.numel), i64(out.numel // q.numel), i64(length))
+    picking = Pass(Program(text, blocks(out.numel), 256, tail), ((0, 0), (2, 0), radix.keys))
+    return Plan((load_keys(moved, 1, radix), *radix.passes, picking), work.nbytes, radix.zeroed)
+
+
 ROUTINES = {
     "kthvalue": _ranked("kthvalue"), "median": _ranked("median"), "nanmedian": _ranked("nanmedian"),
     "median_all": _ranked("median"), "nanmedian_all": _ranked("nanmedian"), "mode": _ranked("mode"),
+    "quantile": _quantile,
 }  # fmt: skip

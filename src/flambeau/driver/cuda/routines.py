@@ -7,15 +7,20 @@ from typing import Any
 
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda import (
+    distances,
     equations,
     geometry,
     histogram,
     indexing,
     joining,
+    losses,
+    normalizing,
+    padding,
     permutation,
     products,
     ranks,
     searching,
+    softmax,
     sorting,
     spectra,
     transforms,
@@ -26,13 +31,18 @@ from flambeau.driver.cuda.passes import Plan
 from flambeau.driver.cuda.program import Program
 
 TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+    **distances.ROUTINES,
     **geometry.ROUTINES,
     **histogram.ROUTINES,
     **indexing.ROUTINES,
     **joining.ROUTINES,
+    **losses.ROUTINES,
+    **normalizing.ROUTINES,
+    **padding.ROUTINES,
     **permutation.ROUTINES,
     **ranks.ROUTINES,
     **searching.ROUTINES,
+    **softmax.ROUTINES,
     **sorting.ROUTINES,
     **unique.ROUTINES,
 }

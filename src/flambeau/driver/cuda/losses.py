@@ -1,0 +1,308 @@
+"""Losses: the likelihood of classes, margins over classes, and the likelihood of alignments (CTC).
+
+Sums are made in an order that the layout alone decides: the same bits each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch
+from flambeau.driver.cuda.device import Device
+from flambeau.driver.cuda.elements import Walked, blocks, file, i64
+from flambeau.driver.cuda.passes import Layout, Pass, Plan
+from flambeau.driver.cuda.program import Program, c_name, packed_constant
+from flambeau.driver.cuda.rows import computing
+from flambeau.driver.cuda.scratch import HEAD
+
+_WEIGHTS = "const X* weights, "
+_TARGET = "Target {index} is out of bounds."
+_FEW = 4096  # targets that one block sums
+_MOST_BLOCKS = 512
+
+
+def _metas(launch: Launch) -> list[Meta]:
+    return [x for x in launch.inputs if isinstance(x, Meta)]
+
+
+# Joins a state over the block's 256 threads, in a fixed order; the result is with thread 0.
+_OVER_BLOCK = """
+template<class S, class J> __device__ __forceinline__ S over_block(S s, J join) {
+  __shared__ S parts[256];
+  __syncthreads();
+  parts[threadIdx.x] = s;
+#pragma unroll
+  for (int half_ = 128; half_; half_ /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half_) parts[threadIdx.x] = s = join(s, parts[threadIdx.x + half_]);
+  }
+  return s;
+}
+"""
+
+
+# -- nll_loss -------------------------------------------------------------------------------------------------------
+
+
+def nll_loss(launch: Launch, device: Device) -> Program:
+    """Operands out, x (N, C, ...), target (N, ...), weight (C) or none. params: (reduction, ignored target)."""
+    reduction, ignored = launch.params
+    (out,), (x, target, *weight) = launch.outputs, _metas(launch)
+    kind = c_name(computing(x.dtype))
+    at = 1 if x.ndim > 1 else 0
+    strides = [s for d, s in enumerate(x.strides) if d != at]
+    places = [strides, target.strides] + ([out.strides] if reduction == "none" else [])
+    walk = Walked(target.shape, places)
+    weight_step, weights = (weight[0].strides[0], _WEIGHTS) if weight else (0, "")
+    body, scratch = _NLL_EACH.format(place=walk.locate("i", "o")), ""
+    if reduction != "none":
+        body, scratch = _NLL_SUM.format(head=HEAD, last=_LAST[reduction]), ", char* scratch"
+    text = f"""{file("checked.cuh")}{_OVER_BLOCK}
+typedef {c_name(x.dtype)} X; typedef {c_name(target.dtype)} Target; typedef {kind} C;
+struct Loss {{ double sum, weight; }};
+__device__ __forceinline__ Loss operator+(Loss a, Loss b) {{ return {{a.sum + b.sum, a.weight + b.weight}}; }}
+extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const Target* target, {weights}
+    {walk.parameter("o")}, i64 n, i64 classes, i64 step, i64 weight_step, i64 ignored, Guard guard{scratch}) {{
+  auto loss_of = [&](i64 i, C& weight) -> C {{  // of target i, and its weight
+    {walk.locate("i", "o")}
+    const i64 t = target[o[1]];
+    weight = 0;
+    if (t == ignored) return 0;
+    if ((u64)t >= (u64)classes) {{ guard.fail(t, classes, 1); return 0; }}
+    weight = {"to<C>(weights[t * weight_step])" if weight else "1"};
+    return -to<C>(x[o[0] + t * step]) * weight;
+  }};
+{body}
+}}
+"""
+    tail = (walk.value, *[i64(n) for n in (walk.count, x.shape[at], x.strides[at], weight_step, ignored)])
+    tail = (*tail, device.assertions.guard(launch.kernel.name, _TARGET))
+    if reduction == "none":
+        return Program(text, blocks(walk.count), 256, tail)
+    grid = 1 if walk.count <= _FEW else min(-(-walk.count // 1024), _MOST_BLOCKS)
+    return Program(text, (grid, 1, 1), 256, tail, HEAD + 16 * grid)
+
+
+_LAST = {"sum": "all.sum", "mean": "(C)all.sum / (C)all.weight"}
+_NLL_EACH = """  const i64 i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n) return;
+  C weight;
+  const C loss = loss_of(i, weight);
+  {place}
+  out[o[2]] = to<X>(loss);"""
+# The last block to finish joins what the blocks have found.
+_NLL_SUM = """  auto join = [](Loss a, Loss b) {{ return a + b; }};
+  Loss mine = {{0, 0}};
+  for (i64 i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {{
+    C weight;
+    const C loss = loss_of(i, weight);
+    mine = mine + Loss{{loss, weight}};
+  }}
+  Loss all = over_block(mine, join);
+  if (gridDim.x > 1) {{
+    u32* const done = (u32*)scratch;
+    Loss* const found = (Loss*)(scratch + {head});
+    __shared__ bool last;
+    if (threadIdx.x == 0) {{
+      found[blockIdx.x] = all;
+      __threadfence();
+      last = atomicAdd(done, 1u) == gridDim.x - 1;
+    }}
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    if (threadIdx.x == 0) *done = 0;
+    mine = {{0, 0}};
+    for (int b = threadIdx.x; b < gridDim.x; b += 256) mine = mine + found[b];
+    all = over_block(mine, join);
+  }}
+  if (threadIdx.x == 0) *out = to<X>((C)({last}));"""
+
+
+# -- margins --------------------------------------------------------------------------------------------------------
+
+
+def multi_margin_loss(launch: Launch, device: Device) -> Program:
+    """Operands out (N), x (N, C), target (N), weight (C) or none. params: (p, margin). A warp to each row."""
+    p, margin = launch.params
+    (out,), (x, target, *weight) = launch.outputs, _metas(launch)
+    power = "over * over" if p == 2 else "over"
+    scaled = "(over_) * to<C>(weights[t * weight_step])" if weight else "over_"
+    text = f"""{file("checked.cuh")}
+typedef {c_name(x.dtype)} X; typedef {c_name(computing(x.dtype))} C;
+extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const i64* target,
+    {_WEIGHTS if weight else ""}i64 n, i64 classes, i64 row_step, i64 step, i64 target_step,
+    i64 weight_step, i64 out_step, double margin, Guard guard) {{
+  const i64 row = blockIdx.x * 8ll + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  if (row >= n) return;
+  i64 t = target[row * target_step];
+  if ((u64)t >= (u64)classes) {{
+    if (lane == 0) guard.fail(t, classes, 1);
+    return;
+  }}
+  const X* const mine = x + row * row_step;
+  const C gap = (C)margin - to<C>(mine[t * step]);
+  C sum = 0;
+  for (i64 j = lane; j < classes; j += 32) {{
+    if (j == t) continue;
+    const C over = greater(gap + to<C>(mine[j * step]), C(0)), over_ = {power};
+    sum += {scaled};
+  }}
+#pragma unroll
+  for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+  if (lane == 0) out[row * out_step] = to<X>(sum / (C)classes);
+}}
+"""
+    numbers = (
+        *x.shape, *x.strides, target.strides[0], weight[0].strides[0] if weight else 0, out.strides[0],
+    )  # fmt: skip
+    guard = device.assertions.guard(launch.kernel.name, "target out of range")
+    tail = (*[i64(number) for number in numbers], packed_constant(float(margin)), guard)
+    return Program(text, blocks(x.shape[0], 8), 256, tail)
+
+
+def multilabel_margin_loss(launch: Launch, device: Device) -> Plan:
+    """Operands out (N), x (N, C), target (N, C): labels up to the first negative one. A block to each row."""
+    (out,), (x, target) = launch.outputs, _metas(launch)
+    text = f"""{file("checked.cuh")}{_OVER_BLOCK}
+typedef {c_name(x.dtype)} X; typedef {c_name(computing(x.dtype))} C;
+extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const i64* target, u8* labelled,
+    i64 classes, i64 row_step, i64 step, i64 target_row, i64 target_step, i64 out_step, Guard guard) {{
+  const i64 row = blockIdx.x;
+  const X* const mine = x + row * row_step;
+  const i64* const labels = target + row * target_row;
+  u8* const flags = labelled + row * classes;
+  i64 first = classes;  // the place of the first negative label
+  for (i64 j = threadIdx.x; j < classes; j += 256) {{
+    const i64 t = labels[j * target_step];
+    if (t < -1 || t >= classes) guard.fail(t, classes, 1);
+    if (t < 0 && j < first) first = j;
+  }}
+  first = over_block(first, [](i64 a, i64 b) {{ return a < b ? a : b; }});
+  __shared__ i64 count;
+  if (threadIdx.x == 0) count = first;
+  __syncthreads();
+  for (i64 j = threadIdx.x; j < count; j += 256) {{
+    const i64 t = labels[j * target_step];
+    if (t < classes) flags[t] = 1;
+  }}
+  __syncthreads();
+  C sum = 0;
+  for (i64 j = 0; j < count; ++j) {{
+    const i64 t = labels[j * target_step];
+    if (t >= classes) continue;
+    const C gap = C(1) - to<C>(mine[t * step]);
+    for (i64 k = threadIdx.x; k < classes; k += 256)
+      if (!flags[k]) sum += greater(gap + to<C>(mine[k * step]), C(0));
+  }}
+  sum = over_block(sum, [](C a, C b) {{ return a + b; }});
+  if (threadIdx.x == 0) out[row * out_step] = to<X>(sum / (C)classes);
+}}
+"""
+    rows, classes = x.shape
+    numbers = (classes, *x.strides, *target.strides, out.strides[0])
+    guard = device.assertions.guard(launch.kernel.name, "argument #2 'target' is out of range")
+    work = Layout()
+    flags = work.take(rows * classes)
+    program = Program(text, (rows, 1, 1), 256, (*[i64(number) for number in numbers], guard))
+    return Plan((Pass(program, ((0, 0), (1, 0), (2, 0), flags)),), work.nbytes, work.nbytes)
+
+
+# -- ctc_loss -------------------------------------------------------------------------------------------------------
+
+_NEAR = 1024  # states of a sample that shared memory holds
+
+
+def ctc_loss(launch: Launch, device: Device) -> Plan:
+    """Operands out (N), log_probs (T, N, C), targets (N, S) or one after the other, lengths of both (N).
+
+    A block to each sample: through time, all states at once. params: (blank,).
+    """
+    (out,), (probs, targets, given, wanted) = launch.outputs, _metas(launch)
+    batch = probs.shape[1]
+    flat = targets.ndim == 1
+    most = targets.shape[0] if flat else targets.shape[1]
+    states = 2 * most + 1
+    near = states <= _NEAR
+    work = Layout()
+    rows = work.take(0 if near else 2 * states * batch * probs.itemsize)
+    text = f"""{file("checked.cuh")}{_OVER_BLOCK}
+typedef {c_name(probs.dtype)} C; typedef {c_name(targets.dtype)} Label;
+typedef {c_name(given.dtype)} Given; typedef {c_name(wanted.dtype)} Wanted;
+constexpr bool flat = {str(flat).lower()}, near_ = {str(near).lower()};
+{_CTC}"""
+    numbers = (
+        probs.shape[0], batch, most, launch.params[0], *probs.strides, targets.strides[0], targets.strides[-1],
+        given.strides[0], wanted.strides[0], out.strides[0],
+    )  # fmt: skip
+    name, guard = launch.kernel.name, device.assertions.guard
+    about = (
+        guard(name, "Expected input_lengths to have value at most {size}, but got value {index}"),
+        guard(
+            name,
+            "Expected targets to have at least {index} elements for each sample's length, but got {size}",
+        ),
+    )
+    program = Program(text, (batch, 1, 1), 256, (*[i64(number) for number in numbers], *about))
+    return Plan((Pass(program, ((0, 0), (1, 0), (2, 0), (3, 0), (4, 0), rows)),), work.nbytes)
+
+
+_CTC = """
+extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, const Label* targets, const Given* given,
+    const Wanted* wanted, C* rows, i64 times, i64 batch, i64 most, i64 blank, i64 time_step, i64 sample_step, i64 step,
+    i64 target_row, i64 target_step, i64 given_step, i64 wanted_step, i64 out_step, Guard late, Guard short_) {
+  __shared__ C shared[near_ ? 2048 : 1];
+  __shared__ i64 start_;
+  const i64 sample = blockIdx.x, length = given[sample * given_step];
+  i64 labels = wanted[sample * wanted_step];
+  i64 start = 0;  // of this sample's labels among all
+  if (flat) {
+    for (i64 j = threadIdx.x; j < sample; j += 256) start += wanted[j * wanted_step];
+    start = over_block(start, [](i64 a, i64 b) { return a + b; });
+    if (threadIdx.x == 0) start_ = start;
+    __syncthreads();
+    start = start_;
+  }
+  const bool fits = labels >= 0 && (flat ? start >= 0 && start + labels <= most : labels <= most);
+  if (length > times || !fits) {
+    if (threadIdx.x == 0 && length > times) late.fail(length, times, 0);
+    if (threadIdx.x == 0 && !fits) short_.fail(flat ? start + labels : labels, most, 1);
+    return;
+  }
+  const i64 states = 2 * labels + 1;
+  C* before = near_ ? shared : rows + sample * 2 * (2 * most + 1);
+  C* after = before + (near_ ? 1024 : 2 * most + 1);
+  const Label* const mine = targets + (flat ? start * target_step : sample * target_row);
+  auto label = [&](i64 s) -> i64 { return s % 2 ? (i64)mine[s / 2 * target_step] : blank; };
+  const C* now = probs + sample * sample_step;
+  for (i64 s = threadIdx.x; s < states; s += 256)
+    before[s] = s < 2 && times ? now[label(s) * step] : (C)-INF;
+  for (i64 t = 1; t < length; ++t) {
+    __syncthreads();
+    now += time_step;
+    for (i64 s = threadIdx.x; s < states; s += 256) {
+      C joined = before[s];
+      if (s > 0) joined = log_add(joined, before[s - 1]);
+      const i64 l = label(s);
+      if (s > 1 && l != blank && l != label(s - 2)) joined = log_add(joined, before[s - 2]);
+      after[s] = joined + now[l * step];
+    }
+    C* const turned = before;
+    before = after;
+    after = turned;
+  }
+  __syncthreads();
+  if (threadIdx.x) return;
+  C found = before[states - 1];
+  if (labels > 0) found = log_add(found, before[states - 2]);
+  if (length <= 0) found = labels == 0 ? C(0) : (C)-INF;
+  out[sample * out_step] = -found;
+}
+"""
+
+ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
+    "nll_loss": nll_loss, "multi_margin_loss": multi_margin_loss, "multilabel_margin_loss": multilabel_margin_loss,
+    "ctc_loss": ctc_loss,
+}  # fmt: skip
