@@ -17,7 +17,8 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.joining import cat
+from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
@@ -152,14 +153,56 @@ def _c2r_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 4),), ((0, 1), NONE, 7)
 
 
-def _transform(name: str, rule: Any, run: Any, dtypes: tuple[dtype, ...], samples: Any) -> Op:
+# -- derivatives: the transform's adjoint is the one in the other direction, with the same scale -------------------
+
+
+def _c2c_back(grad: Any, params: Any, call: Any) -> Any:
+    dims, scale, forward = params
+    return call(c2c, (grad,), (dims, scale, not forward))
+
+
+def _r2c_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
+    """The half that was left out had no part in the result."""
+    dims, scale = params
+    x, last = metas[0], dims[-1]
+    missing = list(grad.shape)
+    missing[last] = x.shape[last] - missing[last]
+    whole = grad.new_zeros(missing)
+    return call(c2c, (_joined(call, grad, whole, last),), (dims, scale, False)).real
+
+
+def _joined(call: Any, a: Any, b: Any, dim: int) -> Any:
+    return call(cat, (a, b), (dim,)) if b.numel() else a
+
+
+def _c2r_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
+    """Each frequency but the first, and the last of an even number, stands for two."""
+    dims, scale, points = params
+    last = dims[-1]
+    half = call(r2c, (grad,), (dims, scale))
+    size = half.shape[last]
+    twice = grad.new_tensor([1.0 + (0 < i < points - size + 1) for i in range(size)])
+    shape = [1] * half.ndim
+    shape[last] = size
+    given = half * twice.reshape(shape)
+    kept = metas[0].shape[last]
+    if kept <= size:
+        return given.narrow(last, 0, kept)
+    missing = list(given.shape)
+    missing[last] = kept - size
+    return _joined(call, given, given.new_zeros(missing), last)
+
+
+def _transform(
+    name: str, rule: Any, run: Any, dtypes: tuple[dtype, ...], samples: Any, back: Derivative
+) -> Op:
     kernel = Kernel(name, _host(run), _flops, cuda=Routine(name.removeprefix("_")))
-    return define(Op(name, rule, kernel, dtypes, samples, planned=True))
+    return define(Op(name, rule, kernel, dtypes, samples, planned=True, derivative=back))
 
 
-c2c = _transform("_fft_c2c", _c2c_rule, _c2c, (complex64, complex128), _c2c_samples)
-r2c = _transform("_fft_r2c", _r2c_rule, _r2c, (float32, float64), _r2c_samples)
-c2r = _transform("_fft_c2r", _c2r_rule, _c2r, (complex64, complex128), _c2r_samples)
+c2c = _transform("_fft_c2c", _c2c_rule, _c2c, (complex64, complex128), _c2c_samples, Derivative(_c2c_back))
+r2c = _transform("_fft_r2c", _r2c_rule, _r2c, (float32, float64), _r2c_samples, Derivative(_r2c_back))
+c2r = _transform("_fft_c2r", _c2r_rule, _c2r, (complex64, complex128), _c2r_samples, Derivative(_c2r_back))
 
 
 # -- a window that no sum of cosines gives: params are points, dtype, device, the place of the other end ----------
@@ -201,5 +244,6 @@ kaiser_window = define(
         Kernel("kaiser_window", _kaiser_host, cuda=_KAISER),
         (float64,),
         _kaiser_samples,
+        derivative=NOT_DIFFERENTIABLE,
     )
 )

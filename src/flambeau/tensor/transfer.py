@@ -15,6 +15,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
@@ -278,8 +280,9 @@ def is_contiguous(self: Tensor, memory_format: memory_format = contiguous_format
 def host_array(t: Tensor, write: bool = False) -> Any:
     """The elements of a CPU tensor as a window; observers hear that the host reads (or writes) them now."""
     meta = t.meta
-    if meta.numel:
-        system.host.driver.host_touch(t.ptr, meta.span, write)
+    if not meta.numel:  # wherever that points, there is nothing
+        return np.empty(meta.shape, meta.dtype.numpy)
+    system.host.driver.host_touch(t.ptr, meta.span, write)
     return array_at(t.ptr, meta.shape, meta.dtype.numpy, meta.byte_strides)
 
 
