@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import dtype
+from flambeau.core.dtype import complex32, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
 from flambeau.ops.indexing import one_device
@@ -415,12 +415,14 @@ def _unfold_host(launch: Launch) -> Body:
     kernel, how = launch.params
     source = launch.inputs[0]
     assert isinstance(source, Meta)
-    count = how.size(source.shape[2:], kernel)
+    count, kind = how.size(source.shape[2:], kernel), source.dtype
+    # NumPy makes no strided views of complex32.
+    prepare: Callable[[Array], Array] = to_computing(kind, kind) if kind is complex32 else lambda x: x
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x = padded(inputs[0], [(p, p) for p in how.padding])
+        x = padded(prepare(inputs[0]), [(p, p) for p in how.padding])
         found = windows(x, kernel, how.stride, how.dilation, count)
-        np.copyto(outputs[0], found.reshape(outputs[0].shape))
+        np.copyto(outputs[0], found.reshape(outputs[0].shape), casting="unsafe")
 
     return body
 

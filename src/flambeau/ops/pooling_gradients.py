@@ -97,10 +97,10 @@ def _max_host(launch: Launch) -> Body:
 
 
 def _max_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    index = np.array([0, 1, 3, 6, 5, 5, 7, 10, 8, 5, 7, 10]).reshape(1, 1, 3, 4).repeat(2, 1)
+    index = np.array([0, 1, 3, 3, 5, 1, 8, 8, 5, 7, 8, 9]).reshape(1, 1, 3, 4).repeat(2, 1)
     yield (make(1, 2, 3, 4), index), (Windows((2, 2), (1, 1), (1, 0), (1, 1)), (2, 5))
     yield (make(1, 2, 3), np.array([[[0, 2, 6], [1, 4, 5]]])), (Windows((3,), (2,), (0,), (1,)), (7,))
-    index = np.array([[0, 3], [9, 15]]).reshape(1, 1, 2, 2)
+    index = np.array([[0, 3], [9, 11]]).reshape(1, 1, 2, 2)
     yield (make(1, 1, 2, 2), index), (Windows((1, 2), (2, 2), (0, 0), (1, 1)), (4, 4))
 
 

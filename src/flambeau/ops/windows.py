@@ -108,5 +108,5 @@ def summed_at(out: Array, x: Array, index: Array, axis: int) -> None:
     if not index.size:
         return
     starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
-    at = (slice(None),) * axis
+    at: tuple[Any, ...] = (slice(None),) * axis
     out[(*at, index[starts])] += x if len(starts) == len(index) else np.add.reduceat(x, starts, axis)

@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda import (
     distances,
+    columns,
     equations,
     geometry,
     histogram,
@@ -17,8 +18,10 @@ from flambeau.driver.cuda import (
     normalizing,
     padding,
     permutation,
+    pooling,
     products,
     ranks,
+    resampling,
     searching,
     softmax,
     sorting,
@@ -44,6 +47,9 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **searching.ROUTINES,
     **softmax.ROUTINES,
     **sorting.ROUTINES,
+    **columns.ROUTINES,
+    **pooling.ROUTINES,
+    **resampling.ROUTINES,
     **unique.ROUTINES,
 }
 

@@ -1,0 +1,83 @@
+"""Windows over spatial dims as kernels see them: parameters of windows.cuh, for pooling and convolution alike.
+
+Operands are (N, C, spatial ...) of one to three spatial dims; kernels see three, the first of them of size 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from flambeau.core.meta import Meta
+from flambeau.driver.cuda.elements import blocks, file, i64
+from flambeau.driver.cuda.program import Program, c_name
+
+Ints = Sequence[int]
+_DIMS = 3
+_WIDE = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """How windows lie; every field has one int for each spatial dim. Adaptive windows follow from size and count."""
+
+    size: Ints
+    count: Ints
+    kernel: Ints
+    stride: Ints
+    padding: Ints
+    dilation: Ints
+
+    @classmethod
+    def adaptive(cls, size: Ints, count: Ints) -> Lattice:
+        ones = (1,) * len(size)
+        return cls(size, count, ones, ones, (0,) * len(size), ones)
+
+    @property
+    def taps(self) -> int:
+        return prod(self.kernel)
+
+    def packed(self) -> bytes:
+        lead = _DIMS - len(self.size)
+        rows = (self.size, self.count, self.kernel, self.stride, self.padding, self.dilation)
+        first = (1, 1, 1, 1, 0, 1)
+        numbers = [n for row, one in zip(rows, first, strict=True) for n in ((one,) * lead + tuple(row))]
+        return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def view(x: Meta) -> bytes:
+    """A `View` of an operand (N, C, spatial ...)."""
+    lead = _DIMS - (x.ndim - 2)
+    return i64(*x.strides[:2], *(0,) * lead, *x.strides[2:], x.shape[1])
+
+
+def program(
+    body: str, types: dict[str, str], operands: str, parameters: Sequence[tuple[str, bytes]], count: int,
+    headers: Sequence[str] = ("windows.cuh",), lanes: int = 1,
+) -> Program:  # fmt: skip
+    """A kernel of one thread (or `lanes` of them) per element.
+
+    body: statements about element i of `count`, of the index type I. operands: the addresses' declarations.
+    parameters: declarations with their bytes.
+    """
+    wide = count * lanes >= _WIDE
+    number = "u64" if wide else "u32"
+    names = "\n".join(f"typedef {kind} {name};" for name, kind in types.items())
+    declared = ", ".join([operands, *[name for name, _ in parameters], "i64 n"])
+    text = f"""
+typedef {number} I;
+{"".join(file(name) for name in headers)}
+{names}
+extern "C" __global__ void __launch_bounds__(256) run({declared}) {{
+  const I i = thread_number<I>() / {lanes};
+  if (i >= n) return;
+{body}
+}}
+"""
+    return Program(text, blocks(count * lanes), 256, (*[value for _, value in parameters], i64(count)))
+
+
+def element(meta: Meta) -> str:
+    return c_name(meta.dtype)
