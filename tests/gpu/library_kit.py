@@ -88,6 +88,8 @@ class Library:
         pass
 
     def function(self, name: str, signature: str) -> Callable[..., None]:
+        if name.startswith("cufft"):  # see test_transform_plans
+            return _nothing
         plain = re.sub(r"^(cusolverDn|cublas)", "", name)
         letter = "" if f"_{plain.lower()}" in globals() or plain.startswith("X") else plain[0]
         found = (

@@ -1,0 +1,82 @@
+"""The kernels between the calls of NVIDIA's libraries compile for an H100. Needs NVRTC, and no GPU."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+if not find_spec("cuda") or not (find_spec("nvidia.cuda_nvrtc") or find_spec("nvidia.cu13")):
+    pytest.skip("NVRTC is not installed", allow_module_level=True)
+
+from library_kit import Device, Library
+
+import flambeau
+from flambeau.core.dtype import complex32, complex64, float16, float32, from_numpy, int32
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
+from flambeau.driver.cuda import cublas, cufft, cusolver, pointwise, reduction, routines, source
+from flambeau.driver.cuda.compiler import Compiler
+from flambeau.ops.op import table
+from flambeau.testing import operators
+
+GPU = flambeau.device("cuda", 0)
+NAMES = [
+    name
+    for name, op in table.items()
+    if isinstance(op.kernel.cuda, Routine)
+    and op.kernel.cuda.name in routines.LIBRARIES
+    and op.kernel.cuda.name not in ("matmul", "addmm")
+]
+
+
+class Collector:
+    """A driver that keeps the sources of what it loads."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, None] = {}
+
+    def load(self, launch: Launch, index: int) -> None:
+        form = launch.kernel.cuda
+        if isinstance(form, Expression):
+            self.sources[pointwise.program(launch, form).source] = None
+        elif isinstance(form, Fold):
+            self.sources[reduction.program(launch, form, 132).source] = None
+        elif isinstance(form, Source):
+            self.sources[source.program(launch, form).source] = None
+
+    def launch(self, *args: Any) -> None:
+        raise AssertionError("nothing runs")
+
+
+@pytest.fixture(autouse=True)
+def libraries(monkeypatch: Any) -> None:
+    for module in (cublas, cufft, cusolver):
+        monkeypatch.setattr(module, "Library", Library)
+
+
+def meta_of(x: Any) -> Meta:
+    kind = from_numpy(x.dtype)
+    return Meta.of(x.shape, tuple([step // kind.itemsize for step in x.strides]), kind, GPU)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_compile(name: str) -> None:
+    op, collector = table[name], Collector()
+    for kind in (float16, float32, complex32, complex64, int32):
+        if kind not in op.dtypes and not (op.planned and kind in (float16, complex32)):
+            continue
+        for inputs, params in op.samples(operators.maker(kind, 0), kind):
+            try:
+                found = op.rule([meta_of(np.asarray(x)) for x in inputs], params)
+            except (NotImplementedError, RuntimeError):
+                continue  # a size or dtype that CUDA refuses
+            launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+            if any(meta.numel for meta in launch.outputs):
+                routines.LIBRARIES[op.kernel.cuda.name](launch, Device(), collector)  # type: ignore[union-attr]
+    compiler = Compiler("sm_90", None)
+    assert collector.sources or name.endswith("_fft_r2c")
+    for text in collector.sources:
+        assert compiler.cubin(text)
