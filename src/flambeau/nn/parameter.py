@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flambeau.core.device import device
-from flambeau.core.dtype import dtype
+from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.flags import flags
 from flambeau.tensor import creation
 from flambeau.tensor.tensor import Tensor
@@ -34,6 +34,8 @@ class Parameter(Tensor):
         tensor = creation.empty(0) if data is None else data
         if not isinstance(tensor, Tensor):
             raise TypeError(f"Parameter(): argument 'data' must be Tensor, not {type(tensor).__name__}")
+        if requires_grad and tensor.dtype.category < FLOATING:
+            raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
         made: Any = tensor.detach().requires_grad_(requires_grad)
         made.__class__ = cls  # the same layout: a parameter has no slots of its own
         return made

@@ -146,6 +146,13 @@ class Leaf(Node):
         """Accumulate on this stream: that of the tensor's last recorded use."""
         self.stream = stream
 
+    def lies_in(self, meta: Meta) -> None:
+        """The tensor has other memory now, of another shape, dtype or device: later gradients are of that."""
+        self.outputs = (meta,)
+        where = meta.device.index
+        self.index = index = -1 if where is None else where
+        self.stream = current.local.streams[index]
+
     @property
     def variable(self) -> Any:
         """The leaf tensor; None if it is gone."""

@@ -12,6 +12,8 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.flags import flags
+from flambeau.tape.node import Leaf
+from flambeau.tensor.history import node_of
 from flambeau.tensor.options import default_complex
 from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor, make
@@ -99,6 +101,9 @@ def _suffixes(t: Tensor) -> list[str]:
         found.append(f"size={meta.shape}")
     if meta.dtype not in plain:
         found.append(f"dtype={meta.dtype}")
+    node = node_of(t)
+    if node is not None:
+        found.append("requires_grad=True" if isinstance(node, Leaf) else f"grad_fn=<{node.name()}>")
     return found
 
 

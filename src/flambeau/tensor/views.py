@@ -15,6 +15,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import broadcast_shapes, span, view_strides, wrap_dim
 from flambeau.core.size import Size
 from flambeau.ops import view as records
+from flambeau.tape.node import Leaf
 from flambeau.tensor.history import require_no_leaf, run, unviewed
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import History, Tensor, make
@@ -137,6 +138,8 @@ def _set_data(self: Tensor, other: Tensor) -> None:
     if not isinstance(other, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
     self.meta, self.memory, self.ptr = other.meta, other.memory, other.ptr
+    if self.history is not None and isinstance(self.history.node, Leaf):
+        self.history.node.lies_in(other.meta)
 
 
 alias("data", property(_data, _set_data), as_function=False)  # type: ignore[arg-type]

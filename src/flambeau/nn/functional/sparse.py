@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.dtype import FLOATING, float32, int32, int64
+from flambeau.core.errors import NotSupportedError
 from flambeau.nn.functional.activation import checked
+from flambeau.ops.embedding import embedding as embedding_op
+from flambeau.tape.mode import mode as recording_mode
 from flambeau.tensor import creation
 from flambeau.tensor.arithmetic import where
+from flambeau.tensor.call import call
+from flambeau.tensor.history import requires_grad
 from flambeau.tensor.reduction import norm
 from flambeau.tensor.sorting import searchsorted
 from flambeau.tensor.tensor import Tensor
@@ -19,7 +24,9 @@ def embedding(
 ) -> Tensor:  # fmt: skip
     """Rows of `weight` (count, size) that `input` names: (..., size). `max_norm` first shrinks longer ones in place.
 
-    Raises IndexError: an index out of range; RuntimeError: an input that holds no indices.
+    The row `padding_idx` gets no gradient; with `scale_grad_by_freq` each row's is divided by how often it is named.
+    Raises IndexError: an index out of range; RuntimeError: an input that holds no indices; NotSupportedError:
+    `sparse` gradients are wanted.
     """
     if padding_idx is not None:
         _check_padding(padding_idx, weight.shape[0])
@@ -28,8 +35,17 @@ def embedding(
     _check_indices(checked(input, "embedding", "indices", 2), "embedding")
     if max_norm is not None:
         _shrink(weight, input, max_norm, norm_type)
-    rows = weight.index_select(0, input.reshape(-1))
+    _refuse_sparse(sparse, weight)
+    padding = None if padding_idx is None else padding_idx % weight.shape[0]
+    rows = call(embedding_op, (weight, input.reshape(-1)), (padding, scale_grad_by_freq))
     return rows.reshape(*input.shape, weight.shape[1])
+
+
+def _refuse_sparse(sparse: bool, weight: Tensor) -> None:
+    if sparse and recording_mode.recording and requires_grad(weight):
+        raise NotSupportedError(
+            "embedding: sparse=True asks for a sparse gradient, and Flambeau's tensors are dense"
+        )
 
 
 def _check_padding(index: int, count: int) -> None:
@@ -87,7 +103,9 @@ def embedding_bag(
         kept = (places != padding).nonzero().reshape(-1)
         places, bags = places.index_select(0, kept), bags.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
-    return _joined(weight.index_select(0, places), bags, count, mode, weights).to(weight.dtype)
+    _refuse_sparse(sparse, weight)
+    rows = call(embedding_op, (weight, places), (None, scale_grad_by_freq))
+    return _joined(rows, bags, count, mode, weights).to(weight.dtype)
 
 
 def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:
