@@ -191,9 +191,14 @@ def test_default_dtype_decides() -> None:
         flambeau_flags.default_dtype = flambeau.float32
 
 
-def test_requires_grad_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="no automatic differentiation yet"):
-        flambeau.zeros(1, requires_grad=True)
+def test_a_tensor_made_to_require_a_gradient_is_a_leaf() -> None:
+    made = flambeau.zeros(1, requires_grad=True)
+    assert made.requires_grad
+    assert made.is_leaf
+    with pytest.raises(
+        RuntimeError, match="Only Tensors of floating point and complex dtype can require gradients"
+    ):
+        flambeau.zeros(1, dtype=flambeau.int64, requires_grad=True)
 
 
 def test_unknown_keyword_is_refused() -> None:

@@ -17,7 +17,8 @@ class Flags:
 
     __slots__ = (
         "_subscribers", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled",
-        "default_dtype", "deterministic", "float32_matmul_precision", "launch_blocking", "matmul_allow_tf32",
+        "default_dtype", "deterministic", "deterministic_warn_only", "float32_matmul_precision", "launch_blocking",
+        "matmul_allow_tf32",
     )  # fmt: skip
 
     _subscribers: list[Callable[[], None]]
@@ -28,6 +29,7 @@ class Flags:
     cudnn_benchmark: bool
     cudnn_deterministic: bool
     deterministic: bool
+    deterministic_warn_only: bool
     default_dtype: dtype
     launch_blocking: bool
 
@@ -41,6 +43,7 @@ class Flags:
         put(self, "cudnn_benchmark", False)
         put(self, "cudnn_deterministic", False)
         put(self, "deterministic", False)
+        put(self, "deterministic_warn_only", False)
         put(self, "default_dtype", float32)
         put(self, "launch_blocking", False)
 

@@ -172,6 +172,7 @@ entr = _unary(
     "-x log(x); 0 at 0, -inf below.",
     "entr_(a)",
     FLOATS,
+    low=0.1,
     derivative=Derivative(lambda grad, a: grad * (-1 - a.log())),
 )
 erfcx: Pointwise = _unary(

@@ -432,3 +432,138 @@ randperm = define(
         derivative=NOT_DIFFERENTIABLE,
     )
 )
+
+
+# -- Poisson: of an input of rates ------------------------------------------------------------------------
+
+POISSON_DRAWS = 4 * 128  # how far a kernel advances the generator: more rejections than that never happen
+_STEP = 10.0  # rates from which on numbers are drawn by rejection
+
+
+def _poisson_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    meta, policy = params[:2]
+    rates = operands[0]
+    return Signature((meta,), (rates, *_source(policy)), params)
+
+
+def _poisson_host(launch: Launch) -> Body:
+    policy: Policy | None = launch.params[1]
+    kind = launch.outputs[0].dtype.numpy
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        rates = inputs[0].reshape(-1).astype(np.float64)
+        with np.errstate(all="ignore"):
+            values = _poisson(rates, _pairs(policy, rates.size, *inputs[1:]))
+        outputs[0][...] = values.astype(kind).reshape(outputs[0].shape)
+
+    return body
+
+
+def _pairs(policy: Policy | None, count: int, *source: Any) -> Callable[[int], tuple[Array, Array]]:
+    """`draw(turn)`: two uniform numbers for each element, in (0, 1]: of the engine, or of Philox's counter."""
+    if policy is None:
+        engine = source[0]
+        return lambda turn: (1 - _unit_double(engine, count), 1 - _unit_double(engine, count))
+    seed, offset = source
+
+    def draw(turn: int) -> tuple[Array, Array]:
+        one, two = rng.uniform_double(rng.philox(seed, offset // 4 + turn, count))
+        return one, two
+
+    return draw
+
+
+def _poisson(rates: Array, draw: Callable[[int], tuple[Array, Array]]) -> Array:
+    """Small rates by the inverse of the distribution; large ones by transformed rejection (Hoermann, 1993)."""
+    u, v = draw(0)
+    small = rates < _STEP
+    out = np.where(small, _poisson_inverse(np.where(small, rates, 0.0), u), 0.0)
+    left, turn = ~small, 0
+    while left.any() and turn < POISSON_DRAWS // 4:
+        value, good = _poisson_proposal(rates, u, v)
+        out = np.where(left & good, value, out)
+        left &= ~good
+        turn += 1
+        u, v = draw(turn) if left.any() else (u, v)
+    return np.where(np.isnan(rates), np.nan, out)
+
+
+def _poisson_inverse(rates: Array, u: Array) -> Array:
+    term = np.exp(-rates)
+    below, count = term.copy(), np.zeros(rates.shape)
+    for k in range(1, 100):
+        more = u > below
+        if not more.any():
+            break
+        count += more
+        term = term * rates / k
+        below = below + term
+    return count
+
+
+def _poisson_proposal(rates: Array, u: Array, v: Array) -> tuple[Array, Array]:
+    from scipy.special import gammaln  # only where large rates are drawn: it is slow to import
+
+    log_rate = np.log(rates)
+    b = 0.931 + 2.53 * np.sqrt(rates)
+    a = -0.059 + 0.02483 * b
+    inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
+    quick = 0.9277 - 3.6224 / (b - 2)
+    u = u - 0.5
+    side = 0.5 - np.abs(u)
+    value = np.floor((2 * a / side + b) * u + rates + 0.43)
+    accept = (side >= 0.07) & (v <= quick)
+    reject = (value < 0) | ((side < 0.013) & (v > side))
+    left = np.log(v) + np.log(inverse_alpha) - np.log(a / (side * side) + b)
+    return value, accept | (~reject & (left <= -rates + value * log_rate - gammaln(value + 1)))
+
+
+_POISSON = """
+__device__ double poisson(double rate, u64 seed, u64 counter, u64 element) {
+  double p[2];
+  unit(philox(seed, counter, element), p);
+  if (rate != rate) return rate;
+  if (rate < 10) {
+    double term = exp(-rate), below = term;
+    int k = 0;
+    while (p[0] > below && k < 99) { ++k; term = term * rate / k; below += term; }
+    return k;
+  }
+  const double b = 0.931 + 2.53 * sqrt(rate), a = -0.059 + 0.02483 * b, quick = 0.9277 - 3.6224 / (b - 2);
+  for (int turn = 0; turn < 128; ++turn) {
+    if (turn) unit(philox(seed, counter + turn, element), p);
+    const double u = p[0] - 0.5, v = p[1], side = 0.5 - fabs(u);
+    const double value = floor((2 * a / side + b) * u + rate + 0.43);
+    if (side >= 0.07 && v <= quick) return value;
+    if (value < 0 || (side < 0.013 && v > side)) continue;
+    if (log(v) + log(1.1239 + 1.1328 / (b - 3.4)) - log(a / (side * side) + b)
+        <= -rate + value * log(rate) - lgamma(value + 1)) return value;
+  }
+  return 0;
+}
+extern "C" __global__ void run(O0* out, const I0* rates, u64 seed, u64 offset, i64 n) {
+  const i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x;
+  if (i < n) out[i] = to<O0>(poisson(to<double>(rates[i]), seed, offset >> 2, i));
+}
+"""
+
+poisson = define(
+    Op(
+        "poisson",
+        _poisson_rule,
+        Kernel(
+            "poisson",
+            _poisson_host,
+            cuda=Source(
+                lambda launch: _POISSON,
+                lambda launch: -(-launch.outputs[0].numel // Policy.BLOCK),
+                Policy.BLOCK,
+                lambda launch: (launch.outputs[0].numel,),
+                header="random",
+            ),
+        ),
+        FLOATS,
+        lambda make, dtype: [],
+        derivative=NOT_DIFFERENTIABLE,
+    )
+)

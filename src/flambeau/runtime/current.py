@@ -1,4 +1,4 @@
-"""The current device and the current stream of each device, per thread. Owner of that state.
+"""The current device, the current stream of each device and the default device, per thread. Owner of that state.
 
 `local.streams[index]` is the current stream of CUDA device `index`; `local.streams[-1]`, the last, is the
 CPU's, so that the launch path reads a stream the same way for every device. Before devices are opened the
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flambeau.core.device import device
+from flambeau.core.device import CPU, device
 
 if TYPE_CHECKING:
     from flambeau.runtime.context import Context
@@ -26,6 +26,15 @@ class Selection(threading.local):
         self.streams = list(defaults)
 
 
+class Default(threading.local):
+    """Where one thread makes tensors that are told no device; `left` are those of the `with` blocks around."""
+
+    def __init__(self) -> None:
+        self.device = CPU
+        self.left: list[device] = []
+
+
+default = Default()
 local: Selection = Selection(())
 _open: Callable[[int], Context]
 

@@ -1,11 +1,12 @@
 """Creation from sizes, like another tensor, and sequences of numbers. From data: `tensor/data.py`.
 
-Options of every function: `dtype` (None: see each), `device` (None: the CPU, or where the model tensor
+Options of every function: `dtype` (None: see each), `device` (None: the default one, or where the model tensor
 lies; "cuda" is the current device), `pin_memory` (CPU only), `layout` (strided only), `requires_grad`.
 """
 
 from __future__ import annotations
 
+import builtins
 import math
 import warnings
 from typing import Any, Unpack, cast
@@ -15,7 +16,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
-from flambeau.core.layout import Shape, Strides, span
+from flambeau.core.layout import Shape, Strides, contiguous_strides, span
 from flambeau.core.meta import Meta
 from flambeau.ops import creation as ops
 from flambeau.runtime import current, system
@@ -28,6 +29,7 @@ from flambeau.tensor.options import (
     checked_shape,
     creates,
     default_complex,
+    default_device,
     integer,
     kind_of_number,
     number,
@@ -60,7 +62,7 @@ def _computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], kind: d
               options: Options) -> Tensor:  # fmt: skip
     """What an operator makes of numbers: new, or in `out`."""
     out = options.out
-    device = options.device or (CPU if out is None else out.meta.device)
+    device = options.device or (default_device() if out is None else out.meta.device)
     made: Tensor = call(op, numbers, (*sizes, kind, device, *own))
     if out is None and not options.pin_memory:
         return made
@@ -101,7 +103,7 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     options = Options("empty", given)
     shape = _sizes("empty", sizes, given)
     strides = strides_in(shape, options.memory_format or contiguous_format)
-    meta = Meta.of(shape, strides, options.kind or flags.default_dtype, options.device or CPU)
+    meta = Meta.of(shape, strides, options.kind or flags.default_dtype, options.device or default_device())
     made = _new(meta, options)
     _remember(key, meta, options)
     return made
@@ -120,7 +122,15 @@ def _key_of(function: str, sizes: tuple[Any, ...], given: Sized) -> Any:
     """What the meta of a creation follows from; None where that cannot be a key."""
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
-    key = (function, sizes, *map(type, sizes), flags.default_dtype, current.local.device, *given.items())
+    key = (
+        function,
+        sizes,
+        *map(type, sizes),
+        flags.default_dtype,
+        current.local.device,
+        current.default.device,
+        *given.items(),
+    )
     try:
         hash(key)
     except TypeError:
@@ -143,9 +153,25 @@ def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     options = Options("empty_strided", given)
     shape, strides = checked_shape(size, "empty_strided"), tuple([int(s) for s in stride])
     check_strides(shape, strides)
-    kind, device = options.kind or flags.default_dtype, options.device or CPU
+    kind, device = options.kind or flags.default_dtype, options.device or default_device()
     memory = _new(Meta.contiguous_of((span(shape, strides),), kind, device), options)
     return make(Meta.of(shape, strides, kind, device), memory.memory, memory.ptr)
+
+
+@function
+@creates
+def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> Tensor:
+    """A new tensor of uninitialized memory without gaps, its dimensions in memory in the order `physical_layout`."""
+    shape, order = checked_shape(size, "empty_permuted"), [int(d) for d in physical_layout]
+    if len(order) != len(shape):
+        raise RuntimeError(
+            f"Number of dimensions in size does not match the length of the physical_layout; i.e. len(size) = "
+            f"{len(shape)} is not equal to len(physical_layout) = {len(order)}"
+        )
+    if sorted(order) != list(builtins.range(len(shape))):
+        raise RuntimeError(f"Duplicate dim or dimension out of range in physical_layout {order}")
+    strides = dict(zip(order, contiguous_strides([shape[d] for d in order]), strict=True))
+    return empty_strided(shape, [strides[d] for d in builtins.range(len(shape))], **given)
 
 
 def check_strides(shape: Shape, strides: Strides) -> None:
@@ -168,7 +194,7 @@ def _of_default(function: str, sizes: tuple[Any, ...], value: int, given: Sized)
         return filled(meta, value)
     options = Options(function, given)
     shape = _sizes(function, sizes, given)
-    meta = Meta.contiguous_of(shape, _kind(options, flags.default_dtype), options.device or CPU)
+    meta = Meta.contiguous_of(shape, _kind(options, flags.default_dtype), options.device or default_device())
     made = _constant(meta, value, options)
     _remember(key, meta, options)
     return made
@@ -177,7 +203,7 @@ def _of_default(function: str, sizes: tuple[Any, ...], value: int, given: Sized)
 def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural: dtype | None) -> Tensor:
     options = Options(function, given)
     kind = _kind(options, natural or flags.default_dtype)
-    return _constant(Meta.contiguous_of(shape, kind, options.device or CPU), value, options)
+    return _constant(Meta.contiguous_of(shape, kind, options.device or default_device()), value, options)
 
 
 @function

@@ -17,7 +17,7 @@ from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 from flambeau.ops.copy import caster
 from flambeau.runtime import system
-from flambeau.tensor.options import kind_of, kind_of_number, place, refuse
+from flambeau.tensor.options import default_device, kind_of, kind_of_number, place, refuse
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
@@ -88,8 +88,9 @@ def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) 
     if isinstance(data, Tensor):
         meta = data.meta.with_(dtype=kind, device=where)
         return copied(data, meta.with_(strides=strides_like(meta, None)), pin=pin)
+    where = default_device() if where is None else where
     here = _from_array(data, kind) if isinstance(data, np.ndarray) else _from_sequence(data, kind)
-    if (where is None or where is CPU) and not pin:
+    if where is CPU and not pin:
         return here
     return copied(here, here.meta.with_(device=where), pin=pin)
 

@@ -14,7 +14,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape
-from flambeau.runtime import system
+from flambeau.runtime import current, system
 from flambeau.tensor.typing import layout, strided
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,8 +62,14 @@ _PYTHON_TYPES = {float: dtypes.float64, int: dtypes.int64, bool: dtypes.bool_, c
 
 
 def place(where: Any) -> device:
-    """The device that an argument names, with an index on CUDA; None is the CPU."""
-    return CPU if where is None else system.resolve(device(where))
+    """The device that an argument names, with an index on CUDA; None is the default one."""
+    return default_device() if where is None else system.resolve(device(where))
+
+
+def default_device() -> device:
+    """Where tensors are made that are told no device: the CPU, unless a program says otherwise."""
+    where = current.default.device
+    return where if where is CPU else system.resolve(where)
 
 
 def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from flambeau.tensor import creation
 from flambeau.tensor.call import call_into
 from flambeau.tensor.data import tensor
 from flambeau.tensor.options import creates
-from flambeau.tensor.public import both, function, method
+from flambeau.tensor.outputs import deliver
+from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 
 
@@ -60,11 +62,19 @@ def _policy(where: device) -> Policy:
 def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, **named: float) -> Tensor:
     """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`. Raises RuntimeError: from > to."""
     low, high = _bounds("uniform_", bounds, named, (0.0, 1.0)) if bounds or named else (0.0, 1.0)
+    if self.dtype.is_complex:
+        return _each_part(self, lambda parts: uniform_(parts, low, high, generator=generator))
     if not low <= high:
         raise RuntimeError(
             f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}"
         )
     return _fill(ops.uniform, self, generator, float(low), float(high), wide=self.dtype is float64)
+
+
+def _each_part(x: Tensor, fill: Callable[[Tensor], Tensor]) -> Tensor:
+    """Fill the real and the imaginary parts, in the order of memory."""
+    fill(functions["view_as_real"](x))
+    return x
 
 
 def _bounds(
@@ -87,10 +97,8 @@ def normal_(
     """Fill with normal numbers. Raises RuntimeError: std < 0."""
     if not std >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
-    if self.dtype.is_complex:
-        raise NotImplementedError(
-            "normal_ of complex tensors is not in Flambeau yet; fill real and imag apart"
-        )
+    if self.dtype.is_complex:  # each part has the mean, and half the variance
+        return _each_part(self, lambda parts: normal_(parts, mean, std / math.sqrt(2), generator=generator))
     return _fill(ops.normal, self, generator, float(mean), float(std), wide=self.dtype is float64)
 
 
@@ -310,6 +318,103 @@ def bernoulli(
     return drawn if out is None else out.copy_(drawn)
 
 
+@both
+def poisson(input: Any, generator: Generator | None = None) -> Tensor:
+    """Numbers of Poisson distributions with the rates of `input`, in its dtype. Raises RuntimeError: a negative rate.
+
+    The distribution is PyTorch's, the numbers are not.
+    """
+    rates = input.detach().contiguous()
+    if rates.dtype.category != FLOATING:
+        raise NotImplementedError(f"\"poisson_cpu\" not implemented for '{rates.dtype.torch_name}'")
+    if rates.device is CPU and rates.numel() and not bool((rates >= 0).all()):
+        raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
+    return _drawn(ops.poisson, rates, generator)
+
+
+def _drawn(op: Op, like: Tensor, source: Generator | None) -> Tensor:
+    """A new tensor like `like`, the operator's input, from a generator."""
+    where = like.device
+    source = generator.default_of(where) if source is None else source
+    if source.device is not where:
+        raise RuntimeError(f"Expected a '{where}' generator device but found '{source.device}'")
+    made = creation.empty_like(like)
+    if not made.numel():
+        return made
+    if where is CPU:
+        with source.lock:
+            call_into(op, (made,), (like, source.engine), (made.meta, None))
+        return made
+    call_into(op, (made,), (like, *source.reserve(ops.POISSON_DRAWS)), (made.meta, _policy(where)))
+    return made
+
+
+@both
+def multinomial(
+    input: Any,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: Generator | None = None,
+    out: Any = None,
+) -> Any:
+    """`num_samples` indices drawn by the weights of each row of `input`, int64.
+
+    With replacement on a CUDA device, the numbers are not PyTorch's; else they are.
+    Raises RuntimeError: weights that are negative, not finite or all zero (read on the host), too few to draw from.
+    """
+    weights = input.detach()
+    _check_weights(weights, num_samples, replacement)
+    if weights.device is CPU:
+        _check_probabilities(weights)
+    if not replacement or num_samples == 1:
+        chosen = _raced(weights, num_samples, generator)
+    else:
+        chosen = _looked_up(weights, num_samples, generator)
+    return deliver(chosen, out)
+
+
+def _check_weights(weights: Any, count: int, replacement: bool) -> None:
+    if weights.ndim not in (1, 2):
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if weights.dtype.category != FLOATING:
+        raise RuntimeError(
+            f"multinomial only supports floating-point dtypes for input, got: {weights.dtype.torch_name}"
+        )
+    if count <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if not replacement and count > weights.shape[-1]:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    if weights.shape[-1] > 1 << 24:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+
+
+def _check_probabilities(weights: Any) -> None:
+    if not weights.numel():
+        return
+    if not bool(((weights >= 0) & weights.isfinite()).all()):
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+    if bool((weights.sum(-1) == 0).any()):
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+
+
+def _raced(weights: Any, count: int, source: Generator | None) -> Any:
+    """Without replacement: the largest weights over exponential numbers (Efraimidis and Spirakis)."""
+    race = weights / exponential_(creation.empty_like(weights), generator=source)
+    return race.argmax(-1, keepdim=True) if count == 1 else race.topk(count).indices
+
+
+def _looked_up(weights: Any, count: int, source: Generator | None) -> Any:
+    """With replacement: uniform numbers looked up in the running sums."""
+    wide = weights if weights.dtype is float64 else weights.float()
+    sums = wide.cumsum(-1)
+    sums = (sums / sums.select(-1, -1).unsqueeze(-1)).double()
+    u = uniform_(
+        creation.empty((*weights.shape[:-1], count), dtype=float64, device=weights.device), generator=source
+    )
+    return functions["searchsorted"](sums, u).clamp(max=weights.shape[-1] - 1)
+
+
 # -- seeds and states -----------------------------------------------------------------------------------
 
 
@@ -348,7 +453,7 @@ def set_rng_state(new_state: Tensor) -> None:
 
 def get_state(self: Generator) -> Tensor:
     """The generator's state as a ByteTensor on the CPU: 5,056 bytes for the CPU's, 16 for a CUDA device's."""
-    return tensor(list(self.state_bytes()), dtype=uint8)
+    return tensor(list(self.state_bytes()), dtype=uint8, device=CPU)
 
 
 def set_state(self: Generator, new_state: Tensor) -> Generator:

@@ -7,6 +7,7 @@ import math
 import warnings
 from typing import Any
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import FLOATING, dtype, float32, float64
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import reduction as ops
@@ -19,6 +20,7 @@ from flambeau.tensor.data import tensor
 from flambeau.tensor.norms import matrix_norm
 from flambeau.tensor.outputs import run
 from flambeau.tensor.public import both, function, functions, method
+from flambeau.tensor.settings import alert_not_deterministic
 from flambeau.tensor.tensor import Tensor
 
 
@@ -481,6 +483,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights is not None and (weights.ndim != 1 or weights.numel() != input.numel()):
         raise RuntimeError("weights should be 1-d and have the same length as input")
+    if weights is not None and input.device is not CPU:
+        alert_not_deterministic("_bincount_cuda")
     size = input.max().item() + 1 if input.numel() else 0
     size = size if size > minlength else minlength
     args = (input,) if weights is None or not input.numel() else (input, weights)

@@ -1,0 +1,57 @@
+"""How many threads the CPU's operators compute with: those of the BLAS libraries that NumPy and SciPy bring.
+
+Host bodies themselves run on the calling thread; products and factorizations are BLAS's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flambeau.core.errors import NotSupportedError
+
+_PACKAGES = ("numpy", "scipy")
+_NAMES = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
+
+
+def count() -> int:
+    """BLAS's threads; 1 where the library cannot be asked."""
+    return max([int(get()) for get in _functions("get_num_threads")], default=1)
+
+
+def limit(threads: int) -> None:
+    """Set BLAS's threads. Raises RuntimeError: fewer than 1; NotSupportedError: the library cannot be told."""
+    if threads <= 0:
+        raise RuntimeError("Expected positive number of threads")
+    found = list(_functions("set_num_threads"))
+    if not found:
+        raise NotSupportedError(
+            "set_num_threads: NumPy's BLAS is not the OpenBLAS of its wheels; set its threads in the environment"
+        )
+    for put in found:
+        put(threads)
+
+
+def _functions(verb: str) -> Iterator[Callable[..., Any]]:
+    """OpenBLAS's function, of each library that is there."""
+    for path in _libraries():
+        library = ctypes.CDLL(str(path))  # the one that is loaded already, where it is
+        for name in _NAMES:
+            found = getattr(library, name.format(verb), None)
+            if found is not None:
+                yield found
+                break
+
+
+def _libraries() -> Iterator[Path]:
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            continue
+        home = Path(spec.origin).parent
+        for folder in (home.parent / f"{package}.libs", home / ".dylibs"):
+            if folder.is_dir():
+                yield from sorted(p for p in folder.iterdir() if "openblas" in p.name)

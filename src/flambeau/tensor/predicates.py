@@ -1,0 +1,166 @@
+"""Questions about tensors, and the two methods that call a Python function for each element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import INTEGRAL, bool_, int64
+from flambeau.core.errors import NotSupportedError, argument_type
+from flambeau.tensor.data import tensor
+from flambeau.tensor.outputs import deliver
+from flambeau.tensor.public import both, function, functions, method
+from flambeau.tensor.storages import TypedStorage, UntypedStorage
+from flambeau.tensor.tensor import Tensor
+
+
+@both
+def isreal(input: Any) -> Any:
+    """Whether each element has no imaginary part."""
+    if input.dtype.is_complex:
+        return input.imag == 0
+    return functions["ones_like"](input, dtype=bool_)
+
+
+@both
+def is_nonzero(input: Any) -> bool:
+    """Whether the one element of a tensor is not zero. Raises RuntimeError for more, or none."""
+    if not isinstance(input, Tensor):
+        raise TypeError(argument_type("is_nonzero", "input", 1, "Tensor", input))
+    return bool(input)
+
+
+@method
+def is_signed(self: Tensor) -> bool:
+    """Whether its dtype holds negative numbers."""
+    return self.meta.dtype.is_signed
+
+
+@method
+def is_set_to(self: Tensor, tensor: Any) -> bool:
+    """Whether both are the same view of the same storage."""
+    same = self.ptr == tensor.ptr and self.memory is tensor.memory
+    return same and self.meta.shape == tensor.meta.shape and self.meta.strides == tensor.meta.strides
+
+
+@function
+def is_storage(obj: Any) -> bool:
+    """Whether it is a storage of a tensor."""
+    return isinstance(obj, (TypedStorage, UntypedStorage))
+
+
+@method
+def storage_type(self: Tensor) -> type:
+    """The class of its `storage()`."""
+    return type(self.storage())
+
+
+@function
+def typename(obj: Any) -> str:
+    """The full name of an object's type; of a tensor, of its tensor type: "torch.FloatTensor"."""
+    if isinstance(obj, Tensor):
+        named: str = obj.type()
+        return named
+    name = getattr(obj, "__qualname__", None)
+    if isinstance(name, str):
+        module = getattr(obj, "__module__", "") or ""
+    else:
+        name, module = type(obj).__qualname__, type(obj).__module__ or ""
+    return name if module in ("", "builtins") else f"{module}.{name}"
+
+
+@method
+def is_shared(self: Tensor) -> bool:
+    """Whether other processes may see its memory: a CUDA device's always, the CPU's where `share_memory_` moved it."""
+    return self.meta.device is not CPU
+
+
+@method
+def share_memory_(self: Tensor) -> Tensor:
+    """Nothing, for CUDA tensors. Raises NotSupportedError on the CPU: memory is not shared with processes yet."""
+    if self.meta.device is CPU:
+        raise NotSupportedError("share_memory_: Flambeau does not share CPU memory between processes yet")
+    return self
+
+
+# -- a Python function for each element ---------------------------------------------------------------------
+
+
+@method
+def apply_(self: Any, callable: Callable[[Any], Any]) -> Any:
+    """Replace each element x by `callable(x)`. Raises TypeError on CUDA devices. Slow: prefer operators."""
+    _require_cpu(self, "apply_")
+    return _refilled(self, [callable(x) for x in self.reshape(-1).tolist()])
+
+
+@method
+def map_(self: Any, tensor: Any, callable: Callable[[Any, Any], Any]) -> Any:
+    """Replace each element x by `callable(x, y)`, y the element of `tensor`, broadcast. On the CPU alone."""
+    _require_cpu(self, "map_")
+    _require_cpu(tensor, "map_")
+    if tensor.dtype is not self.dtype:
+        raise TypeError(f"map_: expected {self.type()} for 'tensor' (got {tensor.type()})")
+    others = tensor.expand_as(self).reshape(-1).tolist()
+    return _refilled(self, list(map(callable, self.reshape(-1).tolist(), others)))
+
+
+def _require_cpu(t: Any, name: str) -> None:
+    if t.device is not CPU:
+        raise TypeError(f"{name} is only implemented on CPU tensors")
+
+
+def _refilled(t: Any, values: list[Any]) -> Any:
+    return t.copy_(tensor(values, dtype=t.dtype, device=CPU).reshape(t.shape))
+
+
+# -- indices -----------------------------------------------------------------------------------------------
+
+
+@both
+def nonzero_static(input: Any, *, size: int, fill_value: int = -1, out: Any = None) -> Any:
+    """The first `size` rows of `nonzero`, filled up with `fill_value` where there are fewer. Waits for no device."""
+    if size < 0:
+        raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, but got {size}")
+    found = _places(input, size)
+    rows = [found] if input.ndim <= 1 else _unraveled(found, input.shape)
+    made = functions["stack"](rows[: input.ndim], 1) if input.ndim else found.new_empty((size, 0))
+    return deliver(made.masked_fill((found < 0).unsqueeze(1), fill_value) if input.ndim else made, out)
+
+
+def _places(input: Any, size: int) -> Any:
+    """The flat places of the first `size` elements that are not zero; -1 where there are no more."""
+    flat = (input != 0).reshape(-1)
+    rank = flat.cumsum(0) - 1
+    slot = functions["where"](flat & (rank < size), rank, size)
+    places = functions["full"]((size + 1,), -1, dtype=int64, device=input.device)
+    index = functions["arange"](flat.numel(), device=input.device)
+    return places.scatter_(0, slot, index)[:size]
+
+
+def _unraveled(places: Any, shape: Any) -> list[Any]:
+    found = []
+    for n in reversed(shape):
+        n = max(n, 1)
+        found.append(places % n)
+        places = places.div(n, rounding_mode="floor")
+    return found[::-1]
+
+
+@function
+def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+    """The coordinates in a tensor of `shape` of flat indices, one tensor for each dimension."""
+    if not isinstance(indices, Tensor):
+        raise TypeError(argument_type("unravel_index", "indices", 1, "Tensor", indices))
+    if indices.meta.dtype.category != INTEGRAL:
+        raise TypeError(f"expected 'indices' to be integer dtype, but got {indices.meta.dtype}")
+    if not isinstance(shape, (int, tuple, list)):
+        raise TypeError(f"expected 'shape' to be int or sequence of ints, but got {type(shape)}")
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(n, int) for n in sizes):
+        raise TypeError(f"expected 'shape' sequence to only contain ints, but got {[type(n) for n in sizes]}")
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
+    if not sizes:
+        return ()
+    return tuple(functions["stack"](_unraveled(indices.long(), sizes), -1).unbind(-1))

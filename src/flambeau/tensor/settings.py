@@ -1,0 +1,155 @@
+"""Switches of the `torch` namespace: the default device, determinism, threads of the CPU's arithmetic."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from flambeau.core.device import CPU, device
+from flambeau.core.flags import flags
+from flambeau.runtime import current, system, threads
+from flambeau.tensor.public import function
+
+# -- the default device -----------------------------------------------------------------------------------------
+
+
+@function
+def get_default_device() -> device:
+    """Where tensors are made that are told no device."""
+    return system.resolve(current.default.device)
+
+
+@function
+def set_default_device(device: Any) -> None:
+    """Make new tensors on `device` unless told otherwise, in this thread; None: on the CPU."""
+    current.default.device = CPU if device is None else _device(device)
+
+
+_device = device  # an argument of the functions here has the name
+
+
+def _enter(self: device) -> device:
+    """`with torch.device("cuda"):` new tensors are made there unless told otherwise."""
+    current.default.left.append(current.default.device)
+    current.default.device = self
+    return self
+
+
+def _leave(self: device, *error: object) -> None:
+    current.default.device = current.default.left.pop()
+
+
+device.__enter__ = _enter  # type: ignore[attr-defined]
+device.__exit__ = _leave  # type: ignore[attr-defined]
+
+
+# -- determinism --------------------------------------------------------------------------------------------------
+
+_MODES = ("default", "warn", "error")
+
+
+@function
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Use kernels that give the same bits each time; where there is none, raise RuntimeError, or warn.
+
+    On the CPU and on virtual GPUs all are deterministic.
+    """
+    flags.deterministic = bool(mode)
+    flags.deterministic_warn_only = bool(warn_only)
+
+
+@function
+def are_deterministic_algorithms_enabled() -> bool:
+    """Whether `use_deterministic_algorithms` is on."""
+    return flags.deterministic
+
+
+@function
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """Whether operators that are not deterministic only warn."""
+    return flags.deterministic_warn_only
+
+
+@function
+def set_deterministic_debug_mode(debug_mode: Any) -> None:
+    """`use_deterministic_algorithms` by one word: "default" or 0, "warn" or 1, "error" or 2."""
+    if not isinstance(debug_mode, (int, str)):
+        raise TypeError(f"debug_mode must be str or int, but got {type(debug_mode)}")
+    if isinstance(debug_mode, str):
+        if debug_mode not in _MODES:
+            raise RuntimeError(
+                f"invalid value of debug_mode, expected one of `default`, `warn`, `error`, but got {debug_mode}"
+            )
+        debug_mode = _MODES.index(debug_mode)
+    if debug_mode not in (0, 1, 2):
+        raise RuntimeError(f"invalid value of debug_mode, expected 0, 1, or 2, but got {debug_mode}")
+    use_deterministic_algorithms(debug_mode > 0, warn_only=debug_mode == 1)
+
+
+@function
+def get_deterministic_debug_mode() -> int:
+    """0, 1 or 2: default, warn or error."""
+    if not flags.deterministic:
+        return 0
+    return 1 if flags.deterministic_warn_only else 2
+
+
+def alert_not_deterministic(name: str) -> None:
+    """Refuse, or warn of, a kernel whose bits vary, where determinism is asked for."""
+    if not flags.deterministic:
+        return
+    text = (
+        f"{name} does not have a deterministic implementation, but you set "
+        "'torch.use_deterministic_algorithms(True{})'. "
+    )
+    if flags.deterministic_warn_only:
+        warnings.warn(text.format(", warn_only=True"), UserWarning, stacklevel=3)
+        return
+    raise RuntimeError(
+        text.format("")
+        + "You can turn off determinism just for this operation, or you can use the 'warn_only=True' option, if "
+        "that's acceptable for your application."
+    )
+
+
+# -- threads --------------------------------------------------------------------------------------------------------
+
+
+@function
+def get_num_threads() -> int:
+    """How many threads products and factorizations on the CPU use; other operators use the calling one."""
+    return threads.count()
+
+
+@function
+def set_num_threads(int: int) -> None:
+    """Set them. Raises RuntimeError: none; NotSupportedError where NumPy's BLAS takes no such wish."""
+    if not isinstance(int, _int) or isinstance(int, bool):
+        raise RuntimeError("set_num_threads expects an int")
+    threads.limit(int)
+
+
+_int = int
+
+
+@function
+def get_num_interop_threads() -> int:
+    """1: operators on the CPU run one after the other, on the calling thread."""
+    return 1
+
+
+@function
+def set_num_interop_threads(int: int) -> None:
+    """Take 1. Raises RuntimeError for more: there is no pool of threads between operators to widen."""
+    if int <= 0:
+        raise RuntimeError("Expected positive number of threads")
+    if int > 1:
+        raise RuntimeError(
+            "set_num_interop_threads: operators on the CPU run on the calling thread; 1 is what there is"
+        )
+
+
+@function
+def set_flush_denormal(mode: bool) -> bool:
+    """False: subnormal numbers are kept, and NumPy cannot be told otherwise."""
+    return False
