@@ -73,6 +73,9 @@ from flambeau.tensor import (
     pickling as _pickling,
 )
 from flambeau.tensor import (
+    predicates as _predicates,
+)
+from flambeau.tensor import (
     printing as _printing,
 )
 from flambeau.tensor import (
@@ -86,6 +89,9 @@ from flambeau.tensor import (
 )
 from flambeau.tensor import (
     reduction as _reduction,
+)
+from flambeau.tensor import (
+    settings as _settings,
 )
 from flambeau.tensor import (
     sorting as _sorting,
