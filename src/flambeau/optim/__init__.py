@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.optim import lr_scheduler
 from flambeau.optim.adadelta import Adadelta
 from flambeau.optim.adagrad import Adagrad
 from flambeau.optim.adam import Adam, AdamW
 from flambeau.optim.adamax import Adamax
 from flambeau.optim.asgd import ASGD
+from flambeau.optim.lbfgs import LBFGS
 from flambeau.optim.nadam import NAdam
 from flambeau.optim.optimizer import Optimizer
 from flambeau.optim.radam import RAdam

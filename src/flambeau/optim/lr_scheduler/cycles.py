@@ -1,0 +1,250 @@
+"""`CyclicLR` and `OneCycleLR`: the rate goes up and down, and the momentum down and up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.optim.lr_scheduler.base import (
+    LRScheduler,
+    Rate,
+    attributes_of,
+    check_optimizer,
+    for_each_group,
+    put,
+)
+from flambeau.optim.optimizer import Optimizer
+
+Group = dict[str, Any]
+
+
+class MomentumCycle(LRScheduler):
+    """A scheduler that may also set each group's momentum, or its first beta."""
+
+    cycle_momentum: bool
+    use_beta1: bool
+
+    def _begin_momentum(
+        self, optimizer: Optimizer, base: Any, largest: Any, anew: bool
+    ) -> tuple[list[Any], list[Any]]:
+        """The momentums of each group, which are written there when a schedule starts `anew`."""
+        if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
+            raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
+        self.use_beta1 = "betas" in optimizer.defaults
+        bases = for_each_group("base_momentum", optimizer, base)
+        tops = for_each_group("max_momentum", optimizer, largest)
+        for group, low, high in zip(optimizer.param_groups if anew else (), bases, tops, strict=anew):
+            self._put_momentum(group, high)
+            group["max_momentum"], group["base_momentum"] = high, low
+        return bases, tops
+
+    def _put_momentum(self, group: Group, value: Any) -> None:
+        if self.use_beta1:
+            group["betas"] = (value, *group["betas"][1:])
+        else:
+            group["momentum"] = value
+
+
+class CyclicLR(MomentumCycle):
+    """Between `base_lr` and `max_lr`, `step_size_up` steps up and `step_size_down` down.
+
+    Args:
+        mode: "triangular"; "triangular2" halves the height each cycle; "exp_range" has `gamma**step` of it.
+        scale_fn: another factor of the height, of the cycle's number or (scale_mode "iterations") of the step's.
+        cycle_momentum: let the momentum go the other way, from `max_momentum` to `base_momentum`.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float | list[float],
+        max_lr: float | list[float],
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None,
+        scale_mode: str = "cycle",
+        cycle_momentum: bool = True,
+        base_momentum: float = 0.8,
+        max_momentum: float = 0.9,
+        last_epoch: int = -1,
+    ) -> None:
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
+        bases = for_each_group("base_lr", optimizer, base_lr)
+        if last_epoch == -1:
+            for group, lr in zip(optimizer.param_groups, bases, strict=True):
+                put(group, "lr", lr)
+        self.max_lrs = for_each_group("max_lr", optimizer, max_lr)
+        up = float(step_size_up)
+        self.total_size = up + (up if step_size_down is None else float(step_size_down))
+        self.step_ratio = up / self.total_size
+        if mode not in _HEIGHTS and scale_fn is None:
+            raise ValueError("mode is invalid and scale_fn is None")
+        self.mode, self.gamma, self._scale_fn_custom = mode, gamma, scale_fn
+        self.scale_mode = scale_mode if scale_fn is not None else _HEIGHTS[mode]
+        self.cycle_momentum = cycle_momentum
+        if cycle_momentum:
+            self.base_momentums, self.max_momentums = self._begin_momentum(
+                optimizer, base_momentum, max_momentum, last_epoch == -1
+            )
+        super().__init__(optimizer, last_epoch)
+        self.base_lrs = bases
+
+    def scale_fn(self, x: float) -> float:
+        """The height of cycle number x, or of step x, as a part of the full one."""
+        if self._scale_fn_custom is not None:
+            return self._scale_fn_custom(x)
+        if self.mode == "triangular":
+            return 1.0
+        return 1 / (2.0 ** (x - 1)) if self.mode == "triangular2" else self.gamma**x
+
+    def get_lr(self) -> list[Rate]:
+        super().get_lr()
+        cycle = math.floor(1 + self.last_epoch / self.total_size)
+        x = 1.0 + self.last_epoch / self.total_size - cycle
+        height = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
+
+        def rise(low: Any, high: Any) -> Any:
+            return (
+                (high - low)
+                * height
+                * self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
+            )
+
+        if self.cycle_momentum:
+            pairs = zip(self.optimizer.param_groups, self.base_momentums, self.max_momentums, strict=True)
+            for group, low, high in pairs:
+                self._put_momentum(group, high - rise(low, high))
+        return [base + rise(base, top) for base, top in zip(self.base_lrs, self.max_lrs, strict=True)]
+
+    def _next(self, lr: Rate, base: Rate) -> Rate:
+        return lr
+
+    def state_dict(self) -> dict[str, Any]:
+        custom = self._scale_fn_custom
+        return super().state_dict() | {"_scale_fn_custom": None if custom is None else attributes_of(custom)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        saved = state_dict["_scale_fn_custom"]
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_scale_fn_custom"})
+        if saved is not None:
+            self._scale_fn_custom.__dict__.update(saved)
+
+
+_HEIGHTS = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
+
+
+class OneCycleLR(MomentumCycle):
+    """One cycle: from `max_lr / div_factor` up to `max_lr` in `pct_start` of all steps, then far down.
+
+    Args:
+        total_steps, or epochs and steps_per_epoch: the length. anneal_strategy: "cos" or "linear".
+        final_div_factor: the last rate is the first divided by this. three_phase: down to the first before.
+        cycle_momentum: let the momentum go the other way, from `max_momentum` to `base_momentum` and back.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | list[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.85,
+        max_momentum: float | list[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
+        self.total_steps = _length(total_steps, epochs, steps_per_epoch)
+        self._schedule_phases = _phases(pct_start, self.total_steps, three_phase)
+        if pct_start < 0 or pct_start > 1 or not isinstance(pct_start, float):
+            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(
+                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
+            )
+        self._anneal_func_type = anneal_strategy
+        tops = for_each_group("max_lr", optimizer, max_lr)
+        if last_epoch == -1:
+            for group, top in zip(optimizer.param_groups, tops, strict=True):
+                first = top / div_factor
+                group.update(initial_lr=first, max_lr=top, min_lr=first / final_div_factor)
+        self.cycle_momentum = cycle_momentum
+        if cycle_momentum:
+            self._begin_momentum(optimizer, base_momentum, max_momentum, last_epoch == -1)
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Rate]:
+        super().get_lr()
+        if self.last_epoch > self.total_steps:
+            raise ValueError(
+                f"Tried to step {self.last_epoch} times. The specified number of total steps is {self.total_steps}"
+            )
+        phase, part = self._phase()
+        rates = []
+        for group in self.optimizer.param_groups:
+            rates.append(self._between(group[phase["start_lr"]], group[phase["end_lr"]], part))
+            if self.cycle_momentum:
+                start, end = group[phase["start_momentum"]], group[phase["end_momentum"]]
+                self._put_momentum(group, self._between(start, end, part))
+        return rates
+
+    def _next(self, lr: Rate, base: Rate) -> Rate:
+        return lr
+
+    def _phase(self) -> tuple[Group, float]:
+        """The phase of the present step, and which part of it is over."""
+        start = 0.0
+        for phase in self._schedule_phases:
+            end = phase["end_step"]
+            if self.last_epoch <= end or phase is self._schedule_phases[-1]:
+                break
+            start = end
+        return phase, (self.last_epoch - start) / (end - start)
+
+    def _between(self, start: Any, end: Any, part: float) -> Any:
+        if self._anneal_func_type == "linear":
+            return (end - start) * part + start
+        return end + (start - end) / 2.0 * (math.cos(math.pi * part) + 1)
+
+
+def _length(total: int | None, epochs: int | None, per_epoch: int | None) -> int:
+    if total is not None:
+        return _positive("total_steps", total)
+    if epochs is not None and per_epoch is not None:
+        return _positive("epochs", epochs) * _positive("steps_per_epoch", per_epoch)
+    raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
+
+
+def _positive(name: str, value: Any) -> int:
+    if not isinstance(value, int) or value <= 0:
+        raise ValueError(f"Expected positive integer {name}, but got {value}")
+    return value
+
+
+def _phases(start: float, total: int, three: bool) -> list[Group]:
+    """Each phase's end, and the options of a group between which it leads."""
+    ends: Sequence[float] = [
+        float(start * total) - 1,
+        *([float(2 * start * total) - 2] if three else []),
+        total - 1,
+    ]
+    rates = ["initial_lr", "max_lr", *(["initial_lr"] if three else []), "min_lr"]
+    momentums = ["max_momentum", "base_momentum", "max_momentum", *(["max_momentum"] if three else [])]
+    return [
+        {
+            "end_step": end, "start_lr": rates[i], "end_lr": rates[i + 1], "start_momentum": momentums[i],
+            "end_momentum": momentums[i + 1],
+        }
+        for i, end in enumerate(ends)
+    ]  # fmt: skip
