@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NoReturn
 
-_INNER = {"core", "driver", "observe", "ops", "runtime", "tape", "tensor"}  # rooms that programs do not name
+_INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor"}  # rooms that programs do not name
 
 
 def publish(namespace: dict[str, Any]) -> None:

@@ -149,6 +149,18 @@ def is_available() -> bool:
         return False
 
 
+def is_virtual() -> bool:
+    """Whether the CUDA devices are virtual GPUs. False where there are none."""
+    machine = _opened()
+    return machine is not None and machine.wish.driver == "virtual"
+
+
+def contexts() -> list[Context]:
+    """The contexts of the CUDA devices, initialized."""
+    init()
+    return list(_contexts)
+
+
 def accelerator() -> Driver:
     """The driver of the CUDA devices, initialized."""
     init()

@@ -13,7 +13,7 @@ __all__ = ["from_dlpack", "to_dlpack"]
 
 def to_dlpack(tensor: Tensor) -> Any:
     """A DLPack capsule of a tensor, over its memory."""
-    return tensor.__dlpack__()  # type: ignore[attr-defined]
+    return tensor.__dlpack__()
 
 
 __getattr__ = lacking("torch.utils.dlpack")

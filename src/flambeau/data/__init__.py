@@ -1,0 +1,1 @@
+"""Data loading: datasets, samplers, collating, the loader and its workers. Public as `torch.utils.data`."""

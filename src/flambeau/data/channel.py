@@ -1,0 +1,158 @@
+"""`Channel`: messages between two processes, whose tensors and arrays travel in shared memory.
+
+# Note [How batches travel]
+A message is pickled with its buffers beside it. A small one goes through the socket whole. A large one is
+written once to an anonymous piece of memory (memfd on Linux; elsewhere a file that has no name any more), whose
+descriptor goes through the socket; the receiver maps it and uses it where it is. Nobody has to own or clean up
+such memory: the system frees it with its last mapping, whoever was killed when. It needs no room in /dev/shm,
+which containers make small, but counts as memory of the processes that use it.
+What is received belongs to the receiver alone. All tensors of a message live as long as one of them, and those
+in shared memory cannot be resized beyond their size, as PyTorch's cannot.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import sys
+import tempfile
+from contextlib import suppress
+from multiprocessing import reduction
+from socket import SHUT_RDWR, socket
+from typing import Any
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import dtype, uint8
+from flambeau.core.meta import Meta
+from flambeau.tensor.interop import numpy
+from flambeau.tensor.pickling import storage_of
+from flambeau.tensor.tensor import Tensor, make
+
+_INLINE = 32 << 10  # bytes that go through the socket
+_ALIGNMENT = 64
+_CHUNK = 1 << 30  # what one write may take
+
+
+class Channel:
+    """One end of a `multiprocessing.Pipe`. One thread may send while another receives."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def send(self, message: Any) -> None:
+        """Send a message. Raises what pickling it raises, with nothing sent; OSError: the other end is gone."""
+        data, buffers = _pickled(message)
+        sizes = [len(data), *[b.nbytes for b in buffers]]
+        if sum(sizes) <= _INLINE:
+            self.connection.send_bytes(pickle.dumps((data, [b.tobytes() for b in buffers])))
+            return
+        fd = _written([data, *buffers])
+        try:
+            self.connection.send_bytes(pickle.dumps(sizes))
+            reduction.send_handle(self.connection, fd, 0)
+        finally:
+            os.close(fd)
+
+    def receive(self) -> Any:
+        """The next message. Raises EOFError or OSError: the other end is gone."""
+        found = pickle.loads(self.connection.recv_bytes())
+        if isinstance(found, tuple):
+            data, buffers = found
+            return pickle.loads(data, buffers=buffers)
+        parts = _mapped(reduction.recv_handle(self.connection), found)
+        return pickle.loads(parts[0], buffers=parts[1:])
+
+    def hang_up(self) -> None:
+        """End the conversation at both ends, also where other processes hold copies of this one."""
+        if not self.connection.closed:
+            with suppress(OSError), socket(fileno=os.dup(self.connection.fileno())) as line:
+                line.shutdown(SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close this end. Again is allowed."""
+        self.connection.close()
+
+
+def _pickled(message: Any) -> tuple[bytes, list[memoryview]]:
+    """A message, and the buffers of its tensors and arrays."""
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    _Pickler(file, 5, True, buffers.append).dump(message)
+    return file.getvalue(), [b.raw() for b in buffers]
+
+
+class _Pickler(reduction.ForkingPickler):
+    """Sends of a tensor the bytes that it shows, not all of its storage."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, Tensor) or obj.meta.device is not CPU:
+            return NotImplemented
+        if obj.requires_grad and not obj.is_leaf:
+            raise RuntimeError(
+                "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not "
+                "support crossing process boundaries.  If you just want to transfer the data, call detach() on the "
+                "tensor before serializing (e.g., putting it on the queue)."
+            )
+        if type(obj) is not Tensor or obj.__dict__ or obj.requires_grad:
+            return NotImplemented  # by way of its data
+        shown = obj if obj.meta.span <= 2 * obj.meta.nbytes else obj.contiguous()
+        meta = shown.meta
+        span = make(Meta.contiguous_of((meta.span,), uint8, CPU), shown.memory, shown.ptr)
+        array: Any = numpy(span)
+        return tensor_of, (pickle.PickleBuffer(array), meta.dtype, meta.shape, meta.strides)
+
+
+def tensor_of(data: Any, kind: dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    """A tensor of the bytes from its first element to its last."""
+    storage = storage_of(data, "cpu")
+    return make(Meta.of(shape, strides, kind, CPU), storage, storage.ptr)
+
+
+# -- shared memory ----------------------------------------------------------------------------------------
+
+
+def _written(parts: list[Any]) -> int:
+    """A descriptor of anonymous memory that holds the parts. Raises OSError: there is no room."""
+    fd = _anonymous()
+    try:
+        for part, end in zip(parts, _ends([len(part) for part in parts]), strict=True):
+            _write(fd, memoryview(part), end - len(part))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _anonymous() -> int:
+    if sys.platform == "linux":
+        return os.memfd_create("flambeau-batch", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _write(fd: int, data: memoryview, at: int) -> None:
+    """Write all of it: with `write` a full memory is an error, where a mapping would be a signal."""
+    while len(data):
+        n = os.pwrite(fd, data[:_CHUNK], at)
+        data, at = data[n:], at + n
+
+
+def _mapped(fd: int, sizes: list[int]) -> list[memoryview]:
+    """The parts in the memory of a descriptor, which is closed. They keep the memory."""
+    ends = _ends(sizes)
+    try:
+        memory = memoryview(mmap.mmap(fd, ends[-1]))
+    finally:
+        os.close(fd)
+    return [memory[end - n : end] for end, n in zip(ends, sizes, strict=True)]
+
+
+def _ends(sizes: list[int]) -> list[int]:
+    """Where parts of these sizes end, each beginning at a multiple of the alignment."""
+    ends, at = [], 0
+    for n in sizes:
+        at = -(-at // _ALIGNMENT) * _ALIGNMENT + n
+        ends.append(at)
+    return ends

@@ -1,0 +1,171 @@
+"""From samples to a batch: `default_collate`, `default_convert`, and `collate` with rules of one's own."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import float64
+from flambeau.tensor.data import tensor
+from flambeau.tensor.interop import as_tensor
+from flambeau.tensor.joining import stack
+from flambeau.tensor.tensor import Tensor
+
+Rules = dict[Any, Callable[..., Any]]
+"""What collates samples of a type, or of one of several: `rule(batch, *, collate_fn_map)`."""
+
+_NO_NUMBERS = re.compile(r"[SaUO]")  # kinds of arrays that hold none
+_EXPECTED = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {}"
+
+
+def default_collate(batch: Any) -> Any:
+    """One batch of a list of samples: tensors, arrays and numbers stacked, containers member by member.
+
+    Mappings keep their type, named tuples too; tuples and other sequences become lists; strings stay a list.
+    Raises TypeError: a sample of another type; RuntimeError: sequences of different lengths.
+    """
+    return collate(batch, collate_fn_map=default_collate_fn_map)
+
+
+def collate(batch: Any, *, collate_fn_map: Rules | None = None) -> Any:
+    """`default_collate` with one's own rules by type. An exact type goes before a base class."""
+    sample = batch[0]
+    kind = type(sample)
+    rule = _rule_for(kind, collate_fn_map)
+    if rule is not None:
+        return rule(batch, collate_fn_map=collate_fn_map)
+    if isinstance(sample, Mapping):
+        return _collated_mapping(batch, sample, collate_fn_map)
+    if is_named_tuple(sample):
+        return kind(*(collate(part, collate_fn_map=collate_fn_map) for part in zip(*batch, strict=False)))
+    if isinstance(sample, Sequence):
+        return _collated_sequence(batch, sample, collate_fn_map)
+    raise TypeError(_EXPECTED.format(kind))
+
+
+def _rule_for(kind: type, rules: Rules | None) -> Callable[..., Any] | None:
+    if not rules:
+        return None
+    if kind in rules:
+        return rules[kind]
+    return next((rule for base, rule in rules.items() if issubclass(kind, base)), None)
+
+
+def _collated_mapping(batch: Any, sample: Any, rules: Rules | None) -> Any:
+    collated = {key: collate([one[key] for one in batch], collate_fn_map=rules) for key in sample}
+    return like_mapping(sample, collated)
+
+
+def _collated_sequence(batch: Any, sample: Any, rules: Rules | None) -> Any:
+    if any(len(one) != len(sample) for one in batch):
+        raise RuntimeError("each element in list of batch should be of equal size")
+    columns = [collate(part, collate_fn_map=rules) for part in zip(*batch, strict=True)]
+    return columns if isinstance(sample, tuple) else like_sequence(sample, columns)
+
+
+# -- containers like another ------------------------------------------------------------------------------
+
+
+def like_mapping(like: Any, values: dict[Any, Any]) -> Any:
+    """A mapping of the type of `like`, with what else it carries; a plain dict if there is no way to make one."""
+    try:
+        if isinstance(like, collections.abc.MutableMapping):
+            made = copy.copy(like)
+            made.update(values)
+            return made
+        return type(like)(values)
+    except TypeError:
+        return values
+
+
+def like_sequence(like: Any, values: list[Any]) -> Any:
+    """A sequence of the type of `like`; a list if there is no way to make one."""
+    try:
+        if isinstance(like, collections.abc.MutableSequence):
+            made = copy.copy(like)
+            for i, value in enumerate(values):
+                made[i] = value
+            return made
+        return type(like)(values)
+    except TypeError:
+        return values
+
+
+def is_named_tuple(value: Any) -> bool:
+    """Whether a value is of a type that `namedtuple` made."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+# -- rules ------------------------------------------------------------------------------------------------
+
+
+def collate_tensor_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
+    """Tensors stacked along a new first dimension."""
+    found: Tensor = stack(batch, 0)
+    return found
+
+
+def collate_numpy_array_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Any:
+    """Arrays as tensors, stacked."""
+    sample = batch[0]
+    if _NO_NUMBERS.search(sample.dtype.str) is not None:
+        raise TypeError(_EXPECTED.format(sample.dtype))
+    return collate([as_tensor(one) for one in batch], collate_fn_map=collate_fn_map)
+
+
+def collate_numpy_scalar_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
+    """NumPy's numbers as a tensor of their dtype."""
+    return as_tensor(batch)
+
+
+def collate_float_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
+    """Floats as a tensor of float64."""
+    return tensor(batch, dtype=float64)
+
+
+def collate_int_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
+    """Ints (and bools) as a tensor."""
+    return tensor(batch)
+
+
+def collate_str_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Any:
+    """Strings as they are."""
+    return batch
+
+
+default_collate_fn_map: Rules = {
+    Tensor: collate_tensor_fn,
+    np.ndarray: collate_numpy_array_fn,
+    (np.bool_, np.number, np.object_): collate_numpy_scalar_fn,
+    float: collate_float_fn,
+    int: collate_int_fn,
+    str: collate_str_fn,
+    bytes: collate_str_fn,
+}
+
+
+# -- samples alone ----------------------------------------------------------------------------------------
+
+
+def default_convert(data: Any) -> Any:
+    """One sample with its arrays and NumPy numbers as tensors; all else as it is."""
+    if isinstance(data, Tensor):
+        return data
+    if isinstance(data, (np.ndarray, np.generic)):
+        if isinstance(data, np.ndarray) and _NO_NUMBERS.search(data.dtype.str) is not None:
+            return data
+        return as_tensor(data)
+    if isinstance(data, Mapping):
+        return like_mapping(data, {key: default_convert(value) for key, value in data.items()})
+    if is_named_tuple(data):
+        return type(data)(*map(default_convert, data))
+    if isinstance(data, tuple):
+        return [default_convert(value) for value in data]
+    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
+        return like_sequence(data, [default_convert(value) for value in data])
+    return data

@@ -1,0 +1,65 @@
+"""Fetchers: the samples of one batch from a dataset, collated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Protocol
+
+from flambeau.data.dataset import IterableDataset
+
+
+class Fetcher(Protocol):
+    """Gives the batch of the indices; of an iterable dataset the next samples, as many as there are indices.
+
+    Raises StopIteration: there are no more.
+    """
+
+    def fetch(self, indices: Any) -> Any: ...
+
+
+def fetcher_of(
+    dataset: Any, batches: bool, collate: Callable[[Any], Any], drop_last: bool
+) -> MapFetcher | IterableFetcher:
+    """The fetcher for a dataset. Without `batches` an index stands for one sample, which is converted alone."""
+    if isinstance(dataset, IterableDataset):
+        return IterableFetcher(dataset, batches, collate, drop_last)
+    return MapFetcher(dataset, batches, collate)
+
+
+class MapFetcher:
+    """From a dataset with indices."""
+
+    def __init__(self, dataset: Any, batches: bool, collate: Callable[[Any], Any]) -> None:
+        self._dataset = dataset
+        self._batches = batches
+        self._collate = collate
+
+    def fetch(self, indices: Any) -> Any:
+        dataset = self._dataset
+        if not self._batches:
+            return self._collate(dataset[indices])
+        whole = getattr(dataset, "__getitems__", None)
+        return self._collate([dataset[i] for i in indices] if whole is None else whole(indices))
+
+
+class IterableFetcher:
+    """From an iterable dataset, read once."""
+
+    def __init__(self, dataset: Any, batches: bool, collate: Callable[[Any], Any], drop_last: bool) -> None:
+        self._samples = iter(dataset)
+        self._batches = batches
+        self._collate = collate
+        self._drop_last = drop_last
+        self._ended = False
+
+    def fetch(self, indices: Any) -> Any:
+        if self._ended:
+            raise StopIteration
+        if not self._batches:
+            return self._collate(next(self._samples))
+        found = list(islice(self._samples, len(indices)))
+        self._ended = len(found) < len(indices)
+        if not found or (self._drop_last and self._ended):
+            raise StopIteration
+        return self._collate(found)

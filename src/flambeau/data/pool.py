@@ -1,0 +1,108 @@
+"""`Pool`: the worker processes of one iterator, from their start to their end, whatever ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from multiprocessing import connection
+from time import monotonic
+from typing import Any
+
+from flambeau.data.channel import Channel
+from flambeau.data.worker import Orders, run_worker
+
+_PATIENCE = 5.0  # seconds that a worker has to end by itself
+
+
+class Pool:
+    """Worker processes, each with a channel of its own.
+
+    A worker that dies is noticed at once, by the end of its channel and by its process: nothing is shared
+    between workers, so there is no lock that a dead one could hold.
+    """
+
+    def __init__(self, context: Any, orders: Orders) -> None:
+        self._pid = os.getpid()
+        self._channels: list[Channel] = []
+        self._processes: list[Any] = []
+        try:
+            for number in range(orders.count):
+                self._start(context, number, orders)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, context: Any, number: int, orders: Orders) -> None:
+        ours, theirs = (Channel(end) for end in context.Pipe(duplex=True))
+        self._channels.append(ours)
+        forks = context.get_start_method() == "fork"
+        arguments = (theirs, number, orders, tuple(self._channels) if forks else ())
+        process = context.Process(target=run_worker, args=arguments, daemon=True)
+        try:
+            process.start()
+        finally:
+            theirs.close()  # with the worker's own it ends
+        self._processes.append(process)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes' ids."""
+        return [process.pid for process in self._processes]
+
+    def send(self, worker: int, task: Any) -> None:
+        """Send a task. Raises RuntimeError: the worker is dead."""
+        try:
+            self._channels[worker].send(task)
+        except OSError:
+            raise self._died(worker) from self._why(worker)
+
+    def receive(self, timeout: float = 0) -> Any:
+        """The next result of any worker; None if there is none for `timeout` seconds (0: however long it takes).
+
+        Raises RuntimeError: a worker died.
+        """
+        waited_for: dict[Any, int] = {c.connection: i for i, c in enumerate(self._channels)}
+        waited_for |= {p.sentinel: i for i, p in enumerate(self._processes)}
+        ready = connection.wait(list(waited_for), timeout or None)
+        if not ready:
+            return None
+        worker = min(waited_for[one] for one in ready)
+        try:
+            return self._channels[worker].receive()
+        except (EOFError, OSError):
+            raise self._died(worker) from self._why(worker)
+
+    def hang_up(self) -> None:
+        """Tell the workers to end, and who waits for them that they will not answer."""
+        for channel in self._channels:
+            channel.hang_up()
+
+    def stop(self) -> None:
+        """End the workers: by hanging up, then by signals. Again is allowed; a fork's copy does nothing."""
+        if os.getpid() != self._pid:
+            return
+        self.hang_up()
+        for end in ("join", "terminate", "kill"):
+            alive = [process for process in self._processes if process.is_alive()]
+            for process in alive if end != "join" else ():
+                getattr(process, end)()
+            deadline = monotonic() + _PATIENCE
+            for process in alive:
+                process.join(max(0.0, deadline - monotonic()))
+        for channel in self._channels:
+            channel.close()
+
+    def _died(self, worker: int) -> RuntimeError:
+        return RuntimeError(f"DataLoader worker (pid(s) {self._processes[worker].pid}) exited unexpectedly")
+
+    def _why(self, worker: int) -> RuntimeError:
+        process = self._processes[worker]
+        process.join(_PATIENCE)
+        code = process.exitcode
+        who = f"DataLoader worker (pid {process.pid})"
+        if code is not None and code < 0:
+            return RuntimeError(f"{who} is killed by signal: {signal.strsignal(-code)}. ")
+        return RuntimeError(
+            f"{who} exited unexpectedly with exit code {code}. Details are lost due to multiprocessing. "
+            "Rerunning with num_workers=0 may give better error trace."
+        )

@@ -1,0 +1,161 @@
+"""The worker process: takes tasks from its channel, sends batches back, and ends with its parent."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.caught import ExceptionWrapper
+from flambeau.data.channel import Channel
+from flambeau.data.fetch import Fetcher, fetcher_of
+from flambeau.tensor.random import manual_seed
+
+
+class WorkerInfo:
+    """What a worker knows of itself: id, num_workers, seed, and its own copy of the dataset."""
+
+    __slots__ = ("dataset", "id", "num_workers", "seed")
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+    def __init__(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise RuntimeError("Cannot assign attributes to WorkerInfo objects")
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}={getattr(self, name)}" for name in ("id", "num_workers", "seed", "dataset")
+        )
+        return f"WorkerInfo({shown})"
+
+
+_here: list[WorkerInfo] = []  # this process's, if it is a worker
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """In a worker process of a DataLoader, what it knows of itself; None elsewhere."""
+    return _here[-1] if _here else None
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a worker is told when it starts."""
+
+    dataset: Any
+    batches: bool
+    collate: Callable[[Any], Any]
+    drop_last: bool
+    init: Callable[[int], Any] | None
+    base_seed: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One batch to make. `index` is its place in the order of batches."""
+
+    index: int
+    indices: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A new pass over the dataset begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """In place of a batch: this worker's part of an iterable dataset has no more."""
+
+    worker: int
+
+
+def run_worker(channel: Channel, number: int, orders: Orders, inherited: Sequence[Channel]) -> None:
+    """The worker's whole life. `inherited` are the ends of others that a fork copied."""
+    for other in inherited:
+        other.close()
+    with suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):  # the parent reports, or is gone
+        _serve(channel, number, orders, _incoming(channel))
+
+
+def _incoming(channel: Channel) -> SimpleQueue[Any]:
+    """Tasks as they come, None at the end.
+
+    A thread takes them out of the socket at once: else the parent could wait to send a task while the worker
+    waits to send a batch.
+    """
+    tasks: SimpleQueue[Any] = SimpleQueue()
+
+    def listen() -> None:
+        with suppress(EOFError, OSError):
+            while (task := channel.receive()) is not None:
+                tasks.put(task)
+        tasks.put(None)
+
+    threading.Thread(target=listen, daemon=True, name="flambeau-worker-tasks").start()
+    return tasks
+
+
+def _serve(channel: Channel, number: int, orders: Orders, tasks: SimpleQueue[Any]) -> None:
+    where = f"in DataLoader worker process {number}"
+    problem = _set_up(number, orders, where)
+    fetcher: Fetcher | None = None
+    while (task := tasks.get()) is not None:
+        if isinstance(task, Restart):
+            fetcher = None
+            continue
+        result: Any = problem
+        if result is None:
+            try:
+                if fetcher is None:
+                    fetcher = fetcher_of(orders.dataset, orders.batches, orders.collate, orders.drop_last)
+                result = fetcher.fetch(task.indices)
+            except KeyboardInterrupt:
+                raise
+            except StopIteration:
+                result = Ended(number)
+            except Exception:
+                result = ExceptionWrapper(where=where)
+        _send(channel, task.index, result, where)
+
+
+def _set_up(number: int, orders: Orders, where: str) -> ExceptionWrapper | None:
+    """Seed Python's, NumPy's and our generators, each worker's differently; what the user's function raised."""
+    seed = orders.base_seed + number
+    _here.append(WorkerInfo(id=number, num_workers=orders.count, seed=seed, dataset=orders.dataset))
+    random.seed(seed)
+    manual_seed(seed)
+    entropy = [number, orders.base_seed & 0xFFFFFFFF, orders.base_seed >> 32, 0]
+    np.random.seed(np.random.SeedSequence(entropy).generate_state(4))
+    try:
+        if orders.init is not None:
+            orders.init(number)
+    except Exception:
+        return ExceptionWrapper(where=where)
+    return None
+
+
+def _send(channel: Channel, index: int, result: Any, where: str) -> None:
+    """Send a batch; if it cannot be pickled, why."""
+    try:
+        channel.send((index, result))
+    except (BrokenPipeError, ConnectionResetError):
+        raise
+    except Exception:
+        wrapper = result if isinstance(result, ExceptionWrapper) else ExceptionWrapper(where=where)
+        if wrapper is result or wrapper.exc_type.__module__ != "builtins":
+            wrapper.exc_type = RuntimeError  # its own type cannot be pickled
+        channel.send((index, wrapper))

@@ -1,0 +1,1 @@
+"""torch.utils.data._utils: where programs find `collate`."""

@@ -1,0 +1,10 @@
+"""torch.utils.data.distributed: the same names as PyTorch has there."""
+
+from __future__ import annotations
+
+from flambeau.core.names import publish
+from flambeau.data.distributed import DistributedSampler
+
+__all__ = ["DistributedSampler"]
+
+publish(globals())
