@@ -58,6 +58,7 @@ class _Walk:
         self.ready: list[tuple[int, int, Node]] = []
         self.ended: dict[int, list[Stream]] = {}  # by device: streams on which gradients came to rest
         self.count = 0
+        self.waited: set[tuple[Stream, Stream]] = set()
 
     def run(self, roots: Sequence[Root]) -> list[Any]:
         self.waiting, self.runs = _survey(
@@ -98,7 +99,7 @@ class _Walk:
         if where is not None and where == node.index:
             producer = streams[where]
             if producer != node.stream:
-                order(node.stream, producer)
+                self.after(producer, node.stream)
                 grad.record_stream(node.stream)
             if buffer[output] is not None:
                 streams[where] = node.stream
@@ -108,10 +109,17 @@ class _Walk:
         held = buffer[output]
         buffer[output] = grad if held is None else held + grad
 
+    def after(self, producer: Stream, consumer: Stream) -> None:
+        """Let a stream wait for what one node made: once, since all of it was made before any is passed on."""
+        if (producer, consumer) not in self.waited:
+            self.waited.add((producer, consumer))
+            order(consumer, producer)
+
     def step(self, node: Node) -> None:
         """Run one node and pass on what it gives."""
         grads = self.buffers.pop(node, None)
         system.require_open(node.stream.context)
+        self.waited.clear()
         here = current.local.__dict__
         here["streams"][node.index] = node.stream
         if node.index >= 0:

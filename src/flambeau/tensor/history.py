@@ -244,7 +244,7 @@ class _Values:
         self.node = node
         self.saved = node.kept()
         self.known: dict[str, Any] = {
-            "grad": _zeros(node.outputs[0]) if grads[0] is None else grads[0], "metas": node.metas, "call": _call_of(),
+            "grad": zeros_of(node.outputs[0]) if grads[0] is None else grads[0], "metas": node.metas, "call": _call_of(),
             "needs": tuple([edge is not None for edge in node.edges]),
         }  # fmt: skip
         self.grads = grads
@@ -258,7 +258,7 @@ class _Values:
         if name == "grads":
             return tuple(
                 [
-                    _zeros(meta) if g is None else g
+                    zeros_of(meta) if g is None else g
                     for g, meta in zip(self.grads, self.node.outputs, strict=True)
                 ]
             )
@@ -280,8 +280,9 @@ def _call_of() -> Callable[..., Any]:
     return _callers[0]
 
 
-def _zeros(meta: Meta) -> Any:
-    return Tensor.new_zeros(_callers[1](meta), meta.shape)  # type: ignore[attr-defined]
+def zeros_of(meta: Meta) -> Any:
+    plain = Meta.contiguous_of(meta.shape, meta.dtype, meta.device)
+    return _callers[1](plain).zero_()
 
 
 def fitted(grad: Any, meta: Meta | None) -> Any:

@@ -1,0 +1,87 @@
+"""Every derivative of the operator table against differences of values, of first and second order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flambeau as torch
+from flambeau.core.dtype import complex128, dtype, float64
+from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op, table
+from flambeau.tensor.call import call
+from flambeau.testing.operators import maker
+
+NO_GRADIENT_FOR = {
+    "nll_loss": (2,),  # PyTorch has none for class weights either
+    "multi_margin_loss": (2,),
+}
+"""Inputs through which no gradient passes though they are floating."""
+UNLIKE_DIFFERENCES = {
+    "copy": "to a narrower dtype: differences of double precision are lost",
+    "embedding": "the row of padding_idx gets no gradient",
+}
+LARGEST = 300  # elements of an input: differences are taken one by one
+
+
+def differentiable() -> list[Op]:
+    return [op for op in table.values() if op.derivative not in (NOT_DIFFERENTIABLE, MISSING)]
+
+
+def samples(op: Op, kind: dtype) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    for inputs, params in op.samples(maker(kind, 5), kind):
+        args = []
+        for i, x in enumerate(inputs):
+            if isinstance(x, np.ndarray | np.generic):
+                t = torch.from_numpy(np.array(x))
+                floating = t.is_floating_point() or t.is_complex()
+                passes = op.derivative.whole is not None or (
+                    i < len(op.derivative.formulas) and op.derivative.formulas[i] is not None
+                )
+                args.append(
+                    t.requires_grad_()
+                    if floating and passes and i not in NO_GRADIENT_FOR.get(op.name, ())
+                    else t
+                )
+            else:
+                args.append(x)
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        if any(t.requires_grad for t in tensors) and max(t.numel() for t in tensors) <= LARGEST:
+            yield tuple(args), params
+
+
+@pytest.mark.parametrize("op", differentiable(), ids=lambda op: op.name)
+def test_derivative(op: Op) -> None:
+    if op.name in UNLIKE_DIFFERENCES:
+        return
+    checked = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind in (float64, complex128):
+            for args, params in samples(op, kind) if kind in op.dtypes else ():
+                try:
+                    torch.autograd.gradcheck(lambda *a, p=params: call(op, a, p), args, nondet_tol=1e-12)
+                    torch.autograd.gradgradcheck(lambda *a, p=params: call(op, a, p), args, nondet_tol=1e-12)
+                except NotImplementedError as error:
+                    assert "the derivative for" in str(error)  # as PyTorch: some inputs have none
+                checked += 1
+    assert checked, "no sample was checked: its inputs are too large or take no gradient"
+
+
+def test_gradcheck_notices_a_wrong_derivative() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad
+
+    x = torch.tensor([2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    with pytest.raises(torch.autograd.gradcheck.__globals__["GradcheckError"], match="Jacobian mismatch"):
+        torch.autograd.gradcheck(Wrong.apply, (x,))
+    assert not torch.autograd.gradcheck(Wrong.apply, (x,), raise_exception=False)
