@@ -72,10 +72,28 @@ def test_e05_low_priority_is_the_default() -> None:
 def test_malformed_streams() -> None:
     with pytest.raises(TypeError, match="priority"):
         torch.cuda.Stream(priority="high")  # type: ignore[arg-type]
-    with pytest.raises(NotSupportedError, match="stream_ptr"):
-        torch.cuda.Stream(stream_ptr=1)
+    with pytest.raises(NotSupportedError, match="stream_id"):
+        torch.cuda.Stream(stream_id=1)
+    with pytest.raises(TypeError, match="stream_ptr"):
+        torch.cuda.Stream(stream_ptr="1")
+    for make in (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external):
+        with pytest.raises(NotSupportedError, match="virtual GPUs take over no other library's streams"):
+            make(0x12345)
+
+
+def test_streams_by_their_native_value() -> None:
+    stream = torch.cuda.Stream(1)
+    for same in (
+        torch.cuda.ExternalStream(stream.cuda_stream, device=1),
+        torch.cuda.get_stream_from_external(stream.cuda_stream, torch.device("cuda", 1)),
+    ):
+        assert same == stream and same.device == stream.device and isinstance(same, torch.cuda.Stream)
+        assert same.cuda_stream == stream.cuda_stream and f"{stream.cuda_stream:#x}" in repr(same)
+        del same  # and the stream goes on
+    stream.synchronize()
+    assert torch.cuda.ExternalStream(0) == torch.cuda.default_stream()
     with pytest.raises(NotSupportedError):
-        torch.cuda.ExternalStream(1)
+        torch.cuda.ExternalStream(stream.cuda_stream, device=0)
 
 
 def test_e07_stream_in_lower_case_needs_a_stream() -> None:

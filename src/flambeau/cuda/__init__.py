@@ -59,6 +59,7 @@ from flambeau.cuda.streams import (
     _sleep,
     current_stream,
     default_stream,
+    get_stream_from_external,
     set_stream,
     stream,
     synchronize,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.errors import NotSupportedError
 from flambeau.ops.sleep import SLEEP
 from flambeau.runtime import current, system
 from flambeau.runtime.event import Event
@@ -14,6 +13,7 @@ from flambeau.tensor.call import spend
 
 __all__ = [
     "Event", "ExternalStream", "Stream", "StreamContext", "_sleep", "current_stream", "default_stream",
+    "get_stream_from_external",
     "set_stream", "stream", "synchronize",
 ]  # fmt: skip
 
@@ -27,12 +27,26 @@ def stream(stream: Stream | None) -> Stream | StreamContext:
 
 
 class ExternalStream(Stream):
-    """A stream that another library made. Not supported yet."""
+    """A stream that another library made, and keeps alive for as long as it is used here.
+
+    Args:
+        stream_ptr: its native value, a cudaStream_t as an int.
+        device: as of a Stream.
+
+    NotSupportedError: virtual GPUs know their own streams only.
+    """
 
     __slots__ = ()
 
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
-        raise NotSupportedError("Flambeau cannot take over streams of other libraries yet")
+        found = super().__new__(cls, device, stream_ptr=stream_ptr, **kwargs)
+        assert isinstance(found, ExternalStream)
+        return found
+
+
+def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
+    """The Stream of a native stream (a cudaStream_t as an int) that another library made."""
+    return Stream(device, stream_ptr=data_ptr)
 
 
 def current_stream(device: Any = None) -> Stream:

@@ -345,6 +345,13 @@ class Driver(Protocol):
         """What the vendor calls this stream: a cudaStream_t, 0 for the default stream."""
         ...
 
+    def stream_adopt(self, index: int, native: int) -> int:
+        """The handle of the stream that the vendor calls `native`: this driver's, or another library's, which keeps it.
+
+        0 and 1 are the default stream. NotSupportedError: the driver knows no such stream, and can take none over.
+        """
+        ...
+
     def stream_query(self, stream: int) -> bool:
         """Whether all its work is done. Makes progress: a loop around it ends. True orders the host after the work."""
         ...

@@ -84,6 +84,9 @@ class Forward:
     def stream_native(self, stream: int) -> int:
         return self.inner.stream_native(stream)
 
+    def stream_adopt(self, index: int, native: int) -> int:
+        return self.inner.stream_adopt(index, native)
+
     def stream_query(self, stream: int) -> bool:
         return self.inner.stream_query(stream)
 

@@ -148,6 +148,13 @@ class RaceDriver(Forward):
         self.inner.stream_destroy(stream)
         self.detector.remove_stream(stream)
 
+    def stream_adopt(self, index: int, native: int) -> int:
+        handle = self.inner.stream_adopt(index, native)
+        with self._lock:
+            if handle not in self.detector.agents:
+                self.detector.add_stream(self._shown[index], handle, caller())
+        return handle
+
     def stream_query(self, stream: int) -> bool:
         self.detector.asked("Stream.query()")
         point = self.detector.point_of(stream)

@@ -49,9 +49,10 @@ class Stream:
     _saved: list[tuple[Any, ...]]  # of `with stream:`, see Note [What a guard saves]
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        native = kwargs.pop("stream_ptr", None)
         if kwargs:
             raise NotSupportedError(
-                f"Flambeau makes no Stream from {', '.join(kwargs)}: it takes over no other library's streams"
+                f"Flambeau makes no Stream from {', '.join(kwargs)}, only from stream_ptr"
             )
         if not isinstance(priority, int):
             raise TypeError(f"priority must be an int, not {type(priority).__name__}")
@@ -59,6 +60,9 @@ class Stream:
         context = current.context_at(current.local.device if index < 0 else index)
         level = -1 if priority < 0 else 0
         _bury(context)
+        if native is not None:
+            handle = _adopted(context, native)
+            return _fill(super().__new__(cls), context, handle, 0, owned=False)
         handle = context.driver.stream_create(context.driver_index, level)
         return _fill(super().__new__(cls), context, handle, level, owned=True)
 
@@ -121,9 +125,9 @@ class Stream:
         return hash((self.device_index, self.handle))
 
     def __repr__(self) -> str:
-        native = 0 if not self._owned else self.handle
-        if native and not self.context.closed:
-            native = self.context.backing.stream_native(native)
+        native = self.handle if self._owned else 0
+        if not self.context.closed:
+            native = self.context.backing.stream_native(self.handle)
         return f"<torch.cuda.Stream device={self.device} cuda_stream={native:#x}>"
 
     def __del__(self) -> None:
@@ -138,6 +142,13 @@ def _bury(context: Context) -> None:
             handle = context.dead_streams.pop()
             context.driver.stream_destroy(handle)
             context.allocator.stream_ended(handle)
+
+
+def _adopted(context: Context, native: Any) -> int:
+    """The handle of a stream by its native value."""
+    if not isinstance(native, int) or isinstance(native, bool):
+        raise TypeError(f"stream_ptr must be an int, not {type(native).__name__}")
+    return context.driver.stream_adopt(context.driver_index, native)
 
 
 def default_stream_of(context: Context) -> Stream:

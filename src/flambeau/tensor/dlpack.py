@@ -8,7 +8,11 @@ die. So capsules are remembered until they are consumed, and the next DLPack cal
 nobody else holds.
 
 A tensor on virtual GPUs is an extension device's (kDLExtDev): its addresses mean something to Flambeau only,
-and other libraries refuse it.
+and other libraries refuse it. One on a real GPU is CUDA's (kDLCUDA).
+
+# Note [Streams of an exchange]
+The consumer names the stream that it will use, and the producer makes that stream wait for its own current one. So
+nobody waits on the host, and nobody has to know the other's streams.
 """
 
 from __future__ import annotations
@@ -21,17 +25,19 @@ from typing import Any
 
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import DTYPES, dtype
-from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
-from flambeau.runtime import system
+from flambeau.runtime import current, system
+from flambeau.runtime.context import Context
+from flambeau.runtime.stream import Stream
 from flambeau.tensor.options import place
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.transfer import clone, stream_of, to
 
-_CPU, _CUDA_HOST, _EXTENSION = 1, 3, 12  # DLDeviceType
+_CPU, _CUDA, _CUDA_HOST, _EXTENSION, _CUDA_MANAGED = 1, 2, 3, 12, 13  # DLDeviceType
+_LEGACY, _PER_THREAD = 1, 2  # CUDA's names of two default streams
 _READ_ONLY, _IS_COPIED = 1, 2
 _VERSION = (1, 0)
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 5, 6, 10, 12  # DLDataTypeCode
@@ -150,7 +156,13 @@ def dlpack_device(t: Tensor) -> tuple[int, int]:
     """(DLPack's device type, index) of a tensor."""
     if t.meta.device is CPU:
         return (_CUDA_HOST if t.memory.pinned else _CPU), 0
-    return _EXTENSION, t.get_device()
+    context = t.memory.context
+    return (_CUDA, context.driver_index) if is_real(context) else (_EXTENSION, t.get_device())
+
+
+def is_real(context: Context) -> bool:
+    """Whether a device's addresses are CUDA's, which other libraries can use."""
+    return context.backing.name == "cuda"
 
 
 @method
@@ -199,12 +211,20 @@ def _as_asked(t: Tensor, where: tuple[int, int] | None, copy: bool | None) -> tu
 
 
 def _order(t: Tensor, stream: Any) -> None:
-    """The consumer's stream must be the producer's current one: then there is nothing to wait for."""
-    native = stream_of(t).cuda_stream
-    if stream not in (None, -1, native) and not (stream in (1, 2) and native == 0):
-        raise NotSupportedError(
-            "__dlpack__: the consumer's stream must be the current stream of the tensor's device"
-        )
+    """Make the consumer's stream wait for the current one. See Note [Streams of an exchange]."""
+    context = t.memory.context
+    if stream == -1 or (stream is None and not is_real(context)):  # virtual: from here, on the same stream
+        return
+    if stream is not None and type(stream) is not int:
+        raise TypeError("stream must be ``int`` or ``none``")
+    if stream == _PER_THREAD:
+        raise BufferError("per-thread default stream is not supported.")
+    if stream == 0:
+        raise BufferError("unsupported stream on CUDA: 0.")
+    consumer = Stream(context.device, stream_ptr=_LEGACY if stream is None else stream)
+    producer = stream_of(t)
+    if consumer != producer:
+        consumer.wait_stream(producer)
 
 
 # -- import -----------------------------------------------------------------------------------------------
@@ -244,10 +264,16 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
 
 
 def _capsule_of(producer: Any) -> Any:
+    streams = {}
+    if hasattr(producer, "__dlpack_device__"):
+        kind, index = producer.__dlpack_device__()
+        if int(kind) in (_CUDA, _CUDA_MANAGED):
+            context = system.context_of(_cuda_device(index))
+            streams["stream"] = current.local.streams[context.index].cuda_stream or _LEGACY
     try:
-        return producer.__dlpack__(max_version=_VERSION)
+        return producer.__dlpack__(max_version=_VERSION, **streams)
     except TypeError:  # a producer from before versions
-        return producer.__dlpack__()
+        return producer.__dlpack__(**streams)
 
 
 def _adopt(capsule: Any) -> Tensor:
@@ -290,9 +316,21 @@ def _read(managed: Any) -> tuple[Meta, int]:
     return Meta.of(shape, strides, kind, _place_of(t)), (t.data or 0) + t.byte_offset
 
 
+def _cuda_device(ordinal: int) -> device:
+    """Our device of a number of CUDA's. Raises BufferError: the devices in use are virtual ones, or leave it out."""
+    found = [c.device for c in system.contexts() if is_real(c) and c.driver_index == ordinal]
+    if not found:
+        raise BufferError(
+            f"Flambeau cannot use memory of CUDA device {ordinal}: it is not among the devices that are in use here"
+        )
+    return found[0]
+
+
 def _place_of(t: Any) -> device:
     if t.device_type in (_CPU, _CUDA_HOST):
         return CPU
     if t.device_type == _EXTENSION:
         return device("cuda", t.device_id)
+    if t.device_type in (_CUDA, _CUDA_MANAGED):
+        return _cuda_device(t.device_id)
     raise BufferError(f"Flambeau cannot use memory of DLPack device type {t.device_type}")

@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.device import CPU
+from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
+from flambeau.core.dtype import from_numpy as dtype_of
 from flambeau.core.flags import flags
+from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
+from flambeau.runtime import current, system
+from flambeau.runtime.stream import Stream
 from flambeau.tensor.data import new, numpy_kind, over
-from flambeau.tensor.dlpack import from_dlpack
+from flambeau.tensor.dlpack import from_dlpack, is_real
 from flambeau.tensor.options import creates, kind_of, place
 from flambeau.tensor.public import alias, function, method
 from flambeau.tensor.storage import ForeignStorage
-from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.transfer import copied, host_array, on_host
+from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.transfer import copied, host_array, on_host, stream_of
 from flambeau.tensor.typing import strides_like, type_name
 
 Array = np.ndarray[Any, Any]
@@ -98,16 +102,62 @@ def __array_wrap__(self: Tensor, array: Array, context: Any = None, return_scala
 
 
 def _cuda_array_interface(self: Tensor) -> dict[str, Any]:
-    """What other CUDA libraries read. Raises AttributeError: these tensors have no addresses of CUDA's."""
+    """What other CUDA libraries read, in its third version. AttributeError: the tensor has no address of CUDA's."""
     if self.meta.device is CPU:
         raise AttributeError(
             f"Can't get __cuda_array_interface__ on non-CUDA tensor type: {type_name(self.meta)} "
             "If CUDA data is required use tensor.cuda() to copy tensor to device memory."
         )
+    if is_real(self.memory.context):
+        return _interface_of(self)
     raise AttributeError(
         f"__cuda_array_interface__: the tensor lies on {self.meta.device} of virtual GPUs, whose addresses "
         "are simulated; no other library can read them. Use Tensor.cpu() first."
     )
+
+
+def _interface_of(t: Tensor) -> dict[str, Any]:
+    if t.requires_grad:
+        raise RuntimeError(
+            "Can't get __cuda_array_interface__ on Variable that requires grad. If gradients aren't required, use "
+            "var.detach() to get Variable that doesn't require grad."
+        )
+    meta = t.meta
+    return {
+        "version": 3,
+        "shape": meta.shape,
+        "typestr": meta.dtype.numpy.str,
+        "descr": [("", meta.dtype.numpy.str)],
+        "strides": None if is_contiguous(meta.shape, meta.strides) else meta.byte_strides,
+        "data": (t.ptr if meta.numel else 0, False),
+        "stream": stream_of(t).cuda_stream or 1,  # the consumer's stream must wait for it
+    }
+
+
+def _from_interface(obj: Any) -> Tensor:
+    """A tensor on the current device over the memory of another library's array."""
+    about = obj.__cuda_array_interface__
+    if about.get("mask") is not None:
+        raise NotImplementedError("__cuda_array_interface__: arrays with a mask are not supported")
+    context = system.context_of(device("cuda"))
+    if not is_real(context):
+        raise TypeError(
+            "an object with __cuda_array_interface__ lies on a real GPU, and those in use here are virtual"
+        )
+    kind = dtype_of(np.dtype(about["typestr"]))
+    shape = tuple(about["shape"])
+    steps = about.get("strides")
+    strides = contiguous_strides(shape) if steps is None else tuple([step // kind.itemsize for step in steps])
+    if any(s < 0 for s in strides):
+        raise ValueError("tensors with negative strides are not supported")
+    native = about.get("stream")
+    if native is not None:
+        here, there = current.local.streams[context.index], Stream(context.device, stream_ptr=native)
+        if here != there:
+            here.wait_stream(there)
+    meta = Meta.of(shape, strides, kind, context.device)
+    ptr = about["data"][0] or 0
+    return make(meta, ForeignStorage(ptr, meta.span, context, None, obj, False), ptr)
 
 
 alias("__cuda_array_interface__", property(_cuda_array_interface), as_function=False)  # type: ignore[arg-type]
@@ -200,6 +250,8 @@ def _shared(obj: Any, kind: dtype | None) -> Tensor | None:
         return None
     if hasattr(obj, "__dlpack__"):
         return from_dlpack(obj)
+    if hasattr(obj, "__cuda_array_interface__"):
+        return _from_interface(obj)
     try:
         memoryview(obj)
     except TypeError:

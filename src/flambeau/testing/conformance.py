@@ -82,7 +82,8 @@ def close_makes_every_later_call_raise(driver: Driver) -> None:
         (driver.copy_in, (ptr, host, stream)), (driver.copy_out, (host, ptr, stream)),
         (driver.copy, (ptr, ptr, 8, stream)), (driver.fill, (ptr, 0, 8, stream)),
         (driver.stream_default, (0,)), (driver.stream_create, (0, 0)), (driver.stream_destroy, (stream,)),
-        (driver.stream_native, (stream,)), (driver.stream_query, (stream,)), (driver.stream_sync, (stream,)),
+        (driver.stream_native, (stream,)), (driver.stream_adopt, (0, 0)), (driver.stream_query, (stream,)),
+        (driver.stream_sync, (stream,)),
         (driver.stream_wait, (stream, event)), (driver.event_create, (0, True)),
         (driver.event_destroy, (event,)), (driver.event_record, (event, stream)),
         (driver.event_query, (event,)), (driver.event_sync, (event,)),
@@ -310,6 +311,12 @@ def stream_native_is_0_for_the_default_stream_alone(driver: Driver) -> None:
     natives = {driver.stream_native(stream) for stream in streams}
     assert len(natives) == 3
     assert 0 not in natives
+
+
+def stream_adopt_finds_the_drivers_own_streams(driver: Driver) -> None:
+    default, stream = driver.stream_default(0), driver.stream_create(0, 0)
+    assert driver.stream_adopt(0, driver.stream_native(stream)) == stream
+    assert driver.stream_adopt(0, 0) == driver.stream_adopt(0, 1) == default
 
 
 def stream_query_makes_progress(driver: Driver) -> None:

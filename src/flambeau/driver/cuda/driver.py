@@ -38,12 +38,15 @@ _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Queue:
-    """A stream: its native object, its device, whether it is the default stream."""
+    """A stream: its native object, its device, whether it is the default stream or another library's."""
 
-    __slots__ = ("default", "device", "handle", "native")
+    __slots__ = ("borrowed", "default", "device", "handle", "native")
 
-    def __init__(self, handle: int, native: Any, device: Device, default: bool = False) -> None:
+    def __init__(
+        self, handle: int, native: Any, device: Device, default: bool = False, borrowed: bool = False
+    ) -> None:
         self.handle = handle
+        self.borrowed = borrowed
         self.native = native
         self.device = device
         self.default = default
@@ -135,8 +138,8 @@ class CudaDriver:
         self._enter(device)
         cu.cuCtxSynchronize()
         for queue in [q for q in (*self._queues.values(), *self._stopped.values()) if q.device is device]:
-            device.drop_scratch(queue.handle, queue.native)
-            if not queue.default:
+            device.drop_scratch(queue.handle, cu.CUstream(0) if queue.borrowed else queue.native)
+            if not queue.default and not queue.borrowed:
                 cu.cuStreamDestroy(queue.native)
         for event in [e for e in self._events.values() if e.device is device]:
             cu.cuEventDestroy(event.native)
@@ -251,12 +254,25 @@ class CudaDriver:
         queue = self._queue(stream)
         if queue.default:
             raise DriverError("stream_destroy: the default stream stays")
+        if queue.borrowed:
+            raise DriverError("stream_destroy: the stream is another library's")
         queue.device.drop_scratch(stream, queue.native)
         check(cu.cuStreamDestroy(queue.native))
         del self._queues[stream]
 
     def stream_native(self, stream: int) -> int:
         return int(self._queues[stream].native) if stream in self._queues else int(self._queue(stream).native)
+
+    def stream_adopt(self, index: int, native: int) -> int:
+        device = self._device(index)
+        if native in (0, 1):  # cudaStreamLegacy
+            return self.stream_default(index)
+        for queue in list(self._queues.values()):
+            if queue.device is device and int(queue.native) == native:
+                return queue.handle
+        handle = next(self._handles)
+        self._queues[handle] = _Queue(handle, cu.CUstream(native), device, borrowed=True)
+        return handle
 
     def stream_query(self, stream: int) -> bool:
         queue = self._queue(stream)

@@ -165,6 +165,14 @@ class HostDriver:
         self._check_stream(stream)
         return 0 if stream == _DEFAULT else -stream
 
+    def stream_adopt(self, index: int, native: int) -> int:
+        self._check_device(index)
+        if native in (0, 1):
+            return _DEFAULT
+        if -native not in self._streams:
+            raise NotSupportedError(f"the host driver has no stream {native:#x}, and takes none over")
+        return -native
+
     def stream_query(self, stream: int) -> bool:
         self._check_stream(stream)
         return True

@@ -363,6 +363,18 @@ class VirtualDriver:
         found = self._stream(stream)
         return 0 if found is self._devices[found.index].default else stream << 4
 
+    def stream_adopt(self, index: int, native: int) -> int:
+        with self._lock:
+            device = self._device(index)
+            if native in (0, 1):
+                return device.default.handle
+            found = self._streams.get(native >> 4)
+            if found is None or native & 15 or found.index != index:
+                raise NotSupportedError(
+                    f"cuda:{index} has no stream {native:#x}: virtual GPUs take over no other library's streams"
+                )
+            return found.handle
+
     def stream_query(self, stream: int) -> bool:
         with self._lock:
             found = self._stream(stream)
