@@ -131,3 +131,32 @@ out, a, scalar, constant = struct.unpack_from("<QQd8xq", exe.params.raw)
 print(out, a, scalar, constant)
 """
     assert run(library, program).split() == ["512", "1024", "1.5", "7"]
+
+
+RACE = """
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+import flambeau as torch
+a = torch.zeros(100, device="cuda")
+with torch.cuda.stream(torch.cuda.Stream()):
+    try:
+        a + 1
+        print("no race")
+    except torch.RaceError as error:
+        print(torch.cuda.get_device_name(), "wait_stream" in str(error))
+"""
+
+
+@pytest.mark.parametrize("races", ["off", "error"])
+def test_races_are_looked_for_over_real_drivers_too(library: Path, races: str) -> None:
+    program = f"import os; os.environ['FLAMBEAU_RACES'] = '{races}'\n{RACE}"
+    assert run(library, program) == {"off": "no race\n", "error": "Null GPU True\n"}[races]
+
+
+def test_flambeau_run_takes_the_gpu_and_looks_for_no_races(library: Path, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(RACE.replace("import flambeau as torch", "import torch"))
+    program = (
+        f"import sys; from flambeau.cli.main import main; sys.exit(main(['run', '--quiet', '{script}']))"
+    )
+    assert run(library, program) == "no race\n"

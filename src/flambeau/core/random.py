@@ -21,16 +21,25 @@ SHIFT = np.uint64(32)
 class MersenneTwister:
     """PyTorch's CPU engine: 32-bit words in sequence, and the second half of the last pair of normals."""
 
-    __slots__ = ("_bits", "normal", "seed")
+    __slots__ = ("_made", "normal", "seed")
 
     def __init__(self, seed: int) -> None:
-        self._bits = np.random.MT19937(0)
+        self._made: np.random.MT19937 | None = None
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
         self.seed = seed & 0xFFFFFFFFFFFFFFFF
-        self._bits._legacy_seeding(self.seed & 0xFFFFFFFF)
         self.normal: float | None = None
+        if self._made is not None:
+            self._made._legacy_seeding(self.seed & 0xFFFFFFFF)
+
+    @property
+    def _bits(self) -> np.random.MT19937:
+        """NumPy's engine, made when it is first needed: `numpy.random` is not imported with NumPy."""
+        if self._made is None:
+            self._made = np.random.MT19937(0)
+            self._made._legacy_seeding(self.seed & 0xFFFFFFFF)
+        return self._made
 
     def words(self, count: int) -> Array:
         """The next `count` 32-bit words, as uint64."""

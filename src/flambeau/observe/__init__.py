@@ -1,6 +1,16 @@
-"""Drivers that hold a driver: race detector, timeline, fault injection."""
+"""Drivers that hold a driver: race detector, timeline, fault injection. Imported when first asked for."""
 
-from flambeau.observe.races import observed
-from flambeau.observe.reports import Certificate, Race, RaceWarning
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flambeau.observe.races import observed
+    from flambeau.observe.reports import Certificate, Race, RaceWarning
 
 __all__ = ["Certificate", "Race", "RaceWarning", "observed"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'flambeau.observe' has no attribute '{name}'", name=name)
+    return getattr(import_module(f"flambeau.observe.{'races' if name == 'observed' else 'reports'}"), name)

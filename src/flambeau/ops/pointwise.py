@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -221,6 +222,18 @@ def pointwise(
     def host(launch: Launch) -> Body:
         return _body(launch, compute, promotion.result(launch.params[0]), conditions, wide_scalars)
 
+    def takes(kinds: tuple[dtype | type, ...]) -> bool:
+        """Whether tensors of these dtypes and scalars of these types are accepted."""
+        common = _common(promotion, kinds[promoting])
+        if common is None or common not in dtypes:
+            return False
+        try:
+            if check is not None:
+                check(common, [_ONE[k] if isinstance(k, dtype) else k for k in kinds])
+        except RuntimeError:
+            return False
+        return True
+
     def kinds(launch: Launch) -> tuple[tuple[Steps, ...], Steps]:
         return _steps(launch, promotion.result(launch.params[0]), conditions, wide_scalars)
 
@@ -232,7 +245,9 @@ def pointwise(
     def count(launch: Launch) -> int:
         return flops * launch.outputs[0].numel
 
-    taken = tuple(d for d in DTYPES if _takes(common_of, d, arity, conditions, examples))
+    bools, types = (bool_,) * conditions, tuple([type(x) for x in (examples[0] if examples else ())])
+    others = arity - conditions - len(types)
+    taken = tuple([d for d in DTYPES if takes((*bools, *(d,) * others, *types))])
     if derivative is MISSING and (promotion is TO_BOOL or all(d.category < FLOATING for d in taken)):
         derivative = NOT_DIFFERENTIABLE
     record = Pointwise(
@@ -247,21 +262,13 @@ def pointwise(
 _ONE = {d: Meta.contiguous_of((1,), d, CPU) for d in DTYPES}
 
 
-def _takes(
-    common_of: Callable[[Sequence[Operand], dtype], dtype],
-    kind: dtype,
-    arity: int,
-    conditions: int,
-    examples: tuple[tuple[Any, ...], ...],
-) -> bool:
-    """Whether tensors of this dtype are accepted."""
-    scalars = [type(x) for x in (examples[0] if examples else ())]
-    kinds = [bool_ if i < conditions else kind for i in range(arity - len(scalars))]
+@cache
+def _common(promotion: Promotion, kinds: tuple[dtype | type, ...]) -> dtype | None:
+    """The common dtype of tensors of these dtypes and scalars of these types; None if there is none."""
     try:
-        common_of([*[_ONE[d] for d in kinds], *scalars], float32)
+        return promotion.common([_ONE[k] if isinstance(k, dtype) else k for k in kinds], float32)
     except RuntimeError:
-        return False
-    return True
+        return None
 
 
 def _samples(

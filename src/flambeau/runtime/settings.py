@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flambeau.driver.registry import why_no_gpu
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEVICES = 2  # the machine that is meant where nothing is said
 PROFILE = "a100-40g"
@@ -85,6 +88,8 @@ def virtual_settings(
 
 def kernel_cache() -> Path | None:
     """The folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, "0" for none, else the user's cache folder."""
+    from pathlib import Path  # at import it would cost milliseconds that most programs need not pay
+
     asked = _get("FLAMBEAU_KERNEL_CACHE")
     if asked == "0":
         return None
