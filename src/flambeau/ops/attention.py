@@ -16,7 +16,7 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, output_rate
+from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
 from flambeau.ops.indexing import one_device
 from flambeau.ops.matmul import c_name, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
@@ -141,7 +141,8 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 attention = define(
     Op(
-        "scaled_dot_product_attention", _rule, Kernel("attention", _host, _flops, rate=_rate), FLOATS, _samples,
+        "scaled_dot_product_attention", _rule,
+        Kernel("attention", _host, _flops, rate=_rate, cuda=Routine("attention")), FLOATS, _samples,
         flags=("matmul_allow_tf32",), derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0"),
 )
 )  # fmt: skip

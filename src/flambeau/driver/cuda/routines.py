@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda import (
-    distances,
+    attention,
     columns,
     equations,
     geometry,
@@ -34,7 +34,7 @@ from flambeau.driver.cuda.passes import Plan
 from flambeau.driver.cuda.program import Program
 
 TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
-    **distances.ROUTINES,
+    **attention.ROUTINES,
     **geometry.ROUTINES,
     **histogram.ROUTINES,
     **indexing.ROUTINES,
