@@ -82,6 +82,9 @@ def test_randperm(seed: int, n: int) -> None:
     "run",
     [
         lambda lib: lib.empty(50).uniform_(-2, 3),
+        lambda lib: lib.empty(500, dtype=lib.float64).uniform_(-2, 3.3),
+        lambda lib: lib.empty(500, dtype=lib.float64).uniform_(1e6, 1e6 + 1),
+        lambda lib: lib.empty(500, dtype=lib.float64).uniform_(-1e-9, 1e300),
         lambda lib: lib.empty(50).bernoulli_(0.3),
         lambda lib: lib.empty(50, dtype=lib.int64).bernoulli_(0.7),
         lambda lib: lib.bernoulli(lib.full((50,), 0.3)),
@@ -98,7 +101,6 @@ def test_exact_forms(run: Any) -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        lambda lib: lib.empty(50, dtype=lib.float64).uniform_(-2, 3),  # a fused multiply-add there
         lambda lib: lib.empty(50).exponential_(2.0),
         lambda lib: lib.empty(50).cauchy_(1.0, 2.0),
         lambda lib: lib.empty(50).log_normal_(0.1, 0.3),

@@ -101,6 +101,7 @@ class UninitializedTensorMixin:
     __slots__ = ()
 
     cls_to_become: type = Tensor
+    requires_grad: bool
 
     @property
     def meta(self) -> Any:
@@ -162,6 +163,19 @@ class UninitializedTensorMixin:
             "parameters before calling `module.share_memory()`."
         )
 
+    def _again(self) -> tuple[Any, tuple[Any, ...]]:
+        """What makes another one."""
+        return type(self), (self.requires_grad, self.device, self.dtype)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            make, arguments = self._again()
+            memo[id(self)] = make(*arguments)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._again()
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"<{type(self).__name__}>"
 
@@ -180,17 +194,6 @@ class UninitializedParameter(UninitializedTensorMixin, Parameter):
         made: Any = Parameter.__new__(cls, data, requires_grad)
         return made
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> UninitializedParameter:
-        if id(self) not in memo:
-            data = self.data
-            memo[id(self)] = type(self)(self.requires_grad, data.device, data.dtype)
-        found: UninitializedParameter = memo[id(self)]
-        return found
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        data = self.data
-        return UninitializedParameter, (self.requires_grad, data.device, data.dtype)
-
 
 class UninitializedBuffer(UninitializedTensorMixin, Tensor):
     """A buffer whose shape is not known yet."""
@@ -208,3 +211,6 @@ class UninitializedBuffer(UninitializedTensorMixin, Tensor):
         made.__class__ = cls
         made.__dict__.update(persistent=persistent, _is_buffer=True)
         return made
+
+    def _again(self) -> tuple[Any, tuple[Any, ...]]:
+        return type(self), (self.requires_grad, self.device, self.dtype, self.__dict__["persistent"])

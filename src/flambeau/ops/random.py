@@ -163,7 +163,7 @@ def _is_double(dtype: dtype, parameters: Sequence[Any]) -> bool:
 def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Sequence[Any]) -> Array:
     low, high = bounds
     if dtype is float64:
-        return _unit_double(engine, count) * (high - low) + low
+        return _fused_double(_unit_double(engine, count), float(high - low), float(low))
     low, span = np.float32(low), np.float32(high) - np.float32(low)
     return _fused(_unit_float(engine, count), span, low)
 
@@ -197,6 +197,25 @@ def _philox_unit(words: Array, dtype: dtype) -> Array:
 def _fused(a: Array, b: Any, c: Any) -> Array:
     """a * b + c of float32 with one rounding, as the GPU's fused multiply-add: the product is exact in float64."""
     return (a.astype(np.float64) * np.float64(b) + np.float64(c)).astype(np.float32)
+
+
+def _fused_double(a: Array, b: float, c: float) -> Array:
+    """a * b + c of float64 with one rounding, as PyTorch's on CPUs: what the product and the sum lose is added last."""
+    if not abs(b) < 2.0**900:  # splitting it would overflow
+        return a * b + c
+    product = a * b
+    (a1, a2), (b1, b2) = _halves(a), _halves(np.float64(b))
+    lost = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+    total = product + c
+    back = total - product
+    return total + (((product - (total - back)) + (c - back)) + lost)
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """x as the sum of two numbers of 26 bits, whose products are exact (Veltkamp)."""
+    wide = x * 134217729.0
+    high = wide - (wide - x)
+    return high, x - high
 
 
 uniform = _distribution(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core.handle import RemovableHandle
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
+from flambeau.tensor import creation
 from flambeau.tensor.history import edge_of
 from flambeau.tensor.tensor import Tensor
 
@@ -218,7 +219,10 @@ class BackwardHookFunctionBackward(Node):
     __slots__ = ()
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        return grads
+        return [
+            creation.zeros(meta.shape, dtype=meta.dtype, device=meta.device) if grad is None else grad
+            for grad, meta in zip(grads, self.outputs, strict=True)
+        ]
 
 
 class _Watch:
@@ -276,6 +280,12 @@ class _Watch:
 
     def _finish_without_inputs(self, grad_outputs: tuple[Any, ...]) -> None:
         """No input needs a gradient, so no node tells when the module is done: the hooks run now."""
+        warnings.warn(
+            "Full backward hook is firing when gradients are computed with respect to module outputs since no inputs "
+            "require gradients. See https://docs.pytorch.org/docs/main/generated/torch.nn.Module.html"
+            "#torch.nn.Module.register_full_backward_hook for more details.",
+            stacklevel=6,
+        )
         none = (None,) * self._input_count
         for hook in self._hooks:
             changed = hook(self._module, none, grad_outputs)
