@@ -2,8 +2,8 @@
 
 from race_kit import kernel, machine, meta
 
+from flambeau.core import sites
 from flambeau.driver.api import Launch
-from flambeau.observe import sites
 
 
 def test_the_site_of_a_command_is_the_users_line():

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flambeau.core.sites import place
 from flambeau.observe.reports import Certificate, Race
-from flambeau.observe.sites import place
 from flambeau.observe.timeline import Timeline, chrome_trace, svg
 from flambeau.runtime import statistics
 from flambeau.runtime.machine import Machine

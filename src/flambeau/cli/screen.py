@@ -9,8 +9,8 @@ from textwrap import wrap
 from typing import TextIO
 
 from flambeau.cli.report import DeviceReport, MachineReport, Recorder
+from flambeau.core.sites import place, source
 from flambeau.observe.reports import Access, Certificate, Race
-from flambeau.observe.sites import place, source
 from flambeau.runtime.statistics import format_size
 
 WIDTH = 100

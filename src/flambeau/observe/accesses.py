@@ -21,9 +21,9 @@ from types import CodeType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from flambeau.core.meta import Meta
+from flambeau.core.sites import Site
 from flambeau.observe.clocks import NOTHING, Agent, Clock
 from flambeau.observe.layouts import Extent, covers, overlap, span_of
-from flambeau.observe.sites import Site
 
 Operation: TypeAlias = tuple[str, tuple[Meta, ...], int]
 """What a command runs: its name, the metas of its operands, how many of them it writes."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from flambeau.observe.sites import Site
+from flambeau.core.sites import Site
 
 Clock: TypeAlias = "Mapping[Agent, int]"
 Snapshot: TypeAlias = "tuple[Agent, int, Clock]"

@@ -30,11 +30,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from flambeau.core.errors import RaceError
+from flambeau.core.sites import Site, caller, line_of, place
 from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Operation, Shadow, clear_covered
 from flambeau.observe.clocks import NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
 from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
-from flambeau.observe.sites import Site, caller, line_of, place
 
 _READ, _WRITE = "reads", "writes"
 

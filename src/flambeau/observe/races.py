@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
+from flambeau.core.sites import caller
 from flambeau.driver.api import Driver, Executable, HostMemory, Launch
 from flambeau.observe.accesses import Key, Operation
 from flambeau.observe.detector import Detector
 from flambeau.observe.forward import Forward
 from flambeau.observe.layouts import Extent, extent_of
-from flambeau.observe.sites import caller
 
 _READ, _WRITE = "reads", "writes"
 _COPY: Operation = ("copy", (), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flambeau.observe.sites import Site, place, source
+from flambeau.core.sites import Site, place, source
 
 
 class RaceWarning(UserWarning):

@@ -29,7 +29,7 @@ from flambeau.driver.cuda import build
 from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.compiler import Compiler
 from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.program import CudaExecutable, Program, flattened
+from flambeau.driver.cuda.program import CudaExecutable, Program, flattened, mark
 
 _FIRST_HANDLE = 4096  # default streams are 1 + index
 _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
@@ -60,6 +60,15 @@ class _Event:
         self.device = device
         self.timing = timing
         self.recorded = False
+
+
+def _complete(exe: CudaExecutable, queue: _Queue, stream: int) -> None:
+    """Fill in the parameters that are known only at a launch."""
+    if exe.scratch:
+        at = queue.device.scratch_of(stream, exe.scratch, queue.native)
+        ctypes.c_uint64.from_buffer(exe.params, exe.scratch_at).value = at
+    if exe.guards:
+        mark(exe.params, exe.guards, queue.device.assertions.launched())
 
 
 class _Thread(threading.local):
@@ -367,9 +376,8 @@ class CudaDriver:
                 exe.pack(*ptrs, *(scalars if exe.flat else flattened(scalars)))
             else:
                 exe.pack(*ptrs)
-            if exe.scratch:
-                at = queue.device.scratch_of(stream, exe.scratch, queue.native)
-                ctypes.c_uint64.from_buffer(exe.params, exe.scratch_at).value = at
+            if exe.late:
+                _complete(exe, queue, stream)
             (code,) = exe.call(queue.native, exe.address, 0)
         if code:
             raise error_of(code)

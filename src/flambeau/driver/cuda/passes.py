@@ -20,7 +20,7 @@ from flambeau.driver.api import Expression, Kernel, Launch
 from flambeau.driver.cuda import pointwise
 from flambeau.driver.cuda.calls import check, error_of
 from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.program import Program, flattened, wire_format
+from flambeau.driver.cuda.program import Program, flattened, guards_of, mark, wire_format
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 WORK = -1
@@ -88,6 +88,7 @@ class _Step:
         "buffer",
         "function",
         "grid",
+        "guards",
         "keep",
         "pack",
         "places",
@@ -119,6 +120,7 @@ class _Step:
         base = ctypes.addressof(self.buffer)
         for start, part in tail:
             ctypes.memmove(base + start, part, len(part))
+        self.guards = guards_of(tail)
         self.keep = (ctypes.c_void_p * max(len(offsets), 1))(*[base + offset for offset in offsets])
         self.address = ctypes.addressof(self.keep)
 
@@ -145,6 +147,7 @@ class _Step:
 def sequence(launch: Launch, plan: Plan, device: Device, function_of: Callable[[Device, str], Any]) -> Run:
     """A launch that runs the plan's passes one after the other. `function_of` compiles a source for the device."""
     steps = [_Step(launch, step, function_of(device, step.program.source)) for step in plan.passes]
+    guarded = [step for step in steps if step.guards]
     lock = Lock()  # held from packing the parameters until the launches have read them
 
     def run(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
@@ -155,6 +158,10 @@ def sequence(launch: Launch, plan: Plan, device: Device, function_of: Callable[[
 
         with lock:
             work = device.take(plan.workspace, native) if plan.workspace else 0
+            if guarded:
+                number = device.assertions.launched()
+                for step in guarded:
+                    mark(step.buffer, step.guards, number)
             try:
                 if plan.zeroed:
                     check(cu.cuMemsetD8Async(work, 0, plan.zeroed, native))

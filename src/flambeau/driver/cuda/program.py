@@ -15,6 +15,7 @@ from flambeau.core.dtype import BOOL, FLOATING, dtype, uint64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Executable, Launch
+from flambeau.driver.cuda.assertions import Guard
 
 C_NAMES = {
     "bool": "bool", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -59,12 +60,13 @@ class Program:
 class CudaExecutable(Executable):
     """A compiled launch with a kept buffer of parameters, whose address the driver API takes.
 
+    `late`: some parameters besides what `pack` packs are known only at the launch: scratch memory, numbers in `guards`.
     `lock` is held from packing the parameters until the launch has read them: the GIL is released in between.
     `run` is set where a launch is not one kernel: a library's routine.
     """
 
     __slots__ = (
-        "address", "call", "flat", "keep", "lock", "pack", "params", "run", "scratch", "scratch_at",
+        "address", "call", "flat", "guards", "keep", "late", "lock", "pack", "params", "run", "scratch", "scratch_at",
     )  # fmt: skip
 
     call: Callable[..., Any]  # the driver API's launch, up to the stream
@@ -75,6 +77,8 @@ class CudaExecutable(Executable):
         self.run = None
         self.lock = Lock()
         self.scratch = 0
+        self.guards: list[tuple[int, int]] = []
+        self.late = False
 
     def prepare(self, program: Program, launch: Callable[..., Any]) -> CudaExecutable:
         """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` knows the function."""
@@ -99,11 +103,24 @@ class CudaExecutable(Executable):
         self.pack = partial(packing.pack_into, self.params, 0)
         for start, part in parts:
             ctypes.memmove(ctypes.addressof(self.params) + start, part, len(part))
+        self.guards = guards_of(parts)
         base = ctypes.addressof(self.params)
         self.keep = (ctypes.c_void_p * max(len(offsets), 1))(*[base + offset for offset in offsets])
         self.address = ctypes.addressof(self.keep)
         self.scratch, self.scratch_at = program.scratch, offsets[-1] if program.scratch else 0
+        self.late = bool(self.scratch or self.guards)
         return self
+
+
+def guards_of(parts: Sequence[tuple[int, bytes]]) -> list[tuple[int, int]]:
+    """Of the parameters that are guards: where in the buffer the assertion's number is, and the number."""
+    return [(at + Guard.NUMBER_AT, part.number) for at, part in parts if isinstance(part, Guard)]
+
+
+def mark(buffer: Any, guards: Sequence[tuple[int, int]], launch: int) -> None:
+    """Add a launch's number to its assertions'. See Note [Where a launch came from]."""
+    for at, number in guards:
+        ctypes.c_uint64.from_buffer(buffer, at).value = launch | number
 
 
 def wire_format(x: dtype | type[object]) -> str:
