@@ -110,7 +110,7 @@ class ConcatDataset(Dataset[Any]):
     def cummulative_sizes(self) -> list[int]:
         """The old spelling of `cumulative_sizes`."""
         warnings.warn(
-            "cummulative_sizes attribute is renamed to cumulative_sizes", DeprecationWarning, stacklevel=2
+            "`cummulative_sizes` attribute is renamed to `cumulative_sizes`", DeprecationWarning, stacklevel=2
         )
         return self.cumulative_sizes
 
