@@ -49,6 +49,7 @@ def main() -> None:
     with torch.virtual(devices=1):
         a, b = torch.ones(1024, device="cuda"), torch.ones(1024, device="cuda")
         c = a + b
+        a.add_(b), torch.add(a, b, out=c), a + 1.5, a.sum()  # plans, whose launch becomes a null launch below
         add = table["add"]
         key = (add, (), a.meta, b.meta)
         context = system.context_of(a.device)
@@ -76,7 +77,10 @@ def main() -> None:
             ),
             ("call.binary(add, a, b), null launch", microseconds(lambda: call.binary(add, a, b))),
             ("a + b, null launch", microseconds(lambda: a + b)),
+            ("a + 1.5, null launch", microseconds(lambda: a + 1.5)),
+            ("a.sum(), null launch", microseconds(lambda: a.sum())),
             ("a.add_(b), null launch", microseconds(lambda: a.add_(b))),
+            ("torch.add(a, b, out=c), null launch", microseconds(lambda: torch.add(a, b, out=c))),
             ("torch.empty(1024, device='cuda')", microseconds(lambda: torch.empty(1024, device="cuda"))),
             ("with torch.cuda.stream(s): pass", microseconds(guard)),
             ("torch.cuda.current_stream()", microseconds(torch.cuda.current_stream)),
