@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.api import Kernel, Launch, Routine
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.elements import i64
 from flambeau.driver.cuda.program import Program
+from flambeau.driver.cuda.steps import device_only
 from flambeau.driver.cuda.windows import Lattice, element, program, view
 
 
@@ -62,13 +63,10 @@ def unfolded(out: Meta, x: Meta, lattice: Lattice) -> Program:
 
 
 def fold(launch: Launch, device: Device) -> Program:
-    """Columns to (N, C, spatial ...), and where there is a second input a bias for each channel.
-
-    params: spatial size, kernel, and how windows lie.
-    """
+    """Columns to (N, C, spatial ...). params: spatial size, kernel, and how windows lie."""
     size, kernel, how = launch.params
-    out, columns, *bias = launch.operands
-    return folded(out, columns, _lattice(size, kernel, how), bias[0] if bias else None)
+    out, columns = launch.operands
+    return folded(out, columns, _lattice(size, kernel, how))
 
 
 def folded(out: Meta, columns: Meta, lattice: Lattice, bias: Meta | None = None) -> Program:
@@ -109,4 +107,27 @@ def folded(out: Meta, columns: Meta, lattice: Lattice, bias: Meta | None = None)
     return program(body, {"E": element(out)}, operands, parameters, out.numel)
 
 
-ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {"unfold": unfold, "fold": fold}
+# -- steps of convolutions: the lattice is the param --------------------------------------------------------------
+
+
+def _columns(launch: Launch, device: Device) -> Program:
+    out, x = launch.operands
+    return unfolded(out, x, launch.params[0])
+
+
+def _overlaps(launch: Launch, device: Device) -> Program:
+    out, columns, *bias = launch.operands
+    return folded(out, columns, launch.params[0], bias[0] if bias else None)
+
+
+COLUMNS = Kernel("columns", device_only, cuda=Routine("columns"))
+"""x (N, C, spatial ...) to columns."""
+OVERLAPS = Kernel("overlaps", device_only, cuda=Routine("overlaps"))
+"""Columns, and a bias for each channel or none, to (N, C, spatial ...)."""
+
+ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {
+    "unfold": unfold,
+    "fold": fold,
+    "columns": _columns,
+    "overlaps": _overlaps,
+}

@@ -9,6 +9,7 @@ from flambeau.driver.api import Launch
 from flambeau.driver.cuda import (
     attention,
     columns,
+    convolution,
     equations,
     geometry,
     histogram,
@@ -22,6 +23,7 @@ from flambeau.driver.cuda import (
     products,
     ranks,
     resampling,
+    sampling,
     searching,
     softmax,
     sorting,
@@ -50,10 +52,12 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **columns.ROUTINES,
     **pooling.ROUTINES,
     **resampling.ROUTINES,
+    **sampling.ROUTINES,
     **unique.ROUTINES,
 }
 
 LIBRARIES: dict[str, Callable[[Launch, Device, Any], Any]] = {
+    **convolution.ROUTINES,
     **equations.ROUTINES,
     **products.ROUTINES,
     **spectra.ROUTINES,

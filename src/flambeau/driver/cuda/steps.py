@@ -25,10 +25,11 @@ Step = Callable[[Places, Any, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An operand or temporary memory: its number among the places, and its layout."""
+    """An operand or temporary memory: its number among the places, its layout, and how many bytes in it begins."""
 
     place: int
     meta: Meta
+    offset: int = 0
 
 
 def device_only(launch: Launch) -> Body:
@@ -69,15 +70,22 @@ class Steps:
         self.run_all(kernel, (out,), inputs, params)
 
     def run_all(
-        self, kernel: Kernel, outputs: Sequence[Array], inputs: Sequence[Array], params: tuple[Any, ...] = ()
+        self,
+        kernel: Kernel,
+        outputs: Sequence[Array],
+        inputs: Sequence[Array],
+        params: tuple[Any, ...] = (),
+        scalars: Sequence[tuple[dtype, Any]] = (),
     ) -> None:
-        metas = tuple([x.meta for x in outputs]), tuple([x.meta for x in inputs])
-        if not metas[0][0].numel:
+        """`scalars` follow the inputs: each one's dtype and value."""
+        if not outputs[0].meta.numel:
             return
-        exe = self.driver.load(Launch(kernel, *metas, params), self.device.index)
-        at = [x.place for x in (*outputs, *inputs)]
-        launch = self.driver.launch
-        self.call(lambda places, native, stream: launch(exe, [places[i] for i in at], (), stream))
+        kinds: list[Meta | dtype] = [*[x.meta for x in inputs], *[kind for kind, _ in scalars]]
+        launched = Launch(kernel, tuple([x.meta for x in outputs]), tuple(kinds), params)
+        exe = self.driver.load(launched, self.device.index)
+        at = [(x.place, x.offset) for x in (*outputs, *inputs)]
+        launch, values = self.driver.launch, tuple([value for _, value in scalars])
+        self.call(lambda places, native, stream: launch(exe, [places[i] + n for i, n in at], values, stream))
 
     def copy(self, out: Array, x: Array) -> None:
         """Add a copy, converted to the output's dtype."""
