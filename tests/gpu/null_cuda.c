@@ -35,6 +35,7 @@ static R drop(P p) {
   return 1; }
 R cuMemAlloc(P* p, size_t n) { return (*p = take(n)) ? 0 : 2; }
 R cuMemAllocAsync(P* p, size_t n, P s) { return (*p = take(n)) ? 0 : 2; }
+R cuMemAllocFromPoolAsync(P* p, size_t n, P pool, P s) { return (*p = take(n)) ? 0 : 2; }
 R cuMemHostAlloc(void** p, size_t n, unsigned f) { return (*p = (void*)take(n)) ? 0 : 2; }
 R cuMemFree(P p) { return drop(p); }
 R cuMemFreeAsync(P p, P s) { return drop(p); }

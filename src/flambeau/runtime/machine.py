@@ -43,7 +43,7 @@ class Machine:
         self.watchers = watchers
         self.driver = self.bare = _open(wish)  # `driver` is what observers make of it
         self.visible_text = settings.visible_text()
-        self.visible = settings.visible_devices(self.visible_text, _uuids(self.driver))
+        self.visible = _visible(self.driver, self.visible_text)
         self.pinned = PinnedAllocator(self.driver)
         self.contexts: list[Context] = []
         self.selection: current.Selection | None = None
@@ -128,6 +128,13 @@ def _open(wish: Settings) -> Driver:
         if not wish.said:
             raise
         raise ValueError(f"{error} (the environment says {', '.join(wish.said)})") from None
+
+
+def _visible(driver: Driver, text: str | None) -> list[int]:
+    """The driver's index of each CUDA device. CUDA itself leaves out real devices that a program must not see."""
+    if driver.name == "cuda":
+        return list(range(driver.device_count()))
+    return settings.visible_devices(text, _uuids(driver))
 
 
 def _uuids(driver: Driver) -> list[str]:

@@ -1,0 +1,48 @@
+"""Late errors over a libcuda that only succeeds: what is said of a launch whose kernel failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from test_null_driver import library, run
+
+assert library  # a fixture
+
+PROGRAM = """
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+import flambeau as torch
+from flambeau.runtime import system
+x, places = torch.zeros(10, device="cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")
+for i in range(3):
+    torch.gather(x, 0, places)
+torch.gather(x, 0, places); sent = system.accelerator()._devices[0].assertions._launches
+x.index_add_(0, places, torch.ones(2, device="cuda"))
+assertions = system.accelerator()._devices[0].assertions
+assert assertions._launches > sent
+{more}
+assertions.words[:] = [sent << 16 | 1, 12, 10, 0]  # what the kernel of the fourth gather would write
+try:
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    print(error)
+try:
+    x + 1
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_an_assertion_says_the_line_of_its_launch(library: Path) -> None:
+    said = run(library, PROGRAM.format(more="")).splitlines()
+    assert said[0] == said[1] == (
+        "CUDA error: device-side assert triggered: 'gather' on cuda:0 failed: index 12 is out of bounds for dimension "
+        "0 with size 10. It was launched at <string>:9. The error came late, at a synchronization, and stays: no later "
+        "work of this device runs."
+    )  # fmt: skip
+
+
+def test_the_lines_of_very_many_launches_are_forgotten(library: Path) -> None:
+    more = "for i in range(8200): torch.gather(x, 0, places)"
+    said = run(library, PROGRAM.format(more=more))
+    assert "failed: index 12 is out of bounds" in said and "launched at" not in said
