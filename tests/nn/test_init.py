@@ -63,7 +63,7 @@ def test_matrices() -> None:
         agree(lambda t, s=shape, g=groups: t.nn.init.dirac_(t.empty(s), g))
 
 
-def test_gains() -> None:
+def test_q08_gains() -> None:
     for name in (
         "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "sigmoid",
         "tanh", "relu", "leaky_relu", "selu", "gelu", "",

@@ -363,7 +363,7 @@ def test_to_takes_what_tensors_take() -> None:
     agree(lambda t: [p.shape for p in t.nn.Linear(2, 3).to_empty(device="cpu").parameters()])
 
 
-def test_modules_move_to_virtual_gpus_and_back() -> None:
+def test_j03_modules_move_to_virtual_gpus_and_back() -> None:
     with flambeau.virtual(devices=2):
         m = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
         weight, before = m[0].weight, m[0].weight.tolist()
