@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 import warnings
 from typing import Any
@@ -115,3 +116,22 @@ def test_every_module_of_pytorch_is_in_the_table() -> None:
     }
     listed = {case.name.partition("(")[0] for case in CASES}
     assert theirs - listed == ELSEWHERE
+
+
+@every
+def test_whole_modules_travel_in_checkpoints_both_ways(case: Case) -> None:
+    if "Lazy" in case.name:
+        pytest.skip("a module that has seen no input has nothing to travel")
+    ours, theirs = made(case, flambeau).eval(), made(case, torch).eval()
+    for source, room, other in ((ours, flambeau, torch), (theirs, torch, flambeau)):
+        file = io.BytesIO()
+        room.save(source, file)
+        file.seek(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # NLLLoss2d's
+            arrived = other.load(file, weights_only=False)
+        assert type(arrived).__module__.partition(".")[0] == other.__name__
+        assert repr(arrived) == repr(source)
+        wanted, found = run(theirs, case, torch), run(arrived, case, other)
+        for a, b in zip(found, wanted, strict=True):
+            close(a, b, case.atol) if other is flambeau else torch.testing.assert_close(a, b)
