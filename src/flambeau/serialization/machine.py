@@ -49,7 +49,7 @@ class Refused(UnpicklingError):
 
 
 class Machine:
-    """Reads one pickle from a file.
+    """Reads one pickle, of protocol 2 or newer, from a file.
 
     Args:
         persistent_load: gives the storage that a persistent id stands for.
@@ -71,6 +71,9 @@ class Machine:
         for opcode, argument, _ in _opcodes(file):
             if opcode.name == "STOP":
                 return self._pop()
+            if opcode.name == "BINPERSID" and self._stack:  # what this raises is no damage
+                self._push(self._persistent_load(self._pop()))
+                continue
             step = _STEPS.get(opcode.name)
             if step is None:
                 raise Refused(f"Unsupported operand {ord(opcode.code)} ({opcode.name})")
@@ -203,9 +206,6 @@ class Machine:
         raw = text.encode("latin-1")
         self._push(raw if self._encoding == "bytes" else raw.decode(self._encoding))
 
-    def _persistent(self) -> None:
-        self._push(self._persistent_load(self._pop()))
-
 
 def _opcodes(file: Any) -> Any:
     """The instructions, one by one, no further than the pickle's end."""
@@ -215,7 +215,7 @@ def _opcodes(file: Any) -> Any:
             yield next(instructions)
         except StopIteration:
             return
-        except ValueError as error:  # pickletools' word for bytes that are no instruction
+        except (ValueError, Warning) as error:  # pickletools' words for bytes that are no instruction
             if "exhausted" in str(error):
                 raise EOFError("Ran out of input") from None
             raise Refused(f"this is no pickle, or it is damaged: {error}") from None
@@ -241,21 +241,19 @@ def _nothing(m: Machine, argument: Any) -> None:
     pass
 
 
-def _push(m: Machine, argument: Any) -> None:
-    m._push(argument)
-
-
-_PUTS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
-_GETS = ("GET", "BINGET", "LONG_BINGET")
+_PUTS = ("BINPUT", "LONG_BINPUT", "MEMOIZE")
+_GETS = ("BINGET", "LONG_BINGET")
 _Step = Callable[[Machine, Any], None]
 _STEPS: dict[str, _Step] = {
     **dict.fromkeys(("PROTO", "FRAME"), _nothing),
     **dict.fromkeys(
-        ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE",
-         "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
-        _push,
+        (
+            "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
+            "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8",
+        ),
+        lambda m, a: m._push(a),
     ),
-    **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING"), lambda m, a: m._string(a)),
+    **dict.fromkeys(("BINSTRING", "SHORT_BINSTRING"), lambda m, a: m._string(a)),
     **dict.fromkeys(_PUTS, lambda m, a: m._remember(len(m._memo) if a is None else a)),
     **dict.fromkeys(_GETS, lambda m, a: m._push(m._memo[a])),
     "NONE": lambda m, a: m._push(None),
@@ -283,7 +281,6 @@ _STEPS: dict[str, _Step] = {
     "REDUCE": lambda m, a: m._reduce(),
     "NEWOBJ": lambda m, a: m._new(),
     "BUILD": lambda m, a: m._build(),
-    "BINPERSID": lambda m, a: m._persistent(),
 }  # fmt: skip
 
 
