@@ -20,6 +20,12 @@ def why_no_gpu() -> str | None:
     return found
 
 
+def cudnn_version() -> int | None:
+    """The version of the cuDNN that real GPUs' convolutions run by; None where they run by our own columns."""
+    found: int | None = import_module("flambeau.driver.cuda.probe").cudnn_version()
+    return found
+
+
 def open_driver(name: str, **settings: Any) -> Driver:
     """Open a driver by name, with that driver's settings. Never falls back to another.
 

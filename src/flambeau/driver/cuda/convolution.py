@@ -1,8 +1,10 @@
-"""Convolutions and their gradients: one computation of three, by cuDNN where it is there, else by columns and products.
+"""Convolutions and their gradients: one computation of three, by cuDNN where it is installed, else by columns.
 
 Whatever is asked for, three tensors meet: the broad side (N, C, spatial ...), whose windows are taken; the narrow side
 (N, O, windows ...); and the weight (O, C / groups, kernel ...). One is computed from the other two. A convolution gives
 the narrow side and its gradients the others; a transposed one gives the broad side.
+
+cuDNN does it where it has a deterministic algorithm, for real tensors, unless `torch.backends.cudnn.enabled` is False.
 
 By columns: the windows are copied out as columns (N, groups, taps, windows), and cuBLASLt multiplies them. The broad
 side is added up from columns that a product made. Some samples at a time, so that the columns stay small.
@@ -16,14 +18,18 @@ from math import prod
 from typing import Any
 
 from flambeau.core.dtype import int64
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import contiguous_strides
-from flambeau.driver.api import Kernel, Launch, Routine
+from flambeau.driver.api import Expression, Kernel, Launch, Routine
+from flambeau.driver.cuda import cudnn
 from flambeau.driver.cuda.columns import COLUMNS, OVERLAPS
 from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.steps import Array, Steps, device_only
+from flambeau.driver.cuda.steps import Array, Places, Steps, device_only
 from flambeau.driver.cuda.windows import Lattice
 
 _COLUMN_BYTES = 512 << 20  # of columns at a time, where one sample's are not more
+
+_LARGE = 1 << 31  # elements of a tensor, more than cuDNN's older interface counts
 
 _PRODUCT = Kernel("matmul", device_only, cuda=Routine("matmul"))
 _ADDED_PRODUCT = Kernel("addmm", device_only, cuda=Routine("addmm"))
@@ -75,14 +81,14 @@ def _computed(steps: Steps, broad: Array, narrow: Array, weight: Array, bias: Ar
     """The steps to the launch's output from the two others, each of which is made contiguous first."""
     target = steps.outputs[0]
     inner = [_inside(steps, x, x is target) for x in (broad, narrow, weight)]
-    how, (_, tf32) = steps.launch.params[0], steps.launch.params[-2:]
+    how, (enabled, tf32) = steps.launch.params[0], steps.launch.params[-2:]
     size, count, kernel = (x.meta.shape[2:] for x in inner)
     lattice = Lattice(size, count, kernel, how.stride, how.padding, how.dilation)
     meeting = Meeting(inner[0], inner[1], inner[2], lattice, how.groups, bool(tf32), bias)
-    if target is broad:
-        made = _spread(steps, meeting)
-    else:
-        made = _correlate(steps, meeting) if target is narrow else _weigh(steps, meeting)
+    name = "broad" if target is broad else "narrow" if target is narrow else "weight"
+    if not (enabled and _by_cudnn(steps, meeting, name)):
+        _BY_COLUMNS[name](steps, meeting)
+    made: Array = getattr(meeting, name)
     if made is not target:
         steps.copy(target, made)
     return steps
@@ -96,6 +102,48 @@ def _inside(steps: Steps, x: Array, is_target: bool) -> Array:
     if not is_target:
         steps.copy(dense, x)
     return dense
+
+
+# -- by cuDNN -----------------------------------------------------------------------------------------------------
+
+_PLUS = Kernel("plus", device_only, cuda=Expression("to<T>(widen(a) + widen(b))"))
+
+
+def _by_cudnn(steps: Steps, meeting: Meeting, target: str) -> bool:
+    """Add its steps. False, and nothing added: it is not installed, or has no routine for this."""
+    found = _routine(steps, meeting, target)
+    if found is None:
+        return False
+    steps.on_close(found.close)
+    at = [getattr(meeting, name).place for name in (*found.order, target)]
+    device = steps.device
+
+    def launch(places: Places, native: Any, stream: int) -> None:
+        first, second, out = (places[i] for i in at)
+        found.launch(first, second, out, device, native)
+
+    steps.call(launch)
+    out: Array = getattr(meeting, target)
+    if meeting.bias is not None:
+        shape = out.meta.shape
+        along = (0, *meeting.bias.meta.strides, *(0,) * (len(shape) - 2))
+        steps.run(_PLUS, out, out, replace(meeting.bias, meta=meeting.bias.meta.with_(shape, along)))
+    return True
+
+
+def _routine(steps: Steps, meeting: Meeting, target: str) -> cudnn.Convolution | None:
+    sides = {name: getattr(meeting, name).meta for name in cudnn.TARGETS}
+    x, kind = meeting.lattice, meeting.weight.meta.dtype
+    regular = x.regular() and kind in cudnn.DATA and all(0 < side.numel < _LARGE for side in sides.values())
+    library = cudnn.of(steps.device) if regular else None
+    if library is None:
+        return None
+    shapes = {name: side.shape for name, side in sides.items()}
+    geometry = (x.padding, x.stride, x.dilation)
+    try:
+        return cudnn.Convolution(library, kind, target, shapes, geometry, meeting.groups, meeting.tf32)
+    except NotSupportedError:
+        return None
 
 
 # -- by columns ---------------------------------------------------------------------------------------------------
@@ -181,7 +229,7 @@ def _samples(x: Array, start: int, count: int) -> Array:
     )
 
 
-def _correlate(steps: Steps, meeting: Meeting) -> Array:
+def _correlate(steps: Steps, meeting: Meeting) -> None:
     """The narrow side: the weight times the columns."""
     by = _Columns(steps, meeting)
     for part in [by.whole()] if by.plain else by.parts():
@@ -191,10 +239,9 @@ def _correlate(steps: Steps, meeting: Meeting) -> Array:
         out = by.shaped(part.narrow, (part.count, by.groups, by.outer, by.windows))
         added = by.bias(part.count, by.groups * by.outer, by.windows)
         by.multiply(out, by.weights(part.count), part.columns, added)
-    return meeting.narrow
 
 
-def _spread(steps: Steps, meeting: Meeting) -> Array:
+def _spread(steps: Steps, meeting: Meeting) -> None:
     """The broad side: columns that are the weight transposed times the narrow side, added up where they overlap."""
     by = _Columns(steps, meeting)
     channels, bias = meeting.broad.meta.shape[1], meeting.bias
@@ -208,10 +255,9 @@ def _spread(steps: Steps, meeting: Meeting) -> Array:
         columns = by.shaped(part.columns, (part.count, by.groups * by.taps, by.windows))
         inputs = (columns,) if bias is None else (columns, bias)
         steps.run_all(OVERLAPS, (part.broad,), inputs, (meeting.lattice,))
-    return meeting.broad
 
 
-def _weigh(steps: Steps, meeting: Meeting) -> Array:
+def _weigh(steps: Steps, meeting: Meeting) -> None:
     """The weight: the narrow side times the columns transposed, over all samples and windows at once.
 
     So the samples lie side by side with the windows, (groups * taps, samples * windows), and the narrow side likewise.
@@ -229,8 +275,9 @@ def _weigh(steps: Steps, meeting: Meeting) -> Array:
         left = by.shaped(side, (by.groups, by.outer, deep))
         right = by.shaped(columns, (by.groups, deep, by.taps), (by.taps * deep, 1, deep))
         by.multiply(out, left, right, out if number else None)
-    return meeting.weight
 
+
+_BY_COLUMNS = {"narrow": _correlate, "broad": _spread, "weight": _weigh}
 
 ROUTINES: dict[str, Callable[[Launch, Device, Any], Steps]] = {
     "convolution": convolution,

@@ -1,9 +1,10 @@
-"""Whether real GPUs can be had, found out without importing anything of NVIDIA's."""
+"""Whether real GPUs can be had, found out without importing anything of NVIDIA's, and cuDNN's version."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 
 MINIMUM = 13000  # the driver API's version, as 1000 major + 10 minor
@@ -35,3 +36,14 @@ def _has(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def cudnn_version() -> int | None:
+    """cuDNN's version, 91002 for 9.10.2; None where it is not installed. Loads the library, and needs no GPU."""
+    try:
+        path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudnn").abs_path
+        library = ctypes.CDLL(path)
+    except (RuntimeError, OSError, ImportError):
+        return None
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    return int(library.cudnnGetVersion())

@@ -39,6 +39,11 @@ class Lattice:
     def taps(self) -> int:
         return prod(self.kernel)
 
+    def regular(self) -> bool:
+        """Whether there are as many windows as fit."""
+        each = zip(self.size, self.padding, self.dilation, self.kernel, self.stride, strict=True)
+        return [*self.count] == [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in each]
+
     def packed(self) -> bytes:
         lead = _DIMS - len(self.size)
         rows = (self.size, self.count, self.kernel, self.stride, self.padding, self.dilation)
