@@ -51,6 +51,11 @@ def test_the_modules_are_the_same_objects(tmp_path):
             "ImportError: torchvision is built on PyTorch's C++ library, which is not here",
         ),
         ("from torchaudio import x", "ImportError: torchaudio is built on PyTorch's C++ library"),
+        ("from torch._C import x", "ImportError: torch._C is built on PyTorch's C++ library"),
+        (
+            "import torch.utils.cpp_extension",
+            "ImportError: torch.utils.cpp_extension is built on PyTorch's C++",
+        ),
     ],
 )
 def test_what_is_missing_says_that_flambeau_lacks_it(tmp_path, line, error):

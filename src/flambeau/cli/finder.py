@@ -27,6 +27,8 @@ _EXTENSIONS = {
     "triton", "xformers", "flash_attn", "apex", "bitsandbytes", "deepspeed",
 }  # fmt: skip
 
+_CPP = {"torch._C", "torch.utils.cpp_extension"}  # what other such packages ask for
+
 
 class TorchFinder(MetaPathFinder):
     """Finds `torch` and its submodules as Flambeau's, and refuses extensions of PyTorch's C++ library."""
@@ -35,7 +37,7 @@ class TorchFinder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         root, _, rest = fullname.partition(".")
-        if root in _EXTENSIONS and not rest:
+        if (root in _EXTENSIONS and not rest) or fullname in _CPP:
             raise ImportError(
                 f"{fullname} is built on PyTorch's C++ library, which is not here: `torch` is Flambeau in this "
                 "process. Run the program with plain Python and PyTorch, or without this import.",
