@@ -11,4 +11,8 @@ _lacking = lacking("torch.utils")
 
 
 def __getattr__(name: str) -> Any:
-    return import_module(f"flambeau.utils.{name}") if name in ("data", "dlpack") else _lacking(name)
+    return (
+        import_module(f"flambeau.utils.{name}")
+        if name in ("checkpoint", "data", "dlpack")
+        else _lacking(name)
+    )
