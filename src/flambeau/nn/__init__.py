@@ -13,7 +13,7 @@ _LATER = {
     **dict.fromkeys(("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"), "nn.parameter"),
     **dict.fromkeys(_MODULES, "nn.modules"),
 }
-_ROOMS = ("init", "modules", "parameter")
+_ROOMS = ("grad", "init", "modules", "parameter")
 __all__ = [*_LATER, *_ROOMS, "functional"]
 
 
