@@ -27,9 +27,8 @@ def _of_input(ndim: int) -> Callable[..., Tensor]:
     ) -> Tensor:  # fmt: skip
         how = _geometry(ndim, name, stride, padding, dilation, groups)
         size = tuple(input_size[-ndim:])
-        grad = grad_output if grad_output.dim() == ndim + 2 else grad_output.unsqueeze(0)
-        out: Tensor = call(ops.convolution_backward_input, (grad, weight), (how, size))
-        return out if grad is grad_output else out.squeeze(0)
+        out: Tensor = call(ops.convolution_backward_input, (grad_output, weight), (how, size))
+        return out
 
     gradient.__name__ = gradient.__qualname__ = name
     gradient.__doc__ = f"The gradient of `conv{ndim}d` by its input, of shape `input_size`."
@@ -44,8 +43,8 @@ def _of_weight(ndim: int) -> Callable[..., Tensor]:
         dilation: Any = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
         how = _geometry(ndim, name, stride, padding, dilation, groups)
-        pair = [t if t.dim() == ndim + 2 else t.unsqueeze(0) for t in (grad_output, input)]
-        out: Tensor = call(ops.convolution_backward_weight, pair, (how, tuple(weight_size[-ndim:])))
+        size = tuple(weight_size[-ndim:])
+        out: Tensor = call(ops.convolution_backward_weight, (grad_output, input), (how, size))
         return out
 
     gradient.__name__ = gradient.__qualname__ = name
