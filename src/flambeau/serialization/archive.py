@@ -5,17 +5,19 @@ from __future__ import annotations
 import mmap
 import struct
 import zipfile
+import zlib
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
 
 ALIGNMENT = 64
+SIGNATURE = b"PK\x03\x04"
 _LOCAL = struct.Struct("<26xHH")  # of a local header: the lengths of the name and of the extra field
 _PADDING = 0x4246  # the extra field's tag that PyTorch's own writer uses
 _LARGE = 1 << 30  # from here on sizes are written as 64 bits
 _SIZES = 20  # bytes of the extra field that holds them
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 
 Array = np.ndarray[Any, Any]
 
@@ -87,18 +89,15 @@ class ArchiveReader:
 
     def read_into(self, record: str, target: Array) -> None:
         """Read a record into an array of bytes of its size. Its checksum is verified."""
+        info = self._info(record)
         buffer: Any = target if target.size else bytearray()
-        view = memoryview(buffer)
         try:
-            with self._zip.open(self._info(record)) as source:
-                at = 0
-                while part := source.read(_CHUNK):
-                    view[at : at + len(part)] = part
-                    at += len(part)
-        except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError) as error:
+            if info.compress_type == zipfile.ZIP_STORED:
+                self._read_stored(info, memoryview(buffer))
+            else:
+                memoryview(buffer)[:] = self._zip.read(info)
+        except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, zlib.error) as error:
             raise _unreadable(record, str(error)) from None
-        if at != view.nbytes:
-            raise _unreadable(record, f"{at} bytes are there of {view.nbytes}")
 
     def mapped(self, record: str) -> Array | None:
         """A record's bytes in the file, mapped copy-on-write; None if the file is not mapped."""
@@ -107,11 +106,29 @@ class ArchiveReader:
         info = self._info(record)
         if info.compress_type != zipfile.ZIP_STORED:
             raise _unreadable(record, "it is compressed, so it cannot be mapped")
-        names = _LOCAL.unpack_from(self._map, info.header_offset)
-        begin = info.header_offset + _LOCAL.size + sum(names)
+        begin = self._begin(info)
         if begin + info.file_size > len(self._map):
             raise _unreadable(record, "it reaches beyond the end of the file")
         return np.frombuffer(self._map, np.uint8, info.file_size, begin)
+
+    def _read_stored(self, info: zipfile.ZipInfo, target: memoryview) -> None:
+        """Straight into its place, and a part's checksum while the part is in the cache."""
+        self._file.seek(self._begin(info))
+        checksum = 0
+        for at in range(0, target.nbytes, _CHUNK):
+            part = target[at : at + _CHUNK]
+            _fill(self._file, part)
+            checksum = zlib.crc32(part, checksum)
+        if checksum != info.CRC:
+            raise zipfile.BadZipFile("bad checksum")
+
+    def _begin(self, info: zipfile.ZipInfo) -> int:
+        """Where in the file a record's bytes begin."""
+        self._file.seek(info.header_offset)
+        header = self._file.read(_LOCAL.size)
+        if len(header) < _LOCAL.size or header[:4] != SIGNATURE:
+            raise _unreadable(info.filename, "its header is missing")
+        return info.header_offset + _LOCAL.size + sum(_LOCAL.unpack(header))
 
     def _info(self, record: str) -> zipfile.ZipInfo:
         try:
@@ -120,12 +137,27 @@ class ArchiveReader:
             raise RuntimeError(f"PytorchStreamReader failed locating file {record}: file not found") from None
 
 
+def _fill(file: Any, target: memoryview) -> None:
+    """Read exactly as many bytes as there is room for. Raises EOFError."""
+    read_into = getattr(file, "readinto", None)
+    while target.nbytes:
+        if read_into is None:
+            data = file.read(target.nbytes)
+            n = len(data)
+            target[:n] = data
+        else:
+            n = read_into(target)
+        if not n:
+            raise EOFError("the file ends early")
+        target = target[n:]
+
+
 def is_archive(file: Any) -> bool:
     """Whether a zip archive begins where the file stands. Leaves it there."""
     at = file.tell()
     signature = file.read(4)
     file.seek(at)
-    return bool(signature == b"PK\x03\x04")
+    return bool(signature == SIGNATURE)
 
 
 def _mapped(path: str) -> mmap.mmap:
