@@ -193,7 +193,7 @@ BATCHES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("batch", BATCHES, ids=lambda b: repr(b)[:40])
+@pytest.mark.parametrize("batch", BATCHES)
 def test_odd_batches(batch: Any) -> None:
     both(lambda package: package.utils.data.default_collate(batch))
 

@@ -12,6 +12,7 @@ from flambeau.autograd.anomaly_mode import (
     is_anomaly_enabled,
     set_detect_anomaly,
 )
+from flambeau.autograd.function import Function, once_differentiable
 from flambeau.autograd.grad_mode import (
     enable_grad,
     inference_mode,
@@ -20,7 +21,6 @@ from flambeau.autograd.grad_mode import (
     no_grad,
     set_grad_enabled,
 )
-from flambeau.autograd.function import Function, once_differentiable
 from flambeau.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from flambeau.tensor.gradients import run_backward, run_grad
 from flambeau.tensor.tensor import Tensor as Variable

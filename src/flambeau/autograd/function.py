@@ -103,8 +103,8 @@ class _Node(Node, FunctionCtx):
         tail = grad.meta.shape[lead:]
         if lead < 0 or any(have != want and want != 1 for have, want in zip(tail, meta.shape, strict=True)):
             raise RuntimeError(
-                f"Function {self.name()} returned an invalid gradient at index {position} - got {list(grad.meta.shape)} "
-                f"but expected shape compatible with {list(meta.shape)}"
+                f"Function {self.name()} returned an invalid gradient at index {position} - got "
+                f"{list(grad.meta.shape)} but expected shape compatible with {list(meta.shape)}"
             )
         return fitted(grad, meta)
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NoReturn
 
-_INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor"}  # rooms that programs do not name
+# The rooms that programs do not name.
+_INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor"}
 
 
 def publish(namespace: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 from flambeau.driver.api import Launch
 from flambeau.ops.gradients import conj
 from flambeau.ops.op import Derivative
-from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, FLOATS, NUMBERS, pointwise
+from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, FLOATS, NUMBERS, Pointwise, pointwise
 
-relu_backward = pointwise(
+relu_backward: Pointwise = pointwise(
     "relu_backward",
     lambda grad, out: np.where(out <= 0, grad.dtype.type(0), grad),
     2,
@@ -81,7 +81,7 @@ def gelu_second(grad: Any, a: Any, b: Any, params: Any) -> Any:
     return grad * a * density * (2 - b * b)
 
 
-gelu_backward = pointwise(
+gelu_backward: Pointwise = pointwise(
     "gelu_backward",
     lambda grad, x, approximate: grad * _gelu_slope(x, approximate),
     2,

@@ -141,8 +141,8 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
 
 
 def _have_history(args: Sequence[Any]) -> bool:
-    for a in args:  # a loop of one or two: cheaper than a generator
-        if isinstance(a, Tensor) and a.history is not None:  # noqa: SIM110
+    for a in args:  # noqa: SIM110 (a loop of one or two is cheaper than a generator)
+        if isinstance(a, Tensor) and a.history is not None:
             return True
     return False
 

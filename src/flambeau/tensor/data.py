@@ -43,7 +43,7 @@ def tensor(
     """
     _warn_of_tensor(data, "torch.tensor")
     made = _new_leaf(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
-    return made.requires_grad_() if requires_grad else made  # type: ignore[attr-defined, no-any-return]
+    return made.requires_grad_() if requires_grad else made
 
 
 @method
@@ -62,7 +62,7 @@ def new_tensor(
     _warn_of_tensor(data, "tensor.new_tensor")
     kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
     made = _new_leaf(data, kind, self.meta.device if device is None else place(device), pin_memory)
-    return made.requires_grad_() if requires_grad else made  # type: ignore[attr-defined, no-any-return]
+    return made.requires_grad_() if requires_grad else made
 
 
 def _new_leaf(data: Any, kind: dtype | None, where: device | None, pin: bool) -> Tensor:

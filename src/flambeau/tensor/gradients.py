@@ -106,8 +106,8 @@ def _warn_of_non_leaf() -> None:
     warnings.warn(
         "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
         "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
-        "Tensor, use .retain_grad() on the non-leaf Tensor. If you access the non-leaf Tensor by mistake, make sure you access "
-        "the leaf Tensor instead.",
+        "Tensor, use .retain_grad() on the non-leaf Tensor. If you access the non-leaf Tensor by mistake, make sure "
+        "you access the leaf Tensor instead.",
         UserWarning,
         stacklevel=3,
     )
@@ -271,7 +271,7 @@ def run_grad(
     if materialize_grads:
         return tuple(
             [t.new_zeros(t.meta.shape) if g is None else g for t, g in zip(wanted, found, strict=True)]
-        )  # type: ignore[attr-defined]
+        )
     if not allow_unused and any(g is None for g in found):
         raise RuntimeError(
             "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
@@ -327,4 +327,4 @@ def _first_gradient(t: Any, grad: Any, position: int, create: bool) -> Any:
             f"grad_output[{position}] has a dtype of {grad.meta.dtype} and output[{position}] has a dtype of "
             f"{t.meta.dtype}."
         )
-    return grad if create else grad.detach()  # type: ignore[attr-defined]
+    return grad if create else grad.detach()

@@ -244,9 +244,11 @@ class _Values:
         self.node = node
         self.saved = node.kept()
         self.known: dict[str, Any] = {
-            "grad": zeros_of(node.outputs[0]) if grads[0] is None else grads[0], "metas": node.metas, "call": _call_of(),
+            "grad": zeros_of(node.outputs[0]) if grads[0] is None else grads[0],
+            "metas": node.metas,
+            "call": _call_of(),
             "needs": tuple([edge is not None for edge in node.edges]),
-        }  # fmt: skip
+        }
         self.grads = grads
 
     def __getitem__(self, name: str) -> Any:
@@ -328,7 +330,10 @@ class Saved:
     def __init__(self, t: Tensor, own: int | None = None) -> None:
         """`own`: it is this output of the node that saves it."""
         self.own = own
-        self.node, self.index = (None, 0) if own is not None else edge_of(t) or (None, 0)
+        edge = None if own is not None else edge_of(t)
+        self.node: Node | None
+        self.index: int
+        self.node, self.index = edge or (None, 0)
         self.counter, self.version = t.counter, t.counter.version
         self.meta = t.meta
         hooks = mode.pack_hooks[-1] if mode.pack_hooks else None
@@ -358,7 +363,7 @@ class Saved:
             t = make(self.meta, self.memory, self.ptr)
             t.counter = self.counter
         if source is not None:
-            t.history = History(source, index)  # type: ignore[arg-type]
+            t.history = History(source, index)
         return t
 
 
@@ -436,7 +441,7 @@ def begin(op: Op, params: tuple[Any, ...], args: Sequence[Any], target: Tensor |
         elif name in _PLACES:
             a = args[_PLACES[name]] if _PLACES[name] < len(args) else None
             if isinstance(a, Tensor):
-                saved[name] = Saved(a.clone() if a is target else a)  # type: ignore[attr-defined]
+                saved[name] = Saved(a.clone() if a is target else a)
             else:
                 saved[name] = a
     node.saved = saved

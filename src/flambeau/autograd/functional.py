@@ -1,0 +1,216 @@
+"""`torch.autograd.functional`: Jacobians, Hessians and their products with vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.tape.mode import mode, recording
+from flambeau.tensor.gradients import run_grad
+from flambeau.tensor.joining import stack
+from flambeau.tensor.tensor import Tensor
+
+Tensors = tuple[Any, ...]
+
+
+def _tuple(x: Any, what: str, function: str) -> tuple[bool, Tensors]:
+    """Whether it was several, and the tensors. Raises TypeError for anything else."""
+    several = isinstance(x, tuple)
+    listed = x if several else (x,)
+    for i, t in enumerate(listed):
+        if not isinstance(t, Tensor):
+            place = f" at index {i}" if several else ""
+            raise TypeError(
+                f"The {what} given to {function} must be either a Tensor or a tuple of Tensors but the value{place} "
+                f"has type {type(t)}."
+            )
+    return several, listed
+
+
+def _leaves(inputs: Tensors, create: bool) -> Tensors:
+    """Copies to differentiate by: with `create` they keep the history of the inputs."""
+    with recording(True):
+        return tuple(
+            [t.view_as(t) if create and t.requires_grad else t.detach().requires_grad_(True) for t in inputs]
+        )
+
+
+def _called(func: Callable[..., Any], inputs: Any, create: bool, function: str) -> tuple[Any, ...]:
+    several, listed = _tuple(inputs, "inputs", function)
+    leaves = _leaves(listed, create)
+    with recording(True):
+        result = func(*leaves)
+    several_outputs, outputs = _tuple(result, "outputs of the user-provided function", function)
+    return several, leaves, several_outputs, outputs
+
+
+def _strict(outputs: Tensors, inputs: Tensors, strict: bool, what: str) -> None:
+    if not strict:
+        return
+    for i, t in enumerate(outputs):
+        if not t.requires_grad:
+            raise RuntimeError(
+                f"Output {i} of the user-provided function does not require gradients. The outputs must be computed in "
+                f"a differentiable manner from the input when running in strict mode. ({what})"
+            )
+
+
+def _gradients(
+    outputs: Tensors, inputs: Tensors, seeds: Sequence[Any] | None, create: bool, strict: bool = False
+) -> Tensors:
+    """Gradients of those outputs that depend on inputs; zeros where none does (an error in strict mode)."""
+    used = [i for i, t in enumerate(outputs) if t.requires_grad]
+    if not used:
+        return tuple([t.new_zeros(t.shape) for t in inputs])
+    given = None if seeds is None else [seeds[i] for i in used]
+    with recording(True):
+        found = run_grad(
+            [outputs[i] for i in used],
+            inputs,
+            given,
+            retain_graph=True,
+            create_graph=create,
+            allow_unused=True,
+        )
+    if strict and any(g is None for g in found):
+        i = next(i for i, g in enumerate(found) if g is None)
+        raise RuntimeError(
+            f"The output of the user-provided function is independent of input {i}. This is not allowed in strict mode."
+        )
+    return tuple([t.new_zeros(t.shape) if g is None else g for t, g in zip(inputs, found, strict=True)])
+
+
+def _given(tensors: Tensors, create: bool, several: bool) -> Any:
+    done = tensors if create and mode.recording else tuple([t.detach() for t in tensors])
+    return done if several else done[0]
+
+
+def vjp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[Any, Any]:
+    """The outputs of `func`, and the product of a vector `v` (of the outputs' shapes) with its Jacobian."""
+    several, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "vjp")
+    _strict(outputs, leaves, strict, "vjp")
+    seeds = _seeds(v, outputs, "vjp", "The vector v can only be None if the user-provided function returns a single "
+                   "Tensor with a single element.")  # fmt: skip
+    found = _gradients(outputs, leaves, seeds, create_graph, strict)
+    return _given(outputs, create_graph, several_outputs), _given(found, create_graph, several)
+
+
+def _seeds(v: Any, like: Tensors, function: str, message: str) -> Sequence[Any] | None:
+    if v is None:
+        if len(like) != 1 or like[0].numel() != 1:
+            raise RuntimeError(message)
+        return [t.new_ones(t.shape) for t in like]
+    _, listed = _tuple(v, "v", function)
+    if len(listed) != len(like):
+        raise RuntimeError(f"v is a tuple of invalid length: should be {len(like)} but got {len(listed)}.")
+    for i, (t, want) in enumerate(zip(listed, like, strict=True)):
+        if t.shape != want.shape:
+            raise RuntimeError(f"Entry {i} in v has invalid size: should be {want.shape} but got {t.shape}.")
+    return listed
+
+
+def jvp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[Any, Any]:
+    """The outputs of `func`, and the product of its Jacobian with a vector `v` (of the inputs' shapes).
+
+    By differentiating twice backward: the product with a vector is linear in that vector.
+    """
+    _, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "jvp")
+    _strict(outputs, leaves, strict, "jvp")
+    vector = _seeds(v, leaves, "jvp", "The vector v can only be None if the input to the user-provided function is a "
+                    "single Tensor with a single element.")  # fmt: skip
+    with recording(True):
+        dummies = tuple([t.new_zeros(t.shape).requires_grad_() for t in outputs])
+        rows = _gradients(outputs, leaves, dummies, True, strict)
+    found = _gradients(rows, dummies, vector, create_graph, strict)
+    return _given(outputs, create_graph, several_outputs), _given(found, create_graph, several_outputs)
+
+
+def jacobian(
+    func: Callable[..., Any],
+    inputs: Any,
+    create_graph: bool = False,
+    strict: bool = False,
+    vectorize: bool = False,
+    strategy: str = "reverse-mode",
+) -> Any:
+    """The Jacobian of `func`: for each output and input, the output's shape followed by the input's.
+
+    A tensor for one output and one input, else tuples over those that were several. `vectorize` and
+    `strategy="forward-mode"` need vmap and forward mode, which Flambeau lacks: NotImplementedError.
+    """
+    if vectorize or strategy != "reverse-mode":
+        raise NotImplementedError(
+            "Flambeau has no vmap and no forward mode: jacobian goes row by row, backward"
+        )
+    several, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "jacobian")
+    _strict(outputs, leaves, strict, "jacobian")
+    whole = tuple([_rows(output, leaves, create_graph, strict, several) for output in outputs])
+    return whole if several_outputs else whole[0]
+
+
+def _rows(output: Any, leaves: Tensors, create: bool, strict: bool, several: bool) -> Any:
+    with recording(True):
+        flat = output.reshape(-1)
+        found = [_gradients((flat[i],), leaves, None, create, strict) for i in range(flat.numel())]
+        blocks = [
+            stack([row[k] for row in found]).reshape((*output.shape, *t.shape))
+            if found
+            else t.new_zeros((*output.shape, *t.shape))
+            for k, t in enumerate(leaves)
+        ]
+    return _given(tuple(blocks), create, several)
+
+
+def hessian(
+    func: Callable[..., Any],
+    inputs: Any,
+    create_graph: bool = False,
+    strict: bool = False,
+    vectorize: bool = False,
+    outer_jacobian_strategy: str = "reverse-mode",
+) -> Any:
+    """The second derivatives of a scalar function: for each pair of inputs, their shapes one after the other."""
+    several, _ = _tuple(inputs, "inputs", "hessian")
+
+    def first(*leaves: Any) -> Any:
+        gradient = jacobian(_scalar(func, "hessian"), leaves, create_graph=True, strict=strict)
+        return gradient if several else gradient[0]
+
+    return jacobian(first, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
+
+
+def _scalar(func: Callable[..., Any], function: str) -> Callable[..., Any]:
+    def checked(*args: Any) -> Any:
+        result = func(*args)
+        if not isinstance(result, Tensor):
+            raise RuntimeError(f"The function given to {function} should return a single Tensor")
+        if result.numel() != 1:
+            raise RuntimeError(
+                f"The Tensor returned by the function given to {function} should contain a single element"
+            )
+        return result.squeeze()  # type: ignore[attr-defined]
+
+    return checked
+
+
+def vhp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[Any, Any]:
+    """The value of a scalar function, and the product of a vector `v` with its Hessian."""
+    several, leaves, _, outputs = _called(_scalar(func, "vhp"), inputs, create_graph, "vhp")
+    vector = _seeds(v, leaves, "vhp", "The vector v can only be None if the input to the user-provided function is a "
+                    "single Tensor with a single element.")  # fmt: skip
+    gradient = _gradients(outputs, leaves, None, True, strict)
+    found = _gradients(gradient, leaves, vector, create_graph, strict)
+    return _given(outputs, create_graph, False), _given(found, create_graph, several)
+
+
+def hvp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[Any, Any]:
+    """The value of a scalar function, and the product of its Hessian with a vector `v`: see `vhp`."""
+    return vhp(func, inputs, v, create_graph, strict)
