@@ -20,9 +20,10 @@ import numpy as np
 from flambeau.core.dtype import complex32, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
+from flambeau.ops.gradients import conj
 from flambeau.ops.indexing import one_device
 from flambeau.ops.matmul import c_name, round_to_tf32, uses_tf32
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, wide
 from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import Ints, padded, spread, windows
@@ -248,10 +249,24 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 FLAGS = ("cudnn_enabled", "cudnn_allow_tf32")
 """The flags of all three records; the last of their params is TF32's."""
 
+
+def _x_back(grad: Any, b: Any, metas: Any, params: Any, call: Any) -> Any:
+    return call(convolution_backward_input, (grad, conj(b)), (params[0], metas[0].shape[2:]))
+
+
+def _w_back(grad: Any, a: Any, metas: Any, params: Any, call: Any) -> Any:
+    return call(convolution_backward_weight, (grad, conj(a)), (params[0], metas[1].shape[2:]))
+
+
+def _bias_back(grad: Any) -> Any:
+    return grad.sum((0, *range(2, grad.ndim)))
+
+
 convolution = define(
     Op(
         "convolution", _rule, Kernel("convolution", _host, _flops, rate=_rate, cuda=Routine("convolution")),
         FLOATING_OR_COMPLEX, _samples, flags=FLAGS,
+        derivative=Derivative(_x_back, _w_back, _bias_back),
     )
 )  # fmt: skip
 
@@ -366,6 +381,14 @@ def _result_shape(x: Array, weight: Array, how: Geometry) -> Ints:
     return (x.shape[0], channels, *how.size(x.shape[2:], weight.shape[2:]))
 
 
+def _input_back(grad: Any, b: Any, params: Any, call: Any) -> Any:
+    return call(convolution, (grad, conj(b)), params[:1])
+
+
+def _input_weight_back(grad: Any, a: Any, metas: Any, params: Any, call: Any) -> Any:
+    return call(convolution_backward_weight, (conj(a), grad), (params[0], metas[1].shape[2:]))
+
+
 convolution_backward_input = define(
     Op(
         "convolution_backward_input", _input_rule,
@@ -374,6 +397,7 @@ convolution_backward_input = define(
             cuda=Routine("convolution_backward_input"),
         ),
         FLOATING_OR_COMPLEX, _input_samples, flags=FLAGS,
+        derivative=Derivative(_input_back, _input_weight_back),
     )
 )  # fmt: skip
 convolution_backward_weight = define(
@@ -384,6 +408,12 @@ convolution_backward_weight = define(
             cuda=Routine("convolution_backward_weight"),
         ),
         FLOATING_OR_COMPLEX, _weight_samples, flags=FLAGS,
+        derivative=Derivative(
+            lambda grad, b, params, call: call(convolution, (conj(b), grad), params[:1]),
+            lambda grad, a, metas, params, call: call(
+                convolution_backward_input, (conj(a), grad), (params[0], metas[1].shape[2:])
+            ),
+        ),
     )
 )  # fmt: skip
 
@@ -473,10 +503,15 @@ def _fold_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(2, 12, 12),), ((4, 5), (2, 2), _PLAIN)), ((make(1, 12, 15),), ((4, 5), (2, 2), _WIDE))]
 
 
+def _unfold_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
+    return call(fold, (grad,), (metas[0].shape[2:], *params))
+
+
 unfold = define(
     Op(
         "unfold", _unfold_rule, Kernel("unfold", _unfold_host, cuda=Routine("unfold")), FLOATING_OR_COMPLEX,
         _unfold_samples,
+        derivative=Derivative(_unfold_back, name="Im2ColBackward0"),
     )
 )  # fmt: skip
 fold = define(
@@ -486,5 +521,8 @@ fold = define(
         Kernel("fold", _fold_host, cuda=Routine("fold")),
         FLOATING_OR_COMPLEX,
         _fold_samples,
+        derivative=Derivative(
+            lambda grad, params, call: call(unfold, (grad,), params[1:]), name="Col2ImBackward0"
+        ),
     )
 )

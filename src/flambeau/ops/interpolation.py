@@ -17,7 +17,7 @@ import numpy as np
 from flambeau.core.dtype import dtype, float64, uint8
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import summed_at
@@ -179,11 +179,26 @@ def _interpolate_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(2, 3, 5, 6),), (how,)) for how in modes]
 
 
+def _back(grad: Any, metas: Any, params: Params, call: Any) -> Any:
+    return call(interpolate_backward, (grad,), (params[0], metas[0].shape[2:]))
+
+
+_NAMES = {
+    "nearest": ("Nearest",) * 3, "nearest-exact": ("NearestExact",) * 3,
+    "linear": ("Linear", "Bilinear", "Trilinear"), "cubic": ("", "Bicubic", ""),
+}  # fmt: skip
+
+
+def _name(x: Meta, params: Params) -> str:
+    how, dims = params[0], x.ndim - 2
+    return f"Upsample{_NAMES[how.mode][dims - 1]}{dims}D{'Aa' if how.antialias else ''}Backward0"
+
+
 interpolate = define(
     Op(
         "interpolate", _interpolate_rule,
         Kernel("interpolate", _interpolate_host, _flops, cuda=Routine("interpolate")), (*FLOATS, uint8),
-        _interpolate_samples,
+        _interpolate_samples, derivative=Derivative(_back, name=_name),
     )
 )  # fmt: skip
 
@@ -242,5 +257,6 @@ interpolate_backward = define(
         "interpolate_backward", _backward_rule,
         Kernel("interpolate_backward", _backward_host, _flops, cuda=Routine("interpolate_backward")), FLOATS,
         _backward_samples,
+        derivative=Derivative(lambda grad, params, call: call(interpolate, (grad,), params[:1])),
     )
 )  # fmt: skip

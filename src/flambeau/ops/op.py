@@ -10,7 +10,7 @@ and so what a call that is recorded saves:
 
     grad            the gradient of the first output;  grads  of every output, zeros where none came
     a, b, c, ...    the inputs by position: tensors, or the Python scalars that were given
-    out, outs       the first output; all outputs
+    out, outs       the first output; all outputs;  out1 the second alone
     params          the static params;  metas  the metas of the inputs (None for scalars)
     needs           which inputs need a gradient (for `whole`)
     call            `call(op, args, params)`, to run other records
@@ -64,7 +64,8 @@ class Derivative:
     """How gradients pass an operator backward: see Note [Derivatives].
 
     formulas: one for each input; None where no gradient passes. whole: one formula that gives all of them.
-    name: PyTorch's name of the node, where it is not the operator's in camel case and "Backward0".
+    name: PyTorch's name of the node, where it is not the operator's in camel case and "Backward0"; where it differs
+        from call to call, a function of the first input's meta and the params.
     outputs: how many of the operator's outputs, from the first, take part (default: all).
     """
 
@@ -74,7 +75,7 @@ class Derivative:
         self,
         *formulas: Formula | None,
         whole: Formula | None = None,
-        name: str | None = None,
+        name: str | Callable[[Meta, tuple[Any, ...]], str] | None = None,
         outputs: int | None = None,
     ) -> None:
         self.formulas = formulas

@@ -15,9 +15,9 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops import pooling_gradients as gradients  # noqa: F401  (the records that their derivatives name)
+from flambeau.ops import pooling_gradients as gradients
 from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, NUMBERS
 from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import Array, Ints, Windows, bounds_of, divisors, padded, taps
@@ -106,6 +106,15 @@ def _flops(launch: Launch) -> int:
     return launch.outputs[0].numel * math.prod(launch.params[0].kernel)
 
 
+def _named(form: str) -> Callable[[Meta, tuple[Any, ...]], str]:
+    """PyTorch pools one dimension as two."""
+    return lambda x, params: form.format(max(x.ndim - 2, 2)) + "Backward0"
+
+
+def _max_back(grad: Any, out1: Any, metas: Any, params: Any, call: Any) -> Any:
+    return call(gradients.max_pool_backward, (grad, out1), (params[0], metas[0].shape[2:]))
+
+
 max_pool = define(
     Op(
         "max_pool",
@@ -113,6 +122,7 @@ max_pool = define(
         Kernel("max_pool", _max_host, _flops, cuda=Routine("max_pool")),
         NUMBERS,
         _max_samples,
+        derivative=Derivative(_max_back, name=_named("MaxPool{}DWithIndices"), outputs=1),
     )
 )
 
@@ -159,6 +169,10 @@ def _avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(1, 2, 4, 4, 4),), (Windows((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1)), True, 3)
 
 
+def _avg_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
+    return call(gradients.avg_pool_backward, (grad,), (*params, metas[0].shape[2:]))
+
+
 avg_pool = define(
     Op(
         "avg_pool",
@@ -166,6 +180,7 @@ avg_pool = define(
         Kernel("avg_pool", _avg_host, _flops, cuda=Routine("avg_pool")),
         (*FLOATS, int64),
         _avg_samples,
+        derivative=Derivative(_avg_back, name=_named("AvgPool{}D")),
     )
 )
 
@@ -272,14 +287,33 @@ def _source_flops(launch: Launch) -> int:
     return source.numel if isinstance(source, Meta) else 0
 
 
-def _adaptive(name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body]) -> Op:
-    return define(
-        Op(name, rule, Kernel(name, host, _source_flops, cuda=Routine(name)), FLOATS, _adaptive_samples)
-    )
+def _adaptive(
+    name: str, rule: Callable[..., Signature], host: Callable[[Launch], Body], derivative: Derivative
+) -> Op:
+    kernel = Kernel(name, host, _source_flops, cuda=Routine(name))
+    return define(Op(name, rule, kernel, FLOATS, _adaptive_samples, derivative=derivative))
 
 
-adaptive_avg_pool = _adaptive("adaptive_avg_pool", _adaptive_avg_rule, _adaptive_avg_host)
-adaptive_max_pool = _adaptive("adaptive_max_pool", _adaptive_max_rule, _adaptive_max_host)
+def _adaptive_avg_back(grad: Any, metas: Any, call: Any) -> Any:
+    return call(gradients.adaptive_avg_pool_backward, (grad,), (metas[0].shape[2:],))
+
+
+def _adaptive_avg_name(x: Meta, params: tuple[Any, ...]) -> str:
+    return "MeanBackward1" if math.prod(params[0]) == 1 else _named("AdaptiveAvgPool{}D")(x, params)
+
+
+def _adaptive_max_back(grad: Any, out1: Any, metas: Any, call: Any) -> Any:
+    return call(gradients.adaptive_max_pool_backward, (grad, out1), (metas[0].shape[2:],))
+
+
+adaptive_avg_pool = _adaptive(
+    "adaptive_avg_pool", _adaptive_avg_rule, _adaptive_avg_host,
+    Derivative(_adaptive_avg_back, name=_adaptive_avg_name),
+)  # fmt: skip
+adaptive_max_pool = _adaptive(
+    "adaptive_max_pool", _adaptive_max_rule, _adaptive_max_host,
+    Derivative(_adaptive_max_back, name=_named("AdaptiveMaxPool{}D"), outputs=1),
+)  # fmt: skip
 
 
 # -- max_unpool: params (spatial size of the result) ------------------------------------------------------
@@ -328,5 +362,9 @@ max_unpool = define(
         Kernel("max_unpool", _unpool_host, cuda=Routine("max_unpool")),
         NUMBERS,
         _unpool_samples,
+        derivative=Derivative(
+            lambda grad, b, call: call(gradients.max_unpool_backward, (grad, b)),
+            name=_named("MaxUnpool{}D"),
+        ),
     )
 )

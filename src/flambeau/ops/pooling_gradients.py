@@ -16,7 +16,7 @@ from flambeau.core.dtype import dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, table
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import Array, Ints, Windows, bounds_of, divisors, summed_at
@@ -109,13 +109,21 @@ def _adaptive_max_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(1, 1, 2, 3), np.array([[0, 0, 1], [2, 3, 3]]).reshape(1, 1, 2, 3)), ((2, 2),)
 
 
-def _gradient(name: str, rule: Any, host: Callable[[Launch], Body], samples: Any) -> Op:
-    return define(Op(name, rule, Kernel(name, host, _flops, cuda=Routine(name)), FLOATS, samples))
+def _gradient(name: str, rule: Any, host: Callable[[Launch], Body], samples: Any, back: Any) -> Op:
+    kernel = Kernel(name, host, _flops, cuda=Routine(name))
+    return define(Op(name, rule, kernel, FLOATS, samples, derivative=Derivative(back)))
 
 
-max_pool_backward = _gradient("max_pool_backward", _max_rule, _max_host, _max_samples)
+def _gathered(grad: Any, b: Any) -> Any:
+    """What stands at the places that were chosen; 0 for a window that holds nothing."""
+    flat, places = grad.flatten(2), b.flatten(2)
+    held = (places >= 0) & (places < flat.shape[2])
+    return (flat.gather(2, places.clamp(0, flat.shape[2] - 1)) * held).reshape(b.shape)
+
+
+max_pool_backward = _gradient("max_pool_backward", _max_rule, _max_host, _max_samples, _gathered)
 adaptive_max_pool_backward = _gradient(
-    "adaptive_max_pool_backward", _adaptive_max_rule, _max_host, _adaptive_max_samples
+    "adaptive_max_pool_backward", _adaptive_max_rule, _max_host, _adaptive_max_samples, _gathered
 )
 
 
@@ -149,7 +157,15 @@ def _unpool_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(1, 2, 4, 4), np.array([[[[0, 3], [9, 15]], [[1, 2], [10, 8]]]])), ())]
 
 
-max_unpool_backward = _gradient("max_unpool_backward", _unpool_rule, _unpool_host, _unpool_samples)
+def _unpool_back(grad: Any, b: Any, metas: Any) -> Any:
+    size = metas[0].shape
+    flat = grad.new_zeros((*size[:2], math.prod(size[2:])))
+    return flat.scatter_add(2, b.flatten(2), grad.flatten(2)).reshape(size)
+
+
+max_unpool_backward = _gradient(
+    "max_unpool_backward", _unpool_rule, _unpool_host, _unpool_samples, _unpool_back
+)
 
 
 # -- means: the input is grad -----------------------------------------------------------------------------------
@@ -198,7 +214,12 @@ def _avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(1, 2, 2, 2, 2),), (Windows((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1)), True, 3, (4, 4, 5))
 
 
-avg_pool_backward = _gradient("avg_pool_backward", _avg_rule, _avg_host, _avg_samples)
+# The derivative of a mean's gradient is the mean again: pooling.py names this file, so it is found in the table.
+def _avg_back(grad: Any, params: Params, call: Any) -> Any:
+    return call(table["avg_pool"], (grad,), params[:3])
+
+
+avg_pool_backward = _gradient("avg_pool_backward", _avg_rule, _avg_host, _avg_samples, _avg_back)
 
 
 def _adaptive_avg_rule(operands: Sequence[Operand], params: Params) -> Signature:
@@ -249,6 +270,10 @@ def _adaptive_avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     ]
 
 
+def _adaptive_avg_back(grad: Any, metas: Any, call: Any) -> Any:
+    return call(table["adaptive_avg_pool"], (grad,), (metas[0].shape[2:],))
+
+
 adaptive_avg_pool_backward = _gradient(
-    "adaptive_avg_pool_backward", _adaptive_avg_rule, _adaptive_avg_host, _adaptive_avg_samples
-)
+    "adaptive_avg_pool_backward", _adaptive_avg_rule, _adaptive_avg_host, _adaptive_avg_samples, _adaptive_avg_back
+)  # fmt: skip

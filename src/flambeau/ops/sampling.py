@@ -13,7 +13,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.indexing import one_device
 from flambeau.ops.interpolation import cubic_slopes, cubic_weights
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 
@@ -176,6 +176,10 @@ def _grid_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(1, 2, 3, 4, 5), make(1, 2, 2, 3, 3, low=-1.5, high=1.5)), ("bilinear", "zeros", True)
 
 
+def _grid_back(grad: Any, a: Any, b: Any, params: Params, call: Any) -> Any:
+    return call(grid_sample_backward, (grad, a, b), params)
+
+
 grid_sample = define(
     Op(
         "grid_sample",
@@ -183,6 +187,7 @@ grid_sample = define(
         Kernel("grid_sample", _grid_host, _grid_flops, cuda=Routine("grid_sample")),
         FLOATS,
         _grid_samples,
+        derivative=Derivative(whole=_grid_back, name=lambda x, params: f"GridSampler{x.ndim - 2}DBackward0"),
     )
 )
 

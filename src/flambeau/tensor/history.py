@@ -394,6 +394,15 @@ def node_class(record: Op | View) -> Any:
     return found
 
 
+def _class_of_call(op: Op, params: tuple[Any, ...], args: Sequence[Any]) -> Any:
+    """`node_class` of an operator whose nodes are named by call."""
+    name = op.derivative.name(args[0].meta, params)  # type: ignore[misc, operator]
+    found = _classes.get((op, name))
+    if found is None:
+        found = _classes[op, name] = type(name, (node_class(op),), {"__slots__": ()})
+    return found
+
+
 def _make_class(record: Op | View) -> Any:
     if isinstance(record, View):
         return type(_node_name(record.name), (RecordedView,), {"__slots__": (), "record": record})
@@ -401,7 +410,8 @@ def _make_class(record: Op | View) -> Any:
     formulas = (derivative.whole,) if derivative.whole is not None else derivative.formulas
     names = tuple([() if f is None else names_of(f) for f in formulas])
     members = {"__slots__": (), "record": record, "derivative": derivative, "names": names}
-    return type(derivative.name or _node_name(record.name), (RecordedCall,), members)
+    named = derivative.name
+    return type(named if isinstance(named, str) else _node_name(record.name), (RecordedCall,), members)
 
 
 def _node_name(name: str) -> str:
@@ -418,7 +428,7 @@ def begin(op: Op, params: tuple[Any, ...], args: Sequence[Any], target: Tensor |
     if derivative is NOT_DIFFERENTIABLE or not mode.recording:
         return None
     edges = [edge_of(a) if isinstance(a, Tensor) and a.history is not None else None for a in args]
-    cls = node_class(op)
+    cls = node_class(op) if not callable(derivative.name) else _class_of_call(op, params, args)
     names = cls.names
     if derivative.whole is None and derivative is not MISSING:
         edges = [
@@ -469,6 +479,8 @@ def _save_outputs(node: Any, outputs: Sequence[Tensor]) -> None:
         names = set(node.names[0])
     if "out" in names:
         node.saved["out"] = Saved(outputs[0], 0)
+    if "out1" in names:
+        node.saved["out1"] = Saved(outputs[1], 1)
     if "outs" in names:
         node.saved["outs"] = [Saved(t, i) for i, t in enumerate(outputs)]
 
