@@ -200,6 +200,22 @@ def test_a_dead_worker_is_an_error_that_names_it(how: str, why: str, method: str
         next(it)
 
 
+def test_a_death_noticed_on_sending_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch in hand is lost then: those that wait behind it must not pass for its successors."""
+    it: Any = iter(loader(Numbers(8), 2, batch_size=1))
+    while len(it._arrived) < 4:
+        it._receive()
+
+    def dead(worker: int, task: Any) -> None:
+        raise RuntimeError("dead")
+
+    monkeypatch.setattr(it._pool, "send", dead)
+    with pytest.raises(RuntimeError, match="dead"):
+        next(it)
+    with pytest.raises(RuntimeError, match="stopped after an error"):
+        next(it)
+
+
 def test_persistent_workers_are_started_anew_after_a_death() -> None:
     dataset = Failing("is_killed")
     kept = loader(dataset, persistent_workers=True)

@@ -195,9 +195,7 @@ def test_a_tensor_made_to_require_a_gradient_is_a_leaf() -> None:
     made = flambeau.zeros(1, requires_grad=True)
     assert made.requires_grad
     assert made.is_leaf
-    with pytest.raises(
-        RuntimeError, match="Only Tensors of floating point and complex dtype can require gradients"
-    ):
+    with pytest.raises(RuntimeError, match=r"(?i)only Tensors of floating point and complex"):
         flambeau.zeros(1, dtype=flambeau.int64, requires_grad=True)
 
 

@@ -24,6 +24,9 @@ ACROSS: dict[str, Callable] = {
     "out": lambda x, y: torch.add(x, x, out=y),
     "comparison": lambda x, y: x == y,
     "lerp": lambda x, y: torch.lerp(x, x, y),
+    "index_select": lambda x, y: x.index_select(0, y[0].long() - 1),
+    "quantile": lambda x, y: torch.quantile(x, y[0] / 2),
+    "bincount": lambda x, y: torch.bincount(x[0].long(), y[0]),
 }
 
 
@@ -37,11 +40,27 @@ def test_b01_operations_across_devices_are_refused_and_change_nothing(
     x, y = (torch.full((3, 3), float(i + 1), device=device) for i, device in enumerate(devices))
     versions = x._version, y._version
     held = torch.cuda.memory_allocated(0), torch.cuda.memory_allocated(1)
-    with pytest.raises(RuntimeError, match=r"[Ee]xpected (all tensors|.*device)"):
+    with pytest.raises(RuntimeError, match=r"[Ee]xpected (all tensors|.*device)|must be on the same device"):
         operation(x, y)
     assert x.tolist() == [[1.0] * 3] * 3 and y.tolist() == [[2.0] * 3] * 3
     assert (x._version, y._version) == versions
     assert (torch.cuda.memory_allocated(0), torch.cuda.memory_allocated(1)) == held
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_b01_an_index_on_another_gpu_is_refused(dtype: torch.dtype) -> None:
+    """As in PyTorch: an index may lie on the CPU or with the tensor."""
+    x, index = torch.arange(2.0), torch.tensor([1, 0]).to(dtype)
+    for where, other in (("cuda:0", "cuda:1"), ("cuda:1", "cuda:0"), ("cpu", "cuda:1")):
+        y = x.to(where)
+        with pytest.raises(
+            RuntimeError, match=rf"on cpu or on the same device as the indexed tensor \({where}\)"
+        ):
+            y[index.to(other)]
+        with pytest.raises(RuntimeError, match="indices should be either"):
+            y[index.to(other)] = 5.0
+        assert y.tolist() == [0.0, 1.0]
+        assert y[index].tolist() == y[index.to(where)].tolist() == x[index].tolist()
 
 
 def test_b01_a_number_in_a_cpu_tensor_is_no_other_device() -> None:

@@ -421,6 +421,7 @@ class _WorkerIterator(_Iterator):
     def _fail(self) -> None:
         self._failed = True
         self._owners.clear()
+        self._arrived.clear()  # what came out of order, and after a batch that is lost, is not given any more
         self._stop()
 
 

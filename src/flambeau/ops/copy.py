@@ -14,6 +14,7 @@ from flambeau.core.dtype import (
     BOOL,
     DTYPES,
     FLOATING,
+    INTEGRAL,
     bool_,
     complex32,
     complex64,
@@ -217,18 +218,27 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
 
 def _checked_float(value: float, kind: dtype) -> float:
     number = float(value)
-    if math.isfinite(number) and abs(number) > float(_finfo(kind.numpy).max):
+    if abs(number) > _LARGEST[kind] and math.isfinite(number):
         raise RuntimeError(_overflow(kind))
     return number
 
 
 def _checked_int(value: float, kind: dtype) -> int:
-    limits = np.iinfo(kind.numpy)
-    low = int(limits.min) if kind.is_signed else -int(limits.max)  # PyTorch lets negatives wrap
-    if not math.isfinite(value) or not low <= value <= int(limits.max):
+    low, high = _LIMITS[kind]
+    if not math.isfinite(value) or not low <= value <= high:
         raise RuntimeError(_overflow(kind))
     number = int(value)
-    return number if kind.is_signed else number % (int(limits.max) + 1)
+    return number if kind.is_signed else number % (high + 1)
+
+
+def _limits(kind: dtype) -> tuple[int, int]:
+    limits = np.iinfo(kind.numpy)
+    low = int(limits.min) if kind.is_signed else -int(limits.max)  # PyTorch lets negatives wrap
+    return low, int(limits.max)
+
+
+_LARGEST = {kind: float(_finfo(kind.numpy).max) for kind in DTYPES if kind.category == FLOATING}
+_LIMITS = {kind: _limits(kind) for kind in DTYPES if kind.category == INTEGRAL}
 
 
 def _overflow(kind: dtype) -> str:

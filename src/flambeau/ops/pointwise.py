@@ -149,7 +149,7 @@ class Pointwise(Op):
 
 def pointwise(
     name: str,
-    compute: Compute | Lazy,
+    compute: Compute | Lazy | Into,
     arity: int,
     summary: str,
     *,
@@ -306,8 +306,15 @@ class Lazy:
         self.load = load
 
 
+class Into:
+    """Arithmetic that stores into an array itself, `store(*operands, *params, out=None)`: no temporary and no copy."""
+
+    def __init__(self, store: Compute) -> None:
+        self.store = store
+
+
 def _body(
-    launch: Launch, compute: Compute | Lazy, natural: dtype, conditions: int, wide_scalars: bool
+    launch: Launch, compute: Compute | Lazy | Into, natural: dtype, conditions: int, wide_scalars: bool
 ) -> Body:
     """See Note [How a pointwise body computes]."""
     common, *static = launch.params
@@ -320,6 +327,10 @@ def _body(
     native = wide(common) is common and wide(natural) is natural and natural is out
     if isinstance(compute, np.ufunc) and native and not static:
         return _direct(compute, prepare, launch.inputs)
+    if isinstance(compute, Into):
+        if native:
+            return _stored(compute.store, prepare, tuple(static))
+        compute = compute.store
     return _general(compute, prepare, tuple(static), _finish(natural, out))
 
 
@@ -331,6 +342,14 @@ def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         ufunc(*[x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)], out=outputs[0])
+
+    return body
+
+
+def _stored(store: Compute, prepare: list[Prepare | None], static: tuple[Any, ...]) -> Body:
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        values = [x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)]
+        store(*values, *static, out=outputs[0])
 
     return body
 

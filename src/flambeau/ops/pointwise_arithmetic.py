@@ -25,6 +25,7 @@ from flambeau.ops.pointwise import (
     TO_REAL,
     Array,
     Compute,
+    Into,
     Lazy,
     pointwise,
 )
@@ -94,7 +95,7 @@ add = pointwise(
 )
 add_alpha = pointwise(
     "add.alpha",
-    lambda a, b, alpha: a + alpha * b,
+    Into(lambda a, b, alpha, out=None: np.add(a, b * alpha, out=out)),
     3,
     "input + alpha * other.",
     stub="add_stub",
@@ -122,7 +123,7 @@ sub = pointwise(
 )
 sub_alpha = pointwise(
     "sub.alpha",
-    lambda a, b, alpha: a - alpha * b,
+    Into(lambda a, b, alpha, out=None: np.subtract(a, b * alpha, out=out)),
     3,
     "input - alpha * other.",
     stub="sub_stub",
@@ -382,8 +383,11 @@ def _no_complex_clamp(common: dtype, operands: Sequence[Operand]) -> None:
         raise NotImplementedError("\"clamp_scalar_cpu\" not implemented for 'Bool'")
 
 
-def _clamp(x: Any, low: Any, high: Any) -> Any:
-    return np.minimum(np.maximum(x, low), high)
+def _clamp(x: Any, low: Any, high: Any, out: Any = None) -> Any:
+    if out is None or out.shape != np.shape(x) or np.ndim(high):
+        return np.minimum(np.maximum(x, low), high, out=out)  # a bound may lie where the result goes
+    np.maximum(x, low, out=out)
+    return np.minimum(out, high, out=out)
 
 
 def _shared(grad: Any, a: Any, b: Any) -> Any:
@@ -445,7 +449,7 @@ fmin = pointwise(
 )
 clamp = pointwise(
     "clamp",
-    _clamp,
+    Into(_clamp),
     3,
     "Each element, or the bound that it passes.",
     dtypes=REALS,

@@ -14,6 +14,8 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
+from flambeau.ops.erf import erf as erf_of
+from flambeau.ops.erf import in_blocks, normal_share
 from flambeau.ops.gradients import CONSTANT, conj, zeros
 from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise import (
@@ -26,6 +28,7 @@ from flambeau.ops.pointwise import (
     TO_COMPLEX,
     TO_FLOAT,
     WIDE_UNSIGNED,
+    Into,
     Lazy,
     Pointwise,
     pointwise,
@@ -254,10 +257,16 @@ def _special(name: str, ours: str, summary: str, **fields: Any) -> Pointwise:
     return pointwise(ours, Lazy(load), 1, summary, promotion=TO_FLOAT, dtypes=FLOATS, flops=20, **fields)
 
 
-erf = _special(
+erf = pointwise(
     "erf",
-    "erf",
+    erf_of,
+    1,
     "The error function.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    flops=20,
+    stub="erf_vml_cpu",
+    cuda="erf_(a)",
     derivative=Derivative(lambda grad, a: grad * (-a * a).exp() * (2 / root(pi))),
 )
 erfc = _special(
@@ -671,12 +680,20 @@ def _relu_refuses_bool(common: dtype, operands: Sequence[Operand]) -> None:
         raise RuntimeError("Boolean inputs not supported for relu")
 
 
+def _gelu_by_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(root(2 / pi) * (x + 0.044715 * x * x * x)))
+
+
 def _gelu(x: Any, approximate: str) -> Any:
     if approximate == "tanh":
-        return 0.5 * x * (1 + np.tanh(root(2 / pi) * (x + 0.044715 * x * x * x)))
-    from scipy.special import erf  # see _special
+        return in_blocks(_gelu_by_tanh, x)
+    return in_blocks(_exact_gelu, x)
 
-    return x * 0.5 * (1 + erf(x * root(0.5)))
+
+def _exact_gelu(x: Any) -> Any:
+    if x.dtype == np.float32:
+        return x * normal_share(x)
+    return x * 0.5 * (1 + erf_of(x * root(0.5)))
 
 
 def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
@@ -690,7 +707,7 @@ def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
 
 relu = pointwise(
     "relu",
-    lambda x: np.maximum(x, x.dtype.type(0)),
+    Into(lambda x, out=None: np.maximum(x, 0, out=out)),
     1,
     "Each element, or 0 where it is negative.",
     dtypes=NUMBERS,

@@ -686,7 +686,7 @@ def _with_place(arg: Callable[..., Any]) -> Fold:
     def fold(x: Array) -> tuple[Array, Array]:
         x = _ordered(x)
         at = arg(x, axis=1)
-        return np.take_along_axis(x, at[:, None], 1)[:, 0], at
+        return x[np.arange(len(x)), at], at
 
     return fold
 
@@ -904,6 +904,8 @@ def _quantile_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     x, q = operands
     dims, keepdim, *how = params
     assert isinstance(x, Meta) and isinstance(q, Meta)
+    if q.device is not x.device:
+        raise RuntimeError("quantile() q tensor must be on the same device as the input tensor")
     around = reduced_dims(dims, x.ndim)
     shape = reduced_shape(x.shape, around, keepdim)
     out = Meta.contiguous_of(q.shape + shape, x.dtype, x.device)

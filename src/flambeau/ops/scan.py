@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import FLOATING, INTEGRAL, bool_, dtype, float32, float64, int64
+from flambeau.core.errors import devices_differ
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
@@ -230,6 +231,8 @@ def _bincount_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     kind = int64
     if len(metas) == 2:
         kind = float32 if metas[1].dtype is float32 else float64
+        if metas[1].device is not metas[0].device:
+            raise RuntimeError(devices_differ(metas[0].device, metas[1].device))
     return Signature((Meta.contiguous_of((params[0],), kind, metas[0].device),), tuple(metas))
 
 

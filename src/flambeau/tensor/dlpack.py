@@ -213,6 +213,7 @@ def _as_asked(t: Tensor, where: tuple[int, int] | None, copy: bool | None) -> tu
 def _order(t: Tensor, stream: Any) -> None:
     """Make the consumer's stream wait for the current one. See Note [Streams of an exchange]."""
     context = t.memory.context
+    system.require_open(context)
     if stream == -1 or (stream is None and not is_real(context)):  # virtual: from here, on the same stream
         return
     if stream is not None and type(stream) is not int:

@@ -68,7 +68,8 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
             view.fill_(value)
         return
     mask = found[0][1]
-    if len(found) == 1 and mask.meta.dtype is dtypes.bool_ and _is_scalar(value):
+    here = mask.meta.device is view.meta.device
+    if here and len(found) == 1 and mask.meta.dtype is dtypes.bool_ and _is_scalar(value):
         _check_mask(view, found[0][0], mask)
         tail = view.meta.ndim - found[0][0] - mask.meta.ndim
         number = value.reshape(()) if isinstance(value, Tensor) else value
@@ -223,7 +224,12 @@ def _add_tensor(t: Tensor, dim: int, index: Tensor, found: _Found) -> tuple[Tens
 def _expanded(t: Tensor, found: _Found) -> tuple[tuple[int, ...], list[Tensor]]:
     """The indexed dimensions and their index tensors, on the device of `t`, masks as the places they hold."""
     dims, indices = [], []
+    where = t.meta.device
     for dim, index in found:
+        if index.meta.device is not where and index.meta.device is not CPU:
+            raise RuntimeError(
+                f"indices should be either on cpu or on the same device as the indexed tensor ({where})"
+            )
         if index.meta.dtype not in _MASKS:
             dims.append(dim)
             indices.append(index)
@@ -237,7 +243,6 @@ def _expanded(t: Tensor, found: _Found) -> tuple[tuple[int, ...], list[Tensor]]:
         _check_mask(t, dim, index)
         dims += range(dim, dim + index.meta.ndim)
         indices += unbind(_nonzero(index), 1)
-    where = t.meta.device
     return tuple(dims), [i if i.meta.device is where else i.to(where) for i in indices]
 
 

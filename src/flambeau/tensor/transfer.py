@@ -251,6 +251,9 @@ def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = F
 def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
     """A copy; the order of dimensions in memory is kept unless `memory_format` says otherwise."""
     meta = input.meta
+    if memory_format is None and meta is Meta.contiguous_of(meta.shape, meta.dtype, meta.device):
+        result: Tensor = call(ops.copy, (input,), (meta.dtype, meta.shape))
+        return result
     return copied(input, meta.with_(strides=strides_like(meta, memory_format)))
 
 
