@@ -1,9 +1,10 @@
-"""One command for a machine with an NVIDIA GPU: the contract, every operator against the CPU, speed beside PyTorch.
+"""One command for a machine with an NVIDIA GPU: the contract, every operator against the CPU, the tests.
 
-    python tests/gpu/run_all.py [contract] [operators] [layouts] [random] [start] [speed]
+    python tests/gpu/run_all.py [contract] [operators] [layouts] [random] [tests]
 
 Run from the repository's root. Prints a short table; the exit status is 1 if anything failed. The CPU's bits are the
-virtual GPU's (tests/ops), so the comparison is with both. PyTorch is optional and appears in `speed` alone.
+virtual GPU's (tests/ops), so the comparison is with both. `tests` is the suite's part that wants a GPU (the marker
+`gpu`), in several processes where pytest-xdist is installed. Speed is bench/gpu.py's.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -116,41 +118,64 @@ def _meta(x: np.ndarray[Any, Any], layout: operators.Layout) -> Meta:
     return Meta.of(x.shape, strides, dtype_of(x.dtype), GPU)
 
 
+@dataclass
+class Found:
+    """What a comparison found, by operator: samples of the same bits, the largest distance and where."""
+
+    same: dict[str, int] = field(default_factory=dict)
+    ulps: dict[str, float] = field(default_factory=dict)
+    worst: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: Found) -> None:
+        """Take in what another process found of other operators."""
+        for name in ("same", "ulps", "worst", "missing", "failures"):
+            getattr(self, name).update(getattr(other, name))
+
+
 def compare() -> int:
     """Run all samples on the GPU and on the CPU: how many are the same bits, how many ulps the others differ."""
-    flambeau.backends.cuda.matmul.allow_tf32 = False
     precompile()
-    same: dict[str, int] = defaultdict(int)
-    ulps: dict[str, float] = defaultdict(float)
-    worst: dict[str, str] = {}
-    missing: dict[str, str] = {}
-    failures: dict[str, str] = {}
+    found, shards = Found(), max(1, (os.cpu_count() or 1) // 2)
+    with ProcessPoolExecutor(shards, get_context("spawn")) as pool:
+        for part in pool.map(compare_some, range(shards), [shards] * shards):
+            found.add(part)
+    exact = [name for name in found.same if name not in found.ulps]
+    print(f"operators: {len(exact)} the same bits as the CPU; {len(found.missing)} without a CUDA form")
+    far = sorted(found.ulps.items(), key=lambda x: -x[1])
+    print("  ulps:", ", ".join(f"{n} {u:.0f} ({found.worst[n]})" for n, u in far))
+    print("  missing:", ", ".join(sorted(found.missing)))
+    for label, text in sorted(found.failures.items()):
+        print("  FAILED", label, text)
+    return len(found.failures)
+
+
+def compare_some(shard: int, shards: int) -> Found:
+    """Compare each `shards`-th operator from `shard` on, in a process of its own."""
+    warnings.simplefilter("ignore")
+    flambeau.backends.cuda.matmul.allow_tf32 = False
+    flambeau.backends.cudnn.allow_tf32 = False
+    mine, found = set(list(table)[shard::shards]), Found()
     for op, kind, inputs, params in samples():
+        if op.name not in mine:
+            continue
         for layout in LAYOUTS:
-            label = f"{op.name} {kind.name}"
             try:
                 distance = _distance(op, inputs, params, layout)
             except NotSupportedError as error:
-                missing[op.name] = str(error)
+                found.missing[op.name] = str(error)
                 continue
             except NotImplementedError:
                 continue  # CUDA devices refuse the dtype, as PyTorch's do
             except Exception as error:
-                failures.setdefault(label, f"{type(error).__name__}: {str(error)[:160]}")
+                text = f"{type(error).__name__}: {str(error)[:160]}"
+                found.failures.setdefault(f"{op.name} {kind.name}", text)
                 continue
-            same[op.name] += distance == 0
-            if distance > ulps[op.name]:
-                ulps[op.name], worst[op.name] = distance, f"{kind.name} {params}"
-    exact = [name for name in same if ulps[name] == 0]
-    print(f"operators: {len(exact)} the same bits as the CPU; {len(missing)} without a CUDA form")
-    print(
-        "  ulps:",
-        ", ".join(f"{n} {u:.0f} ({worst[n]})" for n, u in sorted(ulps.items(), key=lambda x: -x[1]) if u),
-    )
-    print("  missing:", ", ".join(sorted(missing)))
-    for label, text in failures.items():
-        print("  FAILED", label, text)
-    return len(failures)
+            found.same[op.name] = found.same.get(op.name, 0) + (distance == 0)
+            if distance > found.ulps.get(op.name, 0):
+                found.ulps[op.name], found.worst[op.name] = distance, f"{kind.name} {params}"
+    return found
 
 
 def _distance(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...], layout: operators.Layout) -> float:
@@ -239,30 +264,6 @@ def layouts(count: int = 150) -> int:
     return failed
 
 
-# -- starting up ----------------------------------------------------------------------------------------------
-
-START = """
-import time; t0 = time.perf_counter()
-import {library} as torch; t1 = time.perf_counter()
-x = torch.ones(4, device="cuda") + torch.ones(4, device="cuda"); torch.cuda.synchronize(); t2 = time.perf_counter()
-m = torch.ones(64, 64, device="cuda"); m @ m; torch.cuda.synchronize(); t3 = time.perf_counter()
-print(f"import {{t1 - t0:.2f}} s, first operation {{t2 - t1:.2f}} s, first product {{t3 - t2:.2f}} s")
-"""
-
-
-def start() -> int:
-    """Import, first operation and first product in a fresh process: without and with compiled kernels on disk."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"FLAMBEAU_KERNEL_CACHE": folder, "PYTHONPATH": str(ROOT / "src")}
-        for label, library in (("cold", "flambeau"), ("warm", "flambeau"), ("PyTorch", "torch")):
-            command = [sys.executable, "-c", START.format(library=library)]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            print(f"start, {label}: {done.stdout.strip() or done.stderr.strip()[-200:]}")
-            if done.returncode and library == "flambeau":
-                return 1
-    return 0
-
-
 # -- random numbers against core/random.py ------------------------------------------------------------------------
 
 PARAMETERS = {
@@ -303,134 +304,31 @@ def _spread(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
     return float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a))))
 
 
-# -- speed, beside PyTorch if it is installed -------------------------------------------------------------------
+# -- the suite's part that wants a GPU ------------------------------------------------------------------------
 
 
-def host_us(call: Callable[[], Any], sync: Callable[[], Any], repeats: int = 2000, rounds: int = 7) -> float:
-    """Median over rounds of the host time of a call, the queue being drained in between."""
-    times = []
-    for _ in range(rounds):
-        sync()
-        start = time.perf_counter()
-        for _ in range(repeats // rounds):
-            call()
-        times.append((time.perf_counter() - start) / (repeats // rounds))
-        sync()
-    return sorted(times)[rounds // 2] * 1e6
-
-
-def device_us(torch: Any, call: Callable[[], Any], repeats: int = 20) -> float:
-    """Median of events around the call."""
-    call()
-    times = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return sorted(times)[repeats // 2]
-
-
-def host_calls(torch: Any) -> dict[str, Callable[[], Any]]:
-    a, b, out = (torch.ones(1024, device="cuda") for _ in range(3))
-    m, n = torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda")
-    row = torch.ones(32, 1, device="cuda")
-    column = torch.ones(32, device="cuda")
-    side, event = torch.cuda.Stream(), torch.cuda.Event()
-
-    def guard() -> None:
-        with torch.cuda.stream(side):
-            pass
-
-    return {
-        "a + b": lambda: a + b,
-        "a + 1.5": lambda: a + 1.5,
-        "a + b, broadcast": lambda: row + column,
-        "a.add_(b)": lambda: a.add_(b),
-        "add(a, b, out=)": lambda: torch.add(a, b, out=out),
-        "empty(1024)": lambda: torch.empty(1024, device="cuda"),
-        "a.sum()": lambda: a.sum(),
-        "mm 64x64": lambda: torch.mm(m, n),
-        "with stream": guard,
-        "Event.record": lambda: event.record(),
-        "stream.wait_event": lambda: side.wait_event(event),
-        "current_stream()": torch.cuda.current_stream,
-        "memory_allocated()": torch.cuda.memory_allocated,
-    }
-
-
-def device_calls(torch: Any) -> dict[str, Callable[[], Any]]:
-    n = 64 << 20
-    x, y, out = (torch.ones(n, device="cuda") for _ in range(3))
-    x.normal_(), y.normal_()
-    square = x.view(8192, 8192)
-    h = x.to(torch.bfloat16)
-    wide = square[:4096, :4096].to(torch.float64)
-    return {
-        "copy": lambda: out.copy_(x),
-        "add": lambda: torch.add(x, y, out=out),
-        "add bfloat16": lambda: h + h,
-        "exp": lambda: torch.exp(x),
-        "sum": lambda: x.sum(),
-        "sum rows": lambda: square.sum(1),
-        "sum columns": lambda: square.sum(0),
-        "argmax rows": lambda: square.argmax(1),
-        "transpose": lambda: square.t().contiguous(),
-        "cumsum": lambda: torch.cumsum(square, 1),
-        "gather": lambda: torch.gather(square, 1, torch.zeros(8192, 8192, dtype=torch.int64, device="cuda")),
-        "randn": lambda: out.normal_(),
-        "mm 4096 float32": lambda: torch.mm(square[:4096, :4096], square[4096:, 4096:]),
-        "mm 4096 float64": lambda: torch.mm(wide, wide),
-        "mm 4096 bfloat16": lambda: torch.mm(
-            h.view(8192, 8192)[:4096, :4096], h.view(8192, 8192)[4096:, 4096:]
-        ),
-    }
-
-
-def speed() -> int:
-    libraries = [flambeau]
-    try:
-        import torch
-
-        libraries.append(torch)
-    except ImportError:
-        print("PyTorch is not installed: no comparison")
-    print(f"{'':22}{'flambeau':>10}{'torch':>10}   us")
-    for make, measure in ((host_calls, None), (device_calls, device_us)):
-        rows: dict[str, list[Any]] = defaultdict(list)
-        for library in libraries:
-            library.backends.cuda.matmul.allow_tf32 = False
-            calls = make(library)
-            for name, run in calls.items():
-                try:
-                    run()
-                    rows[name].append(
-                        measure(library, run) if measure else host_us(run, library.cuda.synchronize)
-                    )
-                except Exception as error:
-                    rows[name].append(f"{type(error).__name__}")
-            del calls
-            library.cuda.empty_cache()
-        for name, found in rows.items():
-            print(
-                f"{name:22}"
-                + "".join(f"{x:10.1f}" if isinstance(x, float) else f"{x[:9]:>10}" for x in found)
-                + (
-                    f"{found[0] / found[1]:10.2f}"
-                    if len(found) == 2 and all(isinstance(x, float) for x in found)
-                    else ""
-                )
-            )
-    return 0
+def tests() -> int:
+    """`pytest --driver=cuda -m gpu`: 1 if anything failed."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--driver=cuda",
+        "-m",
+        "gpu",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+    ]
+    if find_spec("xdist"):
+        command += ["-n", str(max(1, (os.cpu_count() or 1) // 2)), "--dist", "worksteal"]
+    return int(subprocess.run([*command, "tests"], cwd=ROOT, check=False).returncode != 0)
 
 
 def main() -> int:
-    parts = {
-        "contract": contract, "operators": compare, "layouts": layouts, "random": random_numbers, "start": start,
-        "speed": speed,
-    }  # fmt: skip
+    parts = {"contract": contract, "operators": compare, "layouts": layouts, "random": random_numbers,
+             "tests": tests}  # fmt: skip
     chosen = sys.argv[1:] or list(parts)
     failed = sum(parts[name]() for name in chosen)
     print(f"{'FAILED' if failed else 'passed'}: {failed} failures")

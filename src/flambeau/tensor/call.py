@@ -128,23 +128,31 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     The launch goes to the current stream of the tensors' device. Raises what the operator's rule raises;
     then nothing was allocated or launched. Where a tensor has a history, the call goes on the tape.
     """
-    key = (op, params, *[a.meta if isinstance(a, Tensor) else a.__class__ for a in args])
+    metas: list[Any] = []
+    tracked = False
+    for a in args:
+        if isinstance(a, Tensor):
+            metas.append(a.meta)
+            if a.history is not None:
+                tracked = True
+        else:
+            metas.append(a.__class__)
+    key = (op, params, *metas)
     plan = plans.get(key)
     if plan is None:
         plan = plans[key] = _plan(op, args, params)
-    node = begin(op, params, args) if _have_history(args) else None
-    results = [_new(plan, meta) for meta in plan.outputs]
-    _launch(plan, results, args)
+    node = begin(op, params, args) if tracked else None
+    stream = current.local.streams[plan.index]
+    ptrs, results = [], []
+    for meta in plan.outputs:
+        block = plan.allocate(meta.nbytes, stream)
+        ptr = block.ptr
+        ptrs.append(ptr)
+        results.append(make(meta, Storage(ptr, meta.nbytes, plan.context, block), ptr))
+    _launch(plan, ptrs, args, stream.handle)
     if node is not None:
         finish(node, results)
     return results[0] if len(results) == 1 else tuple(results)
-
-
-def _have_history(args: Sequence[Any]) -> bool:
-    for a in args:  # noqa: SIM110 (a loop of one or two is cheaper than a generator)
-        if isinstance(a, Tensor) and a.history is not None:
-            return True
-    return False
 
 
 def call_into(
@@ -160,11 +168,18 @@ def call_into(
     Raises RuntimeError, with nothing changed: a shape that does not match (`resize` makes `out=` fit, as
     PyTorch does), a dtype that the result cannot be cast to, another device, memory that overlaps.
     """
-    tracked = _have_history(outputs) or _have_history(args)
+    metas: list[Any] = []
+    tracked = False
+    for a in (*args, *outputs):
+        if isinstance(a, Tensor):
+            metas.append(a.meta)
+            if a.history is not None:
+                tracked = True
+        else:
+            metas.append(a.__class__)
     if tracked and resize:
         _refuse_out(op, outputs, args)
-    key = _key_into(op, outputs, args, params)
-    plan = plans.get(key)
+    plan = plans.get((op, params, *metas, "into"))
     if plan is None:
         plan = _plan_into(op, outputs, args, params, resize)
         if plan is None:
@@ -175,7 +190,7 @@ def call_into(
             a = args[i]
             if a is not target and a.memory is target.memory:
                 _check_overlap(target, a)
-    _launch(plan, outputs, args)
+    _launch(plan, [t.ptr for t in outputs], args, current.local.streams[plan.index].handle)
     for target in outputs:
         target.counter.version += 1
     if node is not None:
@@ -220,11 +235,6 @@ def _through_temporary(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _new(plan: Plan, meta: Meta) -> Tensor:
-    block = plan.allocate(meta.nbytes, current.local.streams[plan.index])
-    return make(meta, Storage(block.ptr, meta.nbytes, plan.context, block), block.ptr)
-
-
 def empty(meta: Meta) -> Tensor:
     """A new tensor of uninitialized memory, on its device's current stream."""
     context = system.context_of(meta.device)
@@ -232,12 +242,12 @@ def empty(meta: Meta) -> Tensor:
     return make(meta, Storage(block.ptr, meta.nbytes, context, block), block.ptr)
 
 
-def _launch(plan: Plan, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
-    ptrs = [t.ptr for t in outputs]
+def _launch(plan: Plan, ptrs: list[int], args: Sequence[Any], stream: int) -> None:
+    """Launch with the outputs' addresses, `ptrs`, and the inputs'."""
     for i in plan.tensors:  # a loop of one or two: cheaper than a generator
         ptrs.append(args[i].ptr)  # noqa: PERF401
     scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
-    plan.launch(plan.exe, ptrs, scalars, current.local.streams[plan.index].handle)
+    plan.launch(plan.exe, ptrs, scalars, stream)
 
 
 def _launch_nothing(exe: Any, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:

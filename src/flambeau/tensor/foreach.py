@@ -9,6 +9,7 @@ from flambeau.core.layout import may_self_overlap
 from flambeau.ops import optimizer as optimizer  # its records belong to the table from the start
 from flambeau.ops.foreach import Foreach
 from flambeau.ops.op import Signature
+from flambeau.runtime import current
 from flambeau.tensor import call as engine
 from flambeau.tensor.tensor import Tensor
 
@@ -43,7 +44,8 @@ def _run(record: Foreach, changed: Sequence[Tensor], args: Sequence[Any], params
     plan = engine.plans.get(key)
     if plan is None:
         plan = engine.plans[key] = _plan(record, changed, args, params)
-    engine._launch(plan, changed, args)
+    stream = current.local.streams[plan.index].handle
+    engine._launch(plan, [t.ptr for t in changed], args, stream)
     for t in changed:
         t.counter.version += 1
 
