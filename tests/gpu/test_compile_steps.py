@@ -15,10 +15,12 @@ from library_kit import Device, Library
 
 import flambeau
 from flambeau.core.dtype import complex32, complex64, float16, float32, from_numpy, int32
+from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
 from flambeau.driver.cuda import cublas, cufft, cusolver, pointwise, reduction, routines, source
 from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.passes import Plan
 from flambeau.ops.op import table
 from flambeau.testing import operators
 
@@ -46,6 +48,10 @@ class Collector:
             self.sources[reduction.program(launch, form, 132).source] = None
         elif isinstance(form, Source):
             self.sources[source.program(launch, form).source] = None
+        elif isinstance(form, Routine) and form.name in routines.TABLE:
+            built = routines.TABLE[form.name](launch, Device())  # type: ignore[arg-type]
+            programs = [step.program for step in built.passes] if isinstance(built, Plan) else [built]
+            self.sources.update(dict.fromkeys(program.source for program in programs))
 
     def launch(self, *args: Any) -> None:
         raise AssertionError("nothing runs")
@@ -62,6 +68,11 @@ def meta_of(x: Any) -> Meta:
     return Meta.of(x.shape, tuple([step // kind.itemsize for step in x.strides]), kind, GPU)
 
 
+def chosen(flag: str) -> Any:
+    """A flag's value, without cuDNN: what it computes has no source."""
+    return flag != "cudnn_enabled" and getattr(flags, flag)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_compile(name: str) -> None:
     op, collector = table[name], Collector()
@@ -70,7 +81,7 @@ def test_kernels_compile(name: str) -> None:
             continue
         for inputs, params in op.samples(operators.maker(kind, 0), kind):
             try:
-                found = op.rule([meta_of(np.asarray(x)) for x in inputs], params)
+                found = op.rule([meta_of(np.asarray(x)) for x in inputs], (*params, *map(chosen, op.flags)))
             except (NotImplementedError, RuntimeError):
                 continue  # a size or dtype that CUDA refuses
             launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))

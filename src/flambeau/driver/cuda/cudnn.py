@@ -21,6 +21,7 @@ DATA = {float32: 0, float64: 1, float16: 2, bfloat16: 9}  # cudnnDataType_t
 _FLOAT, _DOUBLE = 0, 1
 _NCHW, _CROSS_CORRELATION = 0, 1
 _DEFAULT_MATH, _TENSOR_MATH, _FMA_MATH = 0, 1, 3
+_TENSOR_MATHS = (1, 2)
 _DETERMINISTIC = 1
 _CHOICES = 10  # algorithms asked for; the library has fewer
 _WORKSPACE = 1 << 30  # bytes that an algorithm may ask for at most
@@ -160,12 +161,13 @@ class Convolution:
             )  # fmt: skip
         except DriverError as error:
             raise NotSupportedError(str(error)) from error
+        exact = _math(kind, tf32) == _FMA_MATH  # then it stays so: the default would round to TF32
         for choice in found[: count.value]:
-            exact = choice.math == _FMA_MATH or kind is not float32 or tf32
-            good = choice.status == 0 and choice.determinism == _DETERMINISTIC and exact
-            if good and choice.memory <= _WORKSPACE:
+            good = choice.status == 0 and choice.determinism == _DETERMINISTIC
+            if good and choice.memory <= _WORKSPACE and not (exact and choice.math in _TENSOR_MATHS):
                 self._algorithm, self._workspace = choice.algorithm, choice.memory
-                self._dnn.call("cudnnSetConvolutionMathType", "pi", self._how, choice.math)
+                math = _FMA_MATH if exact else choice.math
+                self._dnn.call("cudnnSetConvolutionMathType", "pi", self._how, math)
                 return
         raise NotSupportedError(f"cuDNN has no deterministic algorithm for this {self._name}")
 
