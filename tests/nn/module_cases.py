@@ -58,6 +58,11 @@ def carried(room: Any) -> Callable[[Any], Any]:
     return carry
 
 
+def flat(x: Any) -> list[Any]:
+    """The tensors of nested tuples."""
+    return [t for part in x for t in flat(part)] if isinstance(x, tuple) else [x]
+
+
 CASES: list[Case] = []
 
 
@@ -222,6 +227,20 @@ add(
     padding_idx=2,
 )
 add("EmbeddingBag", whole(3, 5, count=7), 7, 4, max_norm=1.0)
+
+# -- recurrent ------------------------------------------------------------------------------------------
+for _name in ("RNN", "LSTM", "GRU"):
+    add(_name, draw(5, 3, 4), 4, 6)
+    add(_name, draw(3, 5, 4), 4, 6, num_layers=2, bidirectional=True, batch_first=True)
+    add(_name, draw(5, 4), 4, 3, num_layers=3, bias=False)
+    add(_name, draw(5, 3, 4), 4, 3, num_layers=2, dropout=0.4)
+    add(f"{_name}Cell", draw(3, 4), 4, 6)
+    add(f"{_name}Cell", draw(4), 4, 6, bias=False)
+add("RNN", draw(5, 3, 4), 4, 6, 1, "relu")
+add("RNN", draw(5, 3, 4), 4, 6, nonlinearity="relu", batch_first=True)
+add("RNNCell", draw(3, 4), 4, 6, nonlinearity="relu")
+add("LSTM", draw(5, 3, 4), 4, 6, num_layers=2, bidirectional=True, proj_size=2)
+add("LSTM", draw(5, 3, 4), 4, 6, bias=False, proj_size=3)
 
 # -- shapes ---------------------------------------------------------------------------------------------
 add("Flatten", X4)

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
-from module_cases import CASES, Case, carried
+from module_cases import CASES, Case, carried, flat
 from support import same_values, to_torch, torch
 
 import flambeau
@@ -28,7 +28,7 @@ def gradients(case: Case, room: Any) -> dict[str, Any]:
             given.append(x)
         room.manual_seed(5)
         out = module(*given)
-        outs = [o for o in (out if isinstance(out, tuple) else (out,)) if o.is_floating_point()]
+        outs = [o for o in flat(out) if o.is_floating_point()]
         total = sum([(o * weights(o, room)).sum() for o in outs])
         if total.requires_grad:
             total.backward()

@@ -7,13 +7,20 @@ import warnings
 from typing import Any
 
 import pytest
-from module_cases import CASES, Case, carried
+from module_cases import CASES, Case, carried, flat
 from support import values
 
 import flambeau
 from flambeau import nn
 
-DRAWS = ("Dropout", "RReLU", "FractionalMaxPool", "Lazy", "network")  # their numbers are the device's own
+DRAWS = (
+    "Dropout",
+    "dropout",
+    "RReLU",
+    "FractionalMaxPool",
+    "Lazy",
+    "network",
+)  # their numbers are the device's own
 
 
 def computed(case: Case, where: str) -> list[Any]:
@@ -25,7 +32,7 @@ def computed(case: Case, where: str) -> list[Any]:
         module = case.make(nn, carry).to(where)
         given = [x.to(where) if isinstance(x, flambeau.Tensor) else x for x in map(carry, case.inputs)]
         out = module(*given)
-        outs = list(out) if isinstance(out, tuple) else [out]
+        outs = flat(out)
         if case.gradients and outs[0].requires_grad:
             outs[0].sum().backward()
     grads = [p.grad for p in module.parameters() if p.grad is not None]

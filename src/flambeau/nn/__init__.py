@@ -7,13 +7,14 @@ from typing import Any
 
 from flambeau.nn import functional
 from flambeau.nn.functional import namespace as _namespace  # binds the torch namespace's own forms
+from flambeau.nn.functional import recurrent as _recurrent  # the same
 from flambeau.nn.modules import NAMES as _MODULES
 
 _LATER = {
     **dict.fromkeys(("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"), "nn.parameter"),
     **dict.fromkeys(_MODULES, "nn.modules"),
 }
-_ROOMS = ("grad", "init", "modules", "parameter")
+_ROOMS = ("grad", "init", "modules", "parameter", "utils")
 __all__ = [*_LATER, *_ROOMS, "functional"]
 
 

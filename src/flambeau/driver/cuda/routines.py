@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda import (
     attention,
+    cells,
     columns,
     convolution,
     equations,
@@ -37,6 +38,7 @@ from flambeau.driver.cuda.program import Program
 
 TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **attention.ROUTINES,
+    **cells.ROUTINES,
     **geometry.ROUTINES,
     **histogram.ROUTINES,
     **indexing.ROUTINES,

@@ -1,0 +1,185 @@
+"""Recurrent networks as functions of the torch namespace: layers over sequences, and single cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.nn.functional.convolution import linear
+from flambeau.nn.functional.dropout import dropout as drop
+from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
+from flambeau.ops import recurrent as ops
+from flambeau.tensor.call import call
+from flambeau.tensor.joining import stack
+from flambeau.tensor.matmul import addmm
+from flambeau.tensor.public import function
+from flambeau.tensor.tensor import Tensor
+
+Given = Tensor | None
+_SETTINGS = ("hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional")
+_PADDED = ("input", *_SETTINGS, "batch_first")
+_PACKED = ("data", "batch_sizes", *_SETTINGS)
+
+
+def _network(mode: str, name: str) -> Callable[..., tuple[Tensor, ...]]:
+    def network(*args: Any, **named: Any) -> tuple[Tensor, ...]:
+        packed = "batch_sizes" in named or (
+            len(args) > 2 and isinstance(args[1], Tensor) and _holds(mode, args[2])
+        )
+        names = _PACKED if packed else _PADDED
+        given = dict(zip(names, args, strict=False)) | named
+        if len(args) + len(named) != len(names) or given.keys() != set(names):
+            raise TypeError(f"{name}() takes ({', '.join(_PADDED)}) or ({', '.join(_PACKED)})")
+        return _packed(mode, **given) if packed else _padded(mode, **given)
+
+    network.__name__ = network.__qualname__ = name
+    network.__doc__ = (
+        f"Layers of {mode} over input (T, B, I) or packed data (N, I) with batch_sizes; `({', '.join(_PADDED)})` or "
+        f"`({', '.join(_PACKED)})`. Gives the last layer's states and the last states of all layers."
+    )
+    return function(network)
+
+
+def _holds(mode: str, x: Any) -> bool:
+    """Whether a third argument is hidden states: the second is `batch_sizes` then."""
+    return mode == "LSTM" or isinstance(x, Tensor)
+
+
+def _padded(
+    mode: str, input: Tensor, hx: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    x = input.transpose(0, 1) if batch_first else input
+    if x.dim() != 3:
+        raise RuntimeError(f"Expected a 3-D input, got {list(input.shape)}")
+    length, batch = x.shape[:2]
+    if not length:
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+    rows = x.reshape(length * batch, x.shape[2])
+    out, *last = _layers(
+        mode, rows, [batch] * length, hx, params, has_biases, num_layers, dropout, train, bidirectional
+    )
+    out = out.view(length, batch, out.shape[1])
+    return (out.transpose(0, 1) if batch_first else out, *last)
+
+
+def _packed(
+    mode: str, data: Tensor, batch_sizes: Tensor, hx: Any, params: Any, *rest: Any, **named: Any
+) -> Any:
+    return _layers(mode, data, batch_sizes.tolist(), hx, params, *rest, **named)
+
+
+def _layers(
+    mode: str, data: Tensor, sizes: list[int], hx: Any, params: Sequence[Tensor], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Each layer takes what the one below gives, of both directions side by side."""
+    states, cells = _states(mode, hx)
+    directions = 2 if bidirectional else 1
+    count = num_layers * directions
+    if len(params) % count or len(states) != count:
+        raise RuntimeError(
+            f"expected parameters and hidden states of {count} layers, got {len(params)} and {len(states)}"
+        )
+    each = len(params) // count
+    steps = [Steps(sizes, reverse) for reverse in (False, True)[:directions]]
+    last = []
+    for layer in range(num_layers):
+        outputs = []
+        for direction, how in enumerate(steps):
+            at = layer * directions + direction
+            weights = _weights(params[at * each : (at + 1) * each], has_biases)
+            out, *ends = Recurrence.apply(mode, how, data, states[at], cells[at], *weights)
+            outputs.append(out)
+            last.append(ends)
+        data = outputs[0] if directions == 1 else joined(outputs, 1)
+        if train and dropout and layer < num_layers - 1:
+            data = drop(data, dropout, True)
+    return (data, *[stack(ends) for ends in zip(*last, strict=True)])
+
+
+def _states(mode: str, hx: Any) -> tuple[Sequence[Tensor], Sequence[Given]]:
+    """The first states of each layer and direction, and cell states of an LSTM."""
+    if mode != "LSTM":
+        return hx.unbind(0), (None,) * hx.shape[0]
+    if len(hx) != 2:
+        raise RuntimeError("lstm expects two hidden states")
+    return hx[0].unbind(0), hx[1].unbind(0)
+
+
+def _weights(params: Sequence[Tensor], has_biases: bool) -> tuple[Given, ...]:
+    """w_ih, w_hh, b_ih, b_hh and the projection; None for what there is not."""
+    products, rest = tuple(params[:2]), tuple(params[2:])
+    biases = rest[:2] if has_biases else (None, None)
+    projection = rest[2:] if has_biases else rest
+    return (*products, *biases, projection[0] if projection else None)
+
+
+lstm = _network("LSTM", "lstm")
+gru = _network("GRU", "gru")
+rnn_tanh = _network("RNN_TANH", "rnn_tanh")
+rnn_relu = _network("RNN_RELU", "rnn_relu")
+
+
+# -- cells: their products are plain ones, as PyTorch's -----------------------------------------------------------
+
+
+def _check_cell(input: Tensor, states: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor) -> None:
+    if input.shape[1] != w_ih.shape[1]:
+        raise RuntimeError(
+            f"input has inconsistent input_size: got {input.shape[1]} expected {w_ih.shape[1]}"
+        )
+    for i, x in enumerate(states):
+        if x.shape[0] != input.shape[0]:
+            raise RuntimeError(
+                f"Input batch size {input.shape[0]} doesn't match hidden{i} batch size {x.shape[0]}"
+            )
+        if x.shape[1] != w_hh.shape[1]:
+            raise RuntimeError(
+                f"hidden{i} has inconsistent hidden_size: got {x.shape[1]}, expected {w_hh.shape[1]}"
+            )
+
+
+def _gates(input: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given, b_hh: Given) -> Tensor:
+    bias = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
+    return addmm(linear(input, w_ih, bias), h, w_hh.t())
+
+
+@function
+def lstm_cell(
+    input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
+) -> tuple[Tensor, Tensor]:
+    """(h, c) after one step of an LSTM from hx = (h, c), each (B, H), and input (B, I)."""
+    if len(hx) != 2:
+        raise RuntimeError("lstm_cell expects two hidden states")
+    _check_cell(input, hx, w_ih, w_hh)
+    state: tuple[Tensor, Tensor] = call(ops.lstm_cell, (_gates(input, hx[0], w_ih, w_hh, b_ih, b_hh), hx[1]))
+    return state
+
+
+@function
+def gru_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
+) -> Tensor:
+    """The state after one step of a GRU from hx (B, H) and input (B, I)."""
+    _check_cell(input, (hx,), w_ih, w_hh)
+    state: Tensor = call(ops.gru_cell, (linear(input, w_ih, b_ih), linear(hx, w_hh, b_hh), hx))
+    return state
+
+
+@function
+def rnn_tanh_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
+) -> Tensor:
+    """tanh of the input's and the state's products with the weights, plus biases."""
+    _check_cell(input, (hx,), w_ih, w_hh)
+    return _gates(input, hx, w_ih, w_hh, b_ih, b_hh).tanh()
+
+
+@function
+def rnn_relu_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
+) -> Tensor:
+    """relu of the input's and the state's products with the weights, plus biases."""
+    _check_cell(input, (hx,), w_ih, w_hh)
+    return _gates(input, hx, w_ih, w_hh, b_ih, b_hh).relu()
