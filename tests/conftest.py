@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,8 @@ for name in (
 ):
     os.environ.pop(name, None)  # a test says itself which devices it wants
 
+import gpus  # noqa: E402 (the environment comes first)
+
 # Deterministic by default, so that a failure repeats; `make test-all` draws new and many more examples.
 _common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 settings.register_profile("default", max_examples=60, derandomize=True, **_common)
@@ -25,15 +28,31 @@ settings.load_profile(os.environ.get("FLAMBEAU_TESTS", "default"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--driver", choices=["cuda"], help="cuda: run the tests marked gpu, on real NVIDIA GPUs")
+    parser.addoption(
+        "--driver", choices=["cuda"], help="cuda: run tests marked gpu or either, on real NVIDIA GPUs"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; runs with --driver=cuda")
+    config.addinivalue_line("markers", "either: runs on virtual GPUs, with --driver=cuda on real ones")
+    config.addinivalue_line("markers", "simulated: of an `either` module, means virtual GPUs alone")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--driver") != "cuda":
-        for item in items:
-            if item.get_closest_marker("gpu"):  # not a keyword: the folder is one, too
-                item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU"))
+    gpus.real = config.getoption("--driver") == "cuda"
+    mark, reason = ("simulated", "of virtual GPUs alone") if gpus.real else ("gpu", "no NVIDIA GPU")
+    for item in items:
+        if item.get_closest_marker(mark):  # not a keyword: a folder is called gpu, too
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test of several GPUs is skipped where a real machine has too few."""
+    try:
+        return (yield)
+    except RuntimeError as error:
+        if gpus.real and item.get_closest_marker("either") and "invalid device ordinal" in str(error):
+            pytest.skip(f"too few GPUs: {error}")
+        raise

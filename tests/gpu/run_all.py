@@ -4,7 +4,7 @@
 
 Run from the repository's root. Prints a short table; the exit status is 1 if anything failed. The CPU's bits are the
 virtual GPU's (tests/ops), so the comparison is with both. `tests` is the suite's part that wants a GPU (the marker
-`gpu`), in several processes where pytest-xdist is installed. Speed is bench/gpu.py's.
+`gpu` or `either`), in several processes where pytest-xdist is installed. Speed is bench/gpu.py's.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def tests() -> int:
         "pytest",
         "--driver=cuda",
         "-m",
-        "gpu",
+        "gpu or either",
         "-q",
         "-p",
         "no:cacheprovider",

@@ -6,15 +6,18 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from gpus import either, gpus, simulated
 
 import flambeau as torch
+
+pytestmark = either
 
 LONG = 10**7  # clock cycles
 
 
 @pytest.fixture(autouse=True)
 def two_gpus() -> Iterator[None]:
-    with torch.virtual(devices=2):
+    with gpus(devices=2):
         yield
 
 
@@ -40,6 +43,7 @@ def test_d02_gpus_and_the_cpu_work_beside_each_other() -> None:
     assert not idle(0) and not idle(1)
 
 
+@simulated
 def test_d02_gpus_overlap_in_time() -> None:
     def elapsed(devices: list[int]) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -70,7 +74,7 @@ def test_d03_a_device_works_in_the_order_of_requests() -> None:
 
 @pytest.mark.parametrize("schedule", ["earliest", *[f"random:{i}" for i in range(4)], "adversarial:1"])
 def test_d04_d05_copies_synchronize_by_themselves(schedule: str) -> None:
-    with torch.virtual(devices=2, schedule=schedule, races="error"):
+    with gpus(devices=2, schedule=schedule, races="error"):
         x = torch.arange(1000.0)
         a = x.cuda(0)
         torch.cuda._sleep(LONG)
@@ -81,6 +85,7 @@ def test_d04_d05_copies_synchronize_by_themselves(schedule: str) -> None:
         assert c.cpu().tolist() == [4.0 * i + 1 for i in range(1000)]
 
 
+@simulated
 def test_d06_launch_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     with torch.virtual(devices=1):
@@ -94,6 +99,7 @@ def test_d06_launch_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not idle()
 
 
+@simulated
 def test_d07_d08_where_an_error_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong() -> None:
         torch.ones(3, device="cuda")[torch.tensor([7], device="cuda")]
@@ -107,6 +113,7 @@ def test_d07_d08_where_an_error_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         wrong()
 
 
+@simulated
 def test_d09_only_synchronized_time_counts_the_work() -> None:
     """The host's clock (of the simulation: it has no other) passes the work only where it waits."""
     machine = torch.virtual(devices=1)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from gpus import either, gpus, simulated
 
 import flambeau as torch
+
+pytestmark = either
 
 LONG = 10**7  # clock cycles
 SCHEDULES = ["earliest", *[f"random:{i}" for i in range(6)], "adversarial:0", "adversarial:1"]
@@ -14,7 +17,7 @@ SCHEDULES = ["earliest", *[f"random:{i}" for i in range(6)], "adversarial:0", "a
 
 @pytest.fixture(autouse=True)
 def two_gpus() -> Iterator[None]:
-    with torch.virtual(devices=2):
+    with gpus(devices=2):
         yield
 
 
@@ -35,7 +38,7 @@ def test_e08_kernels_within_the_guard_go_to_its_stream() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_e13_one_stream_is_serial_under_every_schedule(schedule: str) -> None:
-    with torch.virtual(devices=1, schedule=schedule):
+    with gpus(devices=1, schedule=schedule):
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             x = torch.zeros(1, device="cuda")
@@ -44,6 +47,7 @@ def test_e13_one_stream_is_serial_under_every_schedule(schedule: str) -> None:
             assert x.item() == 2.0**10 - 1
 
 
+@simulated
 def test_e14_any_relative_order_unless_synchronized() -> None:
     def result(schedule: str, wait: bool) -> float:
         with torch.virtual(devices=1, schedule=schedule):
@@ -63,12 +67,13 @@ def test_e14_any_relative_order_unless_synchronized() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_e15_moving_data_on_the_default_stream_needs_nothing(schedule: str) -> None:
-    with torch.virtual(devices=2, schedule=schedule, races="error"):
+    with gpus(devices=2, schedule=schedule, races="error"):
         x = torch.arange(100.0).cuda() * 2
         y = x.to("cuda:1") + 1
         assert (y.cpu() + x.cpu()).tolist() == [4.0 * i + 1 for i in range(100)]
 
 
+@simulated
 def test_e16_side_streams_are_the_users_to_order_and_are_checked() -> None:
     with torch.virtual(devices=1, races="error"):
         x, side = torch.ones(100, device="cuda"), torch.cuda.Stream()

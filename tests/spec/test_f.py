@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from gpus import either, gpus
 
 import flambeau as torch
+
+pytestmark = either
 
 
 @pytest.fixture(autouse=True)
 def one_gpu() -> Iterator[None]:
-    with torch.virtual(devices=1):
+    with gpus(devices=1):
         yield
 
 

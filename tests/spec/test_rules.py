@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from cli.cli_kit import environment
+from gpus import either, gpus
 
 import flambeau as torch
 from flambeau.runtime import system
+
+pytestmark = either
 
 LONG = 10**7  # clock cycles
 
 
 @pytest.fixture(autouse=True)
 def two_gpus() -> Iterator[None]:
-    with torch.virtual(devices=2):
+    with gpus(2):
         yield
 
 

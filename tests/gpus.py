@@ -1,0 +1,34 @@
+"""`gpus`: the devices of a test that means the same on virtual GPUs and on real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import flambeau
+
+real = False
+"""Whether they are real: set by `--driver=cuda`, see conftest.py."""
+
+either = pytest.mark.either
+simulated = pytest.mark.simulated
+
+
+@contextmanager
+def gpus(devices: int = 1, **virtual: Any) -> Iterator[None]:
+    """Virtual GPUs, so many; with `--driver=cuda` those of the machine. `virtual` says more of virtual ones.
+
+    On a machine with too few GPUs a test that names a missing one is skipped, see conftest.py.
+    """
+    if not real:
+        with flambeau.virtual(devices=devices, **virtual):
+            yield
+        return
+    try:
+        yield
+    finally:
+        for index in range(flambeau.cuda.device_count()):
+            flambeau.cuda.synchronize(index)
