@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from matrix_samples import AFTER, BEFORE
 
 import flambeau as torch
 from flambeau.core.dtype import complex128, dtype, float64
@@ -24,6 +26,8 @@ UNLIKE_DIFFERENCES = {
     "copy": "to a narrower dtype: differences of double precision are lost",
     "embedding": "the row of padding_idx gets no gradient",
 }
+REFUSED = ("the derivative for", "The derivative of linalg.qr", "not differentiable when mode='complete'")
+"""Texts of PyTorch's where a call has no derivative."""
 LARGEST = 300  # elements of an input: differences are taken one by one
 
 
@@ -53,6 +57,17 @@ def samples(op: Op, kind: dtype) -> Iterator[tuple[tuple[Any, ...], tuple[Any, .
             yield tuple(args), params
 
 
+def running(op: Op, params: tuple[Any, ...]) -> Callable[..., Any]:
+    """The record's call, of inputs and with results of which differences can be taken."""
+    before, after = BEFORE.get(op.name), AFTER.get(op.name)
+
+    def run(*args: Any) -> Any:
+        found = call(op, args if before is None else before(*args), params)
+        return found if after is None else after(*found)
+
+    return run
+
+
 @pytest.mark.parametrize("op", differentiable(), ids=lambda op: op.name)
 def test_derivative(op: Op) -> None:
     if op.name in UNLIKE_DIFFERENCES:
@@ -62,11 +77,15 @@ def test_derivative(op: Op) -> None:
         warnings.simplefilter("ignore")
         for kind in (float64, complex128):
             for args, params in samples(op, kind) if kind in op.dtypes else ():
+                run = running(op, params)
+                if op.name == "_cdist_backward" and math.inf in params:
+                    continue  # only where a difference is the distance itself: no place for differences
                 try:
-                    torch.autograd.gradcheck(lambda *a, p=params: call(op, a, p), args, nondet_tol=1e-12)
-                    torch.autograd.gradgradcheck(lambda *a, p=params: call(op, a, p), args, nondet_tol=1e-12)
-                except NotImplementedError as error:
-                    assert "the derivative for" in str(error)  # as PyTorch: some inputs have none
+                    torch.autograd.gradcheck(run, args, nondet_tol=1e-12)
+                    torch.autograd.gradgradcheck(run, args, nondet_tol=1e-12)
+                except (NotImplementedError, RuntimeError) as error:
+                    if not any(text in str(error) for text in REFUSED):
+                        raise
                 checked += 1
     assert checked, "no sample was checked: its inputs are too large or take no gradient"
 

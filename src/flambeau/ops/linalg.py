@@ -1,4 +1,4 @@
-"""Linear algebra of batches of matrices: factorizations, solvers, eigenvalues, cross products, distances.
+"""Linear algebra of batches of matrices: factorizations, solvers, eigenvalues.
 
 Each record is one LAPACK-like routine over every matrix of a batch. Where a matrix can have no answer (it is
 singular, an iteration does not end), the last output is `info`, one int32 per matrix, as in LAPACK: 0 is success. The
@@ -20,7 +20,6 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import (
     FLOATING,
-    bool_,
     complex64,
     complex128,
     dtype,
@@ -32,9 +31,18 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
-from flambeau.ops.pointwise import ALL
-from flambeau.ops.reduction import to_computing
+from flambeau.ops import linalg_gradients as back
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    common_device,
+    define,
+)
 
 Array = np.ndarray[Any, Any]
 Run = Callable[..., Any]
@@ -95,13 +103,13 @@ def _info(x: Meta) -> Meta:
     return _result(x, kind=int32)
 
 
-def _broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
+def broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
     """Both with one batch shape."""
     batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
-    return _expanded(a, batch), _expanded(b, batch)
+    return expanded(a, batch), expanded(b, batch)
 
 
-def _expanded(x: Meta, batch: tuple[int, ...]) -> Meta:
+def expanded(x: Meta, batch: tuple[int, ...]) -> Meta:
     shape = (*batch, *x.shape[-2:])
     return x.with_(shape, expand_strides(x.shape, x.strides, shape))
 
@@ -114,7 +122,7 @@ def check_fits(name: str, a: Meta, b: Meta, left: bool = True) -> None:
         raise RuntimeError(f"{name}: Incompatible shapes of A and B for the equation {equation} ({sizes})")
 
 
-def _pair(operands: Sequence[Operand]) -> tuple[Meta, Meta]:
+def pair_of(operands: Sequence[Operand]) -> tuple[Meta, Meta]:
     a, b = operands
     assert isinstance(a, Meta) and isinstance(b, Meta)
     common_device([a, b])
@@ -206,15 +214,17 @@ def _op(
     dtypes: tuple[dtype, ...] = MATRICES,
     *,
     cuda: str,
+    derivative: Derivative,
 ) -> Op:
-    return define(Op(name, rule, Kernel(name, host, _flops(factor), cuda=Routine(cuda)), dtypes, samples))
+    kernel = Kernel(name, host, _flops(factor), cuda=Routine(cuda))
+    return define(Op(name, rule, kernel, dtypes, samples, derivative=derivative))
 
 
 def _square_samples(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable[Sample]]:
     def samples(make: Make, kind: dtype) -> Iterable[Sample]:
         for own in params or ((),):
             yield (make(3, 3),), own
-            yield (make(2, 2, 4, 4),), own
+            yield (make(2, 1, 3, 3),), own
         yield (np.zeros((2, 3, 3), kind.numpy),), own  # singular, of equal eigenvalues
 
     return samples
@@ -223,9 +233,9 @@ def _square_samples(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterabl
 def _tall_and_wide(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable[Sample]]:
     def samples(make: Make, kind: dtype) -> Iterable[Sample]:
         for own in params or ((),):
-            yield (make(3, 5),), own
-            yield (make(2, 5, 3),), own
-            yield (make(2, 1, 4, 4),), own
+            yield (make(2, 3),), own
+            yield (make(2, 3, 2),), own
+            yield (make(2, 1, 3, 3),), own
 
     return samples
 
@@ -247,7 +257,7 @@ def _inv_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
 
 def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     """Matrices A and B of AX = B."""
-    a, b = _pair(operands)
+    a, b = pair_of(operands)
     check_square("linalg.solve", a)
     check_floating("linalg.solve", a)
     if a.dtype is not b.dtype:
@@ -257,7 +267,7 @@ def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
         )
     check_fits("linalg.solve", a, b)
     _check_implemented("lu", a)
-    a, b = _broadcast(a, b)
+    a, b = broadcast(a, b)
     return Signature((_result(b, *b.shape[-2:]), _info(b)), (a, b), params)
 
 
@@ -283,12 +293,31 @@ def _equations(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 inv_ex = _op(
-    "linalg_inv_ex", _inv_rule, _with_info(np.linalg.inv, _zero_pivot), _square_samples(), cuda="inverse"
+    "linalg_inv_ex",
+    _inv_rule,
+    _with_info(np.linalg.inv, _zero_pivot),
+    _square_samples(),
+    cuda="inverse",
+    derivative=Derivative(back.inverse),
 )
 solve_ex = _op(
-    "linalg_solve_ex", _solve_rule, _with_info(np.linalg.solve, _zero_pivot), _equations, 1, cuda="solve"
+    "linalg_solve_ex",
+    _solve_rule,
+    _with_info(np.linalg.solve, _zero_pivot),
+    _equations,
+    1,
+    cuda="solve",
+    derivative=Derivative(whole=back.solve),
 )
-det = _op("linalg_det", _det_rule, _plain(np.linalg.det), _square_samples(), 2 / 3, cuda="det")
+det = _op(
+    "linalg_det",
+    _det_rule,
+    _plain(np.linalg.det),
+    _square_samples(),
+    2 / 3,
+    cuda="det",
+    derivative=Derivative(back.det),
+)
 slogdet = _op(
     "linalg_slogdet",
     _slogdet_rule,
@@ -296,6 +325,7 @@ slogdet = _op(
     _square_samples(),
     2 / 3,
     cuda="slogdet",
+    derivative=Derivative(back.slogdet),
 )
 
 
@@ -389,7 +419,7 @@ def _lu_solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
         )
     check_fits("torch.linalg.lu_solve", factors, b)
     _check_implemented("lu_solve", factors)
-    factors, b = _broadcast(factors, b)
+    factors, b = broadcast(factors, b)
     strides = expand_strides(pivots.shape, pivots.strides, factors.shape[:-1])
     return Signature(
         (_result(b, *b.shape[-2:]),), (factors, pivots.with_(factors.shape[:-1], strides), b), params
@@ -442,23 +472,46 @@ cholesky_ex = _op(
     _square_samples((False,), (True,)),
     1 / 3,
     cuda="cholesky",
+    derivative=Derivative(back.cholesky),
 )
 lu_factor_ex = _op(
-    "linalg_lu_factor_ex", _lu_rule, _lu_host, _tall_and_wide((True,)), 2 / 3, cuda="lu_factor"
+    "linalg_lu_factor_ex",
+    _lu_rule,
+    _lu_host,
+    _tall_and_wide((True,)),
+    2 / 3,
+    cuda="lu_factor",
+    derivative=Derivative(back.lu_factor),
 )
-lu_solve = _op("linalg_lu_solve", _lu_solve_rule, _lu_solve_host, _lu_solve_samples, cuda="lu_solve")
-lu_rows = _op("_lu_rows", _lu_rows_rule, _plain(_lu_rows), _pivot_samples, 0, (int32,), cuda="lu_rows")
+lu_solve = _op(
+    "linalg_lu_solve",
+    _lu_solve_rule,
+    _lu_solve_host,
+    _lu_solve_samples,
+    cuda="lu_solve",
+    derivative=Derivative(whole=back.lu_solve),
+)
+lu_rows = _op(
+    "_lu_rows",
+    _lu_rows_rule,
+    _plain(_lu_rows),
+    _pivot_samples,
+    0,
+    (int32,),
+    cuda="lu_rows",
+    derivative=NOT_DIFFERENTIABLE,
+)
 
 
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     """A and B of AX = B. Params: whether A is upper triangular, whether its diagonal is ones (and not read)."""
-    a, b = _pair(operands)
+    a, b = pair_of(operands)
     name = "linalg.solve_triangular"
     check_square(name, a)
     check_ndim(name, b, "B")
     check_fits(name, a, b)
     _check_implemented("triangular_solve", a)
-    a, b = _broadcast(a, b)
+    a, b = broadcast(a, b)
     return Signature((_result(b, *b.shape[-2:]),), (a, b), params)
 
 
@@ -493,8 +546,8 @@ def _substitute(out: Array, a: Array, b: Array, upper: bool, ones: bool) -> None
 def _triangular_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     for params in ((True, False), (False, True)):
         yield (make(3, 3, low=1), make(3, 2)), params
-        yield (make(2, 1, 4, 4, low=1), make(3, 4, 1)), params
-        yield (make(2, 1, 5, 5, low=1), make(1, 5, 1)), params
+        yield (make(2, 1, 3, 3, low=1), make(3, 3, 1)), params
+        yield (make(2, 1, 3, 3, low=1), make(1, 3, 1)), params
 
 
 solve_triangular = _op(
@@ -504,6 +557,7 @@ solve_triangular = _op(
     _triangular_samples,
     1,
     cuda="solve_triangular",
+    derivative=Derivative(whole=back.solve_triangular),
 )
 
 
@@ -545,7 +599,7 @@ def _geqrf(a: Array) -> tuple[Array, Array]:
 
 
 def _householder_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    a, tau = _pair(operands)
+    a, tau = pair_of(operands)
     name = "torch.linalg.householder_product"
     if a.ndim < 2:
         raise RuntimeError(f"{name}: input must have at least 2 dimensions.")
@@ -588,14 +642,29 @@ def _householder_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 4, 3), make(2, 2)), ()
 
 
-qr = _op("linalg_qr", _qr_rule, _plain(_qr), _tall_and_wide(("reduced",), ("complete",), ("r",)), cuda="qr")
-geqrf = _op("geqrf", _geqrf_rule, _plain(_geqrf), _tall_and_wide(), cuda="geqrf")
+qr = _op(
+    "linalg_qr",
+    _qr_rule,
+    _plain(_qr),
+    _tall_and_wide(("reduced",), ("complete",), ("r",)),
+    cuda="qr",
+    derivative=Derivative(back.qr),
+)
+geqrf = _op(
+    "geqrf",
+    _geqrf_rule,
+    _plain(_geqrf),
+    _tall_and_wide(),
+    cuda="geqrf",
+    derivative=Derivative(back.no_geqrf),
+)
 householder_product = _op(
     "linalg_householder_product",
     _householder_rule,
     _plain(_householder),
     _householder_samples,
     cuda="householder_product",
+    derivative=Derivative(whole=back.householder_product),
 )
 
 
@@ -661,7 +730,7 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
 
 svd = _op(
     "linalg_svd", _svd_rule, _with_info(lambda a, full: tuple(np.linalg.svd(a, full)), _not_finite),
-    _tall_and_wide((True,), (False,)), 12, cuda="svd",
+    _tall_and_wide((True,), (False,)), 12, cuda="svd", derivative=Derivative(back.svd),
 )  # fmt: skip
 svdvals = _op(
     "linalg_svdvals",
@@ -670,10 +739,11 @@ svdvals = _op(
     _tall_and_wide(),
     4,
     cuda="svdvals",
+    derivative=Derivative(back.svdvals, name="LinalgSvdBackward0"),
 )
 eigh = _op(
     "linalg_eigh", _eigh_rule(True), _with_info(lambda a, uplo: tuple(np.linalg.eigh(a, uplo)), _not_finite),
-    _square_samples(("L",), ("U",)), 9, cuda="eigh",
+    _square_samples(("L",), ("U",)), 9, cuda="eigh", derivative=Derivative(back.eigh),
 )  # fmt: skip
 eigvalsh = _op(
     "linalg_eigvalsh",
@@ -682,14 +752,15 @@ eigvalsh = _op(
     _square_samples(("L",)),
     4 / 3,
     cuda="eigvalsh",
+    derivative=Derivative(back.eigvalsh, name="LinalgEighBackward0"),
 )
 eig = _op(
     "linalg_eig", _eig_rule("linalg.eig", True), _with_info(lambda a: tuple(np.linalg.eig(a)), _not_finite),
-    _square_samples(), 25, cuda="eig",
+    _square_samples(), 25, cuda="eig", derivative=Derivative(back.eig),
 )  # fmt: skip
 eigvals = _op(
     "linalg_eigvals", _eig_rule("linalg.eigvals", False), _with_info(np.linalg.eigvals, _not_finite),
-    _square_samples(), 10, cuda="eigvals",
+    _square_samples(), 10, cuda="eigvals", derivative=Derivative(back.eigvals, name="LinalgEigBackward0"),
 )  # fmt: skip
 
 
@@ -701,7 +772,7 @@ def _lstsq_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
 
     Outputs the solution of least norm, the rank, the singular values, and info.
     """
-    a, b = _broadcast(*_pair(operands))
+    a, b = broadcast(*pair_of(operands))
     if a.dtype not in MATRICES:
         raise RuntimeError("This function doesn't handle types other than float and double")
     m, n = a.shape[-2:]
@@ -722,124 +793,12 @@ def _lstsq_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 1, 3, 5), make(3, 3, 1)), (1e-6,)
 
 
-lstsq = _op("linalg_lstsq", _lstsq_rule, _with_info(_lstsq, _not_finite), _lstsq_samples, 12, cuda="lstsq")
-
-
-# -- cross products and distances -----------------------------------------------------------------------------------
-
-
-def _cross_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Params: the dim of size 3."""
-    a, b = _pair(operands)
-    (dim,) = params
-    if a.shape[dim] != 3 or b.shape[dim] != 3:
-        raise RuntimeError(
-            f"linalg.cross: inputs dimension {dim} must have length 3. Got {a.shape[dim]} and {b.shape[dim]}"
-        )
-    kind = a.dtype
-    if b.dtype is not kind:
-        raise RuntimeError(f"expected scalar type {kind.torch_name} but found {b.dtype.torch_name}")
-    if kind is bool_:
-        raise NotImplementedError("\"cross\" not implemented for 'Bool'")
-    shape = broadcast_shapes([a.shape, b.shape])
-    a, b = (x.with_(shape, expand_strides(x.shape, x.strides, shape)) for x in (a, b))
-    return Signature((Meta.contiguous_of(shape, kind, a.device),), (a, b), params)
-
-
-def _cross_host(launch: Launch) -> Body:
-    (dim,) = launch.params
-    kind = launch.outputs[0].dtype
-    widen = to_computing(kind, kind)
-
-    def body(outputs: list[Array], inputs: list[Array]) -> None:
-        a, b = (np.moveaxis(widen(x), dim, 0) for x in inputs)
-        out = np.moveaxis(outputs[0], dim, 0)
-        for i in range(3):
-            j, k = (i + 1) % 3, (i + 2) % 3
-            np.copyto(out[i, ...], a[j] * b[k] - a[k] * b[j], casting="unsafe")
-
-    return body
-
-
-def _cross_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    yield (make(2, 3), make(2, 3)), (-1,)
-    yield (make(3, 1, 2), make(3, 4, 2)), (0,)
-
-
-cross = define(
-    Op(
-        "linalg_cross", _cross_rule,
-        Kernel("linalg_cross", _cross_host, lambda launch: 3 * launch.outputs[0].numel, cuda=Routine("cross")),
-        tuple(d for d in ALL if d is not bool_), _cross_samples,
-    )
-)  # fmt: skip
-
-
-def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Two batches of rows. Params: p."""
-    a, b = _pair(operands)
-    if a.dtype not in (float32, float64):
-        where = "cdist" if a.device is CPU else "cdist_cuda"
-        raise NotImplementedError(f"\"{where}\" not implemented for '{a.dtype.torch_name}'")
-    a, b = _broadcast(a, b)
-    return Signature((_result(a, a.shape[-2], b.shape[-2]),), (a, b), params)
-
-
-_BLOCK = 1 << 18  # differences that are held at a time: they stay in a core's cache
-_SHORT = 64  # columns up to which sums run across rows, not along them
-
-
-def _cdist_host(launch: Launch) -> Body:
-    (p,) = launch.params
-    first = launch.inputs[0]
-    assert isinstance(first, Meta)
-    axis = 0 if first.shape[-1] <= _SHORT else -1
-
-    def body(outputs: list[Array], inputs: list[Array]) -> None:
-        a, b = (np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
-        step = max(1, _BLOCK // max(1, b.size))
-        for at in range(0, outputs[0].shape[-2], step):
-            some = slice(at, at + step)
-            if axis == 0:
-                away = a[..., some, None] - b[..., None, :]
-            else:
-                away = a[..., some, None, :] - b[..., None, :, :]
-            outputs[0][..., some, :] = _length(np.abs(away, out=away), p, axis)
-
-    return body
-
-
-def _length(away: Array, p: float, axis: int) -> Array:
-    """The p-norm along an axis of non-negative numbers."""
-    if p == 0:
-        return np.count_nonzero(away, axis=axis).astype(away.dtype)
-    if math.isinf(p):
-        return np.asarray(np.max(away, axis=axis, initial=0))
-    if p == 1:
-        return np.asarray(np.sum(away, axis=axis))
-    if p == 2:
-        return np.sqrt(np.sum(np.square(away, out=away), axis=axis))
-    return np.asarray(np.sum(away**p, axis=axis) ** away.dtype.type(1 / p))
-
-
-def _cdist_flops(launch: Launch) -> int:
-    a = launch.inputs[0]
-    assert isinstance(a, Meta)
-    return 3 * launch.outputs[0].numel * a.shape[-1]
-
-
-def _cdist_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    for p in (2.0, 1.0, 0.0, math.inf, 1.5):
-        yield (make(3, 4), make(5, 4)), (p,)
-    yield (make(2, 1, 3, 4), make(3, 2, 4)), (2.0,)
-
-
-cdist = define(
-    Op(
-        "_cdist_forward",
-        _cdist_rule,
-        Kernel("cdist", _cdist_host, _cdist_flops, cuda=Routine("cdist")),
-        (float32, float64),
-        _cdist_samples,
-    )
+lstsq = _op(
+    "linalg_lstsq",
+    _lstsq_rule,
+    _with_info(_lstsq, _not_finite),
+    _lstsq_samples,
+    12,
+    cuda="lstsq",
+    derivative=Derivative(whole=back.lstsq, outputs=1),
 )

@@ -9,6 +9,7 @@ over tensors, recorded itself where a second derivative is wanted. The names of 
 and so what a call that is recorded saves:
 
     grad            the gradient of the first output;  grads  of every output, zeros where none came
+    given           the gradients of the outputs, None where none came
     a, b, c, ...    the inputs by position: tensors, or the Python scalars that were given
     out, outs       the first output; all outputs;  out1 the second alone
     params          the static params;  metas  the metas of the inputs (None for scalars)

@@ -247,6 +247,7 @@ class _Values:
             "grad": zeros_of(node.outputs[0]) if grads[0] is None else grads[0],
             "metas": node.metas,
             "call": _call_of(),
+            "given": grads,
             "needs": tuple([edge is not None for edge in node.edges]),
         }
         self.grads = grads
@@ -362,7 +363,7 @@ class Saved:
                 raise RuntimeError(_changed(self, source, index))
             t = make(self.meta, self.memory, self.ptr)
             t.counter = self.counter
-        if source is not None:
+        if source is not None and t.meta.dtype.category >= FLOATING:
             t.history = History(source, index)
         return t
 

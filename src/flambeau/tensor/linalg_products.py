@@ -11,6 +11,7 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING, bool_, can_cast, int64
 from flambeau.core.layout import broadcast_shapes, wrap_dim
+from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
 from flambeau.tensor.outputs import deliver, run
@@ -155,7 +156,7 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1, out: Tensor | N
     wrap_dim(dim, input.ndim)
     if not input.ndim:
         raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
-    result: Tensor = run(ops.cross, (input, other), (dim,), out)
+    result: Tensor = run(geometry.cross, (input, other), (dim,), out)
     return result
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from flambeau.core.dtype import COMPLEX, FLOATING, can_cast, dtype, int64, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.core.typeinfo import finfo
+from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
 from flambeau.ops.reduction import norm as folded
 from flambeau.tensor.call import call
@@ -294,7 +295,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = _MO
         return _by_product(x1, x2)
     if x1.dtype is not x2.dtype:
         raise RuntimeError(f"expected scalar type {x1.dtype.torch_name} but found {x2.dtype.torch_name}")
-    result: Tensor = call(ops.cdist, (x1, x2), (float(p),))
+    result: Tensor = call(geometry.cdist, (x1, x2), (float(p),))
     return result
 
 

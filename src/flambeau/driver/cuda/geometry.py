@@ -119,4 +119,75 @@ def _steps(x: Meta) -> tuple[int, int]:
     return x.strides[-2], x.strides[-1]
 
 
-ROUTINES = {"cross": cross, "cdist": cdist}
+_SIGN = "(x != x ? x : T((x > 0) - (x < 0)))"
+
+
+def _slope(p: float) -> tuple[str, str]:
+    """What a gradient g of a distance d gives, and times what of a difference x: see the host's body."""
+    if p == 0:
+        return "T(0)", "T(0)"
+    if p == 1:
+        return "g", _SIGN
+    if math.isinf(p):
+        return "g", f"(absolute(x) == lengths[y][k] ? {_SIGN} : T(0))"
+    if p == 2:
+        return "d == 0 ? T(0) : g / d", "x"
+    return "d == 0 ? T(0) : g / pow(d, (T)(p - 1))", "(x == 0 ? T(0) : x * pow(absolute(x), (T)(p - 2)))"
+
+
+def cdist_backward(launch: Launch, device: Device) -> Program:
+    """Params: p. A thread per element of the gradient; a block has some rows and columns of it, and goes through
+    the other matrix 16 rows at a time, with what their distances give computed once."""
+    (p,) = launch.params
+    out, grad, a, b, lengths = launch.operands
+    walk = Walked(out.shape[:-2], [x.strides[:-2] for x in (out, grad, a, b, lengths)])
+    weight, slope = _slope(p)
+    rows, width = out.shape[-2:]
+    wide = min(32, 1 << max(width - 1, 0).bit_length())
+    high = THREADS // wide
+    text = f"""
+typedef {c_name(out.dtype)} T;
+extern "C" __global__ void __launch_bounds__({THREADS}) run(T* out, const T* grad, const T* a, const T* b,
+    const T* dist, {walk.parameter("at")}, i64 rows, i64 others, i64 width, i64 down, i64 across, i64 grad_row,
+    i64 grad_step, i64 a_row, i64 a_step, i64 b_row, i64 b_step, i64 dist_row, i64 dist_step, i64 out_row,
+    i64 out_step, double p) {{
+  __shared__ T weights[{high}][{_DEEP}], lengths[{high}][{_DEEP}], right[{_DEEP}][{wide}];
+  const i64 tile = blockIdx.x % (down * across);
+  {walk.locate("blockIdx.x / (down * across)", "at")}
+  const i64 first = tile / across * {high}, start = tile % across * {wide};
+  const int column = threadIdx.x % {wide}, y = threadIdx.x / {wide};
+  const bool inside = first + y < rows && start + column < width;
+  const T here = inside ? a[at[2] + (first + y) * a_row + (start + column) * a_step] : T(0);
+  T sum = T(0);
+  for (i64 from = 0; from < others; from += {_DEEP}) {{
+    for (int i = threadIdx.x; i < {high * _DEEP}; i += {THREADS}) {{
+      const i64 row = first + i / {_DEEP}, other = from + i % {_DEEP};
+      const bool within = row < rows && other < others;
+      const T g = within ? grad[at[1] + row * grad_row + other * grad_step] : T(0);
+      const T d = within ? dist[at[4] + row * dist_row + other * dist_step] : T(0);
+      weights[i / {_DEEP}][i % {_DEEP}] = {weight};
+      lengths[i / {_DEEP}][i % {_DEEP}] = d;
+    }}
+    for (int i = threadIdx.x; i < {wide * _DEEP}; i += {THREADS}) {{
+      const i64 other = from + i / {wide}, c = start + i % {wide};
+      right[i / {wide}][i % {wide}] = other < others && c < width ? b[at[3] + other * b_row + c * b_step] : T(0);
+    }}
+    __syncthreads();
+    const int deep = others - from < {_DEEP} ? (int)(others - from) : {_DEEP};
+    for (int k = 0; k < deep; ++k) {{
+      const T x = here - right[k][column];
+      sum += weights[y][k] * {slope};
+    }}
+    __syncthreads();
+  }}
+  if (inside) out[at[0] + (first + y) * out_row + (start + column) * out_step] = sum;
+}}
+"""
+    tiles = -(-rows // high), -(-width // wide)
+    steps = [step for x in (grad, a, b, lengths, out) for step in _steps(x)]
+    numbers = (rows, b.shape[-2], width, *tiles, *steps)
+    grid = (prod(out.shape[:-2]) * tiles[0] * tiles[1], 1, 1)
+    return Program(text, grid, THREADS, (walk.value, *[i64(x) for x in numbers], packed_constant(float(p))))
+
+
+ROUTINES = {"cross": cross, "cdist": cdist, "cdist_backward": cdist_backward}
