@@ -25,6 +25,7 @@ NO_GRADIENT_FOR = {
 UNLIKE_DIFFERENCES = {
     "copy": "to a narrower dtype: differences of double precision are lost",
     "embedding": "the row of padding_idx gets no gradient",
+    "ctc_loss": "probabilities are taken to sum to 1, as PyTorch takes them",
 }
 REFUSED = ("the derivative for", "The derivative of linalg.qr", "not differentiable when mode='complete'")
 """Texts of PyTorch's where a call has no derivative."""

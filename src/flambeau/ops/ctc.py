@@ -1,12 +1,16 @@
 """ctc_loss: minus the log-probability of each target under all its alignments.
 
 Inputs log_probs (T, N, C), targets (N, S) or all one after the other (sum of lengths), input lengths (N), target
-lengths (N); params (blank,). The forward recursion goes through time, over all samples and states at once.
+lengths (N); params (blank, whether an infinite loss has the gradient zero). The recursions go through time, forward
+and, for the gradient, backward, over all samples and states at once.
+
+The gradient is PyTorch's: it takes the probabilities of each time to sum to 1, and is one of the scores before
+log_softmax.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,7 @@ from flambeau.core.dtype import dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
 
@@ -87,36 +91,71 @@ def _with_blanks(labels: Array, blank: int) -> Array:
     return out
 
 
-def _likelihood(probs: Array, states: Array, given: Array, wanted: Array, blank: int) -> Array:
-    count = states.shape[1]
-    rows = np.arange(len(states))[:, None]
-    skips = np.zeros(states.shape, bool)  # a state may follow the one but last if its label is another
-    skips[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
+def _skips(states: Array, blank: int) -> Array:
+    """Whether a state may follow the one but last: if its label is another."""
+    found = np.zeros(states.shape, bool)
+    found[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
+    return found
+
+
+def _forward(probs: Array, states: Array, given: Array, blank: int) -> Iterator[Array]:
+    """Of each time the log-likelihood of what was until then, by state; past a sample's end it stays."""
+    rows, skips = np.arange(len(states))[:, None], _skips(states, blank)
     alpha = np.full(states.shape, -np.inf, probs.dtype)
     if len(probs):
         alpha[:, :2] = probs[0][rows, states[:, :2]]
+    yield alpha
     for t in range(1, len(probs)):
         one, two = np.full_like(alpha, -np.inf), np.full_like(alpha, -np.inf)
         one[:, 1:], two[:, 2:] = alpha[:, :-1], alpha[:, :-2]
         joined = np.logaddexp(np.logaddexp(alpha, one), np.where(skips, two, -np.inf))
         alpha = np.where((t < given)[:, None], joined + probs[t][rows, states], alpha)
-    end = 2 * wanted
-    last = alpha[rows[:, 0], np.minimum(end, count - 1)]
-    before = alpha[rows[:, 0], np.maximum(end - 1, 0)]
+        yield alpha
+
+
+def _backward(probs: Array, states: Array, given: Array, wanted: Array, blank: int) -> Iterator[Array]:
+    """Of each time, the last first, the log-likelihood of what comes after it, by state; past a sample's end -inf."""
+    rows, skips = np.arange(len(states))[:, None], _skips(states, blank)
+    ends = np.arange(states.shape[1]) - 2 * wanted[:, None]
+    last = np.where((ends == 0) | (ends == -1), 0, -np.inf).astype(probs.dtype)
+    beta = np.full_like(last, -np.inf)
+    for t in range(len(probs) - 1, -1, -1):
+        if t + 1 < len(probs):
+            stay = beta + probs[t + 1][rows, states]
+            one, two = np.full_like(beta, -np.inf), np.full_like(beta, -np.inf)
+            one[:, :-1], two[:, :-2] = stay[:, 1:], np.where(skips, stay, -np.inf)[:, 2:]
+            beta = np.logaddexp(np.logaddexp(stay, one), two)
+        beta = np.where((t == given - 1)[:, None], last, np.where((t < given)[:, None], beta, -np.inf))
+        yield beta
+
+
+def _likelihood(probs: Array, states: Array, given: Array, wanted: Array, blank: int) -> Array:
+    *_, alpha = _forward(probs, states, given, blank)
+    rows, end = np.arange(len(states)), 2 * wanted
+    last = alpha[rows, np.minimum(end, states.shape[1] - 1)]
+    before = alpha[rows, np.maximum(end - 1, 0)]
     found = np.where(wanted > 0, np.logaddexp(last, before), last)
     return np.where(given > 0, found, np.where(wanted == 0, 0.0, -np.inf))
 
 
 def _flops(launch: Launch) -> int:
-    probs, targets = launch.inputs[:2]
+    return _flops_of(launch.inputs[:2])
+
+
+def _flops_of(operands: Sequence[Any]) -> int:
+    probs, targets = operands
     assert isinstance(probs, Meta) and isinstance(targets, Meta)
     return 40 * probs.shape[0] * targets.numel
 
 
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
     lengths = np.array([6, 4]), np.array([3, 2])
-    yield (make(6, 2, 5, low=-3, high=-1), np.array([[1, 2, 2], [3, 4, 0]]), *lengths), (0,)
-    yield (make(6, 2, 5, low=-3, high=-1), np.array([1, 2, 2, 3, 4]), *lengths), (0,)
+    yield (make(6, 2, 5, low=-3, high=-1), np.array([[1, 2, 2], [3, 4, 0]]), *lengths), (0, False)
+    yield (make(6, 2, 5, low=-3, high=-1), np.array([1, 2, 2, 3, 4]), *lengths), (0, False)
+
+
+def _back(grad: Any, a: Any, b: Any, c: Any, d: Any, out: Any, params: Any, call: Any) -> Any:
+    return call(ctc_loss_backward, (grad, a, b, c, d, out), params)
 
 
 ctc_loss = define(
@@ -126,5 +165,60 @@ ctc_loss = define(
         Kernel("ctc_loss", _host, _flops, cuda=Routine("ctc_loss")),
         (float32, float64),
         _samples,
+        derivative=Derivative(_back),
     )
 )
+
+
+# -- the gradient: inputs grad (N), then those of the loss, then the loss ------------------------------------
+
+
+def _backward_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    grad, *given, loss = operands
+    found = _rule(given, params)
+    (out,), probs = found.outputs, given[0]
+    assert isinstance(grad, Meta) and isinstance(loss, Meta) and isinstance(probs, Meta)
+    for x in (grad, loss):
+        if x.shape != out.shape or x.dtype is not out.dtype:
+            raise RuntimeError(
+                f"ctc_loss_backward(): expected a gradient and a loss of shape {list(out.shape)} and dtype "
+                f"{out.dtype}, but got {list(x.shape)} and {x.dtype}"
+            )
+    where = one_device(operands)
+    gradient = Meta.contiguous_of(probs.shape, probs.dtype, where)
+    return Signature((gradient,), (grad, *found.inputs, loss), params)
+
+
+def _backward_host(launch: Launch) -> Body:
+    blank, zero = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, probs, targets, given, wanted, loss = inputs
+        states = _with_blanks(_padded_targets(targets, wanted, blank), blank)
+        alphas = [*_forward(probs, states, given, blank)]
+        rows, lost = np.arange(len(states))[:, None], np.isinf(loss)[:, None]
+        betas = _backward(probs, states, given, wanted, blank)
+        for t, beta in zip(range(len(probs) - 1, -1, -1), betas, strict=True):
+            held = np.zeros_like(probs[t])  # how likely each class is at this time, given the target
+            np.add.at(held, (rows, states), np.exp(alphas[t] + beta + loss[:, None]))
+            found = np.where(lost, 0 if zero else np.nan, np.exp(probs[t]) - held) * grad[:, None]
+            np.copyto(outputs[0][t], np.where((t < given)[:, None], found, 0), casting="unsafe")
+
+    return body
+
+
+def _backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for (probs, targets, given, wanted), params in _samples(make, kind):
+        yield (make(2), probs, targets, given, wanted, make(2, low=2, high=9)), params
+
+
+ctc_loss_backward = define(
+    Op(
+        "ctc_loss_backward", _backward_rule,
+        Kernel(
+            "ctc_loss_backward", _backward_host, lambda launch: 3 * _flops_of(launch.inputs[1:3]),
+            cuda=Routine("ctc_loss_backward"),
+        ),
+        (float32, float64), _backward_samples,
+    )
+)  # fmt: skip

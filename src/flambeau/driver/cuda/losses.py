@@ -1,4 +1,4 @@
-"""Losses: the likelihood of classes, margins over classes, and the likelihood of alignments (CTC).
+"""Losses: the likelihood of classes, margins over classes, and the likelihood of alignments (CTC) with its gradient.
 
 Sums are made in an order that the layout alone decides: the same bits each time.
 """
@@ -218,42 +218,75 @@ _NEAR = 1024  # states of a sample that shared memory holds
 def ctc_loss(launch: Launch, device: Device) -> Plan:
     """Operands out (N), log_probs (T, N, C), targets (N, S) or one after the other, lengths of both (N).
 
-    A block to each sample: through time, all states at once. params: (blank,).
+    A block to each sample: through time, all states at once. params: (blank, ...).
     """
     (out,), (probs, targets, given, wanted) = launch.outputs, _metas(launch)
-    batch = probs.shape[1]
-    flat = targets.ndim == 1
-    most = targets.shape[0] if flat else targets.shape[1]
-    states = 2 * most + 1
-    near = states <= _NEAR
+    near = _states(targets) <= _NEAR
     work = Layout()
-    rows = work.take(0 if near else 2 * states * batch * probs.itemsize)
-    text = f"""{file("checked.cuh")}{_OVER_BLOCK}
+    rows = work.take(0 if near else 2 * _states(targets) * probs.shape[1] * probs.itemsize)
+    text = f"{_ctc_head(probs, targets, given, wanted)}constexpr bool near_ = {str(near).lower()};\n{_CTC}"
+    numbers = (*_ctc_numbers(launch, probs, targets, given, wanted), out.strides[0])
+    tail = (*[i64(number) for number in numbers], *_ctc_guards(launch, device))
+    program = Program(text, (probs.shape[1], 1, 1), 256, tail)
+    return Plan((Pass(program, ((0, 0), (1, 0), (2, 0), (3, 0), (4, 0), rows)),), work.nbytes)
+
+
+def ctc_loss_backward(launch: Launch, device: Device) -> Plan:
+    """Operands out (T, N, C), grad (N), log_probs (T, N, C), targets, lengths of both (N), loss (N).
+
+    A block to each sample: forward through time, all states kept, then backward. A class's share is summed by the first
+    of its states, in their order. params: (blank, whether an infinite loss has the gradient zero).
+    """
+    (out,), (grad, probs, targets, given, wanted, loss) = launch.outputs, _metas(launch)
+    times, batch, _ = probs.shape
+    states = _states(targets)
+    work = Layout()
+    rows = work.take((times + 3) * states * batch * probs.itemsize)
+    links = work.take(states * batch * 4)
+    text = f"{_ctc_head(probs, targets, given, wanted)}{_CTC_BACK}"
+    numbers = (
+        *_ctc_numbers(launch, probs, targets, given, wanted), probs.shape[2], *out.strides, grad.strides[0],
+        loss.strides[0], int(launch.params[1]),
+    )  # fmt: skip
+    tail = (*[i64(number) for number in numbers], *_ctc_guards(launch, device))
+    program = Program(text, (batch, 1, 1), 256, tail)
+    places = ((0, 0), (2, 0), (3, 0), (4, 0), (5, 0), (1, 0), (6, 0), rows, links)
+    return Plan((Pass(program, places),), work.nbytes)
+
+
+def _states(targets: Meta) -> int:
+    """Of a sample, at most: its labels, and a blank before, between and after them."""
+    return 2 * targets.shape[-1] + 1
+
+
+def _ctc_head(probs: Meta, targets: Meta, given: Meta, wanted: Meta) -> str:
+    return f"""{file("checked.cuh")}{_OVER_BLOCK}
 typedef {c_name(probs.dtype)} C; typedef {c_name(targets.dtype)} Label;
 typedef {c_name(given.dtype)} Given; typedef {c_name(wanted.dtype)} Wanted;
-constexpr bool flat = {str(flat).lower()}, near_ = {str(near).lower()};
-{_CTC}"""
-    numbers = (
-        probs.shape[0], batch, most, launch.params[0], *probs.strides, targets.strides[0], targets.strides[-1],
-        given.strides[0], wanted.strides[0], out.strides[0],
+constexpr bool flat = {str(targets.ndim == 1).lower()};
+"""
+
+
+def _ctc_numbers(launch: Launch, probs: Meta, targets: Meta, given: Meta, wanted: Meta) -> tuple[int, ...]:
+    return (
+        *probs.shape[:2], targets.shape[-1], launch.params[0], *probs.strides, targets.strides[0],
+        targets.strides[-1], given.strides[0], wanted.strides[0],
     )  # fmt: skip
+
+
+def _ctc_guards(launch: Launch, device: Device) -> tuple[bytes, bytes]:
     name, guard = launch.kernel.name, device.assertions.guard
-    about = (
+    return (
         guard(name, "Expected input_lengths to have value at most {size}, but got value {index}"),
         guard(
             name,
             "Expected targets to have at least {index} elements for each sample's length, but got {size}",
         ),
     )
-    program = Program(text, (batch, 1, 1), 256, (*[i64(number) for number in numbers], *about))
-    return Plan((Pass(program, ((0, 0), (1, 0), (2, 0), (3, 0), (4, 0), rows)),), work.nbytes)
 
 
-_CTC = """
-extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, const Label* targets, const Given* given,
-    const Wanted* wanted, C* rows, i64 times, i64 batch, i64 most, i64 blank, i64 time_step, i64 sample_step, i64 step,
-    i64 target_row, i64 target_step, i64 given_step, i64 wanted_step, i64 out_step, Guard late, Guard short_) {
-  __shared__ C shared[near_ ? 2048 : 1];
+# Where a sample's labels are; nothing more is done for a sample whose lengths do not fit.
+_CTC_SAMPLE = """
   __shared__ i64 start_;
   const i64 sample = blockIdx.x, length = given[sample * given_step];
   i64 labels = wanted[sample * wanted_step];
@@ -272,10 +305,20 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, co
     return;
   }
   const i64 states = 2 * labels + 1;
-  C* before = near_ ? shared : rows + sample * 2 * (2 * most + 1);
-  C* after = before + (near_ ? 1024 : 2 * most + 1);
   const Label* const mine = targets + (flat ? start * target_step : sample * target_row);
   auto label = [&](i64 s) -> i64 { return s % 2 ? (i64)mine[s / 2 * target_step] : blank; };
+"""
+_CTC = (
+    """
+extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, const Label* targets, const Given* given,
+    const Wanted* wanted, C* rows, i64 times, i64 batch, i64 most, i64 blank, i64 time_step, i64 sample_step, i64 step,
+    i64 target_row, i64 target_step, i64 given_step, i64 wanted_step, i64 out_step, Guard late, Guard short_) {
+  __shared__ C shared[near_ ? 2048 : 1];
+"""
+    + _CTC_SAMPLE
+    + """
+  C* before = near_ ? shared : rows + sample * 2 * (2 * most + 1);
+  C* after = before + (near_ ? 1024 : 2 * most + 1);
   const C* now = probs + sample * sample_step;
   for (i64 s = threadIdx.x; s < states; s += 256)
     before[s] = s < 2 && times ? now[label(s) * step] : (C)-INF;
@@ -301,8 +344,86 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, co
   out[sample * out_step] = -found;
 }
 """
+)
+_CTC_BACK = (
+    """
+extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, const Label* targets, const Given* given,
+    const Wanted* wanted, const C* grads, const C* losses, C* rows, u32* links, i64 times, i64 batch, i64 most,
+    i64 blank, i64 time_step, i64 sample_step, i64 step, i64 target_row, i64 target_step, i64 given_step,
+    i64 wanted_step, i64 classes, i64 out_time, i64 out_sample, i64 out_step, i64 grad_step, i64 loss_step, i64 zero, Guard late,
+    Guard short_) {
+"""
+    + _CTC_SAMPLE
+    + """
+  const i64 width = 2 * most + 1;
+  C* const alphas = rows + sample * (times + 3) * width;  // of each time
+  C* after = alphas + times * width;                      // likelihoods of what comes after this time; then of the next
+  C* stays = after + width;                               // those, with what this state emits at the next time
+  C* const shares = stays + width;
+  u32* const link = links + sample * width;               // the next state of the same label; 0: there is none
+  const C* const own = probs + sample * sample_step;
+  const C loss = losses[sample * loss_step], grad = grads[sample * grad_step];
+  const bool lost = loss == INF || loss == -INF;
+  for (i64 s = threadIdx.x; s < states; s += 256) {
+    alphas[s] = s < 2 && times ? own[label(s) * step] : (C)-INF;
+    u32 next = 0;
+    for (i64 r = s + 2; s % 2 && r < states && !next; r += 2)
+      if (label(r) == label(s)) next = (u32)r;
+    link[s] = next;
+  }
+  for (i64 t = 1; t < length; ++t) {
+    __syncthreads();
+    const C* const before = alphas + (t - 1) * width;
+    for (i64 s = threadIdx.x; s < states; s += 256) {
+      C joined = before[s];
+      if (s > 0) joined = log_add(joined, before[s - 1]);
+      const i64 l = label(s);
+      if (s > 1 && l != blank && l != label(s - 2)) joined = log_add(joined, before[s - 2]);
+      alphas[t * width + s] = joined + own[t * time_step + l * step];
+    }
+  }
+  auto is_first = [&](i64 s) {
+    for (i64 r = 1; r < s; r += 2)
+      if (label(r) == label(s)) return false;
+    return label(s) != blank;
+  };
+  C* const target = out + sample * out_sample;
+  for (i64 t = times - 1; t >= 0; --t) {
+    const C* const now = own + t * time_step;
+    for (i64 c = threadIdx.x; c < classes; c += 256) {
+      const C left = lost ? (zero ? C(0) : (C)NAN) : exp_(now[c * step]);
+      target[t * out_time + c * out_step] = t < length ? left * grad : C(0);
+    }
+    if (t >= length) continue;
+    __syncthreads();
+    for (i64 s = threadIdx.x; s < states; s += 256) {
+      C later = s + 2 >= states ? C(0) : (C)-INF;
+      if (t + 1 < length) {
+        later = stays[s];
+        if (s + 1 < states) later = log_add(later, stays[s + 1]);
+        if (s + 2 < states && label(s + 2) != blank && label(s + 2) != label(s)) later = log_add(later, stays[s + 2]);
+      }
+      after[s] = later;
+      shares[s] = exp_(alphas[t * width + s] + later + loss);
+    }
+    __syncthreads();
+    C blanks = 0;
+    for (i64 s = threadIdx.x; s < states; s += 256) {
+      stays[s] = after[s] + now[label(s) * step];
+      if (label(s) == blank) blanks += shares[s];
+      if (lost || s % 2 == 0 || !is_first(s)) continue;
+      C share = shares[s];
+      for (i64 r = link[s]; r; r = link[r]) share += shares[r];
+      target[t * out_time + label(s) * out_step] -= share * grad;
+    }
+    blanks = over_block(blanks, [](C a, C b) { return a + b; });
+    if (threadIdx.x == 0 && !lost) target[t * out_time + blank * out_step] -= blanks * grad;
+  }
+}
+"""
+)
 
 ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     "nll_loss": nll_loss, "multi_margin_loss": multi_margin_loss, "multilabel_margin_loss": multilabel_margin_loss,
-    "ctc_loss": ctc_loss,
+    "ctc_loss": ctc_loss, "ctc_loss_backward": ctc_loss_backward,
 }  # fmt: skip

@@ -453,7 +453,7 @@ def ctc_loss(
     probs = log_probs if batched else log_probs.unsqueeze(1)
     rows = targets if batched or targets.dim() != 1 else targets.unsqueeze(0)
     given, wanted = (_lengths(x, probs) for x in (input_lengths, target_lengths))
-    loss = call(ctc_op, (probs, rows.to(int64), given, wanted), (int(blank),))
+    loss = call(ctc_op, (probs, rows.to(int64), given, wanted), (int(blank), bool(zero_infinity)))
     if zero_infinity:
         loss = where(loss == math.inf, creation.zeros_like(loss), loss)
     if mode == "mean":
