@@ -1,11 +1,14 @@
-"""Modules on virtual GPUs: what they compute on the CPU, TF32 aside; and they leave no memory behind."""
+"""Modules on GPUs: what they compute on the CPU, TF32 aside; and they leave no memory behind."""
 
 from __future__ import annotations
 
 import gc
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import gpus
+import numpy as np
 import pytest
 from module_cases import CASES, Case, carried, flat
 from support import values
@@ -13,6 +16,7 @@ from support import values
 import flambeau
 from flambeau import nn
 
+pytestmark = gpus.either
 DRAWS = (
     "Dropout",
     "dropout",
@@ -21,6 +25,16 @@ DRAWS = (
     "Lazy",
     "network",
 )  # their numbers are the device's own
+
+
+@pytest.fixture
+def no_tf32() -> Iterator[None]:
+    flags = flambeau.backends.cuda.matmul, flambeau.backends.cudnn
+    for flag in flags:
+        flag.allow_tf32 = False
+    yield
+    for flag in flags:
+        flag.allow_tf32 = True
 
 
 def computed(case: Case, where: str) -> list[Any]:
@@ -45,14 +59,19 @@ def computed(case: Case, where: str) -> list[Any]:
 @pytest.mark.parametrize(
     "case", [c for c in CASES if not any(word in c.name for word in DRAWS)], ids=lambda c: c.name
 )
-def test_a_virtual_gpu_computes_what_the_cpu_does(case: Case) -> None:
+def test_a_gpu_computes_what_the_cpu_does(case: Case, no_tf32: None) -> None:
+    """Virtual GPUs to the last bit."""
     wanted = computed(case, "cpu")
-    with flambeau.virtual(devices=1, profile="v100"):
+    with gpus.gpus(1):
+        held = flambeau.cuda.memory_allocated()
         found = computed(case, "cuda")
         gc.collect()
-        assert flambeau.cuda.memory_allocated() == 0
+        assert flambeau.cuda.memory_allocated() == held
     for a, b in zip(found, wanted, strict=True):
-        assert values(a).tobytes() == values(b).tobytes()
+        if gpus.real and b.dtype.is_floating_point:
+            np.testing.assert_allclose(values(a), values(b), 2e-4, 2e-5)
+        else:
+            assert values(a).tobytes() == values(b).tobytes()
 
 
 @pytest.mark.parametrize("name", ("Linear", "Conv2d", "ConvTranspose1d"))
@@ -70,7 +89,7 @@ def test_c10_c11_linear_maps_and_convolutions_follow_the_tf32_flags(name: str) -
     try:
         for on in (True, False):
             flags.allow_tf32 = on
-            with flambeau.virtual(devices=1, profile="a100"):
+            with gpus.gpus(1, profile="a100"):
                 out = module.float().cuda()(x.cuda()).detach().cpu().double()
                 module.cpu()
             errors[on] = float((out - exact).abs().max())
@@ -80,7 +99,8 @@ def test_c10_c11_linear_maps_and_convolutions_follow_the_tf32_flags(name: str) -
 
 
 def test_a_step_of_training_leaves_no_memory_behind() -> None:
-    with flambeau.virtual(devices=1):
+    with gpus.gpus(1):
+        start = flambeau.cuda.memory_allocated()
         module = nn.Sequential(
             nn.Linear(6, 32), nn.LayerNorm(32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 3)
         ).cuda()
@@ -92,4 +112,4 @@ def test_a_step_of_training_leaves_no_memory_behind() -> None:
             module.zero_grad()
             assert flambeau.cuda.memory_allocated() == before
         del module, loss, x, y
-        assert flambeau.cuda.memory_allocated() == 0
+        assert flambeau.cuda.memory_allocated() == start
