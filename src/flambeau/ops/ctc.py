@@ -93,7 +93,7 @@ def _with_blanks(labels: Array, blank: int) -> Array:
 
 def _skips(states: Array, blank: int) -> Array:
     """Whether a state may follow the one but last: if its label is another."""
-    found = np.zeros(states.shape, bool)
+    found: Array = np.zeros(states.shape, bool)
     found[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
     return found
 
@@ -125,7 +125,7 @@ def _backward(probs: Array, states: Array, given: Array, wanted: Array, blank: i
             one, two = np.full_like(beta, -np.inf), np.full_like(beta, -np.inf)
             one[:, :-1], two[:, :-2] = stay[:, 1:], np.where(skips, stay, -np.inf)[:, 2:]
             beta = np.logaddexp(np.logaddexp(stay, one), two)
-        beta = np.where((t == given - 1)[:, None], last, np.where((t < given)[:, None], beta, -np.inf))
+        beta = np.where((given - 1 == t)[:, None], last, np.where((t < given)[:, None], beta, -np.inf))
         yield beta
 
 

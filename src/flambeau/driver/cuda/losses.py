@@ -350,8 +350,8 @@ _CTC_BACK = (
 extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, const Label* targets, const Given* given,
     const Wanted* wanted, const C* grads, const C* losses, C* rows, u32* links, i64 times, i64 batch, i64 most,
     i64 blank, i64 time_step, i64 sample_step, i64 step, i64 target_row, i64 target_step, i64 given_step,
-    i64 wanted_step, i64 classes, i64 out_time, i64 out_sample, i64 out_step, i64 grad_step, i64 loss_step, i64 zero, Guard late,
-    Guard short_) {
+    i64 wanted_step, i64 classes, i64 out_time, i64 out_sample, i64 out_step, i64 grad_step, i64 loss_step, i64 zero,
+    Guard late, Guard short_) {
 """
     + _CTC_SAMPLE
     + """
