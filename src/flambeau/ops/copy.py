@@ -25,6 +25,7 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
+from flambeau.ops.blocks import copy_tiles, transposes
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
@@ -62,7 +63,10 @@ def _narrow(x: dtype) -> bool:
 
 
 def _copy(out: Array, x: Array) -> None:
-    out[...] = x  # casts unsafely, and costs less than np.copyto
+    if transposes(out, x):
+        copy_tiles(out, x)
+    else:
+        out[...] = x  # casts unsafely, and costs less than np.copyto
 
 
 def _saturate(out: Array, x: Array) -> None:
@@ -76,7 +80,7 @@ def _same(kind: dtype) -> Store:
     bits = _BITS[kind.itemsize]  # NumPy copies its own types faster, and leaves the bits of NaNs alone
 
     def store(out: Array, x: Array) -> None:
-        out.view(bits)[...] = x.view(bits)
+        _copy(out.view(bits), x.view(bits))
 
     return store
 

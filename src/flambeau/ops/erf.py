@@ -1,4 +1,4 @@
-"""The error function of float32 numbers, ten times SciPy's speed; and arithmetic a block of memory at a time.
+"""The error function of float32 numbers, ten times SciPy's speed.
 
 # Note [The error function]
 atanh(erf(x)) / x is smooth and even, so that erf(x) = tanh(x r(x^2)) with a polynomial r; tanh flattens what r is off
@@ -8,14 +8,14 @@ the rounding of float32's arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from flambeau.ops.blocks import in_blocks
+
 Array = np.ndarray[Any, Any]
 
-BLOCK = 1 << 14  # elements whose temporaries stay in a core's cache
 _R = [
     np.float32(c)
     for c in (
@@ -58,14 +58,3 @@ def normal_share(x: Array) -> Array:
     np.exp(g, out=g)
     g += np.float32(1)
     return np.divide(np.float32(1), g, out=g)
-
-
-def in_blocks(compute: Callable[[Array], Array], x: Array) -> Array:
-    """`compute(x)`, elementwise, with its temporaries in cache."""
-    if x.size <= BLOCK:
-        return compute(x.reshape(-1)).reshape(x.shape)
-    flat = np.ascontiguousarray(x).reshape(-1)
-    out = np.empty_like(flat)
-    for start in range(0, flat.size, BLOCK):
-        out[start : start + BLOCK] = compute(flat[start : start + BLOCK])
-    return out.reshape(x.shape)

@@ -27,6 +27,7 @@ from flambeau.core.layout import (
 )
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
+from flambeau.ops.folding import fold_at
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 
 Array = np.ndarray[Any, Any]
@@ -224,7 +225,7 @@ def _index_put_host(launch: Launch) -> Body:
         places = _selection(x, indices, dims)
         _start(outputs[0], x)
         if accumulate:
-            np.add.at(outputs[0], places, np.asarray(values).astype(x.dtype))
+            fold_at(np.add, outputs[0], places, np.asarray(values).astype(x.dtype))
         else:
             outputs[0][places] = values
 
@@ -375,7 +376,7 @@ def _index_add_host(launch: Launch) -> Body:
         _start(outputs[0], x)
         with np.errstate(all="ignore"):
             added = source if alpha == 1 else (source * np.asarray(alpha, kind)).astype(kind)
-            np.add.at(out, _slices(dim, places), np.atleast_1d(added))
+            fold_at(np.add, out, _slices(dim, places), np.atleast_1d(added))
 
     return body
 
@@ -404,10 +405,10 @@ def _reduce_at(out: Array, places: Any, source: Any, how: str, include_self: boo
     with np.errstate(all="ignore"):
         if not include_self:
             out[places] = _identity(how, out.dtype)
-        _REDUCE_AT[how].at(out, places, source)
+        fold_at(_REDUCE_AT[how], out, places, source)
         if how == "mean":
             count = np.full(out.shape, 1 if include_self else 0, np.int64)
-            np.add.at(count, places, 1)
+            fold_at(np.add, count, places, 1)
             _divide(out, np.maximum(count, 1))
 
 
@@ -770,7 +771,7 @@ def _put_host(launch: Launch) -> Body:
         places = np.unravel_index(_flat_places(index, x.size).reshape(-1) % x.size, out.shape)
         _start(out, x)
         if accumulate:
-            np.add.at(out, places, source.reshape(-1))
+            fold_at(np.add, out, places, source.reshape(-1))
         else:
             out[places] = source.reshape(-1)
 

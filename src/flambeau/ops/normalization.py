@@ -6,7 +6,8 @@ are computed in two passes in float32 (float64 for float64), by pairwise sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.blocks import contiguous, row_blocks
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, wide
@@ -55,11 +57,19 @@ def _moments(rows: Array) -> tuple[Array, Array]:
     return mean, np.add.reduce(away * away, axis=1, keepdims=True) / length
 
 
-def _standard(rows: Array, eps: float) -> tuple[Array, Array, Array]:
-    """Rows normalized; their mean and 1 / standard deviation, as columns."""
-    mean, variance = _moments(rows)
-    scale = 1 / np.sqrt(variance + rows.dtype.type(eps))
-    return (rows - mean) * scale, mean, scale
+def _standard(rows: Array, out: Array, eps: float) -> None:
+    """Rows normalized."""
+    length = rows.dtype.type(rows.shape[1])
+    np.subtract(rows, np.add.reduce(rows, axis=1, keepdims=True) / length, out=out)
+    variance = np.add.reduce(out * out, axis=1, keepdims=True) / length
+    out *= 1 / np.sqrt(variance + rows.dtype.type(eps))
+
+
+def _root_mean_square(rows: Array, out: Array, eps: float) -> None:
+    """Rows over the root of their mean square."""
+    number = rows.dtype.type
+    square = np.add.reduce(rows * rows, axis=1, keepdims=True) / number(rows.shape[1])
+    np.multiply(rows, 1 / np.sqrt(square + number(eps)), out=out)
 
 
 def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:
@@ -71,6 +81,14 @@ def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Seque
     if given[1]:
         x = x + more[at].astype(x.dtype).reshape(shape)
     return x
+
+
+def _scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool]) -> None:
+    """`_affine` in place, with factors of x's dtype."""
+    if given[0]:
+        x *= more[0]
+    if given[1]:
+        x += more[-1]
 
 
 # -- derivatives: what was normalized is normalized again, which costs less than keeping it --------------------
@@ -170,39 +188,28 @@ def _layer_rule(operands: Sequence[Operand], params: Params) -> Signature:
     return Signature((Meta.contiguous_of(x.shape, x.dtype, where),), tuple(metas), params)
 
 
-def _layer_host(launch: Launch) -> Body:
-    ndim, eps, given = launch.params
-    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
-    widen, length = to_computing(kind, kind), _count(shape[len(shape) - ndim :])
+def _rows_host(normalize: Callable[[Array, Array, float], None]) -> Callable[[Launch], Body]:
+    """The last dimensions are a row; each element of it has a weight and a bias."""
 
-    def body(outputs: list[Array], inputs: list[Array]) -> None:
-        rows, _, _ = _standard(widen(inputs[0]).reshape(-1, length), eps)
-        result = _affine(rows, inputs[1:], given, (1, length))
-        np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
+    def host(launch: Launch) -> Body:
+        ndim, eps, given = launch.params
+        kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
+        widen, length = to_computing(kind, kind), math.prod(shape[len(shape) - ndim :])
 
-    return body
+        def body(outputs: list[Array], inputs: list[Array]) -> None:
+            rows = contiguous(widen(inputs[0])).reshape(-1, length)
+            direct = rows.dtype == outputs[0].dtype and outputs[0].flags.c_contiguous
+            result = outputs[0].reshape(rows.shape) if direct else np.empty_like(rows)
+            factors = [more.astype(rows.dtype).reshape(1, length) for more in inputs[1:]]
+            for part in row_blocks(rows):
+                normalize(rows[part], result[part], eps)
+                _scale_and_shift(result[part], factors, given)
+            if not direct:
+                np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
 
+        return body
 
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
-
-
-def _rms_host(launch: Launch) -> Body:
-    ndim, eps, given = launch.params
-    kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
-    widen, length = to_computing(kind, kind), _count(shape[len(shape) - ndim :])
-
-    def body(outputs: list[Array], inputs: list[Array]) -> None:
-        rows = np.ascontiguousarray(widen(inputs[0]).reshape(-1, length))
-        number = rows.dtype.type
-        square = np.add.reduce(rows * rows, axis=1, keepdims=True) / number(length)
-        result = _affine(rows * (1 / np.sqrt(square + number(eps))), inputs[1:], given, (1, length))
-        np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
-
-    return body
+    return host
 
 
 def _layer_samples(make: Make, kind: dtype) -> Iterable[Sample]:
@@ -220,7 +227,7 @@ layer_norm = define(
     Op(
         "layer_norm",
         _layer_rule,
-        Kernel("layer_norm", _layer_host, _flops, cuda=Routine("layer_norm")),
+        Kernel("layer_norm", _rows_host(_standard), _flops, cuda=Routine("layer_norm")),
         FLOATS,
         _layer_samples,
         derivative=Derivative(whole=_layer_back),
@@ -230,7 +237,7 @@ rms_norm = define(
     Op(
         "rms_norm",
         _layer_rule,
-        Kernel("rms_norm", _rms_host, _flops, cuda=Routine("rms_norm")),
+        Kernel("rms_norm", _rows_host(_root_mean_square), _flops, cuda=Routine("rms_norm")),
         FLOATS,
         _rms_samples,
         derivative=Derivative(whole=_rms_back),
@@ -272,8 +279,11 @@ def _group_host(launch: Launch) -> Body:
     widen = to_computing(kind, kind)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        rows, _, _ = _standard(widen(inputs[0]).reshape(shape[0] * groups, -1), eps)
-        result = _affine(rows.reshape(*shape[:2], -1), inputs[1:], given, (-1, 1))
+        rows = contiguous(widen(inputs[0]).reshape(shape[0] * groups, -1))
+        result = np.empty_like(rows)
+        for part in row_blocks(rows):
+            _standard(rows[part], result[part], eps)
+        result = _affine(result.reshape(*shape[:2], -1), inputs[1:], given, (-1, 1))
         np.copyto(outputs[0], result.reshape(shape), casting="unsafe")
 
     return body

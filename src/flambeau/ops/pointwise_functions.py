@@ -14,8 +14,9 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
+from flambeau.ops.blocks import in_blocks
 from flambeau.ops.erf import erf as erf_of
-from flambeau.ops.erf import in_blocks, normal_share
+from flambeau.ops.erf import normal_share
 from flambeau.ops.gradients import CONSTANT, conj, zeros
 from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise import (

@@ -24,6 +24,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
 from flambeau.driver.api import Fold as Form
+from flambeau.ops.blocks import contiguous
 from flambeau.ops.copy import caster
 from flambeau.ops.gradients import by_place, conj, count, restored, shared_among
 from flambeau.ops.op import (
@@ -44,6 +45,9 @@ Dims = tuple[int, ...] | int | None
 Fold = Callable[..., Any]
 """`fold(x, *extra)`: folds the last axis of a two-dimensional array; an array, or a tuple of several."""
 Empty = Callable[[str, Meta, tuple[int, ...], bool], None]
+
+
+_RUN = 16  # summands one after the other, as many as in NumPy's own pairwise sums
 
 
 # -- shapes ---------------------------------------------------------------------------------------------
@@ -72,8 +76,15 @@ def grouping(shape: Sequence[int], dims: Sequence[int]) -> Callable[[Array], Arr
     axes = (*kept, *dims)
     rows = math.prod([shape[d] for d in kept]), math.prod([shape[d] for d in dims])
     if axes != tuple(range(len(shape))):
-        return lambda x: x.transpose(axes).reshape(rows)
+        return lambda x: _as_rows(x.transpose(axes), rows)
     return (lambda x: x) if rows == tuple(shape) else lambda x: x.reshape(rows)
+
+
+def _as_rows(x: Array, rows: tuple[int, int]) -> Array:
+    try:
+        return x.reshape(rows, copy=False)
+    except ValueError:
+        return contiguous(x).reshape(rows)
 
 
 def grouped(x: Array, dims: Sequence[int]) -> Array:
@@ -86,9 +97,21 @@ def grouped(x: Array, dims: Sequence[int]) -> Array:
 
 def pairwise_sum(x: Array) -> Array:
     """Sums along the last axis with an error that grows with the logarithm of its length."""
-    if x.dtype.kind not in "fc" or x.shape[1] < 16 or x.strides[1] == x.itemsize:
+    if x.dtype.kind not in "fc" or x.shape[1] < _RUN or x.strides[1] == x.itemsize:
         return np.asarray(np.add.reduce(x, axis=1))
-    return np.asarray(np.add.reduce(np.ascontiguousarray(x), axis=1))
+    if x.strides[0] == x.itemsize and len(x) >= _RUN:
+        return _sum_of_columns(x.T)
+    return np.asarray(np.add.reduce(contiguous(x), axis=1))
+
+
+def _sum_of_columns(x: Array) -> Array:
+    """Sums along the first axis: rows are added by runs, then runs of runs."""
+    while len(x) > _RUN:
+        whole = len(x) // _RUN * _RUN
+        runs = x[:whole].reshape(-1, _RUN, x.shape[1], copy=False)
+        rest = [np.add.reduce(x[whole:], axis=0)[None]] if whole < len(x) else []
+        x = np.concatenate((np.add.reduce(runs, axis=1), *rest))
+    return np.asarray(np.add.reduce(x, axis=0))
 
 
 def _sum(x: Array) -> Array:

@@ -11,6 +11,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import dense_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.blocks import contiguous, row_blocks
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, REALS
 from flambeau.ops.reduction import to_computing
@@ -18,16 +19,19 @@ from flambeau.ops.reduction import to_computing
 Array = np.ndarray[Any, Any]
 
 
-def softmax_rows(x: Array) -> Array:
-    """Softmax along the last axis."""
-    grown = np.exp(x - np.maximum.reduce(x, axis=-1, keepdims=True))
-    return np.asarray(grown / np.add.reduce(grown, axis=-1, keepdims=True))
+Rows = Callable[[Array, Array], None]
+"""`rows(x, out)`: along the last axis of two matrices, that may be one."""
 
 
-def log_softmax_rows(x: Array) -> Array:
-    """Log-softmax along the last axis."""
-    away = x - np.maximum.reduce(x, axis=-1, keepdims=True)
-    return np.asarray(away - np.log(np.add.reduce(np.exp(away), axis=-1, keepdims=True)))
+def _softmax(x: Array, out: Array) -> None:
+    np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
+    np.exp(out, out=out)
+    np.divide(out, np.add.reduce(out, axis=-1, keepdims=True), out=out)
+
+
+def _log_softmax(x: Array, out: Array) -> None:
+    np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
+    np.subtract(out, np.log(np.add.reduce(np.exp(out), axis=-1, keepdims=True)), out=out)
 
 
 def _rule_of(stub: str) -> Callable[[Sequence[Operand], tuple[Any, ...]], Signature]:
@@ -45,7 +49,7 @@ def _rule_of(stub: str) -> Callable[[Sequence[Operand], tuple[Any, ...]], Signat
     return rule
 
 
-def _host_of(rows: Callable[[Array], Array]) -> Callable[[Launch], Body]:
+def _host_of(rows: Rows) -> Callable[[Launch], Body]:
     def host(launch: Launch) -> Body:
         axis, kind = launch.params
         source = launch.inputs[0]
@@ -54,9 +58,14 @@ def _host_of(rows: Callable[[Array], Array]) -> Callable[[Launch], Body]:
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
             x, out = np.atleast_1d(convert(inputs[0])), outputs[0]
-            lasting = np.ascontiguousarray(np.moveaxis(x, axis, -1))  # sums are pairwise along memory alone
-            result = np.moveaxis(rows(lasting), -1, axis)
-            np.copyto(out, result.reshape(out.shape), casting="unsafe")
+            lasting = contiguous(np.moveaxis(x, axis, -1))  # sums are pairwise along memory alone
+            direct = axis == x.ndim - 1 and out.dtype == x.dtype and out.flags.c_contiguous
+            result = out.reshape(x.shape) if direct else np.empty_like(lasting)
+            source, into = (y.reshape(-1, lasting.shape[-1]) for y in (lasting, result))
+            for part in row_blocks(source):
+                rows(source[part], into[part])
+            if not direct:
+                np.copyto(out, np.moveaxis(result, -1, axis).reshape(out.shape), casting="unsafe")
 
         return body
 
@@ -68,7 +77,7 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (make(*shape),), (dim, None if kind in FLOATS else FLOATS[2])
 
 
-def _define(name: str, rows: Callable[[Array], Array], stub: str, derivative: Derivative) -> Op:
+def _define(name: str, rows: Rows, stub: str, derivative: Derivative) -> Op:
     kernel = Kernel(name, _host_of(rows), lambda launch: 12 * launch.outputs[0].numel, cuda=Routine(name))
     return define(Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative))
 
@@ -78,10 +87,10 @@ def _softmax_back(grad: Any, out: Any, params: Any) -> Any:
     return weighted - out * weighted.sum(params[0], True)
 
 
-softmax = _define("softmax", softmax_rows, "softmax_lastdim_kernel_impl", Derivative(_softmax_back))
+softmax = _define("softmax", _softmax, "softmax_lastdim_kernel_impl", Derivative(_softmax_back))
 log_softmax = _define(
     "log_softmax",
-    log_softmax_rows,
+    _log_softmax,
     "log_softmax_lastdim_kernel_impl",
     Derivative(lambda grad, out, params: grad - out.exp() * grad.sum(params[0], True)),
 )

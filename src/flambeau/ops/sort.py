@@ -15,6 +15,7 @@ from flambeau.core.dtype import COMPLEX, bool_, dtype, int32, int64, promote_typ
 from flambeau.core.layout import Shape, contiguous_strides, dense_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.blocks import contiguous
 from flambeau.ops.gradients import by_place
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
@@ -98,6 +99,40 @@ def _sort_host(launch: Launch) -> Body:
     return body
 
 
+def _topk_host(launch: Launch) -> Body:
+    dim, largest, count = launch.params
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    convert = to_computing(source.dtype, source.dtype)
+    if not (source.ndim and 0 < 2 * count < source.shape[dim]):
+        return _sort_host(launch)  # nearly all of it is sorted anyhow
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        rows = contiguous(np.moveaxis(convert(inputs[0]), dim, -1))
+        chosen = _chosen(rows.reshape(-1, rows.shape[-1]), count, largest)
+        places = chosen.reshape(*rows.shape[:-1], count)
+        found = np.take_along_axis(rows, places, -1)
+        order = _order(found, -1, largest)
+        for out, part in zip(outputs, (found, places), strict=True):
+            np.copyto(out, np.moveaxis(np.take_along_axis(part, order, -1), -1, dim), casting="unsafe")
+
+    return body
+
+
+def _chosen(rows: Array, count: int, largest: bool) -> Array:
+    """Where the `count` largest (or smallest) of each row stand, from left to right; of equals, the first ones."""
+    if rows.dtype.kind == "f" and np.isnan(rows).any():
+        return np.sort(_order(rows, 1, largest)[:, :count], axis=1)
+    last = rows.shape[1] - count if largest else count - 1
+    bound = np.partition(rows, last, axis=1)[:, last, None]
+    taken = rows >= bound if largest else rows <= bound
+    if np.count_nonzero(taken) > len(rows) * count:  # more equals of the bound than there is room for
+        equal = rows == bound
+        room = count - np.count_nonzero(taken & ~equal, axis=1)
+        taken &= ~equal | (np.cumsum(equal, axis=1) <= room[:, None])
+    return np.nonzero(taken)[1].reshape(len(rows), count)
+
+
 def _sort_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(3, 4),), (1, False)
     yield (make(3, 4),), (0, True)
@@ -106,6 +141,7 @@ def _sort_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 def _topk_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(3, 4),), (2, 1, True)
     yield (make(3, 4),), (1, 0, False)
+    yield (make(2, 9),), (3, 1, True)
 
 
 sort = define(
@@ -122,7 +158,7 @@ topk = define(
     Op(
         "topk",
         _topk_rule,
-        Kernel("topk", _sort_host, _steps, cuda=Routine("sort")),
+        Kernel("topk", _topk_host, _steps, cuda=Routine("sort")),
         NUMBERS,
         _topk_samples,
         derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[1])),

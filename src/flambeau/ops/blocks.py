@@ -1,0 +1,64 @@
+"""Blocks of memory that stay in a core's cache: temporaries of a large array need not go to memory and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+BLOCK = 1 << 15  # elements
+TILE = 128  # the side of a square whose columns, read and written, stay in the cache
+
+
+def in_blocks(compute: Callable[[Array], Array], x: Array) -> Array:
+    """`compute(x)`, elementwise, a block at a time."""
+    if x.size <= BLOCK:
+        return compute(x.reshape(-1)).reshape(x.shape)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    out = np.empty_like(flat)
+    for start in range(0, flat.size, BLOCK):
+        out[start : start + BLOCK] = compute(flat[start : start + BLOCK])
+    return out.reshape(x.shape)
+
+
+def row_blocks(rows: Array) -> Iterator[slice]:
+    """Parts of a matrix's rows, of a block each."""
+    count = max(1, BLOCK // max(1, rows.shape[-1]))
+    return (slice(start, start + count) for start in range(0, len(rows), count))
+
+
+def transposes(out: Array, x: Array) -> bool:
+    """Whether `out[...] = x` walks through one of them across its rows, so far that the cache is of no use."""
+    if x.ndim < 2 or x.size < BLOCK or x.dtype != out.dtype:
+        return False
+    along = x.strides.index(x.itemsize) if x.itemsize in x.strides else -1
+    return (
+        0 <= along < x.ndim - 1
+        and out.strides[-1] == out.itemsize
+        and min(x.shape[along], x.shape[-1]) > TILE
+    )
+
+
+def copy_tiles(out: Array, x: Array) -> None:
+    """`out[...] = x` where it `transposes`, square by square."""
+    along = x.strides.index(x.itemsize)
+    before, between = (slice(None),) * along, (slice(None),) * (x.ndim - 2 - along)
+    for i in range(0, x.shape[along], TILE):
+        for j in range(0, x.shape[-1], TILE):
+            tile = (*before, slice(i, i + TILE), *between, slice(j, j + TILE))
+            out[tile] = x[tile]
+
+
+def contiguous(x: Array) -> Array:
+    """`x` itself if it is contiguous, else a copy that is."""
+    if x.flags.c_contiguous:
+        return x
+    out = np.empty(x.shape, x.dtype)
+    if transposes(out, x):
+        copy_tiles(out, x)
+    else:
+        out[...] = x
+    return out

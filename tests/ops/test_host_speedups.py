@@ -1,0 +1,163 @@
+"""Short cuts of the host bodies give what the long way gives: bit by bit, or with the error that is promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flambeau
+from flambeau.ops.blocks import BLOCK, TILE, contiguous, copy_tiles, in_blocks, row_blocks, transposes
+from flambeau.ops.folding import fold_at
+from flambeau.ops.reduction import pairwise_sum
+
+KINDS = [np.float32, np.float64, np.complex64, np.int8, np.int64, np.bool_, ml_dtypes.bfloat16]
+
+
+def numbers(shape: Any, kind: Any, seed: int) -> np.ndarray[Any, Any]:
+    random = np.random.default_rng(seed)
+    return np.asarray(random.normal(size=shape) * 50).astype(kind)
+
+
+# -- fold_at ------------------------------------------------------------------------------------------------
+
+
+@given(
+    kind=st.sampled_from(KINDS), ufunc=st.sampled_from([np.add, np.multiply, np.maximum]), dim=st.integers(0, 2),
+    places=st.integers(1, 6), count=st.integers(0, 40), width=st.sampled_from([2, 20]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_rows_fold_as_ufunc_at_would(
+    kind: Any, ufunc: np.ufunc, dim: int, places: int, count: int, width: int, seed: int
+) -> None:
+    shape = [width, width, width]
+    shape[dim] = places
+    source_shape = shape.copy()
+    source_shape[dim] = count
+    out, source = numbers(shape, kind, seed), numbers(source_shape, kind, seed + 1)
+    index = (*[slice(None)] * dim, np.random.default_rng(seed).integers(0, places, count))
+    want = out.copy()
+    with np.errstate(all="ignore"):
+        ufunc.at(want, index, source)
+        fold_at(ufunc, out, index, source)
+    assert out.tobytes() == want.tobytes()
+
+
+def test_a_place_that_has_all_the_rows() -> None:
+    out, source = np.zeros((3, 32), np.float32), numbers((5000, 32), np.float32, 0)
+    want = out.copy()
+    index = (np.ones(5000, np.int64),)
+    np.add.at(want, index, source)
+    fold_at(np.add, out, index, source)
+    assert out.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_elements_fold_as_ufunc_at_would(layout: str) -> None:
+    random = np.random.default_rng(3)
+    out = numbers((30, 40), np.float32, 1)
+    want = out.copy()
+    if layout == "transposed":
+        out, want = out.T, want.T
+    places = tuple(random.integers(0, n, (7, 500)) for n in out.shape)
+    source = numbers((7, 500), np.float32, 2)
+    np.add.at(want, places, source)
+    fold_at(np.add, out, places, source)
+    assert (out == want).all()
+    fold_at(np.add, out, (places[0][0], np.zeros(1, np.int64)), 1)  # places and a number that broadcast
+    np.add.at(want, (places[0][0], np.zeros(1, np.int64)), 1)
+    assert (out == want).all()
+
+
+# -- topk ---------------------------------------------------------------------------------------------------
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 12)] * 3), dim=st.integers(0, 2), largest=st.booleans(), data=st.data(),
+    kind=st.sampled_from(["float32", "float16", "int64", "uint8"]), values=st.sampled_from([3, 1000]),
+    nan=st.booleans(),
+)  # fmt: skip
+def test_topk_is_the_beginning_of_a_stable_sort(
+    shape: Any, dim: int, largest: bool, data: Any, kind: str, values: int, nan: bool
+) -> None:
+    k = data.draw(st.integers(0, shape[dim]))
+    x = flambeau.from_numpy(np.random.default_rng(k).integers(0, values, shape)).to(getattr(flambeau, kind))
+    if nan and x.is_floating_point():
+        x[x == 1] = float("nan")
+    found, places = flambeau.topk(x, k, dim, largest)
+    ordered, order = flambeau.sort(x, dim=dim, descending=largest, stable=True)
+    assert places.tolist() == order.narrow(dim, 0, k).tolist()
+    assert np.array_equal(found.numpy(), ordered.narrow(dim, 0, k).numpy(), equal_nan=x.is_floating_point())
+
+
+# -- sums of columns ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [15, 16, 17, 256, 4097])
+@pytest.mark.parametrize("kind", [np.float32, np.complex64])
+def test_sums_along_the_other_axis_are_pairwise_too(rows: int, kind: Any) -> None:
+    x = (np.abs(numbers((rows, 50), np.float64, rows)) + 1).astype(kind)
+    sums = pairwise_sum(x.T)
+    exact = np.add.reduce(x.astype(np.complex128), axis=0)
+    assert sums.dtype == kind
+    assert (np.abs(sums - exact) / np.abs(exact)).max() < 16 * np.finfo(np.float32).eps
+
+
+def test_long_columns_lose_nothing() -> None:
+    """One after the other, 0.1 would lose a thousandth."""
+    x = np.full((1 << 18, 16), 0.1, np.float32)
+    one_by_one = np.add.reduce(x, axis=0)
+    exact = float(np.float32(0.1)) * (1 << 18)
+    assert abs(one_by_one[0] / exact - 1) > 1e-4
+    assert abs(pairwise_sum(x.T)[0] / exact - 1) < 1e-6
+
+
+# -- copies and blocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(300, 301), (2, 200, 260), (200, 3, 180)])
+def test_copies_by_tiles(shape: tuple[int, ...]) -> None:
+    x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    for axes in [
+        (*range(1, len(shape)), 0),
+        (0, *reversed(range(1, len(shape)))),
+        tuple(reversed(range(len(shape)))),
+    ]:
+        moved = x.transpose(axes)
+        out = np.empty(moved.shape, x.dtype)
+        if transposes(out, moved):
+            copy_tiles(out, moved)
+            assert (out == moved).all()
+        assert (contiguous(moved) == moved).all()
+        assert contiguous(moved).flags.c_contiguous
+    assert transposes(np.empty(shape[::-1], x.dtype), x.T) == (shape[0] > TILE and shape[-1] > TILE)
+
+
+def test_blocks_are_all_of_it() -> None:
+    x = np.arange(2 * BLOCK + 7, dtype=np.float32)
+    assert (in_blocks(lambda part: part + 1, x) == x + 1).all()
+    rows = np.zeros((1000, 100))
+    for part in row_blocks(rows):
+        rows[part] += 1
+    assert (rows == 1).all() and len(list(row_blocks(rows))) > 1
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_rows_do_not_know_of_the_blocks(kind: str, dim: int) -> None:
+    x = flambeau.from_numpy(numbers((500, 300), np.float32, 5) / 50).to(getattr(flambeau, kind))
+    line = flambeau.arange(300, dtype=x.dtype) / 100
+    functional = flambeau.nn.functional
+    for run in (
+        lambda y: flambeau.softmax(y, dim),
+        lambda y: flambeau.log_softmax(y, dim),
+        lambda y: functional.layer_norm(y, (300,), line, line),
+        lambda y: functional.rms_norm(y, (300,), line),
+    ):
+        whole = run(x)
+        part = run(x[200:210]) if dim == 1 else run(x)[200:210]
+        assert whole[200:210].tolist() == part.tolist()
+        assert whole.tolist() == run(x.t().contiguous().t()).tolist()
