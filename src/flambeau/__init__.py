@@ -127,8 +127,16 @@ _publish(globals())
 
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
-    "optim": "",
-}  # fmt: skip
+    "optim": "", "amp": "", "autocast": "flambeau.amp",
+} | dict.fromkeys(
+    (
+        "autocast_decrement_nesting", "autocast_increment_nesting", "clear_autocast_cache", "get_autocast_cpu_dtype",
+        "get_autocast_dtype", "get_autocast_gpu_dtype", "is_autocast_cache_enabled", "is_autocast_cpu_enabled",
+        "is_autocast_enabled", "set_autocast_cache_enabled", "set_autocast_cpu_dtype", "set_autocast_cpu_enabled",
+        "set_autocast_dtype", "set_autocast_enabled", "set_autocast_gpu_dtype",
+    ),
+    "flambeau.amp.autocast_mode",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> _Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from flambeau.core.names import lacking, publish
 from flambeau.cuda.devices import (
     OutOfMemoryError,
@@ -66,4 +69,8 @@ from flambeau.cuda.streams import (
 )
 
 publish(globals())
-__getattr__ = lacking("torch.cuda")
+_lacking = lacking("torch.cuda")
+
+
+def __getattr__(name: str) -> Any:
+    return import_module("flambeau.cuda.amp") if name == "amp" else _lacking(name)

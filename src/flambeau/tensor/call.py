@@ -5,7 +5,8 @@ A call is looked up by (operator, params, meta or scalar type of each input). Th
 everything decided: metas of the outputs, the device's allocator, the loaded executable. So a warm call
 is a dictionary hit, an allocation and a launch; the operator's rule, the promotion tables and the
 driver's `load` run only on a miss. Metas are interned, so equal keys compare by identity. The flags that
-plans depend on choose among caches when they change, so the warm path never reads a flag.
+plans depend on choose among caches when they change, so the warm path never reads a flag. While a thread
+autocasts, the warm path finds nothing and comes by the lists: see Note [Autocast].
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.plans import cache_of
 from flambeau.tape.mode import mode
+from flambeau.tensor import autocast
 from flambeau.tensor.history import begin, begin_in_place, called_by, finish, finish_in_place, requires_grad
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
@@ -60,15 +62,18 @@ class Plan:
 
 
 plans: dict[tuple[Any, ...], Plan] = {}
+warm = plans  # where the warm path looks; `_NOTHING` while a thread autocasts
 _caches: dict[tuple[Any, ...], dict[tuple[Any, ...], Plan]] = {flags.key(): plans}
+_NOTHING: dict[tuple[Any, ...], Plan] = {}
 
 
 _spending: dict[device, Executable] = {}
 
 
 def _flags_changed() -> None:
-    global plans
+    global plans, warm
     plans = _caches.setdefault(flags.key(), {})
+    warm = _NOTHING if autocast.threads else plans
 
 
 def _forget_plans() -> None:
@@ -78,12 +83,13 @@ def _forget_plans() -> None:
 
 
 flags.subscribe(_flags_changed)
+autocast.subscribe(_flags_changed)
 system.on_close(_forget_plans)
 
 
 def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     """`call(op, (a, b))` of two tensors, written out: the warm path of arithmetic."""
-    plan = plans.get((op, (), a.meta, b.meta))
+    plan = warm.get((op, (), a.meta, b.meta))
     if plan is None or plan.scalars or a.history is not None or b.history is not None:
         return call(op, (a, b))
     stream = current.local.streams[plan.index]
@@ -96,7 +102,7 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
 
 def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     """`call(op, (a, value))` of a tensor and a Python bool, int, float or complex, written out."""
-    plan = plans.get((op, (), a.meta, value.__class__))
+    plan = warm.get((op, (), a.meta, value.__class__))
     if plan is None or a.history is not None:
         return call(op, (a, value))
     _, send = plan.scalars[0]
@@ -111,7 +117,7 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
 
 def unary(op: Op, a: Tensor) -> Tensor:
     """`call(op, (a,))`, written out."""
-    plan = plans.get((op, (), a.meta))
+    plan = warm.get((op, (), a.meta))
     if plan is None or a.history is not None:
         return call(op, (a,))
     stream = current.local.streams[plan.index]
@@ -138,9 +144,13 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         else:
             metas.append(a.__class__)
     key = (op, params, *metas)
-    plan = plans.get(key)
+    plan = warm.get(key)
     if plan is None:
-        plan = plans[key] = _plan(op, args, params)
+        if autocast.threads and (cast := autocast.casted(op, args)) is not args:
+            return call(op, cast, params)
+        plan = plans.get(key)
+        if plan is None:
+            plan = plans[key] = _plan(op, args, params)
     node = begin(op, params, args) if tracked else None
     stream = current.local.streams[plan.index]
     ptrs, results = [], []

@@ -19,6 +19,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import fft as ops
 from flambeau.ops.op import Op
+from flambeau.tensor import autocast
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.outputs import deliver
 from flambeau.tensor.public import functions
@@ -286,6 +287,8 @@ def _scale(norm: Any, forward: bool) -> str:
 
 def _promoted(x: Tensor, to_complex: bool = False) -> Tensor:
     """Integers and bools in the default dtype; then, where wanted, complex."""
+    if autocast.threads:
+        (x,) = autocast.cast("fft", x)
     kind = x.dtype if x.dtype.category >= FLOATING else flags.default_dtype
     if not ops.supported(kind, x.device is CPU):
         raise RuntimeError(f"Unsupported dtype {kind.torch_name}")

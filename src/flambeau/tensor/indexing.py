@@ -24,7 +24,7 @@ from flambeau.ops import indexing as ops
 from flambeau.ops import view as records
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op
-from flambeau.tensor import data
+from flambeau.tensor import autocast, data
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.history import run
 from flambeau.tensor.public import alias, both, method
@@ -439,6 +439,8 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
 @both
 def index_put(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Tensor:
     """`index_put_` on a copy."""
+    if autocast.threads:
+        input, values = autocast.cast("index_put", input, values)
     return index_put_(input.clone(), indices, values, accumulate)
 
 
@@ -534,6 +536,8 @@ def scatter_(
 @both
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`src` added at the places that `index` names along `dim`; repeated places add up."""
+    if autocast.threads and out is None:
+        input, src = autocast.cast("scatter_add", input, src)
     return _into(ops.scatter, out, (input, index, src), (dim, "sum", True, "scatter"))
 
 

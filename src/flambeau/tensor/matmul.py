@@ -9,6 +9,7 @@ from typing import Any
 from flambeau.core.dtype import FLOATING
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import matmul as ops
+from flambeau.tensor import autocast
 from flambeau.tensor.outputs import run
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
@@ -66,6 +67,10 @@ def _check_batches(a: Tensor, b: Tensor) -> None:
 @both
 def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The product of a matrix and a vector."""
+    return autocast.settled("mv", _mv, (input, vec), out) if autocast.threads else _mv(input, vec, out)
+
+
+def _mv(input: Tensor, vec: Tensor, out: Tensor | None) -> Tensor:
     if input.ndim != 2 or vec.ndim != 1:
         raise RuntimeError(f"vector + matrix @ vector expected, got 1, {input.ndim}, {vec.ndim}")
     (rows, columns), size = input.meta.shape, vec.numel()
@@ -77,6 +82,12 @@ def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
 @both
 def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The sum of the products of two vectors of one length."""
+    return (
+        autocast.settled("dot", _dot, (input, tensor), out) if autocast.threads else _dot(input, tensor, out)
+    )
+
+
+def _dot(input: Tensor, tensor: Tensor, out: Tensor | None) -> Tensor:
     _check_vectors("dot", input, tensor)
     return run(ops.matmul, (input, tensor), (), out)
 
@@ -84,6 +95,12 @@ def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
 @both
 def vdot(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`dot` with the first vector conjugated."""
+    return (
+        autocast.settled("vdot", _vdot, (input, other), out) if autocast.threads else _vdot(input, other, out)
+    )
+
+
+def _vdot(input: Tensor, other: Tensor, out: Tensor | None) -> Tensor:
     _check_vectors("vdot", input, other)
     return run(ops.matmul, (_conjugated(input), other), (), out)
 
@@ -206,6 +223,12 @@ def addmv(
     input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
 ) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
+    if autocast.threads:
+        return autocast.settled("addmv", _addmv, (input, mat, vec), beta, alpha, out)
+    return _addmv(input, mat, vec, beta, alpha, out)
+
+
+def _addmv(input: Tensor, mat: Tensor, vec: Tensor, beta: Any, alpha: Any, out: Tensor | None) -> Tensor:
     if mat.ndim != 2 or vec.ndim != 1 or input.ndim > 1:
         raise RuntimeError(f"vector + matrix @ vector expected, got {input.ndim}, {mat.ndim}, {vec.ndim}")
     (rows, columns), size = mat.meta.shape, vec.numel()
@@ -227,6 +250,12 @@ def addr(
     input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
 ) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
+    if autocast.threads:
+        return autocast.settled("addr", _addr, (input, vec1, vec2), beta, alpha, out)
+    return _addr(input, vec1, vec2, beta, alpha, out)
+
+
+def _addr(input: Tensor, vec1: Tensor, vec2: Tensor, beta: Any, alpha: Any, out: Tensor | None) -> Tensor:
     for name, vector in (("vec1", vec1), ("vec2", vec2)):
         if vector.ndim != 1:
             raise RuntimeError(f"addr: Expected 1-D argument {name}, but got {vector.ndim}-D")
@@ -259,6 +288,12 @@ for _define in (addmm, baddbmm, addbmm, addmv, addr):
 @function
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) -> Tensor:
     """The product summed over pairs of dimensions: the last `dims` of `a` with the first of `b`, or lists."""
+    if autocast.threads:
+        return autocast.settled("tensordot", _tensordot, (a, b), dims, out)
+    return _tensordot(a, b, dims, out)
+
+
+def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
     if isinstance(dims, int):
         if dims < 0:
             raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
@@ -361,6 +396,8 @@ def einsum(*args: Any) -> Tensor:
     RuntimeError: subscripts that do not fit the operands.
     """
     equation, operands = _einsum_arguments(args)
+    if autocast.threads:
+        operands = list(autocast.cast("einsum", *operands))
     inputs, output = _parsed(equation, operands)
     _check_sizes(inputs, operands)
     terms = [_diagonal(t, labels) for t, labels in zip(operands, inputs, strict=True)]

@@ -17,6 +17,7 @@ from flambeau.core.typeinfo import finfo
 from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
 from flambeau.ops.reduction import norm as folded
+from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.linalg import eigh, eigvalsh, linalg_svd, svdvals, tensor_of
 from flambeau.tensor.outputs import deliver, run
@@ -146,6 +147,8 @@ def linalg_norm(
 @both
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of the difference of two broadcast tensors."""
+    if autocast.threads:
+        input, other = autocast.cast("dist", input, other)
     return vector_norm(functions["sub"](input, other), p)
 
 
@@ -286,6 +289,12 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = _MO
     """
     if compute_mode is not None and compute_mode not in _MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
+    if autocast.threads:
+        return autocast.settled("cdist", _cdist, (x1, x2), p, compute_mode)
+    return _cdist(x1, x2, p, compute_mode)
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: str | None) -> Tensor:
     _check_rows(x1, x2)
     if p < 0:
         raise RuntimeError("cdist only supports non-negative p values")

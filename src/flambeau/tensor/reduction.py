@@ -14,7 +14,7 @@ from flambeau.ops import reduction as ops
 from flambeau.ops import scan
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
-from flambeau.tensor import return_types
+from flambeau.tensor import autocast, return_types
 from flambeau.tensor.call import call
 from flambeau.tensor.data import tensor
 from flambeau.tensor.norms import matrix_norm
@@ -361,6 +361,8 @@ _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 def _quantile(
     name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, out: Tensor | None
 ) -> Tensor:
+    if autocast.threads:
+        (input,) = autocast.cast("quantile", input)
     if input.numel() == 0:
         raise RuntimeError("quantile() input tensor must be non-empty")
     if input.dtype not in (float32, float64):

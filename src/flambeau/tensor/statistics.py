@@ -9,7 +9,7 @@ from typing import Any
 
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64
 from flambeau.core.layout import wrap_dim
-from flambeau.tensor import return_types
+from flambeau.tensor import autocast, return_types
 from flambeau.tensor.arithmetic import publish
 from flambeau.tensor.norms import vector_norm
 from flambeau.tensor.outputs import deliver
@@ -356,11 +356,13 @@ def _renormed(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
 @function
 def renorm(input: Any, p: Any, dim: int, maxnorm: Any, *, out: Any = None) -> Any:
     """The slices along `dim`, each scaled down to a p-norm of `maxnorm` where its own is larger."""
+    if autocast.threads and out is None:
+        (input,) = autocast.cast("renorm", input)
     return deliver(_renormed(input, p, dim, maxnorm), out)
 
 
 def _renorm_method(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
-    return _renormed(self, p, dim, maxnorm)
+    return renorm(self, p, dim, maxnorm)
 
 
 def _renorm_(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:

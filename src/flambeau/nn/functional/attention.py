@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
 
-from flambeau.core.dtype import bool_
+from flambeau.core.dtype import bool_, dtype
 from flambeau.nn.functional.activation import checked, softmax
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout
 from flambeau.nn.functional.padding import pad
 from flambeau.ops.attention import attention as op
-from flambeau.tensor import creation
+from flambeau.ops.joining import cat
+from flambeau.tensor import autocast, creation
 from flambeau.tensor.call import call
-from flambeau.tensor.joining import hstack, vstack
-from flambeau.tensor.matmul import baddbmm, bmm, matmul
+from flambeau.tensor.matmul import matmul
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None
@@ -35,6 +38,9 @@ def scaled_dot_product_attention(
         raise RuntimeError(
             "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
         )
+    if autocast.threads:
+        name = "scaled_dot_product_attention"
+        query, key, value, attn_mask = autocast.cast(name, query, key, value, attn_mask)
     if enable_gqa:
         key, value = _repeated(query, key), _repeated(query, value)
     factor = (
@@ -64,6 +70,9 @@ def _with_dropout(
     return matmul(dropout(softmax(scores, -1), p, True), value)
 
 
+# -- heads with projections ---------------------------------------------------------------------------------------
+
+
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Given,
     in_proj_bias: Given, bias_k: Given, bias_v: Given, add_zero_attn: bool, dropout_p: float,
@@ -75,92 +84,183 @@ def multi_head_attention_forward(
     """(output, weights or None) of attention with projections and heads.
 
     query (L, N, E), key and value (S, N, E), or without N. key_padding_mask (N, S) and attn_mask (L, S) or
-    (N heads, L, S): of bool (True is left out), or added.
+    (N heads, L, S): of bool (True is left out), or added. Raises AssertionError, RuntimeError: shapes that do not fit.
     """
-    batched = query.dim() == 3
+    batched = _check_dims(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
-        if query.dim() != 2:
-            raise AssertionError(
-                f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor"
-            )
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     length, batch, size = query.shape
-    _check_heads(size, embed_dim_to_check, num_heads, is_causal, attn_mask)
-    padding, added = (_additive(m, query) for m in (key_padding_mask, attn_mask))
-    if is_causal and padding is None and not need_weights:
-        added = None
-    elif is_causal:
-        is_causal = False
-    weights = in_proj_weight.chunk(3) if in_proj_weight is not None else (None,) * 3
-    if use_separate_proj_weight:
-        weights = (q_proj_weight, k_proj_weight, v_proj_weight)
-    biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
-    q, k, v = (linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
-    more = 0
-    if bias_k is not None and bias_v is not None:
-        k, v = vstack([k, bias_k.repeat(1, batch, 1)]), vstack([v, bias_v.repeat(1, batch, 1)])
-        more = 1
+    padding = canonical_mask(key_padding_mask, "key_padding_mask", attn_mask, "attn_mask", query.dtype)
+    if is_causal and attn_mask is None:
+        raise RuntimeError(
+            "Need attn_mask if specifying the is_causal hint. You may use the Transformer module method "
+            "`generate_square_subsequent_mask` to create this mask."
+        )
+    is_causal = is_causal and padding is None and not need_weights
+    added = None if is_causal else canonical_mask(attn_mask, "attn_mask", None, "", query.dtype)
+    _check_heads(query, key, value, embed_dim_to_check, num_heads, use_separate_proj_weight)
+    weights = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight
+    q, k, v = _projected((query, key, value), weights, in_proj_bias)
+    mask = _per_head(added, (batch, num_heads, length, key.shape[0]))
+    k, v, more = _with_biases(k, v, bias_k, bias_v, batch, static_k is None and static_v is None)
     width = size // num_heads
-    q, k, v = (x.reshape(x.shape[0], batch * num_heads, width).transpose(0, 1) for x in (q, k, v))
-    k, v = k if static_k is None else static_k, v if static_v is None else static_v
+    q, k, v = (_heads(x, num_heads, width) for x in (q, k, v))
+    k = k if static_k is None else _static(static_k, "static_k", batch, num_heads, width)
+    v = v if static_v is None else _static(static_v, "static_v", batch, num_heads, width)
     if add_zero_attn:
-        zeros = creation.zeros(batch * num_heads, 1, width, dtype=k.dtype, device=k.device)
-        k, v, more = hstack([k, zeros]), hstack([v, zeros]), more + 1
-    mask = _merged(added, padding, more, batch, num_heads, k.shape[1])
-    if need_weights:
-        return _weighed(
-            q, k, v, mask, dropout_p if training else 0.0, (length, batch, num_heads), out_proj_weight, out_proj_bias,
-            average_attn_weights, batched,
-        )  # fmt: skip
-    heads = [x.reshape(batch, num_heads, -1, width) for x in (q, k, v)]
-    if mask is not None:
-        mask = mask.reshape(batch, num_heads, -1, k.shape[1]) if mask.shape[0] != 1 else mask.unsqueeze(0)
-    out = scaled_dot_product_attention(*heads, mask, dropout_p if training else 0.0, is_causal)
-    out = linear(out.permute(2, 0, 1, 3).reshape(length * batch, size), out_proj_weight, out_proj_bias)
-    out = out.reshape(length, batch, -1)
-    return (out if batched else out.squeeze(1)), None
+        zeros = creation.zeros(batch, num_heads, 1, width, dtype=k.dtype, device=k.device)
+        k, v, more = call(cat, (k, zeros), (2,)), call(cat, (v, zeros), (2,)), more + 1
+    mask = _merged(mask, padding, more, batch, k.shape[2])
+    p = dropout_p if training else 0.0
+    attend = _weighed if need_weights else _fused
+    out, seen = attend(q, k, v, mask, p, is_causal)
+    out = out.permute(2, 0, 1, 3).reshape(length * batch, size)
+    out = linear(out, out_proj_weight, out_proj_bias).view(length, batch, -1)
+    if seen is not None and average_attn_weights:
+        seen = seen.mean(1)
+    if batched:
+        return out, seen
+    return out.squeeze(1), None if seen is None else seen.squeeze(0)
 
 
-def _check_heads(size: int, wanted: int, heads: int, causal: bool, mask: Given) -> None:
-    if causal and mask is None:
-        raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
+def _check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Given, mask: Given, heads: int) -> bool:
+    """Whether the query is a batch. Raises AssertionError where the others do not fit."""
+    if query.dim() not in (2, 3):
+        raise AssertionError(
+            f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor"
+        )
+    dims = query.dim()
+    kind = f"For {'batched' if dims == 3 else 'unbatched'} ({dims}-D) `query`, expected"
+    if key.dim() != dims or value.dim() != dims:
+        raise AssertionError(
+            f"{kind} `key` and `value` to be {dims}-D but found {key.dim()}-D and {value.dim()}-D tensors respectively"
+        )
+    if padding is not None and padding.dim() != dims - 1:
+        raise AssertionError(
+            f"{kind} `key_padding_mask` to be `None` or {dims - 1}-D but found {padding.dim()}-D tensor instead"
+        )
+    if mask is not None and mask.dim() not in (2, 3):
+        raise AssertionError(
+            f"{kind} `attn_mask` to be `None`, 2-D or 3-D but found {mask.dim()}-D tensor instead"
+        )
+    wanted = (heads, query.shape[0], key.shape[0])
+    if dims == 2 and mask is not None and mask.dim() == 3 and tuple(mask.shape) != wanted:
+        raise AssertionError(f"Expected `attn_mask` shape to be {wanted} but got {mask.shape}")
+    return dims == 3
+
+
+def canonical_mask(mask: Given, name: str, other: Given, other_name: str, kind: dtype) -> Given:
+    """A mask to be added, of `kind` where it was of bool: -inf where True.
+
+    Raises AssertionError: neither of bool nor floating. Warns where the other mask is of another dtype.
+    """
+    if mask is None:
+        return None
+    if mask.dtype is not bool_ and not mask.is_floating_point():
+        raise AssertionError(f"only bool and floating types of {name} are supported")
+    if other is not None and other.dtype is not mask.dtype:
+        warnings.warn(
+            f"Support for mismatched {name} and {other_name} is deprecated. Use same type for both instead.",
+            stacklevel=3,
+        )
+    if mask.dtype is not bool_:
+        return mask
+    return creation.zeros_like(mask, dtype=kind).masked_fill_(mask, -math.inf)
+
+
+def _check_heads(query: Tensor, key: Tensor, value: Tensor, wanted: int, heads: int, separate: bool) -> None:
+    size = query.shape[2]
     if size != wanted:
         raise AssertionError(f"was expecting embedding dimension of {wanted}, but got {size}")
     if size % heads:
         raise AssertionError(f"embed_dim {size} not divisible by num_heads {heads}")
+    if separate and key.shape[:2] != value.shape[:2]:
+        raise AssertionError(
+            f"key's sequence and batch dims {key.shape[:2]} do not match value's {value.shape[:2]}"
+        )
+    if not separate and key.shape != value.shape:
+        raise AssertionError(f"key shape {key.shape} does not match value shape {value.shape}")
 
 
-def _additive(mask: Given, like: Tensor) -> Given:
-    """A mask to be added: -inf where a bool one is True."""
-    if mask is None or mask.dtype is not bool_:
-        return mask
-    return creation.zeros_like(mask, dtype=like.dtype).masked_fill_(mask, -math.inf)
+def _projected(inputs: tuple[Tensor, ...], weights: Any, bias: Given) -> Sequence[Tensor]:
+    """The projections of query, key and value; of the same tensor by one product."""
+    query, key, value = inputs
+    if isinstance(weights, Tensor) and query is key is value:
+        parts: Sequence[Tensor] = linear(query, weights, bias).chunk(3, -1)
+        return parts
+    if weights is None:
+        raise AssertionError("use_separate_proj_weight is False but in_proj_weight is None")
+    each = weights.chunk(3) if isinstance(weights, Tensor) else weights
+    for weight, name in zip(each, "qkv", strict=True):
+        if weight is None:
+            raise AssertionError(f"use_separate_proj_weight is True but {name}_proj_weight is None")
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    return [linear(x, w, b) for x, w, b in zip(inputs, each, biases, strict=True)]
 
 
-def _merged(added: Given, padding: Given, more: int, batch: int, heads: int, length: int) -> Given:
-    """Both masks as one, (batch * heads or 1, L, S); `more` positions were put behind the keys."""
-    if added is not None:
-        added = added if added.dim() == 3 else added.unsqueeze(0)
-        added = pad(added, (0, more)) if more else added
+def _per_head(mask: Given, sizes: tuple[int, int, int, int]) -> Given:
+    """attn_mask as one that broadcasts to (N, heads, L, S). Raises RuntimeError: another shape."""
+    if mask is None:
+        return None
+    batch, heads, *rest = sizes
+    wanted = (*rest,) if mask.dim() == 2 else (batch * heads, *rest)
+    if tuple(mask.shape) != wanted:
+        raise RuntimeError(
+            f"The shape of the {mask.dim()}D attn_mask is {mask.shape}, but should be {wanted}."
+        )
+    return mask if mask.dim() == 2 else mask.view(sizes)
+
+
+def _with_biases(
+    k: Tensor, v: Tensor, bias_k: Given, bias_v: Given, batch: int, free: bool
+) -> tuple[Tensor, Tensor, int]:
+    """Keys and values with a learned one behind them, and how many were added."""
+    if bias_k is None and bias_v is None:
+        return k, v, 0
+    if bias_k is None or bias_v is None:
+        raise AssertionError(
+            "bias_k is set but bias_v is None" if bias_v is None else "bias_v is set but bias_k is None"
+        )
+    if not free:
+        raise AssertionError("bias cannot be added to static key.")
+    k, v = (call(cat, (x, b.expand(1, batch, -1)), (0,)) for x, b in ((k, bias_k), (v, bias_v)))
+    return k, v, 1
+
+
+def _heads(x: Tensor, heads: int, width: int) -> Tensor:
+    """(S, N, E) as (N, heads, S, width)."""
+    return x.view(*x.shape[:2], heads, width).permute(1, 2, 0, 3)
+
+
+def _static(x: Tensor, name: str, batch: int, heads: int, width: int) -> Tensor:
+    if x.shape[0] != batch * heads:
+        raise AssertionError(f"expecting {name}.size(0) of {batch * heads}, but got {x.shape[0]}")
+    if x.shape[2] != width:
+        raise AssertionError(f"expecting {name}.size(2) of {width}, but got {x.shape[2]}")
+    return x.reshape(batch, heads, x.shape[1], width)
+
+
+def _merged(added: Given, padding: Given, more: int, batch: int, length: int) -> Given:
+    """Both masks as one; `more` positions were put behind the keys."""
+    added, padding = (x if x is None or not more else pad(x, (0, more)) for x in (added, padding))
     if padding is None:
         return added
-    padding = pad(padding, (0, more)) if more else padding
-    padding = padding.view(batch, 1, 1, length).expand(-1, heads, -1, -1).reshape(batch * heads, 1, length)
+    for at, wanted in enumerate((batch, length)):
+        if padding.shape[at] != wanted:
+            raise AssertionError(
+                f"Expected key_padded_mask.shape[{at}] to be {wanted}, but got {padding.shape[at]}"
+            )
+    padding = padding.view(batch, 1, 1, length)
     return padding if added is None else added + padding
 
 
-def _weighed(
-    q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, sizes: tuple[int, int, int], weight: Tensor, bias: Given,
-    average: bool, batched: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output and the attention weights, averaged over heads or not."""
-    length, batch, heads = sizes
-    scaled, turned = q * math.sqrt(1 / q.shape[-1]), k.transpose(-2, -1)
-    scores = bmm(scaled, turned) if mask is None else baddbmm(mask, scaled, turned)
-    weights = dropout(softmax(scores, -1), p, p > 0)
-    out = bmm(weights, v).transpose(0, 1).reshape(length * batch, -1)
-    out = linear(out, weight, bias).reshape(length, batch, -1)
-    seen = weights.reshape(batch, heads, length, k.shape[1])
-    seen = seen.mean(1) if average else seen
-    return (out, seen) if batched else (out.squeeze(1), seen.squeeze(0))
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, causal: bool) -> tuple[Tensor, Given]:
+    return scaled_dot_product_attention(q, k, v, mask, p, causal), None
+
+
+def _weighed(q: Tensor, k: Tensor, v: Tensor, mask: Given, p: float, causal: bool) -> tuple[Tensor, Given]:
+    """The output and the weights, in several kernels."""
+    scores = matmul(q * math.sqrt(1 / q.shape[-1]), k.transpose(-2, -1))
+    weights = dropout(softmax(scores if mask is None else scores + mask, -1), p, p > 0)
+    return matmul(weights, v), weights

@@ -10,6 +10,7 @@ from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.padding import constant_pad
 from flambeau.ops import convolution as ops
 from flambeau.ops.convolution import Geometry
+from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.matmul import addmm, matmul
 from flambeau.tensor.public import function
@@ -21,6 +22,8 @@ Ints = tuple[int, ...]
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input (..., in) @ weight (out, in) transposed, plus bias (out)."""
     checked(weight, "linear", "weight", 2)
+    if autocast.threads:
+        input, weight, bias = autocast.cast("linear", input, weight, bias)
     turned = weight.t() if weight.dim() == 2 else weight
     if bias is not None and checked(input, "linear").dim() == 2 and bias.dim() == 1:
         return addmm(bias, input, turned)
@@ -31,6 +34,12 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 @function
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """sum over i, j of input1[..., i] weight[o, i, j] input2[..., j], plus bias (o)."""
+    if autocast.threads:
+        return autocast.settled("bilinear", _bilinear, (input1, input2, weight, bias))
+    return _bilinear(input1, input2, weight, bias)
+
+
+def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if input1.dim() != input2.dim():
         raise RuntimeError(
             f"bilinear(): input dimensions do not match: got {input1.dim()} and {input2.dim()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flambeau.nn.functional.activation import checked
+from flambeau.tensor import autocast
 from flambeau.tensor.joining import triu_indices
 from flambeau.tensor.public import function
 from flambeau.tensor.reduction import norm
@@ -21,6 +22,8 @@ def pairwise_distance(
 @function
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along `dim`; norms are eps at least. Floats of one kind."""
+    if autocast.threads:
+        x1, x2 = autocast.cast("cosine_similarity", x1, x2)
     kind = (x1 * x2.new_ones(()) if x1.dtype is not x2.dtype else x1).dtype
     if not (kind.is_floating_point or kind.is_complex):
         raise RuntimeError(
@@ -36,6 +39,8 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 @function
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distances of every two rows (i < j) of a matrix."""
+    if autocast.threads:
+        (input,) = autocast.cast("pdist", input)
     if checked(input, "pdist").dim() != 2:
         raise RuntimeError(f"pdist only supports 2D tensors, got: {input.dim()}D")
     if not input.dtype.is_floating_point or input.dtype.itemsize < 4:

@@ -12,7 +12,7 @@ from flambeau.nn.functional.activation import checked, log_softmax, logsigmoid
 from flambeau.nn.functional.distance import pairwise_distance
 from flambeau.ops import loss as ops
 from flambeau.ops.ctc import ctc_loss as ctc_op
-from flambeau.tensor import creation, data
+from flambeau.tensor import autocast, creation, data
 from flambeau.tensor.arithmetic import where
 from flambeau.tensor.call import call
 from flambeau.tensor.tensor import Tensor
@@ -78,6 +78,8 @@ def l1_loss(
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The absolute difference."""
+    if autocast.threads:
+        input, target = autocast.cast("l1_loss", input, target)
     (input, target), mode = _pair(input, target, "l1_loss"), reduction_of(size_average, reduce, reduction)
     return _weighted((input - target).abs(), weight, mode)
 
@@ -87,6 +89,8 @@ def smooth_l1_loss(
     reduction: str = "mean", beta: float = 1.0,
 ) -> Tensor:  # fmt: skip
     """Half the squared difference over beta, or past beta a line. Raises RuntimeError: beta < 0."""
+    if autocast.threads:
+        input, target = autocast.cast("smooth_l1_loss", input, target)
     pair, mode = _pair(input, target, "smooth_l1_loss"), reduction_of(size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
@@ -134,6 +138,8 @@ def cross_entropy(
     mode = reduction_of(size_average, reduce, reduction)
     if not 0 <= label_smoothing <= 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
+    if autocast.threads:
+        input, target, weight = autocast.cast("cross_entropy", input, target, weight)
     axis = 0 if checked(input, "cross_entropy_loss").dim() == 1 else 1
     if checked(target, "cross_entropy_loss", "target", 2).shape == input.shape and input.dim():
         return _of_probabilities(input, target, weight, ignore_index, mode, label_smoothing, axis)
@@ -255,6 +261,8 @@ def binary_cross_entropy(
             f"Using a target size ({target.shape}) that is different to the input size ({input.shape}) is deprecated. "
             "Please ensure they have the same size."
         )
+    if autocast.threads:
+        input, target, weight = autocast.cast("binary_cross_entropy", input, target, weight)
     if target.dtype is not input.dtype:
         raise RuntimeError(f"Found dtype {target.dtype.torch_name} but expected {input.dtype.torch_name}")
     loss = call(ops.binary_cross_entropy, (input, target))
@@ -270,6 +278,10 @@ def binary_cross_entropy_with_logits(
     name = "binary_cross_entropy_with_logits"
     if checked(target, name, "target", 2).shape != checked(input, name).shape:
         raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
+    if autocast.threads:
+        input, target, weight, pos_weight = autocast.cast(
+            "binary_cross_entropy_with_logits", input, target, weight, pos_weight
+        )
     if pos_weight is None:
         loss = call(ops.binary_cross_entropy_with_logits, (input, target))
     else:
@@ -292,6 +304,8 @@ def kl_div(
             UserWarning,
             stacklevel=2,
         )
+    if autocast.threads:
+        input, target = autocast.cast("kl_div", input, target)
     loss = target.exp() * (target - input) if log_target else target.xlogy(target) - target * input
     return _reduced(loss, mode) / input.shape[0] if batch and input.dim() else _reduced(loss, mode)
 
@@ -302,6 +316,8 @@ def poisson_nll_loss(
 ) -> Tensor:  # fmt: skip
     """The negative log-likelihood of Poisson counts; `full` adds Stirling's term."""
     mode = reduction_of(size_average, reduce, reduction)
+    if autocast.threads:
+        input, target = autocast.cast("poisson_nll_loss", input, target)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
@@ -351,6 +367,8 @@ def cosine_embedding_loss(
             f"{target.dim()}D target tensor expects {form} input tensors, but found inputs with sizes "
             f"{list(input1.shape)} and {list(input2.shape)}."
         )
+    if autocast.threads:
+        input1, input2 = autocast.cast("cosine_embedding_loss", input1, input2)
     product = (input1 * input2).sum(-1)
     lengths = [(x * x).sum(-1) + 1e-12 for x in (input1, input2)]
     cosine = product / (lengths[0] * lengths[1]).sqrt()
@@ -370,6 +388,8 @@ def margin_ranking_loss(
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
             f"input1: {input1.shape}, input2: {input2.shape}, target: {target.shape} "
         )
+    if autocast.threads:
+        input1, input2, target = autocast.cast("margin_ranking_loss", input1, input2, target)
     return _reduced((-target * (input1 - input2) + margin).clamp_min(0), mode)
 
 
@@ -379,6 +399,8 @@ def hinge_embedding_loss(
 ) -> Tensor:  # fmt: skip
     """x where target is 1, and margin - x (0 at least) where it is -1."""
     mode = reduction_of(size_average, reduce, reduction)
+    if autocast.threads:
+        input, target = autocast.cast("hinge_embedding_loss", input, target)
     zeros = creation.zeros_like(input)
     far = where(target != 1, (margin - input).clamp_min(0), zeros)
     return _reduced(far + where(target != -1, input, zeros), mode)
@@ -389,6 +411,8 @@ def soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """log(1 + exp(-target * x))."""
+    if autocast.threads:
+        input, target = autocast.cast("soft_margin_loss", input, target)
     return _reduced((-input * target).exp().log1p(), reduction_of(size_average, reduce, reduction))
 
 
@@ -398,6 +422,8 @@ def triplet_margin_loss(
 ) -> Tensor:  # fmt: skip
     """How much nearer the anchor's positive must come than its negative, with a margin > 0."""
     mode = reduction_of(size_average, reduce, reduction)
+    if autocast.threads:
+        anchor, positive, negative = autocast.cast("triplet_margin_loss", anchor, positive, negative)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return pairwise_distance(a, b, p, eps)

@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.padding import pad as op
+from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.public import alias, function
 from flambeau.tensor.tensor import Tensor
@@ -53,6 +54,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         raise NotImplementedError(
             "Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now"
         )
+    if autocast.threads:
+        (input,) = autocast.cast(f"{mode}_pad{dims}d", input)
     return call(op, (input,), (mode, _pairs(pad, input.dim())))
 
 

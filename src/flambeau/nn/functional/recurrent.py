@@ -9,6 +9,7 @@ from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout as drop
 from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
 from flambeau.ops import recurrent as ops
+from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.joining import stack
 from flambeau.tensor.matmul import addmm
@@ -75,6 +76,10 @@ def _layers(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Each layer takes what the one below gives, of both directions side by side."""
     states, cells = _states(mode, hx)
+    if autocast.threads:
+        data, *tensors = autocast.cast(mode.lower(), data, *states, *cells, *params)
+        count = len(states)
+        states, cells, params = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
     directions = 2 if bidirectional else 1
     count = num_layers * directions
     if len(params) % count or len(states) != count:
@@ -152,6 +157,8 @@ def lstm_cell(
     """(h, c) after one step of an LSTM from hx = (h, c), each (B, H), and input (B, I)."""
     if len(hx) != 2:
         raise RuntimeError("lstm_cell expects two hidden states")
+    if autocast.threads:
+        input, *hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("lstm_cell", input, *hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, hx, w_ih, w_hh)
     state: tuple[Tensor, Tensor] = call(ops.lstm_cell, (_gates(input, hx[0], w_ih, w_hh, b_ih, b_hh), hx[1]))
     return state
@@ -162,6 +169,8 @@ def gru_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
 ) -> Tensor:
     """The state after one step of a GRU from hx (B, H) and input (B, I)."""
+    if autocast.threads:
+        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("gru_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh)
     state: Tensor = call(ops.gru_cell, (linear(input, w_ih, b_ih), linear(hx, w_hh, b_hh), hx))
     return state
@@ -172,6 +181,8 @@ def rnn_tanh_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
 ) -> Tensor:
     """tanh of the input's and the state's products with the weights, plus biases."""
+    if autocast.threads:
+        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("rnn_tanh_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh)
     return _gates(input, hx, w_ih, w_hh, b_ih, b_hh).tanh()
 
@@ -181,5 +192,7 @@ def rnn_relu_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given = None, b_hh: Given = None
 ) -> Tensor:
     """relu of the input's and the state's products with the weights, plus biases."""
+    if autocast.threads:
+        input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("rnn_relu_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh)
     return _gates(input, hx, w_ih, w_hh, b_ih, b_hh).relu()
