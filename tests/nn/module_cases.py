@@ -60,7 +60,9 @@ def carried(room: Any) -> Callable[[Any], Any]:
 
 def flat(x: Any) -> list[Any]:
     """The tensors of nested tuples."""
-    return [t for part in x for t in flat(part)] if isinstance(x, tuple) else [x]
+    if isinstance(x, tuple):
+        return [t for part in x for t in flat(part)]
+    return [] if x is None else [x]
 
 
 CASES: list[Case] = []
@@ -241,6 +243,105 @@ add("RNN", draw(5, 3, 4), 4, 6, nonlinearity="relu", batch_first=True)
 add("RNNCell", draw(3, 4), 4, 6, nonlinearity="relu")
 add("LSTM", draw(5, 3, 4), 4, 6, num_layers=2, bidirectional=True, proj_size=2)
 add("LSTM", draw(5, 3, 4), 4, 6, bias=False, proj_size=3)
+
+# -- attention ------------------------------------------------------------------------------------------
+_q, _k, _v = draw(5, 2, 8), draw(4, 2, 8, seed=1), draw(4, 2, 8, seed=2)
+_hidden = torch.tensor([[False, False, True, False], [False, True, True, False]])
+_upper = torch.ones(5, 4).triu(2)
+add("MultiheadAttention", (_q, _k, _v), 8, 2)
+add("MultiheadAttention", (_q[:, 0], _k[:, 0], _v[:, 0]), 8, 4, bias=False)
+add("MultiheadAttention", (_q, _k, _v, None, False), 8, 2, dropout=0.3)
+add("MultiheadAttention", (_q, _k, _v, None, True, None, False), 8, 2, dropout=0.3)
+add("MultiheadAttention", (_q, _k, _v, _hidden), 8, 2, add_bias_kv=True, add_zero_attn=True)
+add(
+    "MultiheadAttention", (_q, _k, _v, _hidden, False, _upper > 0), 8, 2, add_bias_kv=True, add_zero_attn=True
+)
+add("MultiheadAttention", (_q, _k, _v, None, False, _upper), 8, 2, batch_first=False, label="-floating")
+add("MultiheadAttention", (_q, _k, _v, None, True, draw(4, 5, 4)), 8, 2, label="-per-head")
+add("MultiheadAttention", (_q, _k, _v, None, False, draw(4, 5, 4) > 1), 8, 2, label="-per-head-bool")
+add(
+    "MultiheadAttention",
+    (draw(2, 5, 8), draw(2, 4, 3), draw(2, 4, 6), _hidden),
+    8,
+    2,
+    kdim=3,
+    vdim=6,
+    batch_first=True,
+)
+add(
+    "MultiheadAttention",
+    (_q, _q * 2, _q, None, False, torch.ones(5, 5).triu(1) > 0, True, True),
+    8,
+    2,
+    label="-causal",
+)
+_source, _target = draw(5, 2, 8), draw(4, 2, 8, seed=1)
+_padding = torch.tensor([[False, False, False, True, True], [False] * 5])
+_causal = torch.ones(5, 5).triu(1) > 0
+for _options in ({}, {"norm_first": True, "activation": "gelu"}, {"bias": False}):
+    _near = {"case_gradient_atol": 1e-4, "case_atol": 1e-5, "dropout": 0.0}
+    add("TransformerEncoderLayer", (_source, _causal, _padding), 8, 2, 16, **_near, **_options)
+    add(
+        "TransformerDecoderLayer",
+        (_target, _source, None, None, None, _padding),
+        8,
+        2,
+        16,
+        **_near,
+        **_options,
+    )
+add("TransformerEncoderLayer", _source, 8, 2, 16, label="-dropout", case_gradient_atol=1e-4, case_atol=1e-5)
+add(
+    "TransformerDecoderLayer",
+    (_target, _source),
+    8,
+    2,
+    16,
+    0.3,
+    case_gradient_atol=1e-4,
+    case_atol=1e-5,
+    label="-dropout",
+)
+add(
+    "TransformerEncoderLayer",
+    _source[:, 0],
+    8,
+    2,
+    16,
+    0.0,
+    batch_first=True,
+    case_gradient_atol=1e-4,
+    case_atol=1e-5,
+)
+add(
+    "Transformer", (_source, _target, None, _causal[:4, :4], None, _padding), 8, 2, 2, 2, 16, 0.0, batch_first=False,
+    case_gradient_atol=2e-4, case_atol=2e-5,
+)  # fmt: skip
+
+
+def _encoder(nn: Any, carry: Any) -> Any:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0)
+    return nn.TransformerEncoder(layer, 3, nn.LayerNorm(8), enable_nested_tensor=False)
+
+
+def _decoder(nn: Any, carry: Any) -> Any:
+    return nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0, norm_first=True), 2)
+
+
+CASES.append(Case("TransformerEncoder()", _encoder, (_source, _causal, _padding), 2e-5, gradient_atol=2e-4))
+CASES.append(
+    Case("TransformerDecoder()", _decoder, (_target, _source, _causal[:4, :4]), 2e-5, gradient_atol=2e-4)
+)
+add("AdaptiveLogSoftmaxWithLoss", (draw(9, 16), whole(9, count=20)), 16, 20, [5, 10, 15], div_value=2.0)
+add(
+    "AdaptiveLogSoftmaxWithLoss",
+    (draw(16), torch.tensor(11)),
+    16,
+    20,
+    [5, 10],
+    head_bias=True,
+    label="-unbatched",
+)
 
 # -- shapes ---------------------------------------------------------------------------------------------
 add("Flatten", X4)

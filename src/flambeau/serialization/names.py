@@ -13,6 +13,7 @@ from flambeau.core.device import device
 from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.size import Size
 from flambeau.nn import parameter
+from flambeau.nn.functional import gelu
 from flambeau.nn.parameter import Parameter
 from flambeau.tensor import pickling
 from flambeau.tensor.tensor import Tensor
@@ -74,7 +75,9 @@ VALUES: dict[Name, Any] = {
     **{("torch", kind.name): kind for kind in STORAGES.values()},
     ("torch.storage", BYTES.name): BYTES,
 }
-_READ: dict[Name, Any] = REBUILDERS | TYPES | VALUES
+FUNCTIONS: dict[Name, Any] = {("torch._C._nn", "gelu"): gelu}
+"""Functions that modules hold, where PyTorch has them in C++."""
+_READ: dict[Name, Any] = REBUILDERS | TYPES | VALUES | FUNCTIONS
 _WRITTEN: dict[int, Name] = {id(what): name for name, what in _READ.items()}
 
 
@@ -101,4 +104,6 @@ def written(what: Any, name: str | None) -> Name | None:
     module = getattr(what, "__module__", None) or ""
     if module.partition(".")[0] != "flambeau":
         return None
+    if module.startswith("flambeau.nn.functional."):
+        module = "flambeau.nn.functional"  # PyTorch has one file
     return "torch" + module.removeprefix("flambeau"), name or what.__qualname__

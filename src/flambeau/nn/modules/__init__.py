@@ -8,10 +8,11 @@ from typing import Any
 
 _FAMILIES = {
     "activation": (
-        "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish PReLU "
-        "ReLU ReLU6 RReLU SELU Sigmoid SiLU Softmax Softmax2d Softmin Softplus Softshrink Softsign Tanh Tanhshrink "
-        "Threshold"
+        "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish "
+        "MultiheadAttention PReLU ReLU ReLU6 RReLU SELU Sigmoid SiLU Softmax Softmax2d Softmin Softplus Softshrink "
+        "Softsign Tanh Tanhshrink Threshold"
     ),
+    "adaptive": "AdaptiveLogSoftmaxWithLoss",
     "batchnorm": (
         "BatchNorm1d BatchNorm2d BatchNorm3d LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d SyncBatchNorm"
     ),
@@ -50,6 +51,9 @@ _FAMILIES = {
     ),
     "rnn": "GRU GRUCell LSTM LSTMCell RNN RNNBase RNNCell RNNCellBase",
     "sparse": "Embedding EmbeddingBag",
+    "transformer": (
+        "Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer"
+    ),
     "upsampling": "Upsample UpsamplingBilinear2d UpsamplingNearest2d",
 }
 FILES = (*_FAMILIES, "hooks", "lazy", "state", "utils")

@@ -1,4 +1,4 @@
-"""Activations: what stands between layers. (MultiheadAttention is in `attention.py`.)"""
+"""Activations: what stands between layers; and attention, which PyTorch has among them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from flambeau.nn import functional as F
 from flambeau.nn import init
+from flambeau.nn.modules.linear import NonDynamicallyQuantizableLinear
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parameter import Parameter
 from flambeau.tensor import creation
@@ -374,3 +375,92 @@ class LogSoftmax(Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
+
+
+class MultiheadAttention(Module):
+    """Attention with `num_heads` heads, projections before and behind.
+
+    query (L, N, E), key (S, N, kdim) and value (S, N, vdim), or without N; batches first where `batch_first`.
+    Parameters: in_proj_weight (3 E, E), or q_proj_weight (E, E), k_proj_weight (E, kdim), v_proj_weight (E, vdim)
+    where they differ, in_proj_bias (3 E); bias_k and bias_v (1, 1, E) where `add_bias_kv`; out_proj.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        if embed_dim <= 0 or num_heads <= 0:
+            raise ValueError(
+                f"embed_dim and num_heads must be greater than 0, got embed_dim={embed_dim} and num_heads={num_heads} "
+                "instead"
+            )
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.batch_first = batch_first
+        self.head_dim = embed_dim // num_heads
+        if self.head_dim * num_heads != embed_dim:
+            raise AssertionError("embed_dim must be divisible by num_heads")
+        made = {"device": device, "dtype": dtype}
+        self._add_projections(made)
+        in_bias = Parameter(creation.empty(3 * embed_dim, **made)) if bias else None
+        self.register_parameter("in_proj_bias", in_bias)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **made)
+        if add_bias_kv:
+            self.bias_k = Parameter(creation.empty((1, 1, embed_dim), **made))
+            self.bias_v = Parameter(creation.empty((1, 1, embed_dim), **made))
+        else:
+            self.bias_k = self.bias_v = None
+        self.add_zero_attn = add_zero_attn
+        self._reset_parameters()
+
+    def _add_projections(self, made: dict[str, Any]) -> None:
+        size = self.embed_dim
+        shapes = {
+            "q_proj_weight": (size, size), "k_proj_weight": (size, self.kdim), "v_proj_weight": (size, self.vdim),
+        }  # fmt: skip
+        if self._qkv_same_embed_dim:
+            self.in_proj_weight = Parameter(creation.empty((3 * size, size), **made))
+        for name, shape in shapes.items():
+            given = None if self._qkv_same_embed_dim else Parameter(creation.empty(shape, **made))
+            self.register_parameter(name, given)
+        if not self._qkv_same_embed_dim:
+            self.register_parameter("in_proj_weight", None)
+
+    def _reset_parameters(self) -> None:
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            init.zeros_(self.in_proj_bias)
+            init.zeros_(self.out_proj.bias)
+        for bias in (self.bias_k, self.bias_v):
+            if bias is not None:
+                init.xavier_normal_(bias)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
+        need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """(output, weights averaged over heads or of each, or None without `need_weights`, which is faster).
+
+        key_padding_mask (N, S) and attn_mask (L, S) or (N heads, L, S): of bool (True is left out), or added.
+        `is_causal` says that attn_mask is the causal one.
+        """
+        turned = self.batch_first and query.dim() == 3
+        if turned:  # what is the same tensor stays the same: it is projected once
+            moved = {id(x): x.transpose(0, 1) for x in (query, key, value)}
+            query, key, value = (moved[id(x)] for x in (query, key, value))
+        out, weights = F.multi_head_attention_forward(
+            query, key, value, self.embed_dim, self.num_heads, self.in_proj_weight, self.in_proj_bias, self.bias_k,
+            self.bias_v, self.add_zero_attn, self.dropout, self.out_proj.weight, self.out_proj.bias, self.training,
+            key_padding_mask, need_weights, attn_mask, not self._qkv_same_embed_dim, self.q_proj_weight,
+            self.k_proj_weight, self.v_proj_weight, average_attn_weights=average_attn_weights, is_causal=is_causal,
+        )  # fmt: skip
+        return (out.transpose(0, 1) if turned else out), weights
