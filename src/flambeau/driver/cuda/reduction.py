@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from math import prod
 
+from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Fold, Launch
 from flambeau.driver.cuda.layout import Dims, merged, packed, reach
@@ -25,13 +26,13 @@ _WIDE = 1 << 31
 
 
 def program(launch: Launch, form: Fold, multiprocessors: int) -> Program:
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
-    reduced, kept = _split(launch, source, form.dims(launch))
+    sources = [x for x in launch.inputs if isinstance(x, Meta)]
+    source = sources[0]
+    reduced, kept = _split(launch, sources, form.dims(launch))
     count, length = prod([n for n, _ in kept]), prod([n for n, _ in reduced])
     inner = not kept or not reduced or reduced[-1][1][0] <= kept[-1][1][0] or kept[-1][1][0] == 0
     vector = 1
-    if inner and len(reduced) == 1 and reduced[0][1][0] == 1:
+    if inner and len(sources) == 1 and len(reduced) == 1 and reduced[0][1][0] == 1:
         vector = max(1, 16 // source.itemsize)
     depth = _depth(count, length, inner, vector)
     width = _THREADS // depth
@@ -46,22 +47,25 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> Program:
         launch, form, constants, len(kept), len(reduced), wide, inner, vector, width, depth, splits > 1
     )
     tail = [packed_constant(value) for value in constants]
-    tail += [packed(part, wide) for part in (kept or [_one(1 + len(launch.outputs))], reduced or [_one(1)])]
+    tail += [
+        packed(part, wide) for part in (kept or [_one(len(launch.operands))], reduced or [_one(len(sources))])
+    ]
     tail += [struct.pack("<q", number) for number in (count, length, max(chunk, 1))]
     scratch = HEAD + count * splits * _STATE_BYTES if splits > 1 else 0
     return Program(text, (blocks, splits, 1), _THREADS, tuple(tail), scratch)
 
 
-def _split(launch: Launch, source: Meta, dims: tuple[int, ...]) -> tuple[Dims, Dims]:
-    """The reduced dimensions, of the input, and the kept ones, of the input and the outputs."""
-    kept = [d for d in range(source.ndim) if d not in dims]
+def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tuple[Dims, Dims]:
+    """The reduced dimensions, of the inputs, and the kept ones, of the inputs and the outputs."""
+    shape = sources[0].shape
+    kept = [d for d in range(len(shape)) if d not in dims]
     outputs = []
     for out in launch.outputs:
         strides = out.strides if len(out.strides) == len(kept) else [out.strides[d] for d in kept]
         outputs.append(strides)
-    shape = [source.shape[d] for d in kept]
-    reduced = merged([source.shape[d] for d in dims], [[source.strides[d] for d in dims]], ordered=False)
-    around = merged(shape, [[source.strides[d] for d in kept], *outputs])
+    within = [[x.strides[d] for d in dims] for x in sources]
+    reduced = merged([shape[d] for d in dims], within, ordered=False)
+    around = merged([shape[d] for d in kept], [*[[x.strides[d] for d in kept] for x in sources], *outputs])
     around.sort(key=lambda dim: dim[1][0], reverse=True)  # neighbours in the input are neighbours in a block
     return reduced, around
 
@@ -102,49 +106,55 @@ def _text(
     depth: int,
     split: bool,
 ) -> str:
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
-    outputs = range(len(launch.outputs))
+    sources = [x for x in launch.inputs if isinstance(x, Meta)]
+    inputs = range(len(sources))
     declared = "".join([f", {constant_type(k)} k{n}" for n, k in enumerate(constants)])
     passed = "".join([f", k{n}" for n in range(len(constants))])
-    element = "x_"
-    for step in form.steps(launch):
-        element = f"to<{c_name(step)}>({element})"
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
     located = "\n".join(
         [
             f"  typedef {walk}<{max(n, 1)}, {k}> {name};"
-            for name, n, k in (("Kept", kept, 1 + len(outputs)), ("Reduced", reduced, 1))
+            for name, n, k in (("Kept", kept, len(launch.operands)), ("Reduced", reduced, len(sources)))
         ]
     ).replace("  typedef", "typedef")
     lowered = "".join(
         [
-            f"  p{k}[o[{1 + k}]] = to<{c_name(out.dtype)}>({form.lower[k]});\n"
+            f"  p{k}[o[{len(sources) + k}]] = to<{c_name(out.dtype)}>({form.lower[k]});\n"
             for k, out in enumerate(launch.outputs)
         ]
     )
     last = ", char* scratch" if split else ""
-    pointers = ", ".join([f"{c_name(out.dtype)}* p{k}" for k, out in enumerate(launch.outputs)])
+    pointers = [f"{c_name(out.dtype)}* p{k}" for k, out in enumerate(launch.outputs)]
+    pointers += [f"const In{k}* in{k}" for k in inputs]
+    lifted = [f"const auto {'xyzw'[k]} = {_through(form.steps(launch), f'e.v{k}')};" for k in inputs]
+    found = "Index r[Inputs]; reduced.locate((Index)i, r);" if reduced else "const Index r[Inputs] = {};"
     return f"""
 {located}
-typedef {c_name(source.dtype)} In;
-typedef decltype({element.replace("x_", "In{}")}) T;
+{" ".join([f"typedef {c_name(x.dtype)} In{k};" for k, x in enumerate(sources)])}
+constexpr int Inputs = {len(sources)};
+struct Elements {{ {" ".join([f"In{k} v{k};" for k in inputs])} }};
+typedef In0 In;
+typedef decltype({_through(form.steps(launch), "In{}")}) T;
 typedef {form.state} State;
 typedef {index} Index;
 __device__ __forceinline__ State start(int{declared}) {{ return {form.start}; }}
-__device__ __forceinline__ State lift(In x_, i64 i{declared}) {{ const T x = {element}; return {form.lift}; }}
+__device__ __forceinline__ State lift(Elements e, i64 i{declared}) {{ {" ".join(lifted)} return {form.lift}; }}
 __device__ __forceinline__ State join(State a, State b{declared}) {{ return {form.join}; }}
 extern "C" __global__ void __launch_bounds__({_THREADS}) run(
-    {pointers}, const In* in{declared}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{last}) {{
+    {", ".join(pointers)}{declared}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{last}) {{
   constexpr int W = {width}, D = {depth}, V = {vector};
   __shared__ State shared[{_THREADS}];
   const int x = {"threadIdx.x / D" if inner else "threadIdx.x % W"};
   const int y = {"threadIdx.x % D" if inner else "threadIdx.x / W"};
   const i64 output = (i64)blockIdx.x * W + x;
   const i64 begin = (i64)blockIdx.y * chunk, end = begin + chunk < n ? begin + chunk : n;
-  Index o[{1 + len(outputs)}] = {{}};
+  Index o[{len(launch.operands)}] = {{}};
   if (output < count) {"kept.locate((Index)output, o);" if kept else ";"}
-  const In* const row = in + o[0];
+  {" ".join([f"const In{k}* const row{k} = in{k} + o[{k}];" for k in inputs])}
+  const auto at_place = [&](i64 i) -> Elements {{
+    {found}
+    return {{{", ".join([f"row{k}[r[{k}]]" for k in inputs])}}};
+  }};
   State s[4];
 #pragma unroll
   for (int u = 0; u < 4; ++u) s[u] = start(0{passed});
@@ -153,13 +163,13 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run(
 {_vector_part(passed) if vector > 1 else ""}
     i64 i = at + y;
     for (; i + 3 * D < end; i += 4 * D) {{
-      In e[4];
+      Elements e[4];
 #pragma unroll
-      for (int u = 0; u < 4; ++u) e[u] = row[{_at("i + u * D", reduced)}];
+      for (int u = 0; u < 4; ++u) e[u] = at_place(i + u * D);
 #pragma unroll
       for (int u = 0; u < 4; ++u) s[u] = join(s[u], lift(e[u], i + u * D{passed}){passed});
     }}
-    for (; i < end; i += D) s[0] = join(s[0], lift(row[{_at("i", reduced)}], i{passed}){passed});
+    for (; i < end; i += D) s[0] = join(s[0], lift(at_place(i), i{passed}){passed});
   }}
   State r = join(join(s[0], s[1]{passed}), join(s[2], s[3]{passed}){passed});
 {_tree(passed)}
@@ -172,28 +182,29 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run(
 """
 
 
-def _at(i: str, reduced: int) -> str:
-    """The index of reduced element i in the row."""
-    return f"place(reduced, (Index)({i}))" if reduced else "0"
+def _through(steps: Sequence[dtype], text: str) -> str:
+    for step in steps:
+        text = f"to<{c_name(step)}>({text})"
+    return text
 
 
 def _vector_part(passed: str) -> str:
     """Whole vectors, while the row is aligned."""
-    return f"""    if (!misaligned<In, V>(row + begin)) {{
+    return f"""    if (!misaligned<In, V>(row0 + begin)) {{
       i64 v = begin / V + y;
       const i64 last = end / V;
       for (; v + D < last; v += 2 * D) {{
-        const Vector<In, V> e = vectors<V>(row)[v], f = vectors<V>(row)[v + D];
+        const Vector<In, V> e = vectors<V>(row0)[v], f = vectors<V>(row0)[v + D];
 #pragma unroll
-        for (int j = 0; j < V; ++j) s[j & 1] = join(s[j & 1], lift(e.v[j], v * V + j{passed}){passed});
+        for (int j = 0; j < V; ++j) s[j & 1] = join(s[j & 1], lift({{e.v[j]}}, v * V + j{passed}){passed});
 #pragma unroll
         for (int j = 0; j < V; ++j)
-          s[2 + (j & 1)] = join(s[2 + (j & 1)], lift(f.v[j], (v + D) * V + j{passed}){passed});
+          s[2 + (j & 1)] = join(s[2 + (j & 1)], lift({{f.v[j]}}, (v + D) * V + j{passed}){passed});
       }}
       for (; v < last; v += D) {{
-        const Vector<In, V> e = vectors<V>(row)[v];
+        const Vector<In, V> e = vectors<V>(row0)[v];
 #pragma unroll
-        for (int j = 0; j < V; ++j) s[j & 3] = join(s[j & 3], lift(e.v[j], v * V + j{passed}){passed});
+        for (int j = 0; j < V; ++j) s[j & 3] = join(s[j & 3], lift({{e.v[j]}}, v * V + j{passed}){passed});
       }}
       at = last * V > begin ? last * V : begin;
     }}"""

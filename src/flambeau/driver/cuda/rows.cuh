@@ -58,7 +58,7 @@ __device__ __forceinline__ void hold(C (&held)[K][V], const X* x, const Row& r, 
 
 // `lift` of every number that this thread holds, joined, and then over the row's threads. `join` commutes, so that
 // all of them have the same bits.
-template<class L, class J> __device__ __forceinline__ C over_row(C (&held)[K][V], const Row& r, C s, L lift, J join) {
+template<class E, class L, class J> __device__ __forceinline__ C over_row(E (&held)[K][V], const Row& r, C s, L lift, J join) {
 #pragma unroll
   for (int k = 0; k < K; ++k)
     if ((i64)(k * G + r.at) * V < r.n)

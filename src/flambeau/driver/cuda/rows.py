@@ -28,8 +28,9 @@ def computing(kind: dtype) -> dtype:
 class Rows:
     """The rows of operands of one shape along `dims`: operand 0 is the output, 1 the one that is held.
 
-    Others are read beside them, by any strides. kind: the dtype that elements are converted to. `fits`: whether a row
-    is short enough to be held.
+    Others are read beside them, by any strides; the last `written` of them are written too. kind: the dtype that
+    elements are converted to. arrays: how many numbers are held for each element. `fits`: whether a row is short
+    enough.
     """
 
     def __init__(
@@ -39,7 +40,10 @@ class Rows:
         operands: Sequence[Meta],
         strides: Sequence[Sequence[int]],
         dims: Sequence[int],
+        arrays: int = 1,
+        written: int = 0,
     ) -> None:
+        self.written = written
         kept = [d for d in range(len(shape)) if d not in dims]
         zeros = tuple([0] * len(strides))
         self.operands = operands
@@ -51,7 +55,7 @@ class Rows:
         self.vector = self._vector()
         self.threads, self.vectors = self._shared_out()
         self.kind = computing(kind)
-        self.fits = self.vectors * self.vector * self.kind.itemsize <= _HELD
+        self.fits = self.vectors * self.vector * self.kind.itemsize * arrays <= _HELD
         self._steps = (kind, self.kind)
 
     def _vector(self) -> int:
@@ -81,7 +85,8 @@ class Rows:
         wide = max(reach(self.along), reach(self.around)) >= _WIDE
         walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
         count, kinds = len(self.operands), [c_name(x.dtype) for x in self.operands]
-        more = "".join([f"const {kind}* p{at}, " for at, kind in enumerate(kinds[2:], 2)])
+        const = ["const "] * (count - self.written) + [""] * self.written
+        more = "".join([f"{const[at]}{kind}* p{at}, " for at, kind in enumerate(kinds[2:], 2)])
         text = f"""
 typedef {kinds[0]} O; typedef {kinds[1]} X; typedef {c_name(self.kind)} C; typedef {index} Index;
 __device__ __forceinline__ C number(X x) {{ return to<C>(to<{c_name(self._steps[0])}>(x)); }}
