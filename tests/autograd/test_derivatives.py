@@ -27,7 +27,8 @@ UNLIKE_DIFFERENCES = {
     "embedding": "the row of padding_idx gets no gradient",
     "ctc_loss": "probabilities are taken to sum to 1, as PyTorch takes them",
 }
-REFUSED = ("the derivative for", "The derivative of linalg.qr", "not differentiable when mode='complete'")
+REFUSED = ("the derivative for", "The derivative of linalg.qr", "not differentiable when mode='complete'",
+           "does not support automatic differentiation")  # fmt: skip
 """Texts of PyTorch's where a call has no derivative."""
 LARGEST = 300  # elements of an input: differences are taken one by one
 

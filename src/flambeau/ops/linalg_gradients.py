@@ -212,7 +212,9 @@ def qr(grads: Sequence[Any], outs: Sequence[Any], params: tuple[Any, ...], metas
     return _stacked(call, found, q @ of_right, -1) if n > k else found
 
 
-def no_geqrf(grad: Any) -> Any:
+def no_geqrf(metas: Any) -> Any:
+    if metas[0].dtype.is_complex:
+        raise RuntimeError("geqrf does not support automatic differentiation for outputs with complex dtype.")
     raise NotImplementedError("the derivative for 'geqrf' is not implemented.")
 
 
@@ -325,7 +327,8 @@ def eigh(given: Sequence[Any], outs: Sequence[Any]) -> Any:
         return (vectors * of_values.unsqueeze(-2)) @ vectors.mH
     inner = vectors.mH @ of_vectors
     _check_phase("linalg_eigh_backward", inner)
-    return vectors @ _with_diagonal(inner / _gaps(values), _or_zeros(of_values, values, inner)) @ vectors.mH
+    inner = _skew(inner) / (2 * _gaps(values))  # of what is Hermitian only a Hermitian gradient counts
+    return vectors @ _with_diagonal(inner, _or_zeros(of_values, values, inner)) @ vectors.mH
 
 
 def _or_zeros(grad: Any, values: Any, like: Any) -> Any:

@@ -83,7 +83,7 @@ def matrix_exp(input: Tensor) -> Tensor:
 
 def _halvings(x: Tensor) -> Any:
     """How often each matrix is halved, broadcast over it: none where it is not finite."""
-    norms = x.abs().sum(-2, keepdim=True).amax(-1, keepdim=True)
+    norms = x.detach().abs().sum(-2, keepdim=True).amax(-1, keepdim=True)
     return functions["nan_to_num"](norms.log2().ceil(), 0.0, 0.0, 0.0).clamp(min=0)
 
 

@@ -16,9 +16,12 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
+from flambeau.ops.linalg_gradients import pseudo_inverse
+from flambeau.ops.op import Derivative
 from flambeau.ops.reduction import norm as folded
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
+from flambeau.tensor.composites import Composite, recorded
 from flambeau.tensor.linalg import eigh, eigvalsh, linalg_svd, svdvals, tensor_of
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import both, function, functions
@@ -179,7 +182,7 @@ def _condition(A: Tensor, p: Any) -> Tensor:
         values = svdvals(A)
         return values.sum(-1) * values.reciprocal().sum(-1)
     inverse, info = call(ops.inv_ex, (A,))
-    inverse.masked_fill_((info > 0).unsqueeze(-1).unsqueeze(-1), math.inf)
+    inverse = inverse.masked_fill((info > 0).unsqueeze(-1).unsqueeze(-1), math.inf)
     found: Tensor = functions["mul"](matrix_norm(A, p), matrix_norm(inverse, p))
     return found
 
@@ -226,6 +229,9 @@ def matrix_rank(
     return result
 
 
+_PINV = Composite("linalg_pinv", Derivative(pseudo_inverse))
+
+
 def pinv(
     A: Tensor,
     rcond: Any = None,
@@ -244,7 +250,7 @@ def pinv(
         )
     if rcond is not None:
         atol, rtol = 0.0, rcond
-    found = _pseudo_inverse(x, atol, rtol, hermitian)
+    found = recorded(_PINV, (x,), lambda: _pseudo_inverse(x, atol, rtol, hermitian))
     if out is not None and not can_cast(found.dtype, out.dtype):
         raise RuntimeError(
             f"linalg.pinv: Expected result to be safely castable from {found.dtype.torch_name} dtype, but got result "
@@ -277,6 +283,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 # -- distances -------------------------------------------------------------------------------------------------------
 
 _MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+_CDIST = Composite("_cdist_forward", geometry.cdist.derivative)
 _MANY = 25  # rows from which a product is faster than differences, as PyTorch has it
 
 
@@ -301,7 +308,7 @@ def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: str | None) -> Tensor
     mode = _MODES.index(compute_mode or _MODES[0])
     many = max(x1.meta.shape[-2], x2.meta.shape[-2]) > _MANY
     if p == 2 and (mode == 1 or (mode == 0 and many)) and x1.meta.shape[-1] and x1.numel() and x2.numel():
-        return _by_product(x1, x2)
+        return recorded(_CDIST, (x1, x2), lambda: _by_product(x1, x2), (2.0,))
     if x1.dtype is not x2.dtype:
         raise RuntimeError(f"expected scalar type {x1.dtype.torch_name} but found {x2.dtype.torch_name}")
     result: Tensor = call(geometry.cdist, (x1, x2), (float(p),))

@@ -8,7 +8,9 @@ from typing import Any
 from flambeau.core.dtype import can_cast
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
+from flambeau.tape.mode import mode
 from flambeau.tensor.call import call, call_into, signature
+from flambeau.tensor.history import requires_grad
 from flambeau.tensor.tensor import Tensor
 
 
@@ -29,10 +31,12 @@ def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -
 def deliver(result: Any, out: Any) -> Any:
     """Store a composite's result, a tensor or several, where `out=` says; the result itself without `out`.
 
-    Raises RuntimeError, with nothing changed, for a dtype that the result cannot be cast to.
+    Raises RuntimeError, with nothing changed, for a dtype that the result cannot be cast to, and where
+    gradients would be needed.
     """
     if out is None:
         return result
+    require_no_gradient(result, out)
     several = not isinstance(result, Tensor)
     pairs = list(zip(result, out, strict=True)) if several else [(result, out)]
     for one, target in pairs:
@@ -45,3 +49,16 @@ def deliver(result: Any, out: Any) -> Any:
             target.resize_(one.meta.shape)
         target.copy_(one)
     return out
+
+
+def require_no_gradient(result: Any, out: Any) -> None:
+    """Raise RuntimeError where a result that requires a gradient would go to `out`, or `out` requires one itself."""
+    tensors = [
+        *((result,) if isinstance(result, Tensor) else result),
+        *((out,) if isinstance(out, Tensor) else out),
+    ]
+    if mode.recording and any(isinstance(t, Tensor) and requires_grad(t) for t in tensors):
+        raise RuntimeError(
+            "functions with out=... arguments don't support automatic differentiation, but one of the arguments "
+            "requires grad."
+        )

@@ -1,0 +1,36 @@
+"""Functions made of operators that have a derivative of their own: the tape sees one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flambeau.ops.op import Derivative
+from flambeau.tape.mode import recording
+from flambeau.tensor.history import begin, finish
+from flambeau.tensor.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composite:
+    """What the tape knows of such a function: PyTorch's name of its node is made of `name`, as an operator's is.
+
+    Needed where going back through its operators, one by one, would lose what the whole has: a pseudo-inverse has a
+    derivative also where the singular vectors that it is computed from have none.
+    """
+
+    name: str
+    derivative: Derivative
+
+
+def recorded(
+    composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
+) -> Tensor:
+    """What `run` computes of `args` off the tape, as one call on it. `params`: what its formulas see as such."""
+    node = begin(composite, params, args)
+    with recording(False):
+        found = run()
+    if node is not None:
+        finish(node, (found,))
+    return found
