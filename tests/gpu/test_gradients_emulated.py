@@ -24,7 +24,7 @@ from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
-NAMES = ("ctc_loss_backward",)
+NAMES = ("ctc_loss_backward", "softmax_backward", "log_softmax_backward")
 NEAR = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}
 
 
@@ -68,6 +68,14 @@ def test_any_layout(name: str) -> None:
     check(launch_of(op, list(inputs), params, out_step=2), list(inputs))
     turned = [operators.reversed_dims(x)[1] if isinstance(x, np.ndarray) else x for x in inputs]
     check(launch_of(op, turned, params), turned, tight=False)
+
+
+@pytest.mark.parametrize("name", ("softmax_backward", "log_softmax_backward"))
+@pytest.mark.parametrize("shape, dim", (((2, 17000), 1), ((3, 700), 1), ((300, 2), 0)))
+def test_softmax_of_long_rows(name: str, shape: Any, dim: int) -> None:
+    make = operators.maker(flambeau.float32, 4)
+    arrays = [make(*shape), make(*shape)]
+    check(launch_of(table[name], arrays, (dim,)), arrays)
 
 
 # -- ctc_loss_backward ----------------------------------------------------------------------------------------

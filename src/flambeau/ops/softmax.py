@@ -15,6 +15,7 @@ from flambeau.ops.blocks import contiguous, row_blocks
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, REALS
 from flambeau.ops.reduction import to_computing
+from flambeau.ops.softmax_gradients import log_softmax_backward, softmax_backward
 
 Array = np.ndarray[Any, Any]
 
@@ -82,9 +83,12 @@ def _define(name: str, rows: Rows, stub: str, derivative: Derivative) -> Op:
     return define(Op(name, _rule_of(stub), kernel, REALS, _samples, derivative=derivative))
 
 
-def _softmax_back(grad: Any, out: Any, params: Any) -> Any:
-    weighted = grad * out
-    return weighted - out * weighted.sum(params[0], True)
+def _softmax_back(grad: Any, out: Any, params: Any, call: Any) -> Any:
+    return call(softmax_backward, (grad, out), (params[0],))
+
+
+def _log_softmax_back(grad: Any, out: Any, params: Any, call: Any) -> Any:
+    return call(log_softmax_backward, (grad, out), (params[0],))
 
 
 softmax = _define("softmax", _softmax, "softmax_lastdim_kernel_impl", Derivative(_softmax_back))
@@ -92,5 +96,5 @@ log_softmax = _define(
     "log_softmax",
     _log_softmax,
     "log_softmax_lastdim_kernel_impl",
-    Derivative(lambda grad, out, params: grad - out.exp() * grad.sum(params[0], True)),
+    Derivative(_log_softmax_back),
 )

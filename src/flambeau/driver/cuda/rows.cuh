@@ -56,6 +56,20 @@ __device__ __forceinline__ void hold(C (&held)[K][V], const X* x, const Row& r, 
   }
 }
 
+// Of each element two numbers: what is held, and what operand AT has beside it.
+struct Two { C x, y; };
+template<int AT, class A> __device__ __forceinline__ void hold_beside(Two (&two)[K][V], C (&held)[K][V], const A* q,
+                                                                      const Row& r, const Along& along) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    Index j, p[OPS];
+    if (!reach(r, along, k, j, p)) continue;
+    Vector<A, V> e = taken(q + p[AT], along.stride[AT][0]);
+#pragma unroll
+    for (int v = 0; v < V; ++v) two[k][v] = {held[k][v], to<C>(e[v])};
+  }
+}
+
 // `lift` of every number that this thread holds, joined, and then over the row's threads. `join` commutes, so that
 // all of them have the same bits.
 template<class E, class L, class J> __device__ __forceinline__ C over_row(E (&held)[K][V], const Row& r, C s, L lift, J join) {

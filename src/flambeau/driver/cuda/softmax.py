@@ -1,4 +1,4 @@
-"""softmax and log_softmax: rows in registers, one pass over memory; longer rows are folded first."""
+"""softmax, log_softmax and their gradients: rows in registers, one pass over memory; longer rows are folded first."""
 
 from __future__ import annotations
 
@@ -89,4 +89,71 @@ def _folded(launch: Launch, out: Meta, x: Meta, device: Device, name: str) -> Pl
     )
 
 
-ROUTINES = {"softmax": _softmax("softmax"), "log_softmax": _softmax("log_softmax")}
+# -- the gradients ------------------------------------------------------------------------------------------------
+
+_LIFTS = {"softmax": "x * y", "log_softmax": "x"}
+_GIVEN = {"softmax": "b * (a - c)", "log_softmax": "a - exp_(b) * c"}
+"""The gradient of a, the result's gradient, b, the result, and c, the sum of what is lifted of both."""
+
+
+def _backward(name: str) -> Callable[[Launch, Device], Program | Plan]:
+    """Operands out, grad, the result. params: (dim,)."""
+
+    def build(launch: Launch, device: Device) -> Program | Plan:
+        (dim,) = launch.params
+        operands = [vector_like(meta) for meta in launch.operands]
+        shape, strides = operands[0].shape, [meta.strides for meta in operands]
+        rows = Rows(operands[0].dtype, shape, operands, strides, (dim,), arrays=2)
+        return _held_back(rows, name) if rows.fits else _folded_back(operands, dim, device, name)
+
+    return build
+
+
+def _held_back(rows: Rows, name: str) -> Program:
+    body = f"""  Two two[K][V];
+  hold_beside<2>(two, held, p2, row, along);
+  const C c = over_row(two, row, C(0), [](Two e) {{ const C x = e.x, y = e.y; return {_LIFTS[name]}; }},
+                       [](C a, C b) {{ return a + b; }});
+#pragma unroll
+  for (int k = 0; k < K; ++k) {{
+    Index j, p[OPS];
+    if (!reach(row, along, k, j, p)) break;
+    Vector<O, V> r;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {{
+      const C a = two[k][v].x, b = two[k][v].y;
+      r[v] = to<O>({_GIVEN[name]});
+    }}
+    put(out + p[0], r);
+  }}"""
+    return rows.program(body)
+
+
+def _folded_back(operands: list[Meta], dim: int, device: Device, name: str) -> Plan:
+    out, grad, result = operands
+    number = computing(out.dtype)
+    state = Meta.contiguous_of(
+        tuple([1 if d == dim else n for d, n in enumerate(out.shape)]), number, out.device
+    )
+    across = state.with_(out.shape, tuple([0 if d == dim else s for d, s in enumerate(state.strides)]))
+    work = Layout()
+    sums = work.take(state.nbytes)
+    fold = Fold(lambda launch: (dim,), lambda launch: (number,), "T", "T{}", _LIFTS[name], "a + b", ("s",))
+    inputs = (grad, result) if name == "softmax" else (grad,)
+    folding = Launch(Kernel(name, no_host, cuda=fold), (state,), inputs)
+    apply = Expression(_GIVEN[name], lambda launch: (((number,),) * 3, ()))
+    applying = Launch(Kernel(name, no_host, cuda=apply), (out,), (grad, result, across))
+    folded = reduction.program(folding, fold, device.properties.multi_processor_count)
+    return Plan(
+        (
+            Pass(folded, (sums, (1, 0), (2, 0))[: 1 + len(inputs)]),
+            Pass(pointwise.program(applying, apply), ((0, 0), (1, 0), (2, 0), sums)),
+        ),
+        work.nbytes,
+    )
+
+
+ROUTINES = {
+    "softmax": _softmax("softmax"), "softmax_backward": _backward("softmax"),
+    "log_softmax": _softmax("log_softmax"), "log_softmax_backward": _backward("log_softmax"),
+}  # fmt: skip
