@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 from xml.etree import ElementTree
 
 import pytest
-from cli.cli_kit import flambeau_run, program
+from cli.cli_kit import environment, flambeau_run, program
 
+from flambeau import version
 from flambeau.cli import run
+from flambeau.cli.main import main
 from flambeau.runtime import settings
 
 DEFAULTS = {
@@ -162,6 +165,34 @@ def test_a_module_that_does_not_exist(tmp_path):
     done = flambeau_run(tmp_path, "--quiet", "-m", "no_such_package.module")
     assert done.status == 1 and "No module named 'no_such_package'" in done.err
     assert "File" not in done.err  # neither this command's frames nor importlib's
+
+
+def test_a_program_may_come_through_a_pipe(tmp_path):
+    read, write = os.pipe()
+    os.write(write, b"import torch; print(torch.cuda.device_count())")
+    os.close(write)
+    command = [sys.executable, "-m", "flambeau", "run", "--quiet", f"/dev/fd/{read}"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, pass_fds=[read], env=environment(), cwd=tmp_path, check=False
+    )
+    os.close(read)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_program_that_may_not_be_read(tmp_path):
+    script = program(tmp_path, "print('ran')")
+    script.chmod(0)
+    done = flambeau_run(tmp_path, script)
+    assert done.status == 2
+    assert done.err == f"flambeau run: can't open file {str(script)!r}: permission denied\n"
+
+
+def test_the_command_says_its_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"flambeau {version.flambeau}\n"
 
 
 def test_exit_functions_of_the_program_run_while_its_devices_are_open(tmp_path):

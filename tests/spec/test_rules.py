@@ -21,13 +21,18 @@ pytestmark = either
 
 LONG = 10**7  # clock cycles
 
+under_schedules = pytest.mark.parametrize(
+    "two_gpus", ["earliest", "random:1", "random:2", "adversarial:1", "pct:1:3"], indirect=True
+)
+
 
 @pytest.fixture(autouse=True)
-def two_gpus() -> Iterator[None]:
-    with gpus(2):
+def two_gpus(request: pytest.FixtureRequest) -> Iterator[None]:
+    with gpus(2, schedule=getattr(request, "param", "earliest")):
         yield
 
 
+@under_schedules
 def test_a_copy_between_devices_is_ordered_on_the_current_streams_of_both() -> None:
     here, there = torch.cuda.Stream(0), torch.cuda.Stream(1)
     x = torch.zeros(4, device="cuda:0")
@@ -42,6 +47,7 @@ def test_a_copy_between_devices_is_ordered_on_the_current_streams_of_both() -> N
     assert y.tolist() == [1.0] * 4
 
 
+@under_schedules
 def test_device_to_host_copies() -> None:
     x = torch.ones(1 << 20, device="cuda")
     later = x.to("cpu", non_blocking=True)
@@ -50,6 +56,7 @@ def test_device_to_host_copies() -> None:
     assert not now.is_pinned() and torch.cuda.current_stream().query()
 
 
+@under_schedules
 def test_cuda_of_its_own_device_is_itself() -> None:
     x = torch.ones(3, device="cuda:1")
     with torch.cuda.device(1):
@@ -57,6 +64,7 @@ def test_cuda_of_its_own_device_is_itself() -> None:
     assert x.cuda(1) is x and x.cuda() is not x
 
 
+@under_schedules
 def test_stream_guards_switch_the_device_and_restore_both() -> None:
     outer, inner = torch.cuda.Stream(1), torch.cuda.Stream(0)
     with pytest.raises(KeyError), torch.cuda.stream(outer):
@@ -69,6 +77,7 @@ def test_stream_guards_switch_the_device_and_restore_both() -> None:
     assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1)
 
 
+@under_schedules
 def test_leaving_a_device_guard_restores_the_outer_device_after_set_device() -> None:
     with torch.cuda.device(1):
         torch.cuda.set_device(0)
@@ -79,6 +88,7 @@ def test_leaving_a_device_guard_restores_the_outer_device_after_set_device() -> 
     assert torch.cuda.current_device() == 1
 
 
+@under_schedules
 def test_streams_compare_and_hash_by_device_and_handle() -> None:
     a, b = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.stream(a):
@@ -89,6 +99,7 @@ def test_streams_compare_and_hash_by_device_and_handle() -> None:
     assert len({a, b, same}) == 2
 
 
+@under_schedules
 def test_an_unrecorded_event() -> None:
     event = torch.cuda.Event()
     torch.cuda._sleep(LONG)
@@ -100,6 +111,7 @@ def test_an_unrecorded_event() -> None:
     assert side.query()
 
 
+@under_schedules
 def test_synchronizing_lets_other_threads_run() -> None:
     """The stream waits for a thread that can go on only while the host synchronizes."""
     waiting, go = threading.Event(), threading.Event()
@@ -122,6 +134,7 @@ def test_synchronizing_lets_other_threads_run() -> None:
     assert seen == [True]
 
 
+@under_schedules
 @pytest.mark.parametrize(
     "ask",
     [
@@ -142,6 +155,7 @@ def test_no_query_print_or_pin_uses_another_device(ask: Callable) -> None:
     assert torch.cuda.current_device() == 0
 
 
+@under_schedules
 def test_a_pinned_block_is_reused_at_once_unless_a_copy_is_pending() -> None:
     def next_is_the_same(copy: bool) -> bool:
         x = torch.ones(1 << 12).pin_memory()
@@ -159,6 +173,7 @@ def test_a_pinned_block_is_reused_at_once_unless_a_copy_is_pending() -> None:
     assert not next_is_the_same(copy=True)
 
 
+@under_schedules
 @pytest.mark.parametrize(
     "make", [lambda x: x + 1, lambda x: x[1:].t(), lambda x: x.cpu().cuda(), lambda x: x.max(0)]
 )
@@ -176,6 +191,69 @@ def test_memory_is_back_when_the_name_is_gone(make: Callable) -> None:
         gc.enable()
 
 
+@under_schedules
+def test_pinning_what_is_pinned_gives_itself() -> None:
+    x = torch.ones(4).pin_memory()
+    assert x.pin_memory() is x and x.is_pinned()
+    assert torch.ones(4).is_pinned() is False
+
+
+@under_schedules
+def test_sleep_occupies_the_current_stream_alone() -> None:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(LONG)
+    assert not side.query() and torch.cuda.current_stream().query()
+    side.synchronize()
+    assert side.query()
+
+
+@under_schedules
+def test_free_blocks_are_reused_only_on_the_stream_that_allocated_them() -> None:
+    side = torch.cuda.Stream()
+    x = torch.empty(1 << 10, device="cuda")
+    ptr = x.data_ptr()
+    del x
+    with torch.cuda.stream(side):
+        other = torch.empty(1 << 10, device="cuda")
+    same = torch.empty(1 << 10, device="cuda")
+    assert other.data_ptr() != ptr and same.data_ptr() == ptr
+
+
+@under_schedules
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[7:9]], ids=["whole", "shifted view"])
+def test_record_stream_keeps_the_whole_block_until_its_uses_are_done(view: Callable) -> None:
+    side = torch.cuda.Stream()
+    x = torch.zeros(1 << 10, device="cuda")
+    ptr = x.data_ptr()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(LONG)
+        total = x.sum()
+    view(x).record_stream(side)
+    del x
+    early = torch.ones(1 << 10, device="cuda")
+    assert early.data_ptr() != ptr
+    side.synchronize()
+    assert total.item() == 0
+    late = [torch.empty(1 << 10, device="cuda") for _ in range(4)]
+    assert ptr in [y.data_ptr() for y in late]
+
+
+@under_schedules
+def test_operands_on_different_devices_are_refused_and_nothing_changes() -> None:
+    a, b, c = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1"), torch.ones(3)
+    held = torch.cuda.memory_allocated(0), torch.cuda.memory_allocated(1)
+    for other in (b, c):
+        for use in (lambda y: a + y, lambda y: a.add_(y), lambda y: torch.dot(a, y)):
+            with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+                use(other)
+    assert (torch.cuda.memory_allocated(0), torch.cuda.memory_allocated(1)) == held
+    assert a.tolist() == [1.0] * 3
+    assert (a + torch.tensor(2.0)).tolist() == [3.0] * 3  # but for one number
+
+
+@under_schedules
 def test_memory_functions_take_int_str_and_device() -> None:
     x = torch.ones(100, device="cuda:1")
     for where in (1, "cuda:1", torch.device("cuda:1")):

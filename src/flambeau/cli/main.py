@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from flambeau import version
 from flambeau.cli import run
 
 
@@ -15,6 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="flambeau",
         description="Run torch.cuda programs on real or virtual GPUs, and prove them race-free.",
     )
+    parser.add_argument("--version", action="version", version=f"flambeau {version.flambeau}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run.add_parser(commands)
     options = parser.parse_args(argv)

@@ -64,8 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Run the program as `options` say; the exit status."""
-    if not options.module and not Path(options.program).is_file():
-        why = "it is a folder" if Path(options.program).is_dir() else "no such file"
+    if not options.module and (why := _why_not_readable(Path(options.program))):
         print(f"flambeau run: can't open file {options.program!r}: {why}", file=sys.stderr)
         return 2
     for file in (options.trace, options.picture, options.report):
@@ -195,6 +194,15 @@ def _end_program(outer: ModuleType) -> None:
     sys.modules["__main__"] = outer
     gc.collect()
     sys.stdout.flush()
+
+
+def _why_not_readable(program: Path) -> str:
+    """A pipe can be run as well as a file; empty if nothing is in the way."""
+    if not program.exists():
+        return "no such file"
+    if program.is_dir():
+        return "it is a folder"
+    return "" if os.access(program, os.R_OK) else "permission denied"
 
 
 def _why_not_writable(file: Path) -> str:

@@ -6,9 +6,9 @@ Host bodies themselves run on the calling thread; products and factorizations ar
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
@@ -38,7 +38,7 @@ def limit(threads: int) -> None:
 def _functions(verb: str) -> Iterator[Callable[..., Any]]:
     """OpenBLAS's function, of each library that is there."""
     for path in _libraries():
-        library = ctypes.CDLL(str(path))  # the one that is loaded already, where it is
+        library = ctypes.CDLL(path)  # the one that is loaded already, where it is
         for name in _NAMES:
             found = getattr(library, name.format(verb), None)
             if found is not None:
@@ -46,12 +46,12 @@ def _functions(verb: str) -> Iterator[Callable[..., Any]]:
                 break
 
 
-def _libraries() -> Iterator[Path]:
+def _libraries() -> Iterator[str]:
     for package in _PACKAGES:
         spec = find_spec(package)
         if spec is None or spec.origin is None:
             continue
-        home = Path(spec.origin).parent
-        for folder in (home.parent / f"{package}.libs", home / ".dylibs"):
-            if folder.is_dir():
-                yield from sorted(p for p in folder.iterdir() if "openblas" in p.name)
+        home = os.path.dirname(spec.origin)
+        for folder in (os.path.join(os.path.dirname(home), f"{package}.libs"), os.path.join(home, ".dylibs")):
+            if os.path.isdir(folder):
+                yield from [os.path.join(folder, n) for n in sorted(os.listdir(folder)) if "openblas" in n]

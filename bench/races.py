@@ -1,0 +1,67 @@
+"""What the race detector adds to a launch on the host, by number of operands, with a launch below that does nothing.
+
+Prints microseconds per launch (best of many blocks) of the bare driver's launch, of the watched one, and what a
+third party asks of the detector: a block handed out and freed, an event recorded and waited for. The aim is at
+most 2 us a launch. `python bench/races.py`
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flambeau as torch
+from flambeau.runtime import current, system
+from flambeau.tensor import call
+
+BLOCK, BLOCKS = 2_000, 40
+
+
+def microseconds(run: Callable[[], Any]) -> float:
+    """The best block's mean: what the code costs when nothing disturbs it."""
+    best = float("inf")
+    for _ in range(BLOCKS):
+        start = time.perf_counter()
+        for _ in range(BLOCK):
+            run()
+        best = min(best, time.perf_counter() - start)
+    return best / BLOCK * 1e6
+
+
+def nothing(*given: Any) -> None:
+    pass
+
+
+def rows() -> list[tuple[str, float]]:
+    with torch.virtual(devices=1, races="warn"):
+        a, b = torch.ones(1024, device="cuda"), torch.ones(1024, device="cuda")
+        c = a + b
+        torch.add(a, b, out=c), torch.neg(a, out=c), torch.addcmul(a, b, c), a.add_(b)
+        torch.cuda.synchronize()
+        driver = system.context_of(a.device).driver
+        handle = current.local.streams[0].handle
+        driver.inner.launch = driver.inner.block_alloc = driver.inner.block_free = nothing
+        launches = {len(plan.exe.launch.operands): plan.exe for plan in call.plans.values() if plan.exe}
+        ptrs = (c.ptr, a.ptr, b.ptr, a.ptr)
+        found = [("the call below, that does nothing", microseconds(lambda: nothing(None, ptrs, (), handle)))]
+        for count, exe in sorted(launches.items()):
+            given = ptrs[:count]
+            cost = microseconds(lambda exe=exe, given=given: driver.launch(exe, given, (), handle))
+            found.append((f"a launch of {count} operands", cost))
+
+        def hand_out() -> None:
+            driver.block_alloc(c.ptr, 4096, handle)
+            driver.block_free(c.ptr, 4096, handle)
+
+        return [*found, ("a block handed out and freed", microseconds(hand_out))]
+
+
+def main() -> None:
+    print(f"{'':40}{'us':>8}")
+    for name, cost in rows():
+        print(f"{name:40}{cost:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
