@@ -26,11 +26,13 @@ from flambeau.tensor.fft import (
     rfftfreq,
     rfftn,
 )
+from flambeau.tensor.numpy_names import accepting as _accepting
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift",
     "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
+globals().update({_name: _accepting(globals()[_name]) for _name in __all__})
 
 
 def __getattr__(name: str) -> object:

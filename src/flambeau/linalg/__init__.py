@@ -65,6 +65,7 @@ from flambeau.tensor.norms import (
 from flambeau.tensor.norms import (
     linalg_norm as norm,
 )
+from flambeau.tensor.numpy_names import accepting as _accepting
 
 __all__ = [
     "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals",
@@ -73,6 +74,7 @@ __all__ = [
     "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander",
     "vecdot", "vector_norm",
 ]  # fmt: skip
+globals().update({_name: _accepting(globals()[_name]) for _name in __all__})
 
 
 def __getattr__(name: str) -> object:

@@ -583,18 +583,3 @@ def _bind_aliases() -> None:
 
 
 _bind_aliases()
-
-
-def _bind_function_in_place() -> None:
-    """The few in-place forms that the torch namespace has too: torch.exp_, torch.relu_."""
-    for name in _IN_PLACE_FUNCTIONS:
-        alias(f"{name}_", Tensor.__dict__[f"{name}_"], as_method=False)
-
-
-_IN_PLACE_FUNCTIONS = (
-    "abs", "acos", "asin", "atan", "ceil", "clamp", "clamp_max", "clamp_min", "conj_physical", "cos", "cosh",
-    "deg2rad", "erf", "erfc", "exp", "exp2", "expm1", "floor", "frac", "log", "log10", "log1p", "log2", "logit",
-    "nan_to_num", "neg", "rad2deg", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sin", "sinc", "sinh", "sqrt",
-    "square", "tan", "tanh", "trunc", "xlogy",
-)  # fmt: skip
-_bind_function_in_place()

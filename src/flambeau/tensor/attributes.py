@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, INTEGRAL
-from flambeau.tensor.public import alias, function, method
+from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import item
 from flambeau.tensor.typing import layout, strided
@@ -48,6 +48,11 @@ def is_quantized(self: Tensor) -> bool:
     return False
 
 
+_no: Any = property(lambda self: False, doc="False: Flambeau has no such tensors.")
+for _kind in ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "sparse_csr", "vulkan", "xla", "xpu"):
+    alias(f"is_{_kind}", _no, as_function=False)
+
+
 def _layout(self: Tensor) -> layout:
     """How its elements lie in memory."""
     return strided
@@ -68,7 +73,7 @@ def nbytes(self: Tensor) -> int:
     return self.meta.nbytes
 
 
-@method
+@both
 def get_device(self: Tensor) -> int:
     """The index of its CUDA device; -1 on the CPU."""
     return -1 if self.meta.device.index is None else self.meta.device.index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,13 @@ from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.tensor import public
 from flambeau.tensor.call import empty
-from flambeau.tensor.data import new
+from flambeau.tensor.data import new as made_of
 from flambeau.tensor.options import place, shape_of
+from flambeau.tensor.promotion import set_default_dtype
+from flambeau.tensor.public import function, method
+from flambeau.tensor.settings import set_default_device
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.typing import parse_type
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
@@ -25,7 +30,7 @@ def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
     if len(args) == 1 and isinstance(data, Tensor):
         return data.detach()
     if len(args) == 1 and (isinstance(data, (list, np.ndarray)) or data.__class__ is tuple):
-        return new(data, kind, where)
+        return made_of(data, kind, where)
     if len(args) == 1 and isinstance(data, float):
         raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
     sizes = (tuple(data),) if isinstance(data, tuple) else args
@@ -66,6 +71,39 @@ def _old_type(kind: dtype, where: str) -> Any:
     made = _Constructor(name, (), members)
     made.kind, made.where = kind, where
     return made
+
+
+@method
+def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
+    """A tensor of this one's dtype, on its device, of sizes (uninitialized) or of data; as `torch.Tensor(...)`."""
+    where = self.meta.device if device is None else place(device)
+    if where.type != self.meta.device.type:
+        raise RuntimeError(
+            f"legacy constructor expects device type: {self.meta.device.type} but device type: {where.type} was passed"
+        )
+    return _construct(self.meta.dtype, where, args)
+
+
+@function
+def set_default_tensor_type(t: Any) -> None:
+    """Make new floating tensors of an old type, "torch.cuda.FloatTensor", and all new tensors on its kind of device.
+
+    Raises TypeError for a type of integers, or for what is no type of tensors.
+    """
+    try:
+        kind, where = parse_type(t if isinstance(t, str) else f"{t.__module__}.{t.__name__}")
+    except (AttributeError, ValueError):
+        raise TypeError(
+            "invalid type object: only floating-point types are supported as the default type"
+        ) from None
+    set_default_dtype(kind)
+    set_default_device(where)
+    warnings.warn(
+        "torch.set_default_tensor_type() is deprecated as of PyTorch 2.1, please use torch.set_default_dtype() and "
+        "torch.set_default_device() as alternatives.",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 _OLD = [

@@ -5,6 +5,7 @@ What is neither a tensor nor a scalar gets NotImplemented: another library's ref
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor.arithmetic import SCALARS, is_operand, operand, positive, powers, publish
 from flambeau.tensor.call import binary, call, call_into, unary, with_scalar
 from flambeau.tensor.interop import from_numpy
+from flambeau.tensor.joining import flip
 from flambeau.tensor.public import method
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.views import unbind
 
 
 def _bind_operator(op: Pointwise, dunder: str) -> None:
@@ -132,3 +135,23 @@ def __contains__(self: Tensor, element: Any) -> bool:
             f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}."
         )
     return bool((self == element).any().item())
+
+
+# -- as a sequence ------------------------------------------------------------------------------------------
+
+
+@method
+def __iter__(self: Tensor) -> Iterator[Tensor]:
+    if not self.meta.ndim:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(unbind(self, 0))
+
+
+@method
+def __reversed__(self: Tensor) -> Tensor:
+    return flip(self, 0) if self.meta.ndim else self
+
+
+@method
+def __delitem__(self: Tensor, index: Any) -> None:
+    raise TypeError("Tensor does not support deleting items")

@@ -22,6 +22,7 @@ from flambeau.tensor import return_types as types
 from flambeau.tensor.call import call
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import alias, both, function, functions
+from flambeau.tensor.random import randn
 from flambeau.tensor.tensor import Tensor
 
 Out = Any
@@ -536,3 +537,42 @@ def _check_full_rank(rank: Any, wanted: int) -> None:
             f"(error code: {code})."
         ),
     )  # fmt: skip
+
+
+# -- of low rank: see Halko, Martinsson and Tropp, "Finding structure with randomness" ---------------------------
+
+
+@function
+def svd_lowrank(
+    A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(U, S, V) with A - M about U diag(S) V^H, of `q` singular values; the basis begins with random numbers."""
+    less = A if M is None else A - M.broadcast_to(A.shape)
+    wide = less.shape[-2] < less.shape[-1]
+    tall = less.mH if wide else less
+    basis = _basis_of(tall, 6 if q is None else q, 2 if niter is None else niter)
+    inner = linalg_svd(basis.mH @ tall, full_matrices=False)
+    left, right = basis @ inner.U, inner.Vh.mH
+    return (right, inner.S, left) if wide else (left, inner.S, right)
+
+
+def _basis_of(A: Any, count: int, times: int) -> Any:
+    """Orthonormal columns that span about what A's largest singular vectors do."""
+    basis = linalg_qr(A @ randn(A.shape[-1], count, dtype=A.dtype, device=A.device)).Q
+    for _ in range(times):
+        basis = linalg_qr(A @ linalg_qr(A.mH @ basis).Q).Q
+    return basis
+
+
+@function
+def pca_lowrank(
+    A: Tensor, q: int | None = None, center: bool = True, niter: int = 2
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`svd_lowrank` of A less its columns' means: V's columns are the principal directions."""
+    most = min(A.shape[-2:])
+    count = min(6, most) if q is None else q
+    if not 0 <= count <= most:
+        raise ValueError(f"q(={count}) must be non-negative integer and not greater than min(m, n)={most}")
+    if niter < 0:
+        raise ValueError(f"niter(={niter}) must be non-negative integer")
+    return svd_lowrank(A - A.mean(dim=-2, keepdim=True) if center else A, count, niter)

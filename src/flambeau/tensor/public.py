@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from flambeau.tensor.numpy_names import accepting
 from flambeau.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -13,19 +14,41 @@ functions: dict[str, Any] = {}
 """The functions of the `torch` namespace by name."""
 
 
+# In-place methods that the torch namespace has too: torch.exp_, torch.zero_. The others it has not.
+_FUNCTIONS_IN_PLACE = {
+    "abs_", "acos_", "acosh_", "addmv_", "arccos_", "arccosh_", "arcsin_", "arcsinh_", "arctan_", "arctanh_",
+    "as_strided_", "asin_", "asinh_", "atan_", "atanh_", "ceil_", "clamp_", "clamp_max_", "clamp_min_", "clip_",
+    "conj_physical_", "cos_", "cosh_", "deg2rad_", "detach_", "erf_", "erfc_", "exp2_", "exp_", "expm1_",
+    "fill_", "fix_", "floor_", "frac_", "gcd_", "index_put_", "lcm_", "log10_", "log1p_", "log2_", "log_",
+    "logit_", "nan_to_num_", "neg_", "negative_", "rad2deg_", "reciprocal_", "relu_", "resize_as_", "round_",
+    "rsqrt_", "sigmoid_", "sin_", "sinc_", "sinh_", "sqrt_", "square_", "tan_", "tanh_", "trunc_", "xlogy_",
+    "zero_",
+}  # fmt: skip
+
+
+def _bind_method(name: str, define: Any) -> None:
+    if name in Tensor.__dict__:
+        raise ValueError(f"Tensor.{name} is bound twice")
+    setattr(Tensor, name, accepting(define))
+    if name in _FUNCTIONS_IN_PLACE:
+        _bind_function(name, define)
+
+
+def _bind_function(name: str, define: Any) -> None:
+    if name in functions:
+        raise ValueError(f"torch.{name} is bound twice")
+    functions[name] = accepting(define)
+
+
 def function(define: F) -> F:
     """Make it `torch.<name>`."""
-    if define.__name__ in functions:
-        raise ValueError(f"torch.{define.__name__} is bound twice")
-    functions[define.__name__] = define
+    _bind_function(define.__name__, define)
     return define
 
 
 def method(define: F) -> F:
     """Make it `Tensor.<name>`."""
-    if define.__name__ in Tensor.__dict__:
-        raise ValueError(f"Tensor.{define.__name__} is bound twice")
-    setattr(Tensor, define.__name__, define)
+    _bind_method(define.__name__, define)
     return define
 
 
@@ -37,10 +60,6 @@ def both(define: F) -> F:
 def alias(name: str, define: Callable[..., Any], *, as_function: bool = True, as_method: bool = True) -> None:
     """Give a bound function another public name (`mul` and `multiply`)."""
     if as_function:
-        if name in functions:
-            raise ValueError(f"torch.{name} is bound twice")
-        functions[name] = define
+        _bind_function(name, define)
     if as_method:
-        if name in Tensor.__dict__:
-            raise ValueError(f"Tensor.{name} is bound twice")
-        setattr(Tensor, name, define)
+        _bind_method(name, define)

@@ -2,13 +2,14 @@
 
     python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md
 
-The file lists PyTorch's documented names, one a line: `torch.add`, `Tensor.add_`. Those that Flambeau lacks
-end the page, so that nothing is silently absent. Tests hold the page to the table and the list to PyTorch.
+The file lists PyTorch's documented names, one a line: `torch.add`, `Tensor.add_`, `linalg.svd`. Those that Flambeau
+lacks end the page, so that nothing is silently absent. Tests hold the page to the table and the list to PyTorch.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ HEADER = """# Operators
 Each pair is tested on a virtual GPU against the CPU, bit by bit; the CPU is tested against PyTorch in `tests/oracle`.
 Names, signatures, dtypes and errors are PyTorch's; the last column says what differs. Besides, complex32 is
 computed on the CPU too, where PyTorch has few kernels for it, and np.complex64 scalars keep their imaginary part, which
-PyTorch drops.
+PyTorch drops. NumPy's names of arguments (`axis`, `keepdims`) are taken by all that has `dim` or `keepdim`.
 
 Forms: **f** function, **m** method, **i** in place, **o** takes `out=`. Dtypes by kind: **b** bool, **i** integers,
 **f** float16, bfloat16, float32, float64, **c** complex, **w** uint16, uint32, uint64, **8** float8; where not all of a
@@ -49,12 +50,27 @@ DIFFERENCES = {
 }
 """Notes by public name."""
 
+_ROOMS = ("torch", "Tensor")  # with names of their own on the list; others are rooms of torch
+WHY = (
+    ("Sparse layouts: tensors are strided", r"sparse|coalesce|crow_|col_indices|^indices|^values|smm|hspmm|sspaddmm"
+     r"|dense|padded"),
+    ("Quantized numbers", r"quantize|^q_|qscheme|int_repr"),
+    ("Compilers, scripts and symbolic sizes", r"compile|^cond$|^fork$|^wait$|^sym_|^parse_|import_ir|_type_|init_num_"
+     r"threads"),
+    ("Function transforms", r"^vmap$"),
+    ("Devices and back ends other than CUDA's", r"ipu|xpu|mtia|mkldnn|get_device_module"),
+    ("Products of 8 bits and in groups", r"scaled_mm|grouped_mm"),
+    ("Linear algebra that few programs use", r"lobpcg|ormqr|ldl_|^lu$"),
+    ("Subclasses of tensors", r"as_subclass|module_load"),
+)  # fmt: skip
+"""Why names are lacking: reasons, and patterns of the names that each covers."""
+
 _KINDS = {"b": BOOL, "i": INTEGRAL, "f": FLOATING, "c": COMPLEX}
 _SPECIAL = {"w": ("uint16", "uint32", "uint64"), "8": ("float8_e4m3fn", "float8_e5m2")}
 
 
 def page(theirs: Iterable[str]) -> str:
-    """The page. `theirs`: PyTorch's documented names, `torch.*` and `Tensor.*`."""
+    """The page. `theirs`: PyTorch's documented names."""
     rows = [_row(name) for name in sorted(_public_names(), key=str.lower)]
     return HEADER.format(summary=summary()) + "\n".join(rows) + "\n" + _unbound() + _lacking(theirs)
 
@@ -112,19 +128,28 @@ def _unbound() -> str:
 
 
 def _lacking(theirs: Iterable[str]) -> str:
-    """PyTorch's documented names that Flambeau has not."""
-    functions, methods = [], []
+    """PyTorch's documented names that Flambeau has not, by the reason."""
+    lacking: dict[str, list[str]] = {}
     for full in theirs:
-        room, _, name = full.partition(".")
-        if room == "torch" and not hasattr(flambeau, name):
-            functions.append(name)
-        elif room == "Tensor" and not hasattr(Tensor, name):
-            methods.append(name)
+        room, _, name = full.rpartition(".")
+        if not _has(room, name):
+            why = next((why for why, names in WHY if re.search(names, name)), "Seldom used")
+            lacking.setdefault(why, []).append(full if room in _ROOMS else f"torch.{full}")
+    count = sum(map(len, lacking.values()))
+    parts = [f"- {why}: {_listed(lacking[why])}.\n" for why in sorted(lacking)]
     return (
         "\n## What PyTorch 2.13 documents and Flambeau does not have\n\n"
-        f"{len(functions)} functions of `torch`: {_listed(functions)}.\n\n"
-        f"{len(methods)} methods of `Tensor`: {_listed(methods)}.\n"
+        f"{count} of the functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.fft` and `torch.special` "
+        "and of the methods of `Tensor`. Each raises AttributeError, so that `hasattr` is False.\n\n"
+        + "".join(parts)
     )
+
+
+def _has(room: str, name: str) -> bool:
+    owner: Any = Tensor if room == "Tensor" else flambeau
+    for part in room.split(".") if room not in _ROOMS else ():
+        owner = getattr(owner, part)
+    return hasattr(owner, name)
 
 
 def _listed(names: Sequence[str]) -> str:
