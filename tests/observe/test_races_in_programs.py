@@ -137,3 +137,26 @@ def test_reading_an_empty_tensor_is_named():
     certificate = races_of(lambda: torch.empty(8, device="cuda") + 1)
     assert not certificate.race_free and not certificate.races
     assert "never written" in certificate.violated[0]
+
+
+def test_a_race_is_found_again_after_memory_went_back_to_the_driver() -> None:
+    """A known write at the same address, then a read of a new kind: no cell is remembered longer than its memory."""
+
+    def race(use) -> None:
+        side, x = torch.cuda.Stream(), torch.zeros(1 << 20, device="cuda")
+        with torch.cuda.stream(side):
+            y = use(x)
+        torch.cuda.synchronize()
+        ptrs.append((x.data_ptr(), y.data_ptr()))
+
+    ptrs: list[tuple[int, int]] = []
+    with torch.virtual(devices=1, races="warn"):
+        detector = system.context_of(torch.device("cuda:0")).driver.detector
+        counts = []
+        for use in (torch.neg, torch.exp, torch.sin):
+            race(use)
+            torch.cuda.empty_cache()
+            counts.append(sum(found.count for found in detector.races))
+        detector.certificate()
+    assert len(set(ptrs)) == 1
+    assert counts == [1, 2, 3]

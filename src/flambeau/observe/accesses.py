@@ -16,7 +16,8 @@ all that the last write came after; if it is not ordered after the last write, i
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from types import CodeType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -33,6 +34,17 @@ Command: TypeAlias = tuple[Agent, int, Operation, CodeType, int, int]
 tuple: one is made per operation."""
 
 Key: TypeAlias = tuple[int, Extent]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footprint:
+    """What a command touches, but for addresses: the first `outputs` of `extents` are written (and read, if it
+    `updates` them), the others read. Compared by identity: a loaded kernel has one."""
+
+    what: Operation
+    extents: tuple[Extent, ...]
+    outputs: int
+    updates: bool = False
 
 
 class _Ranged(Protocol):
@@ -81,7 +93,7 @@ class Cell:
     """
 
     __slots__ = (
-        "block", "checked", "end", "extent", "neighbours", "polled", "read", "reads", "start", "write",
+        "block", "checked", "end", "extent", "found", "neighbours", "polled", "read", "reads", "start", "write",
     )  # fmt: skip
 
     def __init__(self, start: int, extent: Extent, block: Block) -> None:
@@ -89,11 +101,19 @@ class Cell:
         self.extent = extent
         self.block = block
         self.checked = -1
+        self.found = False  # whether a shadow may remember it as one of a command's
         self.polled: Clock = NOTHING
         self.write: Command | None = None
         self.read: Command | None = None
         self.reads: dict[Agent, Command] | None = None  # instead of `read`, where several are unordered
         self.neighbours: list[Cell] = []
+
+    def only(self, agent: Agent) -> bool:
+        """Whether no other agent is known to have used it last."""
+        write, read = self.write, self.read
+        return (
+            (write is None or write[0] is agent) and (read is None or read[0] is agent) and self.reads is None
+        )
 
     def all_reads(self) -> Iterable[Command]:
         if self.reads is not None:
@@ -163,6 +183,7 @@ NOWHERE = Block(0, 0, None, 0, None)
 """Stands for the owner of memory that no call of the driver allocated."""
 
 _MANY = 16  # cells of a block kept apart through its lives
+_LIMIT = 8192  # commands whose cells are remembered: programs of ever new addresses stay bounded
 
 
 class Shadow:
@@ -173,13 +194,23 @@ class Shadow:
         self.blocks: dict[int, Block] = {}
         self._by_range: Ranges[Cell] = Ranges()
         self._owners: Ranges[Block] = Ranges()
+        self._found: dict[tuple[Footprint, tuple[int, ...]], tuple[list[Cell], list[Cell]]] = {}
 
-    def find(self, ptrs: Sequence[int], extents: Sequence[Extent]) -> list[Cell]:
-        """The cells of a command's accesses. One that was seen before takes no Python per operand."""
-        cells = list(map(self.cells.get, zip(ptrs, extents)))  # noqa: B905 (`strict` costs 0.1 us)
-        if None in cells:
-            cells = [self.cells.get(key) or self.cell(key) for key in zip(ptrs, extents, strict=True)]
-        return cells  # type: ignore[return-value]  # none is None now
+    def find(self, footprint: Footprint, ptrs: tuple[int, ...]) -> tuple[list[Cell], list[Cell]]:
+        """The cells that a command writes, and those that it reads. One that was seen before is one lookup."""
+        return self._found.get((footprint, ptrs)) or self._find(footprint, ptrs)
+
+    def _find(self, footprint: Footprint, ptrs: tuple[int, ...]) -> tuple[list[Cell], list[Cell]]:
+        keys = zip(ptrs, footprint.extents, strict=True)
+        cells = [self.cells.get(key) or self.cell(key) for key in keys]
+        found = cells[: footprint.outputs], cells if footprint.updates else cells[footprint.outputs :]
+        if not any(cell.block.host for cell in cells):  # cells of host memory are dropped at every wait
+            if len(self._found) >= _LIMIT:
+                self._found.clear()
+            self._found[footprint, ptrs] = found
+            for cell in cells:
+                cell.found = True
+        return found
 
     def cell(self, key: Key) -> Cell:
         """A new cell for an access that was not seen before."""
@@ -242,6 +273,8 @@ class Shadow:
 
     def drop(self, cell: Cell) -> None:
         """Forget a cell, whose accesses can conflict with nothing any more."""
+        if cell.found:
+            self._found.clear()
         for other in cell.neighbours:
             other.neighbours.remove(cell)
         if self.cells.get((cell.start, cell.extent)) is cell:

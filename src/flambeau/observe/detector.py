@@ -31,7 +31,16 @@ from typing import NoReturn
 
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site, caller, line_of, place
-from flambeau.observe.accesses import NOWHERE, Block, Cell, Command, Operation, Shadow, clear_covered
+from flambeau.observe.accesses import (
+    NOWHERE,
+    Block,
+    Cell,
+    Command,
+    Footprint,
+    Operation,
+    Shadow,
+    clear_covered,
+)
 from flambeau.observe.clocks import NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
 from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
@@ -203,11 +212,12 @@ class Detector:
             return
         self.number += 1
         block.freed, block.freed_at = self.number, caller(2)
-        points = [point for event in after if (point := self._events.get(event)) is not None]
-        for cell in block.cells if points else ():
-            for point in points:
-                cell.polled = joined(cell.polled, point)
-        self._freed.append(block)
+        if after:
+            points = [point for event in after if (point := self._events.get(event)) is not None]
+            for cell in block.cells:
+                for point in points:
+                    cell.polled = joined(cell.polled, point)
+        self._freed.append(block)  # last: whoever has the lock may look at it from now on
 
     def _check_loose(self, owner: Agent) -> None:
         """Memory is handed out on a stream: which freed blocks of it may other streams still use?"""
@@ -229,6 +239,8 @@ class Detector:
         if owner is None:
             return
         for cell in block.cells:
+            if cell.only(owner):
+                continue
             for last in cell.accesses():
                 user = last[0]
                 if (
@@ -258,28 +270,17 @@ class Detector:
         self.shadow.forget(ptr, nbytes)
 
     # -- accesses --------------------------------------------------------------------------------------
-    def command(
-        self,
-        stream: int,
-        what: Operation,
-        ptrs: Sequence[int],
-        extents: Sequence[Extent],
-        outputs: int,
-        updates: bool = False,
-    ) -> None:
+    def command(self, stream: int, footprint: Footprint, ptrs: tuple[int, ...]) -> None:
         """A command is about to be queued: check it against all that is not ordered before it, then keep it.
 
-        It touches `extents` at `ptrs`: the first `outputs` are written (and read, if it `updates` them), the
-        others read.
         Raises RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
         """
         agent = self.agents[stream]
         if agent.caught is not self.known:
             self.catch_up(agent)
         clock = agent.clock
-        command: Command = (agent, self.number + 1, what, *caller(2), agent.count + 1)
-        cells = self.shadow.find(ptrs, extents)
-        readers = cells if updates else cells[outputs:]
+        command: Command = (agent, self.number + 1, footprint.what, *caller(2), agent.count + 1)
+        writers, readers = self.shadow.find(footprint, ptrs)
         for cell in readers:
             last = cell.write
             if last is None or last[1] < cell.block.born:
@@ -290,19 +291,14 @@ class Detector:
                 last = other.write
                 if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
                     self._conflict(other, _WRITE, last, cell, _READ, command)
-        for cell in cells[:outputs]:
-            self._check_write(cell, command, clock)
+        for cell in writers:
+            if not cell.only(agent):
+                self._check_write(cell, command, clock)
             for other in cell.neighbours:
                 self._check_write(other, command, clock, cell)
-        self._keep(agent, clock, command, readers, cells[:outputs])
-
-    def _keep(
-        self, agent: Agent, clock: Clock, command: Command, readers: list[Cell], writers: list[Cell]
-    ) -> None:
-        """The command will be queued: it is the last that read and wrote these cells."""
         self.number = agent.time = command[1]
         agent.count = command[5]
-        for cell in readers:
+        for cell in readers:  # no error was raised: the command is the last that read and wrote these cells
             last = cell.read
             if last is not None and last[0] is agent:
                 cell.read = command

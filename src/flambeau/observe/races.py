@@ -7,12 +7,13 @@ below; a wait on the host goes first, because only its return orders anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from threading import get_ident
 from typing import Any
 
 from flambeau.core.sites import caller
 from flambeau.driver.api import Driver, Executable, HostMemory, Launch
-from flambeau.observe.accesses import Key, Operation
+from flambeau.observe.accesses import Footprint, Key, Operation
 from flambeau.observe.detector import Detector
 from flambeau.observe.forward import Forward
 from flambeau.observe.layouts import Extent, extent_of
@@ -47,7 +48,7 @@ class RaceDriver(Forward):
         self.detector = detector
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
-        self._plans: dict[Executable, tuple[Operation, tuple[Extent, ...], int, bool]] = {}
+        self._footprints: dict[Executable, Footprint] = {}
         self._thread = 0  # the first that made a driver call
         for index, shown in self._shown.items():
             detector.add_stream(shown, inner.stream_default(index), None, default=True)
@@ -215,19 +216,19 @@ class RaceDriver(Forward):
         exe = self.inner.load(launch, index)
         extents = tuple([extent_of(meta) for meta in launch.operands])
         outputs = len(launch.outputs)
-        self._plans[exe] = ((launch.kernel.name, launch.operands, outputs), extents, outputs, launch.updates)
+        what = (launch.kernel.name, launch.operands, outputs)
+        self._footprints[exe] = Footprint(what, extents, outputs, launch.updates)
         return exe
 
     def unload(self, exe: Executable) -> None:
         self.inner.unload(exe)
-        self._plans.pop(exe, None)
+        self._footprints.pop(exe, None)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        what, extents, outputs, updates = self._plans[exe]
         if get_ident() != self._thread:
             self._note_thread()
         with self._lock:
-            self.detector.command(stream, what, ptrs, extents, outputs, updates)
+            self.detector.command(stream, self._footprints[exe], tuple(ptrs))
             self.inner.launch(exe, ptrs, scalars, stream)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
@@ -240,8 +241,8 @@ class RaceDriver(Forward):
         """A command that is no launch. Copies and fills of no bytes are none."""
         self._note_thread()
         if not keys or keys[0][1]:
-            ptrs, extents = [ptr for ptr, _ in keys], [extent for _, extent in keys]
-            self.detector.command(stream, (what, (), 0), ptrs, extents, outputs)
+            extents = tuple([extent for _, extent in keys])
+            self.detector.command(stream, _footprint(what, extents, outputs), tuple([ptr for ptr, _ in keys]))
 
     def _host_waited(self, points: Sequence[Any]) -> None:
         with self._lock:
@@ -257,6 +258,12 @@ class RaceDriver(Forward):
         if ident != self._thread:
             self._thread = self._thread or ident
             self.detector.note_thread()
+
+
+@lru_cache(1024)
+def _footprint(what: str, extents: tuple[Extent, ...], outputs: int) -> Footprint:
+    """That of copies, fills and host functions: they have no executable that could have one."""
+    return Footprint((what, (), 0), extents, outputs)
 
 
 class HostRaceDriver(Forward):
