@@ -24,7 +24,15 @@ from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
-NAMES = ("ctc_loss_backward", "softmax_backward", "log_softmax_backward")
+NAMES = (
+    "ctc_loss_backward",
+    "softmax_backward",
+    "log_softmax_backward",
+    "layer_norm_backward",
+    "rms_norm_backward",
+    "group_norm_backward",
+    "batch_norm_backward",
+)
 NEAR = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}
 
 
@@ -48,8 +56,8 @@ def check(launch: Launch, arrays: list[Any], tight: bool = True) -> None:
 
 
 def cases(op: Op, most: int = 99) -> Iterator[tuple[list[Any], Any]]:
-    """Every sample in float32, the first in other dtypes: each source is compiled, which takes its time."""
-    for kind in op.dtypes:
+    """Every sample in float32, the first in bfloat16: each source is compiled, which takes its time."""
+    for kind in [kind for kind in op.dtypes if kind.name in ("float32", "bfloat16")]:
         samples = op.samples(operators.maker(kind, 0), kind)
         for inputs, params in islice(samples, most if kind.name == "float32" else 1):
             yield list(inputs), params
@@ -76,6 +84,25 @@ def test_softmax_of_long_rows(name: str, shape: Any, dim: int) -> None:
     make = operators.maker(flambeau.float32, 4)
     arrays = [make(*shape), make(*shape)]
     check(launch_of(table[name], arrays, (dim,)), arrays)
+
+
+@pytest.mark.parametrize("given", ((True, True), (False, False)))
+@pytest.mark.parametrize(
+    "name, shape, first",
+    (
+        ("layer_norm_backward", (3, 17000), 1), ("layer_norm_backward", (6,), 1), ("rms_norm_backward", (3, 17000), 1),
+        ("group_norm_backward", (2, 4, 90, 95), 2),
+        ("batch_norm_backward", (5, 3, 4, 6), None), ("batch_norm_backward", (300, 3), None),
+    ),
+)  # fmt: skip
+def test_normalization_of_many_elements(name: str, shape: Any, first: Any, given: Any) -> None:
+    if name.startswith("rms") and given[1]:
+        given = (given[0], False)
+    make = operators.maker(flambeau.float32, 4)
+    weight = shape[-1:] if first == 1 else shape[1:2]
+    arrays = [make(*shape), make(*shape), *([make(*weight)] if given[0] else [])]
+    params = (1e-5, given) if first is None else (first, 1e-5, given)
+    check(launch_of(table[name], arrays, params), arrays)
 
 
 # -- ctc_loss_backward ----------------------------------------------------------------------------------------

@@ -116,8 +116,8 @@ class Expression:
 class Fold:
     """A reduction over dims: each element is lifted, states are joined, the last one is lowered.
 
-    Inputs have one shape. dims: those reduced. steps: of an element x before it is lifted, and of y, z, w at the same
-    place of further inputs; T is the type that x then has.
+    Inputs have one shape. dims: those reduced. steps: of an element x before it is lifted, and of y, z, w, v at the
+    same place of further inputs; T is the type that x then has.
     state: the C++ type that is folded. start: the state of no elements. lift: of x at place i of the reduced
     elements. join: of states a and b, in any order. lower: one expression per output, of the state s and the
     number n of elements. constants: k0, k1, ... as of an Expression.

@@ -15,6 +15,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops import normalization_gradients as gradients
 from flambeau.ops.blocks import contiguous, row_blocks
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
@@ -91,83 +92,21 @@ def _scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool]) -> 
         x += more[-1]
 
 
-# -- derivatives: what was normalized is normalized again, which costs less than keeping it --------------------
-
-
-def _wide(*tensors: Any) -> list[Any]:
-    """Half precision as float32."""
-    return [t if t is None else t.to(wide(t.dtype)) for t in tensors]
-
-
-def _weight_of(given: Sequence[bool], first: Any) -> Any:
-    return first if given[0] else None
-
-
-def _given_back(x: Any, weight: Any, bias: Any, given: Sequence[bool]) -> list[Any]:
-    return [x, *([weight] if given[0] else []), *([bias] if given[1] else [])]
-
-
-def _standard_back(g: Any, xhat: Any, scale: Any, dims: Any) -> Any:
-    """The gradient of (x - mean) * scale, where mean and scale are x's own along `dims`."""
-    return scale * (g - g.mean(dims, True) - xhat * (g * xhat).mean(dims, True))
-
-
-def _layer_back(grad: Any, a: Any, b: Any, params: Any) -> list[Any]:
-    ndim, eps, given = params
-    x, grad, weight = _wide(a, grad, _weight_of(given, b))
-    dims = tuple(range(x.ndim - ndim, x.ndim))
-    away = x - x.mean(dims, True)
-    scale = ((away * away).mean(dims, True) + eps).rsqrt()
-    g = grad if weight is None else grad * weight
-    return _given_back(_standard_back(g, away * scale, scale, dims), grad * away * scale, grad, given)
-
-
-def _rms_back(grad: Any, a: Any, b: Any, params: Any) -> list[Any]:
-    ndim, eps, given = params
-    x, grad, weight = _wide(a, grad, _weight_of(given, b))
-    dims = tuple(range(x.ndim - ndim, x.ndim))
-    scale = ((x * x).mean(dims, True) + eps).rsqrt()
-    xhat = x * scale
-    g = grad if weight is None else grad * weight
-    return _given_back(scale * (g - xhat * (g * xhat).mean(dims, True)), grad * xhat, grad, given)
-
-
-def _group_back(grad: Any, a: Any, b: Any, params: Any) -> list[Any]:
-    groups, eps, given = params
-    x, grad, weight = _wide(a, grad, _weight_of(given, b))
-    grouped = (x.shape[0], groups, -1)
-    others = (0, *range(2, x.ndim))
-    rows = x.reshape(grouped)
-    away = rows - rows.mean(2, True)
-    scale = ((away * away).mean(2, True) + eps).rsqrt()
-    g = grad if weight is None else grad * weight.reshape(-1, *(1,) * (x.ndim - 2))
-    inner = _standard_back(g.reshape(grouped), away * scale, scale, 2)
-    xhat = (away * scale).reshape(x.shape)
-    return _given_back(inner.reshape(x.shape), (grad * xhat).sum(others), grad.sum(others), given)
-
-
-def _train_back(grad: Any, a: Any, b: Any, params: Any) -> list[Any]:
-    eps, given = params
-    x, grad, weight = _wide(a, grad, _weight_of(given, b))
-    dims = (0, *range(2, x.ndim))
-    away = x - x.mean(dims, True)
-    scale = ((away * away).mean(dims, True) + eps).rsqrt()
-    g = grad if weight is None else grad * weight.reshape(-1, *(1,) * (x.ndim - 2))
-    inner = _standard_back(g, away * scale, scale, dims)
-    return _given_back(inner, (grad * away * scale).sum(dims), grad.sum(dims), given)
+# -- the derivative by given moments; the others are in normalization_gradients.py -------------------------------
 
 
 def _infer_back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[Any]:
     eps, given = params
-    x, grad, mean, variance, weight = _wide(a, grad, b, c, _weight_of(given, d))
+    x, grad, mean, variance, weight = gradients.widened(a, grad, b, c, d if given[0] else None)
     dims, column = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
     scale = (variance + eps).rsqrt().reshape(column)
     away = x - mean.reshape(column)
     g = grad if weight is None else grad * weight.reshape(column)
     inner = g * scale
-    listed = _given_back(inner, (grad * away * scale).sum(dims), grad.sum(dims), given)
-    listed[1:1] = [-inner.sum(dims), (g * away * scale**3).sum(dims) * -0.5]
-    return listed
+    listed = [inner, -inner.sum(dims), (g * away * scale**3).sum(dims) * -0.5]
+    if given[0]:
+        listed.append((grad * away * scale).sum(dims))
+    return [*listed, grad.sum(dims)]
 
 
 # -- layer_norm and rms_norm: params (how many trailing dimensions, eps, (weight?, bias?)) -----------------
@@ -230,7 +169,7 @@ layer_norm = define(
         Kernel("layer_norm", _rows_host(_standard), _flops, cuda=Routine("layer_norm")),
         FLOATS,
         _layer_samples,
-        derivative=Derivative(whole=_layer_back),
+        derivative=Derivative(whole=gradients.given_to(gradients.layer_norm_backward)),
     )
 )
 rms_norm = define(
@@ -240,7 +179,7 @@ rms_norm = define(
         Kernel("rms_norm", _rows_host(_root_mean_square), _flops, cuda=Routine("rms_norm")),
         FLOATS,
         _rms_samples,
-        derivative=Derivative(whole=_rms_back),
+        derivative=Derivative(whole=gradients.given_to(gradients.rms_norm_backward)),
     )
 )
 
@@ -301,7 +240,7 @@ group_norm = define(
         Kernel("group_norm", _group_host, _flops, cuda=Routine("group_norm")),
         FLOATS,
         _group_samples,
-        derivative=Derivative(whole=_group_back),
+        derivative=Derivative(whole=gradients.given_to(gradients.group_norm_backward)),
     )
 )
 
@@ -393,7 +332,7 @@ batch_norm_train = define(
         Kernel("batch_norm_train", _train_host, _flops, cuda=Routine("batch_norm_train")),
         FLOATS,
         _train_samples,
-        derivative=Derivative(whole=_train_back, outputs=1),
+        derivative=Derivative(whole=gradients.given_to(gradients.batch_norm_backward), outputs=1),
     )
 )
 batch_norm_infer = define(

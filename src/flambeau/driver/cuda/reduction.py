@@ -126,7 +126,7 @@ def _text(
     last = ", char* scratch" if split else ""
     pointers = [f"{c_name(out.dtype)}* p{k}" for k, out in enumerate(launch.outputs)]
     pointers += [f"const In{k}* in{k}" for k in inputs]
-    lifted = [f"const auto {'xyzw'[k]} = {_through(form.steps(launch), f'e.v{k}')};" for k in inputs]
+    lifted = [f"const auto {'xyzwv'[k]} = {_through(form.steps(launch), f'e.v{k}')};" for k in inputs]
     found = "Index r[Inputs]; reduced.locate((Index)i, r);" if reduced else "const Index r[Inputs] = {};"
     return f"""
 {located}
