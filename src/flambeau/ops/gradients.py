@@ -23,6 +23,15 @@ CONSTANT = Derivative(zeros)
 """Of such an operator of one input: its gradient is zero."""
 
 
+def refused(name: str) -> Derivative:
+    """Of an operator for which PyTorch has no derivative either, under its own name for it: walking back raises."""
+
+    def raises() -> Any:
+        raise RuntimeError(f"derivative for aten::{name} is not implemented")
+
+    return Derivative(whole=raises, name="torch::autograd::NotImplemented")
+
+
 def restored(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
     """A reduction's result (or its gradient) with the reduced dims as dims of size 1 again.
 

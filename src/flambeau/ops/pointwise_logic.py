@@ -10,7 +10,8 @@ import numpy as np
 
 from flambeau.core.dtype import DTYPES, bool_, dtype, float8_e4m3fn
 from flambeau.core.meta import Meta
-from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand
+from flambeau.ops.gradients import refused
+from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise import (
     ALL,
     BITS,
@@ -252,7 +253,7 @@ heaviside = pointwise(
     "0 for negative input, 1 for positive, the value given for 0.",
     check=_same_dtypes,
     cuda="a == 0 ? b : T(a > 0)",
-    derivative=NOT_DIFFERENTIABLE,
+    derivative=refused("heaviside"),
 )
 
 

@@ -12,7 +12,7 @@ from flambeau.core.errors import devices_differ
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
-from flambeau.ops.gradients import by_place, conj
+from flambeau.ops.gradients import by_place, conj, refused
 from flambeau.ops.op import (
     MISSING,
     NOT_DIFFERENTIABLE,
@@ -247,7 +247,7 @@ def _bincount_host(launch: Launch) -> Body:
 bincount = define(
     Op(
         "bincount", _bincount_rule, Kernel("bincount", _bincount_host, _flops, cuda=Routine("bincount")), INTEGERS,
-        lambda make, kind: [((make(6, low=0, high=4),), (5,))], derivative=NOT_DIFFERENTIABLE,
+        lambda make, kind: [((make(6, low=0, high=4),), (5,))], derivative=refused("bincount"),
 )
 )  # fmt: skip
 

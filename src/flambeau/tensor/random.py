@@ -15,11 +15,12 @@ from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64,
 from flambeau.core.flags import flags
 from flambeau.core.random import Policy
 from flambeau.ops import random as ops
-from flambeau.ops.op import Op
+from flambeau.ops.op import Derivative, Op
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation
 from flambeau.tensor.call import call_into
+from flambeau.tensor.composites import Composite, recorded
 from flambeau.tensor.data import tensor
 from flambeau.tensor.options import creates
 from flambeau.tensor.outputs import deliver
@@ -296,10 +297,24 @@ def normal(
     shape = (mean + std).shape if isinstance(mean, Tensor) and isinstance(std, Tensor) else like.shape
     if isinstance(std, Tensor) and std.numel() and bool((std < 0).any()):
         raise RuntimeError("normal expects all elements of std >= 0.0")
-    made = (
-        out.resize_(shape) if out is not None else creation.empty(shape, dtype=like.dtype, device=like.device)
-    )
-    return normal_(made, generator=generator).mul_(std).add_(mean)
+    if out is not None:
+        return normal_(out.resize_(shape), generator=generator).mul_(std).add_(mean)
+
+    def drawn() -> Tensor:
+        made = creation.empty(shape, dtype=like.dtype, device=like.device)
+        return normal_(made, generator=generator).mul_(std).add_(mean)
+
+    return recorded(_NORMAL, (mean, std), drawn)
+
+
+def _no_gradients(metas: Any, grad: Any) -> list[Any]:
+    """What is drawn is no function of the parameters."""
+    return [None if meta is None else grad.new_zeros(meta.shape) for meta in metas]
+
+
+_NORMAL = Composite("normal", Derivative(whole=_no_gradients, name="NormalBackward3"))
+_BERNOULLI = Composite("bernoulli", Derivative(whole=_no_gradients))
+_POISSON = Composite("poisson", Derivative(whole=_no_gradients))
 
 
 @both
@@ -314,8 +329,9 @@ def bernoulli(
         raise NotImplementedError(
             f"bernoulli needs probabilities of a floating-point dtype, not {input.dtype}"
         )
-    drawn = _compare_with_uniform(input, generator).to(input.dtype)
-    return drawn if out is None else out.copy_(drawn)
+    if out is not None:
+        return out.copy_(_compare_with_uniform(input, generator))
+    return recorded(_BERNOULLI, (input,), lambda: _compare_with_uniform(input, generator).to(input.dtype))
 
 
 @both
@@ -329,7 +345,7 @@ def poisson(input: Any, generator: Generator | None = None) -> Tensor:
         raise NotImplementedError(f"\"poisson_cpu\" not implemented for '{rates.dtype.torch_name}'")
     if rates.device is CPU and rates.numel() and not bool((rates >= 0).all()):
         raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
-    return _drawn(ops.poisson, rates, generator)
+    return recorded(_POISSON, (input,), lambda: _drawn(ops.poisson, rates, generator))
 
 
 def _drawn(op: Op, like: Tensor, source: Generator | None) -> Tensor:
