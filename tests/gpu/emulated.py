@@ -173,6 +173,8 @@ def execute(
 ) -> None:
     found = library(program.source)
     packed = [struct.pack("<Q", at) for at in addresses]
+    if program.slots:  # a table of addresses is one parameter
+        packed = [b"".join(packed).ljust(8 * program.slots, b"\0")]
     values = iter(flattened(scalars))
     packed += [struct.pack("<" + w, *[next(values) for _ in w]) for w in wire]
     packed += list(program.tail)

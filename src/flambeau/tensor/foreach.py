@@ -1,4 +1,4 @@
-"""`update`: run a record over lists of tensors, in place."""
+"""`update`: run a record over lists of tensors, in place; `norms` of a list."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.core.layout import may_self_overlap
 from flambeau.ops import optimizer as optimizer  # its records belong to the table from the start
 from flambeau.ops.foreach import Foreach
+from flambeau.ops.foreach_norm import foreach_norm
 from flambeau.ops.op import Signature
 from flambeau.runtime import current
 from flambeau.tensor import call as engine
@@ -37,6 +38,12 @@ def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Ten
         part = [x[start : start + MOST] for x in lists]
         changed = [t for k in record.changed(()) for t in part[k]]
         _run(record, [*changed, flag], [*[t for x in part for t in x], flag], (len(part[0]), ()))
+
+
+def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
+    """The norms of tensors of one device and dtype: vectors, one launch for up to 256 tensors. Nothing is recorded."""
+    parts = [tensors[start : start + MOST] for start in range(0, len(tensors), MOST)]
+    return [engine.call(foreach_norm, part, (order,)) for part in parts]
 
 
 def _run(record: Foreach, changed: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...]) -> None:

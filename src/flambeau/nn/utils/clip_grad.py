@@ -1,0 +1,106 @@
+"""Gradients made smaller: all together by their norm, or each element by its value. A few launches for all of them."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from flambeau.ops import foreach_norm as ops
+from flambeau.tape.mode import recording
+from flambeau.tensor import creation
+from flambeau.tensor.foreach import norms, update
+from flambeau.tensor.norms import vector_norm
+from flambeau.tensor.public import functions
+from flambeau.tensor.tensor import Tensor
+
+Tensors = Tensor | Iterable[Tensor]
+
+
+def _listed(tensors: Tensors) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _grads(parameters: Tensors) -> list[Tensor]:
+    return [p.grad for p in _listed(parameters) if p.grad is not None]
+
+
+def _groups(tensors: list[Tensor]) -> list[list[Tensor]]:
+    """Tensors of one device and dtype together."""
+    groups: dict[Any, list[Tensor]] = {}
+    for t in tensors:
+        groups.setdefault((t.device, t.dtype), []).append(t)
+    return list(groups.values())
+
+
+def get_total_norm(
+    tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> Tensor:
+    """The norm of all elements of the tensors, as if they were one vector: a 0-dim tensor on the first one's device.
+
+    Raises RuntimeError: it is not finite, where `error_if_nonfinite` (which waits for a GPU). `foreach` chooses
+    nothing: tensors of one device and dtype are always taken together.
+    """
+    listed, order = _listed(tensors), float(norm_type)
+    if not listed:
+        return creation.full((), 0.0)
+    with recording(False):
+        found = [v.to(listed[0].device) for group in _groups(listed) for v in norms(group, order)]
+        total: Tensor = vector_norm(found[0] if len(found) == 1 else functions["cat"](found), order)
+    if error_if_nonfinite and not bool(total.isfinite()):
+        raise RuntimeError(
+            f"The total norm of order {order} for gradients from `parameters` is non-finite, so it cannot be clipped. "
+            "To disable this error and scale the gradients by the non-finite norm anyway, set "
+            "`error_if_nonfinite=False`"
+        )
+    return total
+
+
+def clip_grads_with_norm_(
+    parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None
+) -> None:
+    """Multiply gradients by max_norm / total_norm where that is less than 1, without waiting for a GPU."""
+    grads, most = _grads(parameters), float(max_norm)
+    if not grads:
+        return
+    with recording(False):
+        for group in _groups(grads):
+            total = total_norm.to(group[0].device)
+            update(ops.foreach_clip, [group, [total] * len(group)], (most,), ())
+
+
+def clip_grad_norm_(
+    parameters: Tensors, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Scale the gradients of all parameters so that their norm together is at most `max_norm`; gives the norm before.
+
+    Raises RuntimeError: the norm is not finite, where `error_if_nonfinite`.
+    """
+    listed = _listed(parameters)
+    if not listed and isinstance(parameters, types.GeneratorType):
+        warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
+    total = get_total_norm(_grads(listed), norm_type, error_if_nonfinite, foreach)
+    clip_grads_with_norm_(listed, max_norm, total, foreach)
+    return total
+
+
+def clip_grad_norm(
+    parameters: Tensors, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """`clip_grad_norm_` under its name of old."""
+    warnings.warn(
+        "`torch.nn.utils.clip_grad_norm` is now deprecated in favor of `torch.nn.utils.clip_grad_norm_`.",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+
+
+def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
+    """Bring each element of the gradients into [-clip_value, clip_value]."""
+    most = float(clip_value)
+    for group in _groups(_grads(parameters)):
+        update(ops.foreach_clamp, [group], (-most, most), ())
