@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -326,6 +328,15 @@ def test_weights_in_another_memory_format() -> None:
         return strides, model[2].weight.stride()
 
     agree(run)
+
+
+def test_functions_keep_their_names_beside_files_of_the_same_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import flambeau.nn.utils.spectral_norm, flambeau.nn.utils.parametrizations\n"
+         "from flambeau import nn; assert callable(nn.utils.spectral_norm) and callable(nn.utils.weight_norm)"],
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
 
 
 def test_the_names() -> None:

@@ -1,12 +1,18 @@
 """torch.nn.utils: gradients clipped, parameters as vectors and reparametrized, sequences packed, layers fused.
 
-A file is imported when one of its names is first asked for.
+Most files are imported when one of their names is first asked for.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
+
+# Files that have the name of their function: imported later they would take its place here.
+from flambeau.nn.utils.spectral_norm import remove_spectral_norm as remove_spectral_norm
+from flambeau.nn.utils.spectral_norm import spectral_norm as spectral_norm
+from flambeau.nn.utils.weight_norm import remove_weight_norm as remove_weight_norm
+from flambeau.nn.utils.weight_norm import weight_norm as weight_norm
 
 _FILES = {
     "clip_grad": "clip_grad_norm clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_ get_total_norm",
@@ -16,13 +22,13 @@ _FILES = {
     "memory_format": "convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format",
     "parametrizations": "",
     "parametrize": "",
-    "prune": "",
     "rnn": "",
-    "spectral_norm": "remove_spectral_norm spectral_norm",
-    "weight_norm": "remove_weight_norm weight_norm",
 }
 NAMES = {name: file for file, names in _FILES.items() for name in names.split()}
-__all__ = [*NAMES, "parametrizations", "parametrize", "rnn"]
+__all__ = [
+    *NAMES, "parametrizations", "parametrize", "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm",
+    "weight_norm",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
