@@ -19,6 +19,7 @@ import numpy as np
 from flambeau.driver.api import HostMemory
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.host_allocator import HostAllocator
+from flambeau.runtime.orders import Orders
 from flambeau.runtime.pinned import PinnedAllocator
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 
@@ -53,7 +54,9 @@ def best_us(run: Callable[[int], None], count: int, rounds: int = 7) -> float:
 
 
 def device_allocator() -> tuple[CachingAllocator, Any]:
-    context: Any = SimpleNamespace(driver=NullDriver(), driver_index=0, index=0, closed=False)
+    context: Any = SimpleNamespace(
+        driver=NullDriver(), driver_index=0, index=0, closed=False, orders=Orders()
+    )
     return CachingAllocator(context), SimpleNamespace(handle=1, context=context)
 
 

@@ -60,6 +60,9 @@ class FakeDriver:
     def host_free(self, memory: HostMemory) -> None:
         self.mem_free(memory.ptr)
 
+    def stream_default(self, index: int) -> int:
+        return 1
+
     def event_create(self, index: int, timing: bool) -> int:
         assert not timing
         self.events += 1

@@ -34,6 +34,14 @@ def caller(depth: int = 1) -> Site:
             return code, frame.f_lasti
 
 
+def is_inside(code: CodeType) -> bool:
+    """Whether a code object is this package's own."""
+    inside = _inside.get(code.co_filename)
+    if inside is None:
+        inside = _inside[code.co_filename] = os.path.abspath(code.co_filename).startswith(_PACKAGE)
+    return inside
+
+
 def line_of(site: Site) -> int:
     """The line number of a site."""
     code, offset = site

@@ -1,16 +1,10 @@
 """`CachingAllocator`: device memory that is handed out again without asking the device.
 
-The policy is the one PyTorch documents. Sizes round up to 512 bytes. Requests of at most 1 MiB come out
-of 2 MiB segments, larger ones below 10 MiB out of 20 MiB segments, still larger ones get a segment of
-their own, rounded up to 2 MiB. Each stream has its own pools: memory returns to the stream that it was
-allocated on. A request takes the smallest free block that fits and splits off the rest (small pool: 512
-bytes or more; large pool: more than 1 MiB); free neighbours join. Only wholly free segments are released.
-
-# Note [Ended streams]
-Programs may make a stream per iteration. Nobody allocates from its pools once it has ended, so whenever many
-such pools have gathered and another segment is needed, theirs go back to the driver, which waits for the
-device's work. They are not handed to other streams: that would need an order between the streams, by which
-races of the program would go unseen.
+The policy is the one PyTorch documents (`policy.py`). Sizes round up to 512 bytes. Requests of at most 1 MiB come out
+of 2 MiB segments, larger ones below 10 MiB out of 20 MiB segments, still larger ones get a segment of their own,
+rounded up to 2 MiB. Each stream has its own pools: memory returns to the stream that it was allocated on. A request
+takes the smallest free block that fits and splits off the rest (small pool: 512 bytes or more; large pool: more than
+1 MiB); free neighbours join. Only wholly free segments are released.
 
 # Note [The hot path]
 A size that is asked for again gets a bin: a list of free blocks of that size, from which an allocation
@@ -19,124 +13,78 @@ to grow, so a steady program neither splits nor joins. Both operations are atomi
 free takes none, ever, so that it may run in a destructor in any thread, even one that the garbage
 collector runs in the middle of an allocation. Where a block goes when it is freed is its `home`: a bin,
 the list of blocks that are to join, or the detour of those that cannot be reused yet.
+
+Whoever wants to see each allocation (an observer, a recording, a MemPool that a thread's requests go to) keeps the
+table of bins empty: then every request takes the long way, and the short one pays nothing for them.
+
+# Note [Reuse by order]
+Memory goes back to its stream. But where a program rotates over streams, each would hold what the others have freed.
+So before the heap grows, the asking stream takes over each free block of which two things hold. Nobody but its own
+stream has used it: the launch path says so when another does (`share`). And it was freed before a mark of its stream
+that the asking stream waits for, or the host has waited for (`orders.py`): then all that used it is done before
+anything the asking stream does with it. The device is never asked, so what is reused repeats from run to run. For
+every other block the strict rule holds, because a program may free a block that another stream still uses if its own
+stream waits for that one later; only its own stream comes after that wait.
+
+A block that was taken over, but not used yet, keeps a trace of who used it: others, its former stream among them, may
+take it over in their turn. Joined blocks have the users of both.
+
+# Note [Ended streams]
+Programs may make a stream per iteration. Nobody allocates from its pools once it has ended, so whenever many
+such pools have gathered and another segment is needed, theirs go back to the driver, which waits for the
+device's work. They are not handed to other streams without an order, by which races of the program would go unseen.
 """
 
 from __future__ import annotations
 
-import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from flambeau.core.errors import OutOfMemoryError
+from flambeau.runtime import explain
+from flambeau.runtime.blocks import Bin, Block, Pool, absorb, cut, give, label, pop, users
 from flambeau.runtime.context import Context
-from flambeau.runtime.holes import Holes
+from flambeau.runtime.history import History, Recording
+from flambeau.runtime.orders import Orders
+from flambeau.runtime.policy import MIB, ROUND, SMALL_REQUEST, Policy, from_environment
+from flambeau.runtime.pools import PoolId, PrivatePool
+from flambeau.runtime.resources import DriverMemory, Resource
 from flambeau.runtime.statistics import (
     ALL,
     ALLOCATED_BYTES,
+    CUT,
+    DONE,
+    DONE_PART,
+    GROW,
     LARGE,
-    RESERVED_BYTES,
-    SEGMENT,
+    LOOK,
+    REFUSE,
+    REQUEST,
+    SHRINK,
     SMALL,
+    Entry,
     Ledger,
-    Posting,
+    Tally,
     allocated_bytes_of,
-    format_size,
 )
 from flambeau.runtime.turn import Turn
-from flambeau.runtime.uses import Uses
+from flambeau.runtime.uses import Mark, Uses
 
 if TYPE_CHECKING:
     from flambeau.runtime.stream import Stream
 
-KIB, MIB = 1 << 10, 1 << 20
-ROUND = 512
-SMALL_REQUEST = MIB  # the largest of the small pool
-SMALL_SEGMENT = 2 * MIB
-LARGE_REQUEST = 10 * MIB  # from here on a segment of its own
-LARGE_SEGMENT = 20 * MIB
-ROUND_SEGMENT = 2 * MIB
-
 _MANY_ENDED = 64  # pools of ended streams that may gather
 _LONG_JOURNAL = 2048
-_BINS = 512  # per pool: consolidating looks at each
-_SEEN = 4096  # sizes remembered per pool, so that one asked for twice gets a bin
 _KEYS = 16384  # (stream, request) pairs that find their bin directly
-
+_OVERSIZE_SLACK = 20 * MIB  # an oversize block serves requests that are smaller than it by less
+_NEVER = 1 << 62  # as a tick: later than whatever is waited for
 
 COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 
-
-class Home(Protocol):
-    """Where blocks go when they are freed."""
-
-    def append(self, block: Block, /) -> None: ...
-
-
-class Block:
-    """A part of a segment: handed out, or free. `previous` and `next` are its neighbours in the segment."""
-
-    __slots__ = (
-        "bin", "gain", "home", "is_hole", "loss", "next", "pool", "previous", "ptr", "requested", "size",
-        "uses",
-    )  # fmt: skip
-
-    gain: Posting
-    loss: Posting
-
-    def __init__(self, ptr: int, size: int, pool: Pool) -> None:
-        self.ptr = ptr
-        self.size = size
-        self.pool = pool
-        self.requested = 0
-        self.previous: Block | None = None
-        self.next: Block | None = None
-        self.is_hole = False  # in pool.holes
-        self.home: Home = pool.loose
-        self.bin: Home = pool.loose  # its home when no other stream uses it
-        self.uses: dict[int, Stream] = {}  # by handle: the streams that record_stream named
-
-    @property
-    def is_split(self) -> bool:
-        """Whether its segment has other blocks. Constant while it is no hole: only holes join or split."""
-        return self.previous is not None or self.next is not None
-
-
-class Bin(list[Block]):
-    """Free blocks for one rounded size. `blocks` counts those whose home it is, free or not."""
-
-    __slots__ = ("blocks",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = 0
-
-
-class Pool:
-    """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join."""
-
-    __slots__ = ("bins", "holes", "kind", "loose", "seen", "stream")
-
-    def __init__(self, kind: int, stream: int) -> None:
-        self.kind = kind
-        self.stream = stream
-        self.holes: Holes[Block] = Holes()
-        self.bins: dict[int, Bin] = {}
-        self.loose: list[Block] = []
-        self.seen: set[int] = set()
-
-    def home(self, size: int) -> Bin | list[Block]:
-        """Where blocks of a rounded size go: a bin from the second request on."""
-        found = self.bins.get(size)
-        if found is not None:
-            return found
-        if size in self.seen and len(self.bins) < _BINS:
-            made = self.bins[size] = Bin()
-            return made
-        if len(self.seen) >= _SEEN:
-            self.seen.clear()
-        self.seen.add(size)
-        return self.loose
+Key = tuple[int, int, "PrivatePool | None"]
 
 
 class _Detour:
@@ -159,37 +107,48 @@ class CachingAllocator:
     `free` takes no lock and may be called from anywhere; after the context has closed it does nothing.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, policy: Policy | None = None) -> None:
+        self.context = context
+        self.policy = from_environment() if policy is None else policy
         self._driver = context.driver
-        self._pools: dict[tuple[int, int], Pool] = {}
+        self._index = context.driver_index
+        self._orders = context.orders
+        self._pools: dict[Key, Pool] = {}
         self._bins: dict[tuple[int, int], Bin] = {}  # by stream and request: the hot path's only look-up
         self._segments: dict[int, Block] = {}  # each segment's first block, by address
-        self._journal: list[Posting] = []
+        self._journal: list[Entry] = []
         self._ledger = Ledger()
+        self._history = History()
+        self._recording: Recording | None = None
         self._uses: Uses[Block] = Uses()
         self._ended: list[Pool] = []  # see Note [Ended streams]
         self._many_ended = _MANY_ENDED
         self._freed: deque[Block] = deque()
         self._detour = _Detour(self._freed, self._try_receive)
         self._turn = Turn(self._freed, self._try_receive)  # see Note [Finalizers] in turn.py
-        self._caching = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING", "0") in ("", "0")
-        self._fraction = 1.0
-        self._limit: int | None = None
+        self._source: Resource = DriverMemory()
+        self._routes: dict[int, PrivatePool] = {}  # by thread: where its requests go
+        self._raw: dict[int, Block] = {}  # what programs allocated by address
+        self._reserved = 0
+        self._searches = 0
+        self._seen: tuple[set[int], set[int]] = (set(), set())  # sizes asked for lately, by kind
+        self._many_streams = False
+        self.oversize_allocations, self.oversize_segments = Tally(), Tally()
         self.num_alloc_retries = 0
         self.num_ooms = 0
         self.num_sync_all_streams = 0
         self.num_device_alloc = 0
         self.num_device_free = 0
+        self.remedy: Callable[[CachingAllocator, Pool, int], str] | None = None  # for out-of-memory errors
         self._empty = self._empty_block()
-        observed = context.driver.observes_blocks
-        self.allocate: Callable[[int, Stream], Block] = (
-            self._allocate_observed if observed else self._allocate
-        )
-        self.free: Callable[[Block], None] = self._free_observed if observed else self._free
+        self._limit: int | None = None
+        if self.policy.fraction < 1:
+            self.set_memory_fraction(self.policy.fraction)
+        self.free: Callable[[Block], None] = self._free
+        self._choose()
 
     # -- the hot path -------------------------------------------------------------------------------------
-    def _allocate(self, nbytes: int, stream: Stream) -> Block:
+    def allocate(self, nbytes: int, stream: Stream) -> Block:
         """A block of at least `nbytes` bytes for `stream`, aligned to 512. 0 bytes: a block at address 0."""
         found = self._bins.get((stream.handle, nbytes))
         if not found:
@@ -199,7 +158,7 @@ class CachingAllocator:
         except IndexError:  # another thread was faster
             return self._search(nbytes, stream.handle)
         if block.requested != nbytes:
-            _label(block, nbytes)
+            label(block, nbytes)
         journal = self._journal
         journal.append(block.gain)
         if len(journal) > _LONG_JOURNAL:
@@ -211,33 +170,70 @@ class CachingAllocator:
         self._journal.append(block.loss)
         block.home.append(block)
 
-    def _allocate_observed(self, nbytes: int, stream: Stream) -> Block:
-        block = self._allocate(nbytes, stream)
-        if nbytes:
-            self._driver.block_alloc(block.ptr, nbytes, stream.handle)
-        return block
+    def _free_with_tick(self, block: Block) -> None:
+        """The same where there are several streams: its time matters, see Note [Reuse by order]."""
+        block.freed = self._orders.now
+        self._journal.append(block.loss)
+        block.home.append(block)
 
-    def _free_observed(self, block: Block) -> None:
-        if not block.uses:  # else its life ends when those uses are over
+    def _free_watched(self, block: Block) -> None:
+        """The same for those who want to know."""
+        if self._driver.observes_blocks and not block.uses:  # else its life ends when those uses are over
             self._end_life(block)
-        self._free(block)
+        block.freed = self._orders.now
+        recording = self._recording
+        if recording is not None and block.size:
+            self._journal.append((*block.loss, *recording.notes(free=True)))
+            block.frames = None
+        else:
+            self._journal.append(block.loss)
+        block.home.append(block)
 
     def _end_life(self, block: Block, after: Sequence[int] = ()) -> None:
-        if block.size and not self._context.closed:
-            self._driver.block_free(block.ptr, block.requested, block.pool.stream, after)
+        if block.size and not self.context.closed:
+            self._driver.block_free(block.ptr, block.requested, block.stream, after)
+
+    def _choose(self) -> None:
+        """Take the shortest way of freeing that serves all who want to know."""
+        if self._driver.observes_blocks or self._recording is not None:
+            self.free = self._free_watched
+        else:
+            self.free = self._free_with_tick if self._many_streams else self._free
+        self._bins.clear()
+
+    @property
+    def _short_way(self) -> bool:
+        """Whether requests may be served from bins unseen. See Note [The hot path]."""
+        return not (self._routes or self._recording is not None or self._driver.observes_blocks)
 
     # -- uses by other streams ----------------------------------------------------------------------------
     def record_stream(self, block: Block, stream: Stream) -> None:
         """When the block is freed, reuse it only after the work that `stream` has queued by then."""
-        if stream.handle == block.pool.stream or not block.size:
-            return
-        block.uses[stream.handle] = stream
-        block.loss = (block.pool.kind, -1, -block.size, -block.requested, 0, 0, 0, 0)  # still active
+        if stream.handle != block.stream and block.size:
+            self._await(block, stream.handle, stream)
+
+    def record_use(self, block: Block, mark: Mark) -> None:
+        """When the block is freed, reuse it only after this mark."""
+        if block.size:
+            self._await(block, -mark.handle, mark)
+
+    def _await(self, block: Block, key: int, use: Stream | Mark) -> None:
+        if block.uses is None:
+            block.uses = {}
+        block.uses[key] = use
+        pool = block.pool
+        block.loss = (REQUEST + pool.kind, block.size, block.requested, block.ptr, pool)  # still active
         block.home = self._detour
+
+    def share(self, block: Block) -> None:
+        """Another stream than its own uses the block: for this life of it the strict rule holds."""
+        if block.size:
+            block.shared = True
+            block.home = self._detour
 
     def _try_receive(self) -> None:
         """Let freed blocks begin to wait, unless somebody has the turn: who has it does so afterwards."""
-        while self._freed and not self._context.closed and self._turn.try_enter():
+        while self._freed and not self.context.closed and self._turn.try_enter():
             try:
                 self._receive()
             finally:
@@ -255,32 +251,92 @@ class CachingAllocator:
         """Take back what no stream uses any more; `wait` for all of it."""
         self._receive()
         if self._uses.waiting:
-            for block, events in self._uses.done(block_host=wait):
+            for over in self._uses.done(block_host=wait):
+                block = over.block
                 if self._driver.observes_blocks:
-                    self._end_life(block, events)
-                split = block.is_split
-                self._journal.append((block.pool.kind, 0, 0, 0, -1, -block.size, split, block.size * split))
+                    self._end_life(block, over.events)
+                pool = block.pool
+                code = (DONE_PART if block.is_split else DONE) + pool.kind
+                self._journal.append((code, block.size, block.requested, block.ptr, pool))
+                block.shared = True
                 self._come_back(block)
 
     def _come_back(self, block: Block) -> None:
         if block.bin is self._detour:
             self._release(block)
             return
-        block.uses = {}
-        block.home = block.bin
-        _label(block, block.requested)
-        block.home.append(block)
+        block.uses = None
+        block.freed = _NEVER if block.shared else self._orders.now
+        block.shared = False
+        block.trace = None
+        if self.policy.is_oversize(block.size):
+            self.oversize_allocations.add(-1)
+        else:
+            block.home = block.bin
+        label(block, block.requested)
+        block.bin.append(block)
 
     # -- finding a block ----------------------------------------------------------------------------------
     def _search(self, nbytes: int, stream: int) -> Block:
         if nbytes == 0:
             return self._empty
-        with self._turn as nested:
+        turn = self._turn
+        turn.lock.acquire()
+        nested, turn.busy = turn.busy, True
+        try:
             if nested:
-                return self._new_apart(nbytes, stream)
-            if self._freed or self._uses.waiting:
-                self._poll()
-            return self._find(nbytes, stream) if self._caching else self._find_uncached(nbytes, stream)
+                block = self._new_apart(nbytes, stream)
+            else:
+                if self._freed or self._uses.waiting:
+                    self._poll()
+                block = self._find(nbytes, stream)
+        finally:
+            turn.busy = nested
+            turn.lock.release()
+            if self._freed and not nested:
+                self._try_receive()
+        if self._driver.observes_blocks:
+            self._driver.block_alloc(block.ptr, nbytes, stream)
+        return block
+
+    def _find(self, nbytes: int, stream: int) -> Block:
+        policy = self.policy
+        if not policy.caching:
+            return self._find_uncached(nbytes, stream)
+        size = policy.rounded(nbytes) if policy.divisions else -nbytes // ROUND * -ROUND
+        kind = SMALL if size <= SMALL_REQUEST else LARGE
+        private = self._routes.get(threading.get_ident()) if self._routes else None
+        pool = self._pools.get((stream, kind, private))
+        if pool is None:
+            pool = self._new_pool(stream, kind, private)
+        known = pool.bins.get(size)
+        if known is not None:
+            if self._short_way:
+                if len(self._bins) >= _KEYS:
+                    self._bins.clear()
+                self._bins[stream, nbytes] = known
+            block = pop(known)
+            if block is not None:
+                label(block, nbytes)
+                self._book(block)
+                return block
+        loose = pool.loose
+        while loose:
+            self._join(pool, loose.pop())
+        block = self._take(pool, size) or self._find_farther(pool, size, nbytes)
+        return self._hand_out(block, size, nbytes)
+
+    def _book(self, block: Block) -> None:
+        """Write an allocation into the journal."""
+        recording = self._recording
+        if recording is None:
+            self._journal.append(block.gain)
+        else:
+            frames, time = recording.notes()
+            block.frames = frames
+            self._journal.append((*block.gain, frames, time))
+        if len(self._journal) > _LONG_JOURNAL:
+            self._settle()
 
     def _find_uncached(self, nbytes: int, stream: int) -> Block:
         try:
@@ -289,63 +345,123 @@ class CachingAllocator:
             self._poll(wait=True)
         return self._new_apart(nbytes, stream)
 
-    def _find(self, nbytes: int, stream: int) -> Block:
-        size = -nbytes // ROUND * -ROUND
-        pool = self._pool(SMALL if size <= SMALL_REQUEST else LARGE, stream)
-        known = pool.bins.get(size)
-        if known is not None:
-            if len(self._bins) >= _KEYS:
-                self._bins.clear()
-            self._bins[stream, nbytes] = known
-            block = _pop(known)
-            if block is not None:
-                _label(block, nbytes)
-                self._journal.append(block.gain)
-                return block
-        self._join_all(pool, pool.loose)
-        block = pool.holes.best(size) or self._best_of_everything(pool, size)
-        if block is None:
-            block = self._grow(pool, size)
-        return self._hand_out(block, size, nbytes)
-
-    def _pool(self, kind: int, stream: int) -> Pool:
-        pool = self._pools.get((kind, stream))
-        if pool is None:
-            pool = self._pools[kind, stream] = Pool(kind, stream)
+    def _new_pool(self, stream: int, kind: int, private: PrivatePool | None) -> Pool:
+        if not self._many_streams and any(other[0] != stream for other in self._pools):
+            self._begin_ticks()
+        pool = self._pools[stream, kind, private] = Pool(kind, stream, private, self._seen[kind])
         return pool
 
-    def _best_of_everything(self, pool: Pool, size: int) -> Block | None:
+    def stream_began(self) -> None:
+        """A stream was made beside the default one."""
+        if not self._many_streams:
+            with self._turn:
+                self._begin_ticks()
+
+    def _begin_ticks(self) -> None:
+        """From now on times of frees matter: what is free counts as freed now."""
+        self._many_streams = True
+        for block in self._blocks():
+            block.freed = max(block.freed, self._orders.now)
+        self._choose()
+
+    def _take(self, pool: Pool, size: int) -> Block | None:
+        """The best hole of a pool, taken out, within the limits on oversize blocks."""
+        if not self.policy.max_split:
+            return pool.holes.take(size)
+        block = pool.holes.best(size)
+        if block is None or not self._is_apt(block, size):
+            return None
+        pool.holes.remove(block)
+        return block
+
+    def _is_apt(self, block: Block, size: int) -> bool:
+        """Oversize blocks serve requests of about their size alone."""
+        if not self.policy.is_oversize(block.size):
+            return True
+        return self.policy.is_oversize(size) and block.size < size + _OVERSIZE_SLACK
+
+    def _find_farther(self, pool: Pool, size: int, nbytes: int) -> Block:
+        """A hole, taken out, that is not at hand: of an ordered stream, of joined bins, of a new segment."""
+        self._searches += 1
+        if self._adopt(pool):
+            block = self._near(pool, size)
+            if block is not None:
+                return block
         self._consolidate(pool)
-        return pool.holes.best(size)
+        return self._take(pool, size) or self._grow(pool, size, nbytes)
+
+    def _near(self, pool: Pool, size: int) -> Block | None:
+        """A free block of this very size, or the best hole, taken out."""
+        found = pool.bins.get(size)
+        if found and (block := pop(found)) is not None:
+            found.blocks -= 1
+            return block
+        self._join_all(pool, pool.loose)
+        return self._take(pool, size)
 
     def _hand_out(self, block: Block, size: int, nbytes: int) -> Block:
-        """Take a hole out of its pool, split off what is not needed, and book it."""
+        """Split off what is not needed of a hole that was taken out, and book it."""
         pool = block.pool
-        pool.holes.remove(block)
         block.is_hole = False
         rest = block.size - size
-        splits = -1 if block.is_split else 0
-        split_bytes = splits * block.size
-        if rest > MIB or (rest and pool.kind == SMALL):
-            _split(block, size)
-            splits += 1
-            split_bytes += rest
+        if (rest > MIB or (rest and pool.kind == SMALL)) and self._may_split(block):
+            whole = not block.is_split
+            cut(block, size)
+            self._journal.append((CUT + pool.kind, (size + rest) * whole, 1 + whole, 0, pool))
         home = pool.home(size)  # only now: consolidating drops bins that are nobody's home
         block.home = block.bin = home
-        if isinstance(home, Bin):
+        if home.__class__ is Bin:
             home.blocks += 1
-        _label(block, nbytes)
-        kept = block.size
-        self._journal.append((pool.kind, 1, kept, nbytes, 1, kept, splits, split_bytes))
-        if len(self._journal) > _LONG_JOURNAL:
-            self._settle()
+        if self.policy.is_oversize(block.size):
+            block.home = self._detour
+            self.oversize_allocations.add(1)
+        label(block, nbytes)
+        self._book(block)
         return block
+
+    def _may_split(self, block: Block) -> bool:
+        private = block.pool.private
+        return not self.policy.is_oversize(block.size) and not (private is not None and private.no_split)
+
+    # -- blocks of other streams: see Note [Reuse by order] -----------------------------------------------
+    def _adopt(self, pool: Pool) -> bool:
+        """Take over all free blocks of other streams that are ordered before this pool's. Whether there may be any."""
+        if not self._many_streams or pool.adopted == self._orders.now:
+            return False
+        pool.adopted = self._orders.now
+        order = _Order(self._orders, pool.stream, self.context.index)
+        for other in list(self._pools.values()):
+            if other.kind == pool.kind and other.private is pool.private and other is not pool:
+                for size, found in list(other.bins.items()):
+                    if found:
+                        self._adopt_bin(found, size, pool, order)
+                taken = _sift(other.loose, order)
+                for block in taken:
+                    give(block, pool, pool.loose)
+                pool.loose += taken
+                for hole in [hole for hole in other.holes if order.covers(hole)]:
+                    other.holes.remove(hole)
+                    give(hole, pool, pool.loose)
+                    pool.holes.add(hole)
+        return True
+
+    def _adopt_bin(self, found: Bin, size: int, pool: Pool, order: _Order) -> None:
+        taken = _sift(found, order)
+        if taken:
+            mine = pool.bins.setdefault(size, Bin())
+            for block in taken:
+                give(block, pool, mine)
+                label(block, block.requested)
+            found.blocks -= len(taken)
+            mine.blocks += len(taken)
+            mine.extend(taken)
 
     # -- joining ------------------------------------------------------------------------------------------
     def _consolidate(self, pool: Pool) -> None:
         """Join the blocks of all bins with their neighbours; bins that no block calls home go."""
         for blocks in list(pool.bins.values()):
-            blocks.blocks -= self._join_all(pool, blocks)
+            if blocks:
+                blocks.blocks -= self._join_all(pool, blocks)
         self._join_all(pool, pool.loose)
         empty = [size for size, blocks in pool.bins.items() if not blocks.blocks]
         for size in empty:
@@ -355,106 +471,142 @@ class CachingAllocator:
 
     def _join_all(self, pool: Pool, blocks: list[Block]) -> int:
         count = 0
-        while (block := _pop(blocks)) is not None:
+        while (block := pop(blocks)) is not None:
             self._join(pool, block)
             count += 1
         return count
 
     def _join(self, pool: Pool, block: Block) -> None:
         """Make a free block a hole, one with the holes beside it."""
-        parts, total = (1, block.size) if block.is_split else (0, 0)
-        right = block.next
-        if right is not None and right.is_hole:
-            parts, total = parts + 1, total + right.size
-            pool.holes.remove(right)
-            _absorb(block, right)
-        left = block.previous
-        if left is not None and left.is_hole:
-            parts, total = parts + 1, total + left.size
-            pool.holes.remove(left)
-            _absorb(left, block)
-            block = left
+        right, left = block.next, block.previous
+        if right is None and left is None:
+            block.idle = self._searches
+        else:
+            parts, total = 1, block.size
+            if right is not None and right.is_hole and right.pool is pool:
+                parts, total = parts + 1, total + right.size
+                pool.holes.remove(right)
+                absorb(block, right)
+            if left is not None and left.is_hole and left.pool is pool:
+                parts, total = parts + 1, total + left.size
+                pool.holes.remove(left)
+                absorb(left, block)
+                block = left
+            if parts > 1:
+                kept = block.is_split
+                if not kept:
+                    block.idle = self._searches
+                self._journal.append((CUT + pool.kind, kept * block.size - total, kept - parts, 0, pool))
         block.is_hole = True
         pool.holes.add(block)
-        if parts > 1:
-            kept = block.is_split
-            self._journal.append((pool.kind, 0, 0, 0, 0, 0, kept - parts, kept * block.size - total))
 
     # -- segments -----------------------------------------------------------------------------------------
-    def _grow(self, pool: Pool, size: int) -> Block:
-        """A new segment's hole that `size` fits in; what is cached is given back first if it must be."""
+    def _grow(self, pool: Pool, size: int, nbytes: int) -> Block:
+        """A hole of a new segment that `size` fits in; what is cached is given back first if it must be."""
         if len(self._ended) >= self._many_ended:
             self._release_ended()
+        if self.policy.collect_above:
+            self._collect()
         try:
-            return self._new_hole(pool, segment_size(size))
+            return self._new_segment(pool, self.policy.segment_size(size))
         except OutOfMemoryError:
             self.num_alloc_retries += 1
         self._consolidate_all()
-        block = pool.holes.best(size)
+        block = self._take(pool, size)
         if block is not None:
             return block
-        self._release_holes(self._pools.values())
+        self._release_free(self._shared_pools())
         try:
-            return self._new_hole(pool, segment_size(size))
+            return self._new_segment(pool, self.policy.segment_size(size))
         except OutOfMemoryError:
-            self.num_ooms += 1
-        raise OutOfMemoryError(self._explain(pool, size))
+            block = self._last_resort(pool, size)
+            if block is None:
+                raise self._refuse(pool, size, nbytes) from None
+        return block
+
+    def _last_resort(self, pool: Pool, size: int) -> Block | None:
+        """A hole of a MemPool that allows it."""
+        for other in self._pools.values():
+            private = other.private
+            alike = other.kind == pool.kind and other.stream == pool.stream and other is not pool
+            if private is not None and private.use_on_oom and alike:
+                block = self._take(other, size)
+                if block is not None:
+                    return block
+        return None
+
+    def _refuse(self, pool: Pool, size: int, nbytes: int) -> OutOfMemoryError:
+        self.num_ooms += 1
+        note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
+        self._journal.append((REFUSE + pool.kind, size, nbytes, 0, pool, *note))
+        self._settle()
+        return OutOfMemoryError(explain.out_of_memory(self, pool, size))
 
     def stream_ended(self, handle: int) -> None:
         """A stream was destroyed: its memory goes back to the driver by and by."""
         with self._turn:
-            ended = [self._pools.get((kind, handle)) for kind in (SMALL, LARGE)]
-            self._ended += [pool for pool in ended if pool is not None]
+            ended = [pool for pool in self._pools.values() if pool.stream == handle]
+            self._ended += ended
+        if not ended:
+            self._orders.forget(handle)
 
     def _release_ended(self) -> None:
         """Give back what ended streams keep; pools with blocks in use stay."""
         for pool in self._ended:
             self._consolidate(pool)
-        self._release_holes(self._ended)
-        used = {first.pool for first in self._segments.values()}
+        self._release_free(self._ended)
+        used = {block.pool for block in self._blocks()}
         for pool in self._ended:
             if pool not in used:
-                del self._pools[pool.kind, pool.stream]
+                self._pools.pop((pool.stream, pool.kind, pool.private), None)
+                self._orders.forget(pool.stream)
         self._ended = [pool for pool in self._ended if pool in used]
         self._many_ended = 2 * len(self._ended) + _MANY_ENDED  # looking costs as much as there is
 
-    def _new_hole(self, pool: Pool, size: int) -> Block:
-        block = self._new_segment(pool, size)
-        block.is_hole = True
-        pool.holes.add(block)
+    def _new_segment(self, pool: Pool, size: int) -> Block:
+        """A segment that is one block, which is no hole yet."""
+        if self._limit is not None and self._reserved + size > self._limit:
+            raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
+        ptr = self._source_of(pool).allocate(size, self._driver, self._index, pool.stream)
+        block = self._segments[ptr] = Block(ptr, size, pool, self._orders.now)
+        self._count_segment(block, 1)
         return block
 
-    def _new_segment(self, pool: Pool, size: int) -> Block:
-        if self._limit is not None and self._ledger.current[ALL][RESERVED_BYTES] + size > self._limit:
-            raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
-        ptr = self._driver.mem_alloc(self._context.driver_index, size)
-        block = self._segments[ptr] = Block(ptr, size, pool)
-        self.num_device_alloc += 1
-        self._ledger.add(pool.kind, SEGMENT, 1)
-        self._ledger.add(pool.kind, RESERVED_BYTES, size)
-        return block
+    def _source_of(self, pool: Pool) -> Resource:
+        private = pool.private
+        return self._source if private is None or private.source is None else private.source
+
+    def _count_segment(self, block: Block, change: int) -> None:
+        pool = block.pool
+        note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
+        code = (GROW if change > 0 else SHRINK) + pool.kind
+        self._journal.append((code, block.size, block.size, block.ptr, pool, *note))
+        self._reserved += change * block.size
+        if self.policy.is_oversize(block.size):
+            self.oversize_segments.add(change)
+        if change > 0:
+            self.num_device_alloc += 1
+        else:
+            self.num_device_free += 1
 
     def _new_apart(self, nbytes: int, stream: int) -> Block:
         """A segment that is one block and is released when it is freed: no cache, no shared structure."""
         size = -nbytes // ROUND * -ROUND
-        pool = Pool(SMALL if size <= SMALL_REQUEST else LARGE, stream)
+        pool = Pool(SMALL if size <= SMALL_REQUEST else LARGE, stream, None, set())
         try:
             block = self._new_segment(pool, size)
         except OutOfMemoryError:
-            self.num_ooms += 1
-            raise OutOfMemoryError(self._explain(pool, size)) from None
+            raise self._refuse(pool, size, nbytes) from None
         block.home = block.bin = self._detour
-        _label(block, nbytes)
-        self._journal.append(block.gain)
+        label(block, nbytes)
+        self._book(block)
         return block
 
     def _release(self, block: Block) -> None:
-        """Give a segment that is one free block back to the driver."""
-        self._driver.mem_free(block.ptr)
+        """Give a segment that is one free block back."""
+        self._source_of(block.pool).free(block.ptr, block.size, self._driver, self._index, block.pool.stream)
         del self._segments[block.ptr]
-        self.num_device_free += 1
-        self._ledger.add(block.pool.kind, SEGMENT, -1)
-        self._ledger.add(block.pool.kind, RESERVED_BYTES, -block.size)
+        self._count_segment(block, -1)
 
     def _consolidate_all(self) -> None:
         self.num_sync_all_streams += 1
@@ -462,31 +614,130 @@ class CachingAllocator:
         for pool in self._pools.values():
             self._consolidate(pool)
 
-    def _release_holes(self, pools: Iterable[Pool]) -> None:
-        for pool in pools:
-            for block in [hole for hole in pool.holes if not hole.is_split]:
-                self._release(block)  # it waits for the device, and Ctrl-C may end the wait
-                pool.holes.remove(block)
+    def _shared_pools(self) -> list[Pool]:
+        """All pools but those of MemPools that live."""
+        return [pool for pool in self._pools.values() if pool.private is None or not pool.private.open]
+
+    def _release_free(self, pools: Iterable[Pool]) -> None:
+        """Give back every segment that is free, whichever of these pools' streams its parts belong to."""
+        wanted = set(pools)
+        for first in [b for b in self._segments.values() if b.is_hole and b.pool in wanted]:
+            if first.next is not None and not self._join_segment(first, wanted):
+                continue
+            self._release(first)  # it waits for the device, and Ctrl-C may end the wait
+            first.pool.holes.remove(first)
+
+    def _join_segment(self, first: Block, wanted: set[Pool]) -> bool:
+        """Make a segment of holes one hole; False if it is not all holes. Its release waits for the device."""
+        parts = list(_blocks_from(first))
+        if not all(block.is_hole and block.pool in wanted for block in parts):
+            return False
+        pool = first.pool
+        for block in parts:
+            block.pool.holes.remove(block)
+            kind = block.pool.kind
+            self._journal.append((CUT + kind, -block.size, -1, 0, pool))
+        for block in parts[1:]:
+            absorb(first, block)
+        pool.holes.add(first)
+        return True
+
+    def _collect(self) -> None:
+        """Give back free segments that have lain idle for longer than most, where too much is reserved."""
+        allowed = self._limit
+        if allowed is None:
+            allowed = self._driver.device_properties(self._index).total_memory
+        excess = self._reserved - int(self.policy.collect_above * allowed)
+        while excess > 0:
+            idle = [hole for pool in self._shared_pools() for hole in pool.holes if not hole.is_split]
+            if not idle:
+                return
+            limit = sum(self._searches - hole.idle for hole in idle) / len(idle)
+            for hole in idle:
+                if excess > 0 and self._searches - hole.idle >= limit:
+                    excess -= hole.size
+                    self._release(hole)
+                    hole.pool.holes.remove(hole)
 
     def empty_cache(self) -> None:
         """Give back every segment that no block of is in use, after waiting for recorded uses."""
-        if self._context.closed:
+        if self.context.closed:
             return
         with self._turn as nested:
             if not nested:
                 self._consolidate_all()
-                self._release_holes(self._pools.values())
+                self._release_free(self._shared_pools())
+
+    # -- MemPools, resources, memory by address -----------------------------------------------------------
+    def route(self, private: PrivatePool | None) -> PrivatePool | None:
+        """Where this thread's requests go from now on; where they went until now."""
+        thread = threading.get_ident()
+        with self._turn:
+            before = self._routes.pop(thread, None)
+            if private is not None:
+                self._routes[thread] = private
+            self._bins.clear()
+        return before
+
+    def release_private(self, id: PoolId) -> None:
+        """A MemPool is gone: its memory goes back as it becomes free."""
+        if self.context.closed:
+            return
+        with self._turn as nested:
+            pools = [p for p in self._pools.values() if p.private is not None and p.private.id == id]
+            for pool in pools:
+                if pool.private is not None:
+                    pool.private.open = False
+            if not nested:
+                self._consolidate_all()
+                self._release_free(pools)
+
+    def replace(self, source: Resource) -> None:
+        """Ask `source` for each block from now on. RuntimeError: memory was allocated already."""
+        if self.num_device_alloc:
+            raise RuntimeError("Can't swap an already initialized allocator")
+        self._source = source
+        self.set_caching(False)
+
+    def set_caching(self, on: bool) -> None:
+        """Keep freed memory, or give it back at once."""
+        with self._turn:
+            self.set_policy_part(caching=on)
+
+    def set_policy_part(self, **changes: Any) -> None:
+        """Change settings of the policy from now on."""
+        self.policy = replace(self.policy, **changes)
+        self._bins.clear()
+
+    def allocate_raw(self, nbytes: int, stream: Stream) -> int:
+        """Memory by its address, until `free_raw`."""
+        block = self.allocate(nbytes, stream)
+        if block.size:
+            self._raw[block.ptr] = block
+        return block.ptr
+
+    def free_raw(self, ptr: int) -> bool:
+        """Give back what `allocate_raw` returned; False if it did not return this address."""
+        block = self._raw.pop(ptr, None)
+        if block is not None:
+            self.free(block)
+        return block is not None
 
     # -- limits -------------------------------------------------------------------------------------------
     @property
     def memory_fraction(self) -> float:
-        return self._fraction
+        return self.policy.fraction
+
+    @property
+    def limit(self) -> int | None:
+        """The most bytes that may be reserved; None: what the device has."""
+        return self._limit
 
     def set_memory_fraction(self, fraction: float) -> None:
         """Reserve at most this fraction (0 to 1) of the device's memory from now on."""
-        total = self._driver.device_properties(self._context.driver_index).total_memory
+        total = self._driver.device_properties(self._index).total_memory
         with self._turn:
-            self._fraction = fraction
+            self.set_policy_part(fraction=fraction)
             self._limit = int(total * fraction)
 
     # -- figures ------------------------------------------------------------------------------------------
@@ -499,122 +750,130 @@ class CachingAllocator:
 
     def reserved_bytes(self) -> int:
         """Bytes of all segments."""
-        return self._ledger.current[ALL][RESERVED_BYTES]
+        return self._reserved
 
     def ledger(self) -> Ledger:
-        """The figures, made up to now. See Note [The journal]."""
+        """The figures, made up to now. See Note [The journal] in statistics.py."""
         self._settle()
         return self._ledger
+
+    def counters(self) -> dict[str, int]:
+        """How often what happened."""
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def reset_peaks(self) -> None:
         with self._turn:
             self.ledger().reset_peaks()
+            self.oversize_allocations.reset_peak()
+            self.oversize_segments.reset_peak()
 
     def reset_accumulated(self) -> None:
         """Total increases and decreases, and the counters, start again from 0."""
         with self._turn:
             self.ledger().reset_accumulated()
+            self.oversize_allocations.reset_accumulated()
+            self.oversize_segments.reset_accumulated()
             for counter in COUNTERS:
                 setattr(self, counter, 0)
 
     def _settle(self) -> None:
         with self._turn:
             count = len(self._journal)
-            postings = self._journal[:count]
+            entries = self._journal[:count]
             del self._journal[:count]
-            self._ledger.post(postings)
+            self._ledger.post(entries)
+            self._history.add(entries)
+
+    # -- history ------------------------------------------------------------------------------------------
+    def record(self, recording: Recording | None) -> None:
+        """Note who asks for memory from now on; None: note it no longer."""
+        with self._turn:
+            self._settle()
+            self._recording = recording
+            self._history.begin(recording)
+            if recording is None:
+                for block in self._blocks():
+                    block.frames = None
+            self._choose()
+
+    @property
+    def recording(self) -> Recording | None:
+        return self._recording
+
+    def history(self) -> list[Entry]:
+        """What happened, the latest last, as far back as it is kept."""
+        self._settle()
+        return self._history.entries()
+
+    def note_look(self) -> None:
+        """A snapshot is taken: the history says when."""
+        note = () if self._recording is None else self._recording.notes()
+        self._journal.append((LOOK + LARGE, 0, 0, 0, self._empty.pool, *note))
 
     def segments(self) -> Iterator[list[Block]]:
         """The blocks of each segment, in the order of their addresses. For reports."""
-        for first in self._segments.values():
-            blocks, block = [], first.next
-            blocks.append(first)
-            while block is not None:
-                blocks.append(block)
-                block = block.next
-            yield blocks
+        for first in list(self._segments.values()):
+            yield list(_blocks_from(first))
+
+    def waiting(self) -> set[Block]:
+        """Freed blocks that wait for other streams. For reports."""
+        with self._turn:
+            return {*self._uses.waiting, *[block for block in self._freed if block.uses]}
+
+    def largest_hole(self, stream: int | None = None) -> int:
+        """The largest free piece in bytes, of one stream or of any."""
+        pools = [p for p in self._pools.values() if stream is None or p.stream == stream]
+        return max([pool.holes.largest() for pool in pools], default=0)
 
     # -- the rest -----------------------------------------------------------------------------------------
+    def _blocks(self) -> Iterator[Block]:
+        for first in self._segments.values():
+            yield from _blocks_from(first)
+
     def _empty_block(self) -> Block:
-        block = Block(0, 0, Pool(SMALL, 0))
+        block = Block(0, 0, Pool(SMALL, 0, None, set()), 0)
         block.home = block.bin = deque(maxlen=0)  # keeps nothing
-        block.gain = block.loss = (SMALL, 0, 0, 0, 0, 0, 0, 0)
+        block.gain = block.loss = (CUT, 0, 0, 0, block.pool)  # says nothing
         return block
 
-    def _explain(self, pool: Pool, size: int) -> str:
-        """PyTorch's text, then what would help. Called when everything that could be released was."""
-        free, total = self._driver.mem_info(self._context.driver_index)
-        self._settle()
-        current = self._ledger.current[ALL]
-        reserved, allocated = current[RESERVED_BYTES], current[ALLOCATED_BYTES]
-        hole = max([p.holes.largest() for p in self._pools.values()], default=0)
-        allowed = "" if self._limit is None else f"{format_size(self._limit)} allowed; "
-        text = (
-            f"CUDA out of memory. Tried to allocate {format_size(segment_size(size))}. "
-            f"GPU {self._context.index} has a total capacity of {format_size(total)} of which "
-            f"{format_size(free)} is free. {allowed}"
-            f"Of the allocated memory {format_size(allocated)} is allocated by PyTorch, and "
-            f"{format_size(reserved - allocated)} is reserved by PyTorch but unallocated. "
-            f"The request was for {format_size(size)} on one stream; the largest free hole of any stream is "
-            f"{format_size(hole)}. "
-        )
-        return text + self._advice(size, reserved - allocated, free)
 
-    def _advice(self, size: int, unallocated: int, free: int) -> str:
-        if self._limit is not None and segment_size(size) <= free:
-            return (
-                "The device has room, but set_per_process_memory_fraction"
-                f"({self._fraction}) does not allow it: raise the fraction."
-            )
-        if unallocated >= size:
-            return (
-                "What is reserved but unallocated would be enough, but lies in pieces of segments in use, "
-                "or belongs to other streams: free the large tensors before the small ones that were "
-                "made after them, or allocate on fewer streams."
-            )
-        return "Free tensors (del, or leave their function), or make the batch smaller."
+def _blocks_from(first: Block) -> Iterator[Block]:
+    block: Block | None = first
+    while block is not None:
+        yield block
+        block = block.next
 
 
-def segment_size(size: int) -> int:
-    """The size of the segment that a rounded request asks the driver for."""
-    if size <= SMALL_REQUEST:
-        return SMALL_SEGMENT
-    return LARGE_SEGMENT if size < LARGE_REQUEST else -size // ROUND_SEGMENT * -ROUND_SEGMENT
+class _Order:
+    """What one stream knows of the others, each looked up once."""
+
+    __slots__ = ("_index", "_limits", "_orders", "_stream")
+
+    def __init__(self, orders: Orders, stream: int, index: int) -> None:
+        self._orders = orders
+        self._stream = stream
+        self._index = index
+        self._limits: dict[int, int] = {stream: _NEVER + 1}
+
+    def covers(self, block: Block) -> bool:
+        """Whether all that used a free block is done before what the stream is given from now on."""
+        if block.trace is not None:
+            return all(self._covers(user, tick) for user, tick in users(block).items())
+        return self._covers(block.stream, block.freed)
+
+    def _covers(self, user: int, tick: int) -> bool:
+        limit = self._limits.get(user)
+        if limit is None:
+            limit = self._limits[user] = self._orders.known(self._stream, user, self._index)
+        return tick < limit
 
 
-def _label(block: Block, nbytes: int) -> None:
-    """Write what handing the block out, and taking it back, will change in the figures."""
-    kind, size = block.pool.kind, block.size
-    block.requested = nbytes
-    if block.previous is None and block.next is None:
-        block.gain = (kind, 1, size, nbytes, 1, size, 0, 0)
-        block.loss = (kind, -1, -size, -nbytes, -1, -size, 0, 0)
-    else:
-        block.gain = (kind, 1, size, nbytes, 1, size, -1, -size)
-        block.loss = (kind, -1, -size, -nbytes, -1, -size, 1, size)
-
-
-def _split(block: Block, size: int) -> None:
-    """Cut a block to `size`; the rest becomes a hole behind it."""
-    rest = Block(block.ptr + size, block.size - size, block.pool)
-    block.size = size
-    rest.previous, rest.next = block, block.next
-    if block.next is not None:
-        block.next.previous = rest
-    block.next = rest
-    rest.is_hole = True
-    block.pool.holes.add(rest)
-
-
-def _absorb(left: Block, right: Block) -> None:
-    left.size += right.size
-    left.next = right.next
-    if right.next is not None:
-        right.next.previous = left
-
-
-def _pop(blocks: list[Block]) -> Block | None:
-    try:
-        return blocks.pop()
-    except IndexError:
-        return None
+def _sift(blocks: list[Block], order: _Order) -> list[Block]:
+    """Take out of a list of free blocks those that are ordered. Other threads may take and add meanwhile."""
+    taken: list[Block] = []
+    left: list[Block] = []
+    while (block := pop(blocks)) is not None:
+        (taken if order.covers(block) else left).append(block)
+    blocks[:0] = reversed(left)
+    taken.reverse()
+    return taken

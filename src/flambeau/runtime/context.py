@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from flambeau.core.device import device
 from flambeau.driver.api import Driver
+from flambeau.runtime.orders import Orders
 
 if TYPE_CHECKING:
     from flambeau.runtime.stream import Stream
@@ -16,6 +19,7 @@ class Block(Protocol):
 
     ptr: int
     size: int
+    stream: int  # the handle of the stream that it belongs to
 
 
 class Allocator(Protocol):
@@ -24,6 +28,12 @@ class Allocator(Protocol):
     def allocate(self, nbytes: int, stream: Stream, /) -> Block: ...
     def free(self, block: Any, /) -> None:
         """Take back a block that `allocate` returned."""
+
+    def share(self, block: Any, /) -> None:
+        """Another stream than its own uses the block."""
+
+    def stream_began(self) -> None:
+        """A stream was made."""
 
     def stream_ended(self, handle: int, /) -> None:
         """A stream was destroyed: nothing will be allocated for it any more."""
@@ -38,18 +48,22 @@ class Context:
     """
 
     __slots__ = (
-        "__weakref__", "allocator", "backing", "closed", "dead_streams", "default_stream", "device", "driver",
-        "driver_index", "index", "policy",
+        "__weakref__", "allocator", "backing", "clock", "closed", "dead_streams", "default_stream", "device", "driver",
+        "driver_index", "index", "orders", "policy",
     )  # fmt: skip
 
     allocator: Allocator
     default_stream: Stream
 
-    def __init__(self, device: device, index: int, driver: Driver, driver_index: int) -> None:
+    def __init__(
+        self, device: device, index: int, driver: Driver, driver_index: int, orders: Orders | None = None
+    ) -> None:
         self.device = device
         self.index = index
         self.driver = self.backing = driver
         self.driver_index = driver_index
+        self.orders = Orders() if orders is None else orders  # one for all devices of a machine
+        self.clock: Callable[[], int] = time.monotonic_ns  # for what is recorded; simulated on virtual GPUs
         self.closed = False
         self.policy: Any = None  # how random kernels deal draws on this device, once one asks
         self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]
@@ -90,6 +104,12 @@ class _ClosedAllocator:
 
     def record_stream(self, block: Block, stream: Stream) -> None:
         raise RuntimeError(self._why)
+
+    def share(self, block: Block) -> None:
+        pass
+
+    def stream_began(self) -> None:
+        pass
 
     def stream_ended(self, handle: int) -> None:
         pass

@@ -10,7 +10,8 @@ from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacks
 from flambeau.runtime import current
-from flambeau.runtime.context import Context
+from flambeau.runtime.orders import Point
+from flambeau.runtime.uses import Mark
 
 if TYPE_CHECKING:
     from flambeau.runtime.stream import Stream
@@ -28,15 +29,16 @@ class Event:
     of that device may record it, streams of any device may wait for it. Before, it counts as complete.
     """
 
-    __slots__ = ("__weakref__", "_blocking", "_context", "_handle", "_interprocess", "_timing")
+    __slots__ = ("__weakref__", "_blocking", "_interprocess", "_lent", "_mark", "_point", "_timing")
     if not TYPE_CHECKING:  # a checker should find misspelt names
         __getattr__ = lacks
 
     _timing: bool
     _blocking: bool
     _interprocess: bool
-    _context: Context
-    _handle: int | None
+    _mark: Mark | None  # the driver's event, once there is one
+    _lent: bool  # somebody waits for the mark as it is now: the next record needs another
+    _point: Point | None  # where in its stream it was recorded, see Note [Ticks] in orders.py
 
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
@@ -45,7 +47,8 @@ class Event:
         self._timing = bool(enable_timing)
         self._blocking = bool(blocking)
         self._interprocess = bool(interprocess)
-        self._handle = None
+        self._mark = self._point = None
+        self._lent = False
         return self
 
     def record(self, stream: Stream | None = None) -> None:
@@ -55,33 +58,36 @@ class Event:
         """
         if stream is None:
             stream = current.stream_at(current.local.device)
-        if self._handle is None:
-            self._create(stream.context)
-        elif self._context is not stream.context:
-            self._require_machine_of(stream)
-            raise RuntimeError(
-                f"Event device {self._context.index} does not match recording stream's device "
-                f"{stream.device_index}."
-            )
-        stream.context.driver.event_record(self._handle, stream.handle)  # type: ignore[arg-type]
+        mark = self._mark_on(stream)
+        self._point = None  # others may wait for the event meanwhile
+        point = stream.context.orders.mark(stream.handle)
+        stream.context.driver.event_record(mark.handle, stream.handle)
+        self._point = point
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make all later work of `stream` (default: the current) wait for the event; returns at once."""
-        if self._handle is None:
+        mark, point = self._mark, self._point
+        if mark is None:
             return
         if stream is None:
             stream = current.stream_at(current.local.device)
-        self._require_machine_of(stream)
-        stream.context.driver.stream_wait(stream.handle, self._handle)
+        _require_machine_of(stream, mark)
+        stream.context.driver.stream_wait(stream.handle, mark.handle)
+        if point is not None and self._point is point:  # nobody recorded it anew in between
+            stream.context.orders.wait(stream.handle, point)
 
     def query(self) -> bool:
         """Whether the work that the event marks is done; True if it was never recorded."""
-        return self._handle is None or self._context.driver.event_query(self._handle)
+        return self._mark is None or self._mark.context.driver.event_query(self._mark.handle)
 
     def synchronize(self) -> None:
         """Wait on the host for the work that the event marks. Returns at once if it was never recorded."""
-        if self._handle is not None:
-            self._context.driver.event_sync(self._handle)
+        mark, point = self._mark, self._point
+        if mark is None:
+            return
+        mark.context.driver.event_sync(mark.handle)
+        if point is not None and self._point is point:
+            mark.context.orders.host_wait(point)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this event to `end_event`: of simulated time on virtual GPUs.
@@ -91,18 +97,29 @@ class Event:
         """
         if not (self._timing and end_event._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if self._handle is None or end_event._handle is None:
+        start, end = self._mark, end_event._mark
+        if start is None or end is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if self._context is not end_event._context:
+        if start.context is not end.context:
             raise RuntimeError(
-                f"CUDA error: invalid resource handle: the events are of {self._context.device} and "
-                f"{end_event._context.device}; time is measured between events of one device"
+                f"CUDA error: invalid resource handle: the events are of {start.context.device} and "
+                f"{end.context.device}; time is measured between events of one device"
             )
-        driver = self._context.driver
+        driver = start.context.driver
         # The runtime's own look, not the program's poll: observers must not take it for an order.
-        if not all(driver.event_query(e, internal=True) for e in (self._handle, end_event._handle)):
+        if not all(driver.event_query(e, internal=True) for e in (start.handle, end.handle)):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
-        return driver.event_elapsed_ns(self._handle, end_event._handle) / 1e6
+        return driver.event_elapsed_ns(start.handle, end.handle) / 1e6
+
+    def lend(self) -> Mark:
+        """The point that it marks now, for somebody who waits for it whatever becomes of the event.
+
+        Raises RuntimeError: it was never recorded.
+        """
+        if self._mark is None:
+            raise RuntimeError("the event was never recorded, so there is nothing to wait for")
+        self._lent = True
+        return self._mark
 
     def ipc_handle(self) -> bytes:
         """Not supported yet."""
@@ -116,12 +133,12 @@ class Event:
     @property
     def device(self) -> device | None:
         """The device that it belongs to; None before it is first recorded."""
-        return None if self._handle is None else self._context.device
+        return None if self._mark is None else self._mark.context.device
 
     @property
     def cuda_event(self) -> int:
         """The driver's handle; 0 before it is first recorded."""
-        return self._handle or 0
+        return 0 if self._mark is None else self._mark.handle
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
@@ -134,17 +151,26 @@ class Event:
             else "<torch.cuda.Event uninitialized>"
         )
 
-    def __del__(self) -> None:
-        if self._handle is not None and not self._context.closed:
-            self._context.backing.event_destroy(self._handle)
+    def _mark_on(self, stream: Stream) -> Mark:
+        """The driver's event to record on a stream: made at the first record, and after it was lent."""
+        mark = self._mark
+        if mark is not None and mark.context is not stream.context:
+            _require_machine_of(stream, mark)
+            raise RuntimeError(
+                f"Event device {mark.context.index} does not match recording stream's device "
+                f"{stream.device_index}."
+            )
+        if mark is None or self._lent:
+            context = stream.context
+            handle = context.driver.event_create(
+                context.driver_index, self._timing, self._blocking, self._interprocess
+            )
+            mark = self._mark = Mark(context, handle)
+            self._lent = False
+        return mark
 
-    def _require_machine_of(self, stream: Stream) -> None:
-        """An event of a machine that was closed or left must not pass for one of the same handle here."""
-        if self._context.driver is not stream.context.driver:
-            raise RuntimeError(errors.MACHINE_CLOSED)
 
-    def _create(self, context: Context) -> None:
-        self._handle = context.driver.event_create(
-            context.driver_index, self._timing, self._blocking, self._interprocess
-        )
-        self._context = context
+def _require_machine_of(stream: Stream, mark: Mark) -> None:
+    """An event of a machine that was closed or left must not pass for one of the same handle here."""
+    if mark.context.driver is not stream.context.driver:
+        raise RuntimeError(errors.MACHINE_CLOSED)

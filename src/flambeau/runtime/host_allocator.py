@@ -30,12 +30,15 @@ class Shelf(list["HostBlock"]):
 
 
 class HostBlock:
-    __slots__ = ("ptr", "shelf", "size")
+    """A piece of memory. `stream` is the CPU's: its work is done when a call returns."""
 
-    def __init__(self, ptr: int, size: int, shelf: Shelf) -> None:
+    __slots__ = ("ptr", "shelf", "size", "stream")
+
+    def __init__(self, ptr: int, size: int, shelf: Shelf, stream: int) -> None:
         self.ptr = ptr
         self.size = size
         self.shelf = shelf
+        self.stream = stream
 
 
 class HostAllocator:
@@ -58,10 +61,10 @@ class HostAllocator:
             except IndexError:  # another thread was faster
                 pass
         if not size:
-            return HostBlock(0, 0, self._nowhere)
+            return HostBlock(0, 0, self._nowhere, stream.handle)
         if shelf is None:
             shelf = self._new_shelf(size)
-        return HostBlock(self._driver.mem_alloc(self._context.driver_index, size), size, shelf)
+        return HostBlock(self._driver.mem_alloc(self._context.driver_index, size), size, shelf, stream.handle)
 
     def free(self, block: HostBlock) -> None:
         shelf = block.shelf
@@ -71,6 +74,12 @@ class HostAllocator:
                 self._clear(shelf)
         elif block.size and not self._context.closed:
             self._driver.mem_free(block.ptr)
+
+    def share(self, block: HostBlock) -> None:
+        """The CPU has one stream."""
+
+    def stream_began(self) -> None:
+        """The CPU's blocks belong to no stream."""
 
     def stream_ended(self, handle: int) -> None:
         """The CPU's blocks belong to no stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
@@ -15,9 +16,16 @@ from flambeau.driver.registry import open_driver
 from flambeau.runtime import current, settings
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
+from flambeau.runtime.orders import Orders
 from flambeau.runtime.pinned import PinnedAllocator
+from flambeau.runtime.policy import from_environment
 from flambeau.runtime.settings import Settings
 from flambeau.runtime.stream import Stream, default_stream_of
+
+_NOT_EXPANDABLE = (
+    "expandable_segments not supported on this platform: Flambeau's drivers have no virtual-memory calls; segments "
+    "have fixed sizes"
+)
 
 
 class Watcher(Protocol):
@@ -60,9 +68,14 @@ class Machine:
             )
             self.pinned = PinnedAllocator(self.driver)
         contexts = []
+        policy, orders = from_environment(), Orders()
+        if policy.expandable:
+            warnings.warn(_NOT_EXPANDABLE, UserWarning, stacklevel=2)
         for index, driver_index in enumerate(self.visible):
-            context = Context(device("cuda", index), index, self.driver, driver_index)
-            context.allocator = CachingAllocator(context)
+            context = Context(device("cuda", index), index, self.driver, driver_index, orders)
+            if self.wish.driver == "virtual":
+                context.clock = self.bare.time_ns  # type: ignore[attr-defined]
+            context.allocator = CachingAllocator(context, policy)
             context.default_stream = default_stream_of(context)
             contexts.append(context)
         self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])

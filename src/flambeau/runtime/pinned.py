@@ -142,10 +142,10 @@ class PinnedAllocator:
     def _poll(self, wait: bool = False) -> None:
         self._receive()
         if self._uses.waiting:
-            for block, events in self._uses.done(block_host=wait):
-                block.uses = {}
-                self._end_life(block, events)
-                self._kept.add(block)
+            for over in self._uses.done(block_host=wait):
+                over.block.uses = {}
+                self._end_life(over.block, over.events)
+                self._kept.add(over.block)
 
     def _end_life(self, block: PinnedBlock, after: Sequence[int] = ()) -> None:
         if self._driver.observes_blocks:

@@ -1,37 +1,51 @@
 """`Ledger`: what an allocator handed out, holds and held at most, made up from its journal.
 
 # Note [The journal]
-Exact peaks of seven figures in three pools cost more to keep up than the allocation itself. So the hot
-path writes one tuple per event into a list, the journal, and nothing else; the ledger is made up from it
-when somebody looks, or when it is long (with NumPy, 0.2 us an event). A tuple, the posting, is
-`(pool, allocation, allocated_bytes, requested_bytes, active, active_bytes, inactive_split,
-inactive_split_bytes)`: the pool (0 large, 1 small) and what the event adds to each figure of it.
-`list.append` is atomic, so that a destructor may write at any time, in any thread, without a lock. A block
-enters a free list only after its posting, so the journal's order is one in which all could have happened.
+Exact peaks of nine figures in three pools cost more to keep up than the allocation itself. So the hot path writes
+one tuple per event into a list, the journal, and nothing else; the ledger is made up from it when somebody looks, or
+when it is long (with NumPy, 0.1 us an event). A tuple, the entry, is `(code, size, requested, ptr, pool, *notes)`:
+what happened to a block of which bytes, in which pool. The same entries, kept for a while, are the allocator's
+history (`history.py`), so that recording what happens costs nothing more.
+
+`list.append` is atomic, so that a destructor may write at any time, in any thread, without a lock. A block enters a
+free list only after its entry, so the journal's order is one in which all could have happened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
-Posting = tuple[int, int, int, int, int, int, int, int]
+Entry = tuple[Any, ...]  # (code, size, requested, ptr, pool, *notes)
 
 LARGE, SMALL, ALL = 0, 1, 2
 POOLS = ("large_pool", "small_pool", "all")
 
-JOURNALED = (
+FIGURES = (
     "allocation", "allocated_bytes", "requested_bytes", "active", "active_bytes", "inactive_split",
-    "inactive_split_bytes",
+    "inactive_split_bytes", "segment", "reserved_bytes",
 )  # fmt: skip
-FIGURES = (*JOURNALED, "segment", "reserved_bytes")
-ALLOCATED_BYTES, ACTIVE_BYTES = FIGURES.index("allocated_bytes"), FIGURES.index("active_bytes")
-SEGMENT, RESERVED_BYTES = FIGURES.index("segment"), FIGURES.index("reserved_bytes")
+ALLOCATION, ALLOCATED_BYTES, REQUESTED_BYTES, ACTIVE, ACTIVE_BYTES = range(5)
+INACTIVE, INACTIVE_BYTES, SEGMENT, RESERVED_BYTES = range(5, 9)
 
-_FEW = 24  # postings that a plain loop adds up faster than NumPy
+# Codes: what happened. Add LARGE or SMALL, the kind of pool. "Part": of a segment that holds other blocks too.
+ALLOC, ALLOC_PART, FREE, FREE_PART, REQUEST, DONE, DONE_PART, CUT, GROW, SHRINK, REFUSE, LOOK = range(
+    0, 24, 2
+)
+
+# What an event of a code adds: to allocations, to active blocks, to inactive parts, to segments. CUT is a hole that
+# became two parts, or the reverse: `size` and `requested` are then the bytes and the parts that it adds.
+_EFFECTS = {
+    ALLOC: (1, 1, 0, 0), ALLOC_PART: (1, 1, -1, 0), FREE: (-1, -1, 0, 0), FREE_PART: (-1, -1, 1, 0),
+    REQUEST: (-1, 0, 0, 0), DONE: (0, -1, 0, 0), DONE_PART: (0, -1, 1, 0), CUT: (0, 0, 1, 0),
+    GROW: (0, 0, 0, 1), SHRINK: (0, 0, 0, -1), REFUSE: (0, 0, 0, 0), LOOK: (0, 0, 0, 0),
+}  # fmt: skip
+_OF_CODE = np.array([_EFFECTS[op] for op in range(0, 24, 2) for _ in (LARGE, SMALL)], np.int64).T
+_HOLDS = [row[0] for row in _EFFECTS.values() for _ in (LARGE, SMALL)]  # by code: change of allocations
+
+_FEW = 24  # entries that a plain loop adds up faster than NumPy
 
 
 class Ledger:
@@ -43,23 +57,25 @@ class Ledger:
     __slots__ = ("current", "decrease", "increase", "peak")
 
     def __init__(self) -> None:
-        self.current = [[0] * len(FIGURES) for _ in POOLS]
-        self.peak = [[0] * len(FIGURES) for _ in POOLS]
-        self.increase = [[0] * len(FIGURES) for _ in POOLS]
-        self.decrease = [[0] * len(FIGURES) for _ in POOLS]
+        self.current = _zeros()
+        self.peak = _zeros()
+        self.increase = _zeros()
+        self.decrease = _zeros()
 
-    def post(self, postings: Sequence[Posting]) -> None:
+    def post(self, entries: Sequence[Entry]) -> None:
         """Make up the figures for events, in their order."""
-        if len(postings) > _FEW:
-            self._post_many(postings)
+        if len(entries) > _FEW:
+            self._post_many(entries)
             return
-        for pool, *changes in postings:
+        for code, size, requested, *_ in entries:
+            a, b, c, d = _EFFECTS[code & ~1]
+            parts = requested if code & ~1 == CUT else c
+            changes = (a, a * size, a * requested, b, b * size, parts, c * size, d, d * size)
             for figure, change in enumerate(changes):
                 if change:
-                    self.add(pool, figure, change)
+                    self._add(code & 1, figure, change)
 
-    def add(self, pool: int, figure: int, change: int) -> None:
-        """Change one figure of a pool, and of all pools together, now."""
+    def _add(self, pool: int, figure: int, change: int) -> None:
         for row in (pool, ALL):
             current = self.current[row]
             current[figure] += change
@@ -70,28 +86,24 @@ class Ledger:
             if current[figure] > self.peak[row][figure]:
                 self.peak[row][figure] = current[figure]
 
-    def _post_many(self, postings: Sequence[Posting]) -> None:
-        """By running sums. A steady program writes few distinct postings, over and over: one column each."""
-        ids = np.fromiter(map(id, postings), np.int64, len(postings))
-        _, first, codes = np.unique(ids, return_index=True, return_inverse=True)
-        distinct = chain.from_iterable([postings[i] for i in first.tolist()])
-        table = np.fromiter(distinct, np.int64).reshape(-1, 1 + len(JOURNALED)).T
-        changes = table[1:]
-        small = changes * table[0]  # 1 where the pool is the small one
-        times = np.bincount(codes)
-        running = np.zeros((len(JOURNALED), len(postings)), np.int64)
-        for row, part in ((LARGE, changes - small), (SMALL, small)):
-            sums = np.cumsum(part.take(codes, axis=1), axis=1)
-            running += sums
-            self._take_over(row, sums, np.maximum(part, 0) @ times)
-        self._take_over(ALL, running, np.maximum(changes, 0) @ times)
+    def _post_many(self, entries: Sequence[Entry]) -> None:
+        """By running sums: one column an event, one row a figure."""
+        n = len(entries)
+        codes = np.fromiter([entry[0] for entry in entries], np.int64, n)
+        sizes = np.fromiter([entry[1] for entry in entries], np.int64, n)
+        requested = np.fromiter([entry[2] for entry in entries], np.int64, n)
+        a, b, c, d = _OF_CODE.take(codes, axis=1)
+        parts = np.where(codes & ~1 == CUT, requested, c)
+        changes = np.stack((a, a * sizes, a * requested, b, b * sizes, parts, c * sizes, d, d * sizes))
+        small = changes * (codes & 1)
+        for row, part in ((LARGE, changes - small), (SMALL, small), (ALL, changes)):
+            if part.any():
+                self._take_over(row, np.cumsum(part, axis=1), np.maximum(part, 0).sum(axis=1))
 
     def _take_over(self, row: int, sums: np.ndarray[Any, Any], rises: np.ndarray[Any, Any]) -> None:
         current, peak = self.current[row], self.peak[row]
-        highs = sums.max(axis=1).tolist()
-        for figure, (net, high, rise) in enumerate(
-            zip(sums[:, -1].tolist(), highs, rises.tolist(), strict=True)
-        ):
+        columns = (sums[:, -1].tolist(), sums.max(axis=1).tolist(), rises.tolist())
+        for figure, (net, high, rise) in enumerate(zip(*columns, strict=True)):
             peak[figure] = max(peak[figure], current[figure] + high)
             current[figure] += net
             self.increase[row][figure] += rise
@@ -103,8 +115,8 @@ class Ledger:
 
     def reset_accumulated(self) -> None:
         """Total increases and decreases start again from 0."""
-        self.increase = [[0] * len(FIGURES) for _ in POOLS]
-        self.decrease = [[0] * len(FIGURES) for _ in POOLS]
+        self.increase = _zeros()
+        self.decrease = _zeros()
 
     def figures(self) -> dict[str, dict[str, dict[str, int]]]:
         """Everything, as `figures()[figure][pool]["current"]`, under PyTorch's names."""
@@ -123,9 +135,45 @@ class Ledger:
         }
 
 
-def allocated_bytes_of(postings: Iterable[Posting]) -> int:
+class Tally:
+    """One figure by itself: current, peak, total increase (`allocated`), total decrease (`freed`)."""
+
+    __slots__ = ("allocated", "current", "freed", "peak")
+
+    def __init__(self) -> None:
+        self.current = self.peak = self.allocated = self.freed = 0
+
+    def add(self, change: int) -> None:
+        self.current += change
+        if change < 0:
+            self.freed -= change
+            return
+        self.allocated += change
+        self.peak = max(self.peak, self.current)
+
+    def reset_peak(self) -> None:
+        self.peak = self.current
+
+    def reset_accumulated(self) -> None:
+        self.allocated = self.freed = 0
+
+    def figures(self) -> dict[str, int]:
+        return {
+            "current": self.current,
+            "peak": self.peak,
+            "allocated": self.allocated,
+            "freed": self.freed,
+        }
+
+
+def _zeros() -> list[list[int]]:
+    return [[0] * len(FIGURES) for _ in POOLS]
+
+
+def allocated_bytes_of(entries: Iterable[Entry]) -> int:
     """What events add to the allocated bytes of all pools."""
-    return sum([posting[1 + ALLOCATED_BYTES] for posting in postings])
+    holds = _HOLDS
+    return sum([holds[entry[0]] * entry[1] for entry in entries])
 
 
 def format_size(nbytes: int) -> str:

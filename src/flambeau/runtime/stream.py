@@ -64,6 +64,7 @@ class Stream:
             handle = _adopted(context, native)
             return _fill(super().__new__(cls), context, handle, 0, owned=False)
         handle = context.driver.stream_create(context.driver_index, level)
+        context.allocator.stream_began()
         return _fill(super().__new__(cls), context, handle, level, owned=True)
 
     @staticmethod
@@ -77,7 +78,10 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait on the host for all the work of this stream."""
+        orders = self.context.orders
+        point = orders.mark(self.handle)
         self.context.driver.stream_sync(self.handle)
+        orders.host_wait(point)
 
     def wait_event(self, event: Event) -> None:
         """Make all later work of this stream wait for an event; returns at once."""

@@ -14,37 +14,46 @@ from collections.abc import Callable, Sized
 
 
 class Turn:
-    """A lock that knows when its holder enters again. `after` runs behind a turn that finds `left` filled."""
+    """A lock that knows when its holder enters again. `after` runs behind a turn that finds `left` filled.
 
-    __slots__ = ("_after", "_depth", "_left", "_lock")
+    `lock` and `busy` are for a path that cannot afford `with`: acquire, note and set `busy`, put it back, release,
+    then look at `left`.
+    """
+
+    __slots__ = ("_after", "_left", "_outer", "busy", "lock")
 
     def __init__(self, left: Sized, after: Callable[[], None]) -> None:
-        self._lock = threading.RLock()
-        self._depth = 0
+        self.lock = threading.RLock()
+        self.busy = False
         self._left = left
         self._after = after
+        self._outer: list[bool] = []
 
     def __enter__(self) -> bool:
         """Wait for the turn. True if this thread is in its turn already."""
-        self._lock.acquire()
-        self._depth += 1
-        return self._depth > 1
+        self.lock.acquire()
+        nested = self.busy
+        self._outer.append(nested)
+        self.busy = True
+        return nested
 
     def __exit__(self, *error: object) -> None:
-        self.leave()
-        if self._left:
+        self.busy = self._outer.pop()
+        self.lock.release()
+        if self._left and not self.busy:
             self._after()
 
     def try_enter(self) -> bool:
         """Enter unless somebody, this thread included, is in a turn."""
-        if not self._lock.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             return False
-        if self._depth:
-            self._lock.release()
+        if self.busy:
+            self.lock.release()
             return False
-        self._depth = 1
+        self.busy = True
         return True
 
     def leave(self) -> None:
-        self._depth -= 1
-        self._lock.release()
+        """The end of a turn that `try_enter` began."""
+        self.busy = False
+        self.lock.release()

@@ -14,14 +14,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Wait(Generic[T]):
-    """A block, the events that it waits for, and how many of these are not known to be done."""
+class Mark:
+    """A driver's event, destroyed when nobody holds it any more."""
 
-    __slots__ = ("block", "events", "left")
+    __slots__ = ("context", "handle")
+
+    def __init__(self, context: Context, handle: int) -> None:
+        self.context = context
+        self.handle = handle
+
+    def __del__(self) -> None:
+        if not self.context.closed:
+            self.context.backing.event_destroy(self.handle)
+
+
+class Wait(Generic[T]):
+    """A block, the events that it waits for, the marks that keep these alive, and how many are not known to be done."""
+
+    __slots__ = ("block", "events", "left", "marks")
 
     def __init__(self, block: T, left: int) -> None:
         self.block = block
         self.events: list[int] = []
+        self.marks: list[Mark] = []
         self.left = left
 
 
@@ -34,43 +49,49 @@ class Uses(Generic[T]):
     __slots__ = ("_over", "_queues", "_spare", "waiting")
 
     def __init__(self) -> None:
-        self._queues: dict[int, deque[tuple[int, Context, _Wait[T]]]] = {}
+        self._queues: dict[int | Mark, deque[tuple[int, Context, Wait[T]]]] = {}
         self._spare: dict[Context, list[int]] = {}
-        self._over: list[_Wait[T]] = []
+        self._over: list[Wait[T]] = []
         self.waiting: dict[T, None] = {}
 
-    def wait(self, block: T, streams: Iterable[Stream]) -> None:
-        """Let `block` wait for the work that these streams have queued until now."""
-        live = [stream for stream in streams if not stream.context.closed]
-        wait = _Wait(block, len(live))
+    def wait(self, block: T, uses: Iterable[Stream | Mark]) -> None:
+        """Let `block` wait for the work that these streams have queued until now, and for these marks."""
+        live = [use for use in uses if not use.context.closed]
+        wait = Wait(block, len(live))
         self.waiting[block] = None  # forever, if recording fails: better a leak than reuse too early
-        for stream in live:
-            context = stream.context
-            event = self._event(context)
-            context.backing.event_record(event, stream.handle)
+        for use in live:
+            context = use.context
+            if isinstance(use, Mark):
+                key: int | Mark = use
+                event = use.handle
+                wait.marks.append(use)
+            else:
+                key, event = use.handle, self._event(context)
+                context.backing.event_record(event, use.handle)
             wait.events.append(event)
-            self._queues.setdefault(stream.handle, deque()).append((event, context, wait))
+            self._queues.setdefault(key, deque()).append((event, context, wait))
         if not live:
             self._over.append(wait)
 
-    def done(self, *, block_host: bool = False) -> list[tuple[T, list[int]]]:
-        """The blocks whose wait is over, no longer waiting, each with the events that it waited for.
+    def done(self, *, block_host: bool = False) -> list[Wait[T]]:
+        """The waits that are over: their blocks are no longer waiting.
 
         `block_host` waits on the host for all. The events are recorded anew by the next `wait`.
         """
-        for handle, queue in list(self._queues.items()):
+        for key, queue in list(self._queues.items()):
             while queue and _is_done(queue[0][0], queue[0][1], block_host):
                 event, context, wait = queue.popleft()
-                self._spare.setdefault(context, []).append(event)
+                if not isinstance(key, Mark):
+                    self._spare.setdefault(context, []).append(event)
                 wait.left -= 1
                 if not wait.left:
                     self._over.append(wait)
             if not queue:
-                del self._queues[handle]
+                del self._queues[key]
         over, self._over = self._over, []
         for wait in over:
             del self.waiting[wait.block]
-        return [(wait.block, wait.events) for wait in over]
+        return over
 
     def _event(self, context: Context) -> int:
         spare = self._spare.get(context)

@@ -93,10 +93,14 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     if plan is None or plan.scalars or a.history is not None or b.history is not None:
         return call(op, (a, b))
     stream = current.local.streams[plan.index]
+    handle = stream.handle
+    if a.memory.stream != handle or b.memory.stream != handle:
+        a.memory.used_on(handle)
+        b.memory.used_on(handle)
     block = plan.allocate(plan.nbytes, stream)
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch(plan.exe, (ptr, a.ptr, b.ptr), (), stream.handle)
+    plan.launch(plan.exe, (ptr, a.ptr, b.ptr), (), handle)
     return out
 
 
@@ -108,10 +112,13 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     _, send = plan.scalars[0]
     value = send(value)
     stream = current.local.streams[plan.index]
+    handle = stream.handle
+    if a.memory.stream != handle:
+        a.memory.share()
     block = plan.allocate(plan.nbytes, stream)
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch(plan.exe, (ptr, a.ptr), (value,), stream.handle)
+    plan.launch(plan.exe, (ptr, a.ptr), (value,), handle)
     return out
 
 
@@ -121,10 +128,13 @@ def unary(op: Op, a: Tensor) -> Tensor:
     if plan is None or a.history is not None:
         return call(op, (a,))
     stream = current.local.streams[plan.index]
+    handle = stream.handle
+    if a.memory.stream != handle:
+        a.memory.share()
     block = plan.allocate(plan.nbytes, stream)
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch(plan.exe, (ptr, a.ptr), (), stream.handle)
+    plan.launch(plan.exe, (ptr, a.ptr), (), handle)
     return out
 
 
@@ -200,7 +210,10 @@ def call_into(
             a = args[i]
             if a is not target and a.memory is target.memory:
                 _check_overlap(target, a)
-    _launch(plan, [t.ptr for t in outputs], args, current.local.streams[plan.index].handle)
+    stream = current.local.streams[plan.index].handle
+    for target in outputs:
+        target.memory.used_on(stream)
+    _launch(plan, [t.ptr for t in outputs], args, stream)
     for target in outputs:
         target.counter.version += 1
     if node is not None:
@@ -254,8 +267,11 @@ def empty(meta: Meta) -> Tensor:
 
 def _launch(plan: Plan, ptrs: list[int], args: Sequence[Any], stream: int) -> None:
     """Launch with the outputs' addresses, `ptrs`, and the inputs'."""
-    for i in plan.tensors:  # a loop of one or two: cheaper than a generator
-        ptrs.append(args[i].ptr)  # noqa: PERF401
+    for i in plan.tensors:
+        a = args[i]
+        if a.memory.stream != stream:
+            a.memory.share()
+        ptrs.append(a.ptr)
     scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
     plan.launch(plan.exe, ptrs, scalars, stream)
 

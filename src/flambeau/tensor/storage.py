@@ -14,10 +14,11 @@ from flambeau.runtime.pinned import PinnedBlock
 class Storage:
     """`nbytes` bytes at `ptr` on a device. Holds a block of the device's allocator, or a foreign owner.
 
-    `version` counts in-place changes: it is the version counter of the tensors that view this storage.
+    `version` counts in-place changes: it is the version counter of the tensors that view this storage. `stream` is
+    the handle of the stream that the memory belongs to.
     """
 
-    __slots__ = ("__weakref__", "block", "context", "nbytes", "owner", "pinned", "ptr", "version")
+    __slots__ = ("__weakref__", "block", "context", "nbytes", "owner", "pinned", "ptr", "stream", "version")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Storage:
         self.block = block
         self.owner = owner
         self.pinned = pinned
+        self.stream = context.default_stream.handle if block is None else block.stream
         self.version = 0
 
     def __del__(self) -> None:
@@ -45,6 +47,16 @@ class Storage:
     def device(self) -> device:
         """Where the memory lies."""
         return self.context.device
+
+    def used_on(self, stream: int) -> None:
+        """Work that uses this memory is queued on a stream: the allocator hears if it is another than its own."""
+        if stream != self.stream:
+            self.share()
+
+    def share(self) -> None:
+        """Others than its own stream may use this memory: see Note [Reuse by order] in runtime/allocator.py."""
+        if self.block is not None:
+            self.context.allocator.share(self.block)
 
     def host_memory(self, ptr: int, nbytes: int) -> HostMemory:
         """`nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
@@ -60,7 +72,7 @@ class PinnedStorage(Storage):
         self._pinned: PinnedBlock | None = None  # what __del__ sees if there is no memory
         self._allocator = system.pinned()
         block = self._pinned = self._allocator.allocate(nbytes)
-        super().__init__(block.ptr, nbytes, system.host, block, pinned=True)
+        super().__init__(block.ptr, nbytes, system.host, None, pinned=True)
 
     def __del__(self) -> None:
         if self._pinned is not None:

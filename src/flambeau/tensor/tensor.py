@@ -113,6 +113,7 @@ class Tensor:
 
     def data_ptr(self) -> int:
         """The address of the first element: a simulated one on virtual GPUs."""
+        self.memory.share()  # who knows it may use it on any stream
         return self.ptr
 
     def storage_offset(self) -> int:

@@ -26,6 +26,7 @@ from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
 from flambeau.runtime import current, system
+from flambeau.runtime.event import Event
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import recording
 from flambeau.tensor.call import call, call_into, empty
@@ -155,6 +156,7 @@ def _copy_bytes_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     stream = stream_of(target)
     context = target.memory.context
     memory = source.memory.host_memory(source.ptr, source.meta.nbytes)
+    target.memory.used_on(stream.handle)
     context.driver.copy_in(target.ptr, memory, stream.handle)
     _finish(source.memory, stream, non_blocking)
 
@@ -177,6 +179,7 @@ def _copy_bytes_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     stream = stream_of(source)
     context = source.memory.context
     memory = target.memory.host_memory(target.ptr, target.meta.nbytes)
+    source.memory.used_on(stream.handle)
     context.driver.copy_out(memory, source.ptr, stream.handle)
     _finish(target.memory, stream, non_blocking)
 
@@ -205,6 +208,8 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
     driver = giver.driver
     _reach(giver, taker)
     _wait(here, there)
+    source.memory.used_on(here.handle)
+    target.memory.share()  # the copy runs on a stream of the source's device
     driver.copy(target.ptr, source.ptr, to.nbytes, here.handle)
     _wait(there, here)
 
@@ -494,6 +499,27 @@ def record_stream(self: Tensor, stream: Any) -> None:
         allocator.record_stream(self.memory.block, stream)
 
 
+@method
+def record_use(self: Tensor, event: Event) -> None:
+    """Say that work up to an event, recorded already, uses this memory: once freed, it waits for that event alone.
+
+    More exact than `record_stream`, which waits for all that the stream was given until the memory is freed. The event
+    may be recorded anew afterwards. Raises RuntimeError: the event was never recorded.
+    """
+    if not isinstance(event, Event):
+        raise TypeError(
+            f"record_use(): argument 'event' must be torch.cuda.Event, not {type(event).__name__}"
+        )
+    if self.meta.device is CPU:
+        raise NotImplementedError("Could not run 'record_use' with arguments from the 'CPU' backend.")
+    mark = event.lend()
+    system.require_open(mark.context)
+    system.require_open(self.memory.context)
+    if self.memory.block is not None:
+        allocator: Any = self.memory.context.allocator
+        allocator.record_use(self.memory.block, mark)
+
+
 # -- fills ------------------------------------------------------------------------------------------------
 
 
@@ -581,6 +607,7 @@ def grown(old: Storage, nbytes: int) -> Storage:
         block = context.allocator.allocate(nbytes, stream)
         new = Storage(block.ptr, nbytes, context, block)
     if old.nbytes:
+        old.used_on(stream.handle)
         context.driver.copy(new.ptr, old.ptr, old.nbytes, stream.handle)
     new.version = old.version
     return new

@@ -1,0 +1,181 @@
+"""`Block`: a part of a segment, handed out or free. `Pool`: the blocks of one kind of one stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flambeau.runtime.holes import Holes
+from flambeau.runtime.statistics import ALLOC, ALLOC_PART, FREE, FREE_PART, Entry
+
+if TYPE_CHECKING:
+    from flambeau.runtime.pools import PrivatePool
+    from flambeau.runtime.stream import Stream
+    from flambeau.runtime.uses import Mark
+
+_BINS = 512  # per pool: consolidating looks at each
+_SEEN = 1024  # sizes remembered per pool, so that one asked for twice gets a bin
+
+
+class Home(Protocol):
+    """Where blocks go when they are freed."""
+
+    def append(self, block: Block, /) -> None: ...
+
+
+class Block:
+    """A part of a segment. `previous` and `next` are its neighbours there.
+
+    `freed` is the tick at which its last life ended, and `shared` says that other streams than its own use it now:
+    both are for Note [Reuse by order] in allocator.py.
+    """
+
+    __slots__ = (
+        "bin", "frames", "freed", "gain", "home", "idle", "is_hole", "loss", "next", "pool", "previous", "ptr",
+        "requested", "shared", "size", "stream", "trace", "uses",
+    )  # fmt: skip
+
+    gain: Entry
+    loss: Entry
+
+    def __init__(self, ptr: int, size: int, pool: Pool, freed: int) -> None:
+        self.ptr = ptr
+        self.size = size
+        self.pool = pool
+        self.stream = pool.stream
+        self.requested = 0
+        self.previous: Block | None = None
+        self.next: Block | None = None
+        self.is_hole = False  # in pool.holes
+        self.home: Home = pool.loose
+        self.bin: Home = pool.loose  # its home when no other stream uses it
+        self.uses: dict[int, Stream | Mark] | None = None  # by handle: what its reuse must wait for
+        self.freed = freed
+        self.shared = False
+        self.trace: tuple[int, dict[int, int]] | None = None  # see `users`
+        self.idle = 0  # the allocator's count of searches when it became a whole free segment
+        self.frames: Any = None  # who asked for it, while that is recorded
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its segment has other blocks. Constant while it is no hole: only holes join or split."""
+        return self.previous is not None or self.next is not None
+
+
+class Bin(list[Block]):
+    """Free blocks for one rounded size. `blocks` counts those whose home it is, free or not."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = 0
+
+
+class Pool:
+    """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join.
+
+    `private` is the MemPool that it belongs to, if any; `adopted` the tick at which it last took over others' blocks;
+    `seen` the sizes asked for lately, of all streams.
+    """
+
+    __slots__ = ("adopted", "bins", "holes", "kind", "loose", "private", "seen", "stream")
+
+    def __init__(self, kind: int, stream: int, private: PrivatePool | None, seen: set[int]) -> None:
+        self.kind = kind
+        self.stream = stream
+        self.private = private
+        self.holes: Holes[Block] = Holes()
+        self.bins: dict[int, Bin] = {}
+        self.loose: list[Block] = []
+        self.seen = seen
+        self.adopted = -1
+
+    def home(self, size: int) -> Bin | list[Block]:
+        """Where blocks of a rounded size go: a bin from the second request on."""
+        found = self.bins.get(size)
+        if found is not None:
+            return found
+        if size in self.seen and len(self.bins) < _BINS:
+            made = self.bins[size] = Bin()
+            return made
+        if len(self.seen) >= _SEEN:
+            self.seen.clear()
+        self.seen.add(size)
+        return self.loose
+
+
+def label(block: Block, nbytes: int) -> None:
+    """Write down what the journal says when the block is handed out, and when it is taken back."""
+    pool = block.pool
+    size = block.size
+    ptr = block.ptr
+    block.requested = nbytes
+    if block.previous is None and block.next is None:
+        block.gain = (ALLOC + pool.kind, size, nbytes, ptr, pool)
+        block.loss = (FREE + pool.kind, size, nbytes, ptr, pool)
+    else:
+        block.gain = (ALLOC_PART + pool.kind, size, nbytes, ptr, pool)
+        block.loss = (FREE_PART + pool.kind, size, nbytes, ptr, pool)
+
+
+def cut(block: Block, size: int) -> None:
+    """Cut a block to `size`; the rest becomes a hole behind it."""
+    pool = block.pool
+    rest = Block(block.ptr + size, block.size - size, pool, block.freed)
+    rest.trace = block.trace
+    after = block.next
+    rest.previous, rest.next = block, after
+    if after is not None:
+        after.previous = rest
+    block.size = size
+    block.next = rest
+    rest.is_hole = True
+    pool.holes.add(rest)
+
+
+def absorb(left: Block, right: Block) -> None:
+    """Join two neighbours into the left one."""
+    left.size += right.size
+    left.next = right.next
+    if right.next is not None:
+        right.next.previous = left
+    if left.trace is not None or right.trace is not None:
+        _unite(left, right)
+    if right.freed > left.freed:
+        left.freed = right.freed
+
+
+def give(block: Block, pool: Pool, home: Home) -> None:
+    """A free block that is in no list changes to another pool, and remembers who used it."""
+    if block.trace is None or block.trace[0] != block.freed:
+        block.trace = (block.freed, {block.stream: block.freed})
+    block.pool = pool
+    block.stream = pool.stream
+    block.home = block.bin = home
+
+
+def users(block: Block) -> dict[int, int]:
+    """Which streams used a free block last, and until which tick.
+
+    A trace is of the block's last life but one if it was freed since: then at a later tick, because who takes a block
+    over knows its user beyond the tick of its free.
+    """
+    if block.trace is not None and block.trace[0] == block.freed:
+        return block.trace[1]
+    return {block.stream: block.freed}
+
+
+def _unite(left: Block, right: Block) -> None:
+    """The left block, about to absorb the right one, has the users of both."""
+    both = dict(users(left))
+    for stream, tick in users(right).items():
+        both[stream] = max(both.get(stream, 0), tick)
+    left.trace = (max(left.freed, right.freed), both)
+
+
+def pop(blocks: list[Block]) -> Block | None:
+    """The newest, unless another thread was faster."""
+    try:
+        return blocks.pop()
+    except IndexError:
+        return None

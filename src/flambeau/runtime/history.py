@@ -1,0 +1,120 @@
+"""`History`: what an allocator did lately. `Recording`: who asked for it, while a program has that recorded.
+
+# Note [Stacks]
+A stack is kept as the ids of its code objects and the places in them: numbers, which hash fast. A stack that was met
+before is found by them, and shared; only a new one keeps the code objects, which also keeps their ids theirs. Names
+and lines are looked up when somebody reads them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.sites import Site, is_inside, line_of
+from flambeau.runtime.statistics import Entry
+
+_KEPT = 1 << 15  # entries that are kept where nobody asked for a history
+_DEEPEST = 64  # frames
+
+
+class Stack:
+    """Where a program was: code objects and places in them, the innermost first."""
+
+    __slots__ = ("_frames", "sites")
+
+    def __init__(self, sites: tuple[Site, ...]) -> None:
+        self.sites = sites
+        self._frames: list[dict[str, Any]] | None = None
+
+    def frames(self) -> list[dict[str, Any]]:
+        """Each frame's filename, line and name, as PyTorch's snapshots have them."""
+        if self._frames is None:
+            self._frames = [
+                {"filename": site[0].co_filename, "line": line_of(site), "name": site[0].co_qualname}
+                for site in self.sites
+            ]
+        return self._frames
+
+    @property
+    def site(self) -> Site | None:
+        """The innermost line of the program."""
+        return self.sites[0] if self.sites else None
+
+
+class Recording:
+    """What `torch.cuda.memory._record_memory_history` asked for.
+
+    enabled: "state" (live memory only) or "all" (a history too). context: of whom to keep stacks: None, "state" and
+    "alloc" (who asked for memory), "all" (who freed it too). max_entries: how many events are kept. clock: the time
+    in nanoseconds. skip: actions that histories leave out.
+    """
+
+    def __init__(
+        self,
+        enabled: str = "all",
+        context: str | None = "all",
+        max_entries: int = sys.maxsize,
+        clear: bool = False,
+        skip: Sequence[str] = (),
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.enabled = enabled
+        self.context = context
+        self.max_entries = max_entries
+        self.clear = clear
+        self.skip = frozenset(skip)
+        self._clock = clock
+        self._stacks: dict[tuple[int, ...], Stack] = {}
+
+    def notes(self, free: bool = False) -> tuple[Stack | None, int]:
+        """(where the program is, the time in nanoseconds): what an entry of the journal ends with."""
+        wanted = self.context == "all" or (self.context is not None and not free)
+        return (self._stack() if wanted else None), self._clock()
+
+    def _stack(self) -> Stack:
+        frame: Any = sys._getframe(2)
+        while frame is not None and is_inside(frame.f_code):
+            frame = frame.f_back
+        start = frame
+        key: list[int] = []
+        while frame is not None and len(key) < 2 * _DEEPEST:
+            key += (id(frame.f_code), frame.f_lasti)
+            frame = frame.f_back
+        numbers = tuple(key)
+        found = self._stacks.get(numbers)
+        return self._new_stack(start, numbers) if found is None else found
+
+    def _new_stack(self, frame: Any, numbers: tuple[int, ...]) -> Stack:
+        sites: list[Site] = []
+        while frame is not None and len(sites) < _DEEPEST:
+            sites.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        made = self._stacks[numbers] = Stack(tuple(sites))
+        return made
+
+
+class History:
+    """The latest entries of a journal. Not locked: its allocator sees to that."""
+
+    __slots__ = ("_entries", "_open")
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque(maxlen=_KEPT)
+        self._open = True
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        if self._open:
+            self._entries.extend(entries)
+
+    def begin(self, recording: Recording | None) -> None:
+        """Keep as much as a recording wants; None: as much as is always kept."""
+        most = _KEPT if recording is None else min(recording.max_entries, sys.maxsize)
+        kept = () if recording is not None and recording.clear else self._entries
+        self._open = recording is None or recording.enabled == "all"
+        self._entries = deque(kept, maxlen=most)
+
+    def entries(self) -> list[Entry]:
+        return list(self._entries)

@@ -1,0 +1,26 @@
+"""`PrivatePool`: memory of one device that is kept apart: what a MemPool is on that device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flambeau.runtime.resources import Resource
+
+PoolId = tuple[int, int]
+NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
+
+
+@dataclass(eq=False, slots=True)
+class PrivatePool:
+    """Segments that serve only what is routed here.
+
+    source: where they come from; None: from where the allocator has its own. use_on_oom: its free blocks also serve
+    others, as a last resort. no_split: a block is always a whole segment. open: its MemPool lives; afterwards its
+    free segments go back like all others.
+    """
+
+    id: PoolId
+    source: Resource | None = None
+    use_on_oom: bool = False
+    no_split: bool = False
+    open: bool = True

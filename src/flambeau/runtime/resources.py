@@ -1,0 +1,134 @@
+"""`Resource`: where an allocator's segments come from. Resources wrap resources: a limit, a log, figures, failure.
+
+The default is the driver. A MemPool may bring its own, and `torch.cuda.memory.change_current_allocator` puts one in
+the place of the whole caching allocator: each tensor's memory is then asked of it. A resource is any object with
+`allocate` and `free`; those here wrap another one, as in `Logged(Limited(DriverMemory(), 1 << 30))`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.driver.api import Driver
+from flambeau.runtime.statistics import Tally, format_size
+
+
+class Resource(Protocol):
+    """A source of device memory. `driver` and `index` say of which device, `stream` is the handle that asks."""
+
+    def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
+        """The address of `nbytes` new bytes, aligned to 512. OutOfMemoryError leaves all as it was."""
+        ...
+
+    def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
+        """Take back what `allocate` returned."""
+        ...
+
+
+class DriverMemory:
+    """Memory of the driver: cudaMalloc and cudaFree."""
+
+    def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
+        return driver.mem_alloc(index, nbytes)
+
+    def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
+        driver.mem_free(ptr)
+
+
+class Wrapped:
+    """Passes on to `inner`. What the wrappers derive from."""
+
+    def __init__(self, inner: Resource | None = None) -> None:
+        self.inner: Resource = DriverMemory() if inner is None else inner
+
+    def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
+        return self.inner.allocate(nbytes, driver, index, stream)
+
+    def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
+        self.inner.free(ptr, nbytes, driver, index, stream)
+
+
+class Limited(Wrapped):
+    """Refuses what would take it above `limit` bytes, all devices together."""
+
+    def __init__(self, inner: Resource | None = None, limit: int = 0) -> None:
+        super().__init__(inner)
+        self.limit = limit
+        self.used = 0
+
+    def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
+        if self.used + nbytes > self.limit:
+            raise OutOfMemoryError(
+                f"{format_size(nbytes)} more would exceed the limit of {format_size(self.limit)}; "
+                f"{format_size(self.used)} are in use"
+            )
+        ptr = super().allocate(nbytes, driver, index, stream)
+        self.used += nbytes
+        return ptr
+
+    def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
+        super().free(ptr, nbytes, driver, index, stream)
+        self.used -= nbytes
+
+
+class Logged(Wrapped):
+    """Tells `write` of each call, as "allocate 2097152 bytes on cuda:0, stream 1: 0x7f0000000000"."""
+
+    def __init__(self, inner: Resource | None = None, write: Callable[[str], object] = print) -> None:
+        super().__init__(inner)
+        self.write = write
+
+    def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
+        what = f"allocate {nbytes} bytes on device {index}, stream {stream}"
+        try:
+            ptr = super().allocate(nbytes, driver, index, stream)
+        except OutOfMemoryError as error:
+            self.write(f"{what}: {error}")
+            raise
+        self.write(f"{what}: {ptr:#x}")
+        return ptr
+
+    def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
+        super().free(ptr, nbytes, driver, index, stream)
+        self.write(f"free {nbytes} bytes on device {index}, stream {stream}: {ptr:#x}")
+
+
+class Counted(Wrapped):
+    """Counts: `calls` (allocations) and `nbytes`, each with current, peak, allocated and freed."""
+
+    def __init__(self, inner: Resource | None = None) -> None:
+        super().__init__(inner)
+        self.calls, self.nbytes = Tally(), Tally()
+
+    def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
+        ptr = super().allocate(nbytes, driver, index, stream)
+        self.calls.add(1)
+        self.nbytes.add(nbytes)
+        return ptr
+
+    def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
+        super().free(ptr, nbytes, driver, index, stream)
+        self.calls.add(-1)
+        self.nbytes.add(-nbytes)
+
+
+class Failing(Wrapped):
+    """Refuses allocations: the `nth`, counting from 1, or each with `probability`, drawn from `seed`."""
+
+    def __init__(
+        self, inner: Resource | None = None, nth: int = 0, probability: float = 0.0, seed: int = 0
+    ) -> None:
+        super().__init__(inner)
+        self.nth = nth
+        self.probability = probability
+        self.count = 0
+        self._random = random.Random(seed)
+
+    def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
+        self.count += 1
+        if self.count == self.nth or self._random.random() < self.probability:
+            raise OutOfMemoryError(f"allocation {self.count}, of {nbytes} bytes, was made to fail")
+        return super().allocate(nbytes, driver, index, stream)
