@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, random_split
 MODULES = ["bisect", "heapq", "textwrap", "shlex", "sched", "queue", "string", "colorsys"]
 TAGS = ["nothing", "keyword", "name", "number", "string", "comment", "operator"]
 PADDING = -100  # a tag that losses ignore
-MOST = 80  # characters of a line
+MOST = 60  # characters of a line
 
 
 def tag_of(token):
@@ -119,15 +119,11 @@ def main():
     lines = [line for name in MODULES for line in tagged_lines(name)]
     unseen = len(lines) // 8
     tests, lessons = random_split(lines, [unseen, len(lines) - unseen])
-    given = {
-        "batch_size": args.batch_size,
-        "collate_fn": together,
-        "pin_memory": args.device.startswith("cuda"),
-    }
+    given = {"collate_fn": together, "pin_memory": args.device.startswith("cuda")}
     model = Tagger().to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
-    train(model, DataLoader(lessons, shuffle=True, **given), optimizer, args)
-    right = share_right(model, DataLoader(tests, **given), args.device)
+    train(model, DataLoader(lessons, args.batch_size, shuffle=True, **given), optimizer, args)
+    right = share_right(model, DataLoader(tests, 128, **given), args.device)
     print(f"{right:.1%} of the characters of {unseen} unseen lines tagged right")
 
 
