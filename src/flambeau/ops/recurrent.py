@@ -88,11 +88,15 @@ def _cell(
 
 
 def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
+    y = np.negative(x)
+    np.exp(y, out=y)
+    y += 1
+    return np.divide(1, y, out=y)
 
 
 def _parts(gates: Array, count: int) -> list[Array]:
-    return np.split(gates, count, axis=1)
+    width = gates.shape[1] // count
+    return [gates[:, at * width : (at + 1) * width] for at in range(count)]
 
 
 # -- LSTM: gates, cell state to new state, new cell state -----------------------------------------------------------
