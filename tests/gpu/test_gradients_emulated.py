@@ -25,6 +25,7 @@ from flambeau.testing import operators
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
 NAMES = (
+    "nll_loss_backward",
     "ctc_loss_backward",
     "softmax_backward",
     "log_softmax_backward",
@@ -103,6 +104,17 @@ def test_normalization_of_many_elements(name: str, shape: Any, first: Any, given
     arrays = [make(*shape), make(*shape), *([make(*weight)] if given[0] else [])]
     params = (1e-5, given) if first is None else (first, 1e-5, given)
     check(launch_of(table[name], arrays, params), arrays)
+
+
+@pytest.mark.parametrize("shape", ((300, 7), (5000, 3), (6, 5, 4, 3), (9,)))
+@pytest.mark.parametrize("reduction", ("none", "mean"))
+def test_nll_of_many_targets(shape: Any, reduction: str) -> None:
+    make = operators.maker(flambeau.float32, 4)
+    at = 1 if len(shape) > 1 else 0
+    target = np.random.default_rng(1).integers(-1, shape[at], (*shape[:at], *shape[at + 1 :]))
+    target = np.asarray(target)
+    arrays = [make(*target.shape) if reduction == "none" else make(), target, make(shape[at], low=1, high=2)]
+    check(launch_of(table["nll_loss_backward"], arrays, (reduction, -1, shape)), arrays)
 
 
 # -- ctc_loss_backward ----------------------------------------------------------------------------------------

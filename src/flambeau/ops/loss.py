@@ -14,7 +14,6 @@ import numpy as np
 from flambeau.core.dtype import dtype, int64, uint8
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.gradients import by_place
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
@@ -188,19 +187,8 @@ def _flops(launch: Launch) -> int:
     return 4 * source.numel if isinstance(source, Meta) else 0
 
 
-def _nll_back(grad: Any, b: Any, c: Any, metas: Any, params: Any) -> Any:
-    """Each target's place has what its weight says; the weights' sum divides a mean."""
-    (reduction, ignored), x = params, metas[0]
-    valid = b != ignored
-    places = b.to(int64).masked_fill(~valid, 0)
-    weight = (
-        valid.to(grad.dtype) if c is None else c.index_select(0, places.reshape(-1)).reshape(b.shape) * valid
-    )
-    given = -grad * weight
-    if reduction == "mean":
-        given = given / weight.sum()
-    dim = 1 if x.ndim > 1 else 0
-    return by_place(given.unsqueeze(dim), places.unsqueeze(dim), x, dim)
+def _nll_back(grad: Any, b: Any, c: Any, metas: Any, params: Any, call: Any) -> Any:
+    return call(nll_loss_backward, (grad, b) if c is None else (grad, b, c), (*params, metas[0].shape))
 
 
 nll_loss = define(
@@ -211,6 +199,74 @@ nll_loss = define(
         FLOATS,
         _nll_samples,
         derivative=Derivative(_nll_back),
+    )
+)
+
+
+# -- its gradient: inputs that of the loss, target, weight or none; params (reduction, ignore_index, x's shape) -----
+
+
+def _nll_backward_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    grad, target, *weight = operands
+    reduction, ignored, shape = params
+    assert isinstance(grad, Meta)
+    out = Meta.contiguous_of(shape, grad.dtype, one_device(operands))
+    (loss,) = _nll_rule((out, target, *weight), (reduction, ignored)).outputs
+    if grad.shape != loss.shape:
+        raise RuntimeError(
+            f"nll_loss_backward(): expected a gradient of shape {list(loss.shape)}, but got {list(grad.shape)}"
+        )
+    return Signature((out,), (grad, *[x for x in (target, *weight) if isinstance(x, Meta)]), params)
+
+
+def _nll_backward_host(launch: Launch) -> Body:
+    reduction, ignored, shape = launch.params
+    kind, dim = launch.outputs[0].dtype, 1 if len(shape) > 1 else 0
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, target = widen(inputs[0]), inputs[1].astype(np.int64)
+        valid = target != ignored
+        places = np.where(valid, target, 0)
+        weight = widen(inputs[2])[places] if len(inputs) > 2 else np.ones((), grad.dtype)
+        share = np.where(valid, weight, grad.dtype.type(0))
+        given = -grad * share
+        if reduction == "mean":
+            given = given / np.add.reduce(share.reshape(-1))
+        outputs[0][...] = 0
+        values = np.broadcast_to(given, target.shape).astype(outputs[0].dtype)
+        np.put_along_axis(outputs[0], np.expand_dims(places, dim), np.expand_dims(values, dim), dim)
+
+    return body
+
+
+def _nll_backward_back(grad: Any, b: Any, c: Any, params: Any) -> Any:
+    reduction, ignored, shape = params
+    dim, valid = 1 if len(shape) > 1 else 0, b != ignored
+    places = b.to(int64).masked_fill(~valid, 0)
+    weight = valid.to(grad.dtype)
+    if c is not None:
+        weight = c.index_select(0, places.reshape(-1)).reshape(b.shape) * weight
+    given = -grad.gather(dim, places.unsqueeze(dim)).squeeze(dim) * weight
+    if reduction == "none":
+        return given
+    return given.sum() / weight.sum() if reduction == "mean" else given.sum()
+
+
+def _nll_backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    for (x, target, *weight), (reduction, ignored) in _nll_samples(make, kind):
+        grad = make(*target.shape) if reduction == "none" else make()
+        yield (grad, target, *weight), (reduction, ignored, x.shape)
+
+
+nll_loss_backward = define(
+    Op(
+        "nll_loss_backward",
+        _nll_backward_rule,
+        Kernel("nll_loss_backward", _nll_backward_host, cuda=Routine("nll_loss_backward")),
+        FLOATS,
+        _nll_backward_samples,
+        derivative=Derivative(_nll_backward_back),
     )
 )
 

@@ -192,15 +192,33 @@ def _whole(grad: Any, left: Meta, right: Meta) -> Any:
 def _left_back(grad: Any, b: Any, metas: Sequence[Any]) -> Any:
     left, right = metas[:2]
     factor = b.unsqueeze(-1) if right.ndim == 1 else b
-    given = _whole(grad, left, right) @ conj(factor.transpose(-1, -2))
+    grad = _whole(grad, left, right)
+    if _turned(left):
+        return (conj(factor) @ grad.transpose(-1, -2)).transpose(-1, -2)
+    given = grad @ conj(factor.transpose(-1, -2))
     return given.squeeze(-2) if left.ndim == 1 else given
 
 
 def _right_back(grad: Any, a: Any, metas: Sequence[Any]) -> Any:
     left, right = metas[:2]
     factor = a.unsqueeze(0) if left.ndim == 1 else a
-    given = conj(factor.transpose(-1, -2)) @ _whole(grad, left, right)
+    grad = _whole(grad, left, right)
+    if left.ndim > 2 and right.ndim == 2:  # one product instead of the sum of many
+        rows = math.prod(left.shape[:-1])
+        factor, grad = factor.reshape(rows, left.shape[-1]), grad.reshape(rows, right.shape[1])
+    if _turned(right):
+        return (grad.transpose(-1, -2) @ conj(factor)).transpose(-1, -2)
+    given = conj(factor.transpose(-1, -2)) @ grad
     return given.squeeze(-1) if right.ndim == 1 else given
+
+
+def _turned(x: Meta) -> bool:
+    """Whether a matrix lies in memory by columns, as a layer's weight transposed: then so should its gradient."""
+    return x.ndim == 2 and x.strides[0] == 1 and x.strides[1] >= x.shape[0] > 1
+
+
+def _times(grad: Any, factor: Any) -> Any:
+    return grad if factor == 1 else grad * conj(factor)
 
 
 # -- the records ----------------------------------------------------------------------------------------
@@ -266,9 +284,9 @@ addmm = define(
         "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=_rate, cuda=Routine("addmm")),
         PRODUCTS, _added_samples, flags=("matmul_allow_tf32",),
         derivative=Derivative(
-            lambda grad, d: grad * conj(d),
-            lambda grad, c, metas, e: _left_back(grad, c, metas[1:]) * conj(e),
-            lambda grad, b, metas, e: _right_back(grad, b, metas[1:]) * conj(e),
+            lambda grad, d: _times(grad, d),
+            lambda grad, c, metas, e: _times(_left_back(grad, c, metas[1:]), e),
+            lambda grad, b, metas, e: _times(_right_back(grad, b, metas[1:]), e),
         ),
     )
 )  # fmt: skip

@@ -6,6 +6,7 @@ Sums are made in an order that the layout alone decides: the same bits each time
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
@@ -118,6 +119,78 @@ _NLL_SUM = """  auto join = [](Loss a, Loss b) {{ return a + b; }};
     all = over_block(mine, join);
   }}
   if (threadIdx.x == 0) *out = to<X>((C)({last}));"""
+
+
+# A thread to each element of the gradient. The weights of all targets are summed by each block where they are few.
+_NLL_BACK = """  const i64 i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= n) return;
+  {place}
+  const i64 t = target[o[1]], c = i / inner % classes;
+  C given = 0;
+  if (t == c && t != ignored) given = -to<C>(grad[o[2]]) * {weight};
+  out[o[0]] = to<X>(given{share});"""
+_NLL_TOTAL = """  auto share_of = [&](i64 k) -> double {{
+    {place}
+    const i64 t = target[a[0]];
+    return t == ignored || (u64)t >= (u64)classes ? 0. : (double){weight};
+  }};
+  double mine = 0;
+  for (i64 k = threadIdx.x; k < targets; k += 256) mine += share_of(k);
+  mine = over_block(mine, [](double a, double b) {{ return a + b; }});
+"""
+
+
+def nll_loss_backward(launch: Launch, device: Device) -> Plan:
+    """Operands out (N, C, ...), grad, target (N, ...), weight (C) or none. params: (reduction, ignored, out's shape)."""
+    reduction, ignored, shape = launch.params
+    (out,), (grad, target, *weight) = launch.outputs, _metas(launch)
+    at = 1 if out.ndim > 1 else 0
+    spread = [(*x.strides[:at], 0, *x.strides[at:]) for x in (target, _as_target(grad, target))]
+    walk, every = Walked(shape, [out.strides, *spread]), Walked(target.shape, [target.strides])
+    near = every.count <= _FEW
+    lone = "to<C>(weights[t * weight_step])" if weight else "1"
+    total = _NLL_TOTAL.format(place=every.locate("k", "a"), weight=lone)
+    divided = reduction == "mean"
+    share = "" if not divided else " / (C)total_" if near else " / (C)*sum"
+    here = f"{total}  __shared__ double total_;\n  if (threadIdx.x == 0) total_ = mine;\n  __syncthreads();\n"
+    each = _NLL_BACK.format(place=walk.locate("i", "o"), weight=lone, share=share)
+    text = f"""{_OVER_BLOCK}
+typedef {c_name(out.dtype)} X; typedef {c_name(target.dtype)} Target; typedef {c_name(computing(out.dtype))} C;
+extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* grad, const Target* target,
+    {_WEIGHTS if weight else ""}double* sum, {walk.parameter("o")}, {every.parameter("a")}, i64 n, i64 targets,
+    i64 classes, i64 inner, i64 weight_step, i64 ignored) {{
+"""
+    numbers = (
+        walk.count,
+        every.count,
+        shape[at],
+        prod(shape[at + 1 :]),
+        weight[0].strides[0] if weight else 0,
+        ignored,
+    )
+    tail = (walk.value, every.value, *[i64(number) for number in numbers])
+    work = Layout()
+    places = (*[(place, 0) for place in range(len(launch.operands))], work.take(8))
+    passes = [
+        Pass(
+            Program(f"{text}{here if divided and near else ''}{each}\n}}", blocks(walk.count), 256, tail),
+            places,
+        )
+    ]
+    if divided and not near:
+        passes.insert(
+            0,
+            Pass(
+                Program(f"{text}{total}  if (threadIdx.x == 0) *sum = mine;\n}}", (1, 1, 1), 256, tail),
+                places,
+            ),
+        )
+    return Plan(tuple(passes), work.nbytes)
+
+
+def _as_target(grad: Meta, target: Meta) -> Meta:
+    """The loss's gradient in the target's shape, where it is one number."""
+    return grad if grad.shape == target.shape else grad.with_(target.shape, (0,) * target.ndim)
 
 
 # -- margins --------------------------------------------------------------------------------------------------------
@@ -424,6 +497,7 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, const C* probs, co
 )
 
 ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
-    "nll_loss": nll_loss, "multi_margin_loss": multi_margin_loss, "multilabel_margin_loss": multilabel_margin_loss,
+    "nll_loss": nll_loss, "nll_loss_backward": nll_loss_backward, "multi_margin_loss": multi_margin_loss,
+    "multilabel_margin_loss": multilabel_margin_loss,
     "ctc_loss": ctc_loss, "ctc_loss_backward": ctc_loss_backward,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,8 +26,12 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if autocast.threads:
         input, weight, bias = autocast.cast("linear", input, weight, bias)
     turned = weight.t() if weight.dim() == 2 else weight
-    if bias is not None and checked(input, "linear").dim() == 2 and bias.dim() == 1:
-        return addmm(bias, input, turned)
+    if bias is not None and bias.dim() == 1:
+        if checked(input, "linear").dim() == 2:
+            return addmm(bias, input, turned)
+        if input.dim() > 2 and input.is_contiguous() and input.shape[-1] == turned.shape[0]:
+            flat = addmm(bias, input.view(math.prod(input.shape[:-1]), input.shape[-1]), turned)
+            return flat.view(*input.shape[:-1], flat.shape[-1])
     product = matmul(input, turned)
     return product if bias is None else product + bias
 
