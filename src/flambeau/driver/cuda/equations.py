@@ -191,14 +191,24 @@ def _on_diagonal(name: str, text: str) -> Kernel:
 _DET, _SLOGDET = _on_diagonal("det_of_lu", _PRODUCT), _on_diagonal("slogdet_of_lu", _LOGARITHM)
 
 
+# A pivot of zero makes the determinant zero, whatever the library divided by it.
+_ZERO_IF_SINGULAR = matrices.expression("zero_if_singular", "b > 0 ? T{} : a")
+_MINUS_INFINITY_IF_SINGULAR = matrices.expression(
+    "minus_infinity_if_singular", "b > 0 ? to<T>(-(float)INF) : a"
+)
+
+
 def _determinant(kernel: Kernel, steps: Steps) -> None:
+    """The determinant; or its sign and the logarithm of its absolute value."""
     (a,) = steps.inputs
     info = steps.dense(a.meta.shape[:-2], int32)
     lu = _factor(steps, matrices.loaded(steps, a), info)
     found = [matrices.landing(steps, out) for out in steps.outputs]
     steps.run_all(kernel, found, (lu.factors.array, lu.pivots), (a.meta.shape[-1],))
-    for out, there in zip(steps.outputs, found, strict=True):
-        matrices.landed(steps, out, there)
+    for out, there, fix in zip(
+        steps.outputs, found, (_ZERO_IF_SINGULAR, _MINUS_INFINITY_IF_SINGULAR), strict=False
+    ):
+        steps.run(fix, out, there, info)
 
 
 # -- Cholesky ------------------------------------------------------------------------------------------------
@@ -210,7 +220,8 @@ def _cholesky(steps: Steps) -> None:
     (upper,) = steps.launch.params
     n = x.meta.shape[-1]
     factor = steps.dense(x.meta.shape, x.meta.dtype)
-    steps.run(matrices.UPPER_PART if upper else matrices.LOWER_PART, factor, x, params=(n, n))
+    part = matrices.UPPER_PART if upper else matrices.LOWER_PART
+    steps.run(part, factor, x, params=(n, n))
     a, uplo = Matrices(factor, n, n), LOWER if upper else UPPER
     solver = solver_of(steps.device)
     if a.count > 1 and n <= SMALL:
@@ -220,6 +231,7 @@ def _cholesky(steps: Steps) -> None:
                 uplo, n, a.kind, places[pointers], places[info.place], a.count, native
             )
         )
+        steps.run(part, factor, factor, params=(n, n))  # the batched routine fills the other triangle, too
     else:
 
         def one(places: Places, native: Any, at: int) -> None:

@@ -80,8 +80,10 @@ def _adjoint(steps: Steps, a: Matrices) -> Matrices:
 
 
 def _svdvals(steps: Steps) -> None:
+    """Of a wide matrix those of its transpose: without vectors the library's iteration gives wrong ones there."""
     (values, info), (x,) = steps.outputs, steps.inputs
-    a = matrices.loaded(steps, x)
+    rows, cols = x.meta.shape[-2:]
+    a = matrices.loaded(steps, replace(x, meta=matrices.turned(x.meta)) if rows < cols else x)
     raw, finish = matrices.finite(steps, a.array, info)
     _, found, _ = _jacobi(steps, a, raw, False, False)
     finish()

@@ -215,13 +215,21 @@ def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) 
             return None
         from_step, to_step = _merged(source, batch), _merged(target, batch)
         if from_step is not None and to_step is not None:
+            places = _offsets(source, target, outer)
+            if not all(_aligned(source, here) and _aligned(target, there) for here, there in places):
+                return None
             return _Walk(
                 Side(source.dtype, *read, from_step),
                 Side(target.dtype, *write, to_step),
                 prod([target.shape[d] for d in batch]),
-                _offsets(source, target, outer),
+                places,
             )
     return None
+
+
+def _aligned(x: Meta, offset: int) -> bool:
+    """Whether a plan may begin there: the library takes real numbers only where a complex one could lie."""
+    return x.dtype.is_complex or offset % (2 * x.dtype.itemsize) == 0
 
 
 def _points(x: Meta, dims: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
