@@ -22,6 +22,7 @@ _FILES = {
     "memory_format": "convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format",
     "parametrizations": "",
     "parametrize": "",
+    "prune": "",
     "rnn": "",
 }
 NAMES = {name: file for file, names in _FILES.items() for name in names.split()}
