@@ -28,7 +28,7 @@ UNLIKE_DIFFERENCES = {
     "ctc_loss": "probabilities are taken to sum to 1, as PyTorch takes them",
 }
 REFUSED = ("the derivative for", "The derivative of linalg.qr", "not differentiable when mode='complete'",
-           "does not support automatic differentiation")  # fmt: skip
+           "does not support automatic differentiation", "derivative for torch.grid_sample_backward is not implemented")  # fmt: skip
 """Texts of PyTorch's where a call has no derivative."""
 UNWRITTEN = "torch::autograd::NotImplemented"
 LARGEST = 300  # elements of an input: differences are taken one by one

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.autograd import graph
+from flambeau.autograd import functional, graph
 from flambeau.autograd.anomaly_mode import (
     detect_anomaly,
     is_anomaly_check_nan_enabled,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
+from flambeau.ops.view import view
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import Edge, Leaf, Node
-from flambeau.tensor.history import Saved, edge_of, fitted, require_no_leaf, unviewed, zeros_of
-from flambeau.tensor.tensor import History, Tensor, make
+from flambeau.tape.node import Edge, Node
+from flambeau.tensor.history import FREED, Saved, edge_of, fitted, replace_node, run, used_on, zeros_of
+from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor
 
 
 class FunctionCtx:
@@ -37,14 +39,12 @@ class FunctionCtx:
 
 
 class _Node(Node, FunctionCtx):
-    """The node of one call of a Function: its ctx."""
-
-    __slots__ = ()
+    """The node of one call of a Function: its ctx, which programs may put attributes on."""
 
     _function: Any
 
     def __init__(self) -> None:
-        self.edges, self.outputs = (), ()
+        self.edges, self.outputs, self.watchers = (), (), None
         self.needs_input_grad: tuple[bool, ...] = ()
         self.to_save: tuple[Any, ...] = ()
         self.dirty_tensors: tuple[Any, ...] = ()
@@ -52,55 +52,65 @@ class _Node(Node, FunctionCtx):
         self.materialize_grads = True
         self._saved: list[Saved | None] | None = []
         self._metas: tuple[Any, ...] = ()
-
-    def name(self) -> str:
-        return type(self).__name__
+        self._runs = True  # forward, still
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` kept. Raises RuntimeError if it was freed or changed in place."""
         if self._saved is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved tensors after they have "
-                "already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
-                "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time "
-                "or if you need to access saved tensors after calling backward."
-            )
-        if not self.outputs:  # forward still runs
+            raise RuntimeError(FREED)
+        if self._runs:
             return tuple(self.to_save)
         return tuple([None if s is None else s.unpack(self) for s in self._saved])
 
-    @property
-    def saved_variables(self) -> tuple[Any, ...]:
-        """`saved_tensors` of old."""
-        return self.saved_tensors
+    saved_variables = saved_tensors
 
     def release(self) -> None:
         self._saved = None
 
+    def __repr__(self) -> str:
+        return object.__repr__(self)
+
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         if self.materialize_grads:
             grads = [zeros_of(m) if g is None else g for g, m in zip(grads, self.outputs, strict=True)]
-        given = self._function.backward(self, *grads)
-        listed = given if isinstance(given, tuple | list) else (given,)
-        while len(listed) > len(self.edges) and listed[-1] is None:
+        given = self._backward()(self, *grads)
+        listed = given if isinstance(given, tuple) else (given,)
+        count = len(self._metas)
+        while len(listed) > count and listed[-1] is None:
             listed = listed[:-1]
-        if len(listed) != len(self.edges):
+        if len(listed) != count:
             raise RuntimeError(
-                f"function {self.name()} returned an incorrect number of gradients (expected {len(self.edges)}, got "
+                f"function {self.name()} returned an incorrect number of gradients (expected {count}, got "
                 f"{len(listed)})"
             )
         return [self._checked(i, g, m) for i, (g, m) in enumerate(zip(listed, self._metas, strict=True))]
 
-    def _checked(self, position: int, grad: Any, meta: Any) -> Any:
-        if grad is None or self.edges[position] is None:
-            return None
-        if not isinstance(grad, Tensor):
-            raise TypeError(
-                f"function {self.name()} returned a gradient different than expected: {type(grad).__name__}"
+    def _backward(self) -> Callable[..., Any]:
+        function = self._function
+        if function.vjp is Function.vjp:
+            return function.backward  # type: ignore[no-any-return]
+        if function.backward is not Function.backward:
+            raise RuntimeError(
+                "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only "
+                "implement one of them."
             )
+        return function.vjp  # type: ignore[no-any-return]
+
+    def _checked(self, position: int, grad: Any, meta: Any) -> Any:
+        if grad is None:
+            return None
+        if meta is None:
+            raise RuntimeError(
+                f"function {self.name()} returned a gradient different than None at position {position + 1}, but the "
+                "corresponding forward input was not a Variable"
+            )
+        if not isinstance(grad, Tensor):
+            raise RuntimeError(f"expected Variable or None (got {type(grad).__name__})")
+        if self.edges[position] is None:
+            return None
         lead = grad.meta.ndim - meta.ndim
-        tail = grad.meta.shape[lead:]
+        tail = grad.meta.shape[max(lead, 0) :]
         if lead < 0 or any(have != want and want != 1 for have, want in zip(tail, meta.shape, strict=True)):
             raise RuntimeError(
                 f"Function {self.name()} returned an invalid gradient at index {position} - got "
@@ -111,7 +121,8 @@ class _Node(Node, FunctionCtx):
 
 @functools.cache
 def _node_class(function: type) -> Any:
-    return type(f"{function.__name__}Backward", (_Node,), {"__slots__": (), "_function": function})
+    members = {"_function": function, "__module__": "torch.autograd.function"}
+    return type(f"{function.__name__}Backward", (_Node,), members)
 
 
 class Function:
@@ -121,7 +132,7 @@ class Function:
     or None, for each argument of `forward`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
             "Legacy autograd function with non-static forward method is deprecated. Please use new-style autograd "
             "function with static forward method. (Example: "
@@ -155,40 +166,74 @@ class Function:
 
 
 def _apply(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    node = _node_class(function)()
-    edges: list[Edge] = [
-        edge_of(a) if isinstance(a, Tensor) and a.history is not None else None for a in args
-    ]
-    needed = mode.recording and any(edges)
-    node.needs_input_grad = tuple([e is not None and mode.recording for e in edges])
     apart = function.setup_context is not Function.setup_context
+    if apart:
+        args, kwargs = _by_position(function.forward, args, kwargs), {}
+    node = _node_class(function)()
+    edges = [edge_of(a) if isinstance(a, Tensor) and a.history is not None else None for a in args]
+    node.needs_input_grad = tuple([e is not None for e in edges])
     with recording(False):
         result = function.forward(*args, **kwargs) if apart else function.forward(node, *args, **kwargs)
         if apart:
             function.setup_context(node, args, result)
-    single = not isinstance(result, tuple | list)
-    outputs = [result] if single else list(result)
+    outputs = list(result) if isinstance(result, tuple) else [result]
+    _check(node, args, outputs)
+    needed = mode.recording and any(edges)
+    tensors = [t for t in outputs if isinstance(t, Tensor)]
+    _check_dirty(node, tensors, needed)
     for t in node.dirty_tensors:
-        if needed:
-            require_no_leaf(t)
         t.counter.version += 1
-    outputs = [_own(t, args, node) if isinstance(t, Tensor) else t for t in outputs]
+    outputs = [_own(t, args, node, needed) if isinstance(t, Tensor) else t for t in outputs]
     if needed:
         _record(node, edges, args, outputs)
-    return outputs[0] if single else tuple(outputs)
+    node._runs = False
+    return tuple(outputs) if isinstance(result, tuple) else outputs[0]
 
 
-def _own(t: Any, args: Sequence[Any], node: _Node) -> Any:
+def _by_position(forward: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    bound = inspect.signature(forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args
+
+
+def _check(node: _Node, args: Sequence[Any], outputs: Sequence[Any]) -> None:
+    for i, t in enumerate(node.to_save):
+        if t is not None and not isinstance(t, Tensor):
+            raise TypeError(
+                f"save_for_backward can only save variables, but argument {i} is of type {type(t).__name__}"
+            )
+    if any(not _among(t, outputs) for t in node.dirty_tensors):
+        raise RuntimeError(
+            "Some elements marked as dirty during the forward method were not returned as output. The inputs that are "
+            "modified inplace must all be outputs of the Function."
+        )
+
+
+def _check_dirty(node: _Node, tensors: Sequence[Any], needed: bool) -> None:
+    for t in node.dirty_tensors if needed else ():
+        if t.is_leaf and t.requires_grad:
+            raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
+        if t.base is not None and len(tensors) > 1:
+            raise RuntimeError(
+                "If your Function modifies inplace an input that is a view of another Tensor, your Function cannot "
+                "return more than one Tensor. This is not supported by the current autograd engine. You should either "
+                "make sure the input is not a view (using .clone() for example) or make your Function only return one "
+                "Tensor (potentially splitting it into two Functions: one doing the inplace that returns a single "
+                "Tensor and a second one doing the other operations). You can ask on the forum "
+                "https://discuss.pytorch.org/ if you need help to do this change."
+            )
+
+
+def _among(t: Any, listed: Sequence[Any]) -> bool:
+    return any(t is other for other in listed)
+
+
+def _own(t: Any, args: Sequence[Any], node: _Node, needed: bool) -> Any:
     """An input that is returned unchanged is returned as a view, so that it keeps its own history."""
-    if any(t is a for a in node.dirty_tensors):
+    if not _among(t, args) or _among(t, node.dirty_tensors):
         return t
-    if any(t is a for a in args):
-        alike = make(t.meta, t.memory, t.ptr)
-        alike.counter = t.counter
-        return alike
-    return (
-        unviewed(t) if t.history is not None and t.history.base is not None and t.history.node is None else t
-    )
+    with recording(False):
+        return run(view, t, t.meta.shape) if needed else t.detach()
 
 
 def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -196,12 +241,16 @@ def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequ
     node._metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
     tensors = [t for t in outputs if isinstance(t, Tensor)]
     node.placed(tuple([t.meta for t in tensors]))
-    for edge in edges:
-        if edge is not None and isinstance(edge[0], Leaf):
-            edge[0].lies_on(node.stream if edge[0].index == node.index else edge[0].stream)
+    used_on(node)
     for i, t in enumerate(tensors):
-        apart = any(t is other for other in node.non_differentiable)
-        if t.meta.dtype.category >= FLOATING and not apart:
+        if t.meta.dtype.category < FLOATING or _among(t, node.non_differentiable):
+            continue
+        if _among(t, node.dirty_tensors):
+            replace_node(t, node, next((k for k, a in enumerate(args) if a is t), None), i)
+        elif t.history is not None and t.history.base is not None:
+            t.history.node, t.history.index, t.history.version = node, i, t.counter.version
+            t.history.made = CUSTOM if len(tensors) == 1 else SEVERAL
+        else:
             t.history = History(node, i)
     node._saved = [None if t is None else _kept(t, tensors) for t in node.to_save]
     node.to_save = ()
@@ -210,8 +259,8 @@ def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequ
 def _kept(t: Tensor, outputs: Sequence[Tensor]) -> Saved:
     for i, output in enumerate(outputs):
         if t is output:
-            return Saved(t, i)
-    return Saved(t)
+            return Saved(t, None, i)
+    return Saved(t, edge_of(t))
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

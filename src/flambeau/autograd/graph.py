@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from flambeau.core.handle import RemovableHandle
 from flambeau.tape.mode import mode
-from flambeau.tape.node import Handle, Node
+from flambeau.tape.node import Node
 from flambeau.tensor.history import edge_of
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import empty_pinned
@@ -78,7 +79,7 @@ class disable_saved_tensors_hooks:
 
 
 class _Handles:
-    def __init__(self, handles: Sequence[Handle]) -> None:
+    def __init__(self, handles: Sequence[RemovableHandle]) -> None:
         self._handles = handles
 
     def remove(self) -> None:

@@ -84,6 +84,12 @@ class Derivative:
         self.whole = whole
         self.name = name
 
+    def takes(self, position: int) -> bool:
+        """Whether a gradient passes to this input."""
+        if self.formulas:
+            return position < len(self.formulas) and self.formulas[position] is not None
+        return True
+
 
 def names_of(formula: Formula) -> tuple[str, ...]:
     """The names of a formula's parameters: what it needs."""

@@ -34,25 +34,29 @@ class View:
     """One view operator. `rule(meta, *params) -> Layout` is pure; `name` is PyTorch's.
 
     `derivative(grad, meta, run, *params)` is the gradient of what was viewed; None: no gradient passes.
+    node: PyTorch's name of its node, as `Derivative`'s name.
     """
 
     name: str
     rule: Callable[..., Layout]
     derivative: Callable[..., Any] | None
+    node: str | Callable[..., str] | None = None
 
 
 table: dict[str, View] = {}
 """Every view record by name; filled by `record` alone."""
 
 
-def record(derivative: Callable[..., Any] | None) -> Callable[[Callable[..., Layout]], View]:
+def record(
+    derivative: Callable[..., Any] | None, node: str | Callable[..., str] | None = None
+) -> Callable[[Callable[..., Layout]], View]:
     """Make a rule the view record of its name."""
 
     def define(rule: Callable[..., Layout]) -> View:
         name = rule.__name__.rstrip("_")
         if name in table:
             raise ValueError(f"view {name!r} is defined twice")
-        return table.setdefault(name, View(name, rule, derivative))
+        return table.setdefault(name, View(name, rule, derivative, node))
 
     return define
 
@@ -220,7 +224,12 @@ def transpose(meta: Meta, dim0: int, dim1: int) -> Layout:
     return Layout(tuple(shape), tuple(strides))
 
 
-@record(_reshaped)
+def _squeezed(meta: Meta, params: tuple[Any, ...]) -> str:
+    dims = params[0]
+    return f"SqueezeBackward{0 if dims is None else 1 if len(dims) == 1 else 2}"
+
+
+@record(_reshaped, _squeezed)
 def squeeze(meta: Meta, dims: tuple[int, ...] | None) -> Layout:
     """Without the dimensions of size 1 among `dims`, or all of them."""
     chosen = set(range(meta.ndim)) if dims is None else set(distinct(dims, meta.ndim))

@@ -15,7 +15,8 @@ class Mode(threading.local):
     recording: operations on tensors that require gradients are put on the tape.
     inference: inside `inference_mode`.
     anomaly: nodes remember where they were made. checks_nan: and their gradients are looked at.
-    pack_hooks: a stack of (pack, unpack) applied to what nodes save; None on it switches them off.
+    walking: under anomaly detection, the nodes whose gradients are being computed, the innermost last.
+    pack_hooks: a stack of (pack, unpack) applied to what nodes save.
     why_not: a message if saving tensors is forbidden here.
     """
 
@@ -27,6 +28,7 @@ class Mode(threading.local):
 
     def __init__(self) -> None:
         self.pack_hooks: list[PackHooks] = []
+        self.walking: list[Any] = []
 
 
 mode = Mode()

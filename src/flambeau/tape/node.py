@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import traceback
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
 from flambeau.runtime import current
 from flambeau.runtime.stream import Stream
@@ -19,9 +21,28 @@ from flambeau.tape.mode import mode
 
 Edge = tuple["Node", int] | None
 Grads = Sequence[Any]
+Hooks = OrderedDict[int, Callable[..., Any]]
 
 _sequence = itertools.count()
 LAST = 1 << 62  # a leaf's sequence: its gradient is accumulated as soon as it is complete
+
+
+class Watchers:
+    """Who wants to hear of a node: made when the first asks.
+
+    tensor_hooks: of each output, called with its gradient. keepers: who keeps the gradient of which output.
+    pre, post: called before and after the node. post_accumulate: of a leaf, called with its tensor.
+    """
+
+    __slots__ = ("keepers", "metadata", "post", "post_accumulate", "pre", "tensor_hooks")
+
+    def __init__(self) -> None:
+        self.tensor_hooks: dict[int, Hooks] = {}
+        self.keepers: dict[int, Callable[[Any], None]] = {}
+        self.pre: Hooks = OrderedDict()
+        self.post: Hooks = OrderedDict()
+        self.post_accumulate: Hooks = OrderedDict()
+        self.metadata: dict[str, Any] = {}
 
 
 class Node:
@@ -30,20 +51,21 @@ class Node:
     outputs: the metas of its outputs: a missing gradient stands for zeros of that meta.
     sequence: its place in the order of recording; the walk backward takes the latest ready node first.
     stream: the forward operation's, on which its backward operation runs; `index` is that device's.
+    watchers: hooks and notes; None of most nodes.
     """
 
-    __slots__ = (
-        "__dict__", "__weakref__", "edges", "index", "outputs", "sequence", "stream",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "edges", "index", "outputs", "sequence", "stream", "watchers")
 
     edges: tuple[Edge, ...]
     outputs: tuple[Meta, ...]
     sequence: int
     stream: Stream
     index: int
+    watchers: Watchers | None
 
     def __init__(self, edges: Sequence[Edge], outputs: Sequence[Meta]) -> None:
         self.edges = tuple(edges)
+        self.watchers = None
         self.placed(tuple(outputs))
 
     def placed(self, outputs: tuple[Meta, ...]) -> None:
@@ -55,6 +77,8 @@ class Node:
         self.stream = current.local.streams[index]
         if mode.anomaly:
             self.metadata["traceback_"] = traceback.format_list(traceback.extract_stack()[:-2])
+            if mode.walking:
+                self.metadata["parent_"] = mode.walking[-1]
 
     def gradients(self, grads: Grads) -> Grads:
         """The gradients of the inputs from those of the outputs; None stands for zeros on both sides."""
@@ -75,55 +99,37 @@ class Node:
         return tuple([edge if edge is not None else (None, 0) for edge in self.edges])
 
     @property
+    def watched(self) -> Watchers:
+        """Its watchers, to add one."""
+        if self.watchers is None:
+            self.watchers = Watchers()
+        return self.watchers
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """A place for whoever wants to note something about this node."""
-        notes: dict[str, Any] = self.__dict__.setdefault("metadata", {})
-        return notes
+        return self.watched.metadata
 
     def _sequence_nr(self) -> int:
         return self.sequence
 
-    def register_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(grad_inputs, grad_outputs)` after this node's; what it returns replaces grad_inputs."""
-        return Handle(self.__dict__.setdefault("hooks", {}), hook)
+        return hooked(self.watched.post, hook)
 
-    def register_prehook(self, hook: Callable[..., Any]) -> Handle:
+    def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(grad_outputs)` before this node; what it returns replaces them."""
-        return Handle(self.__dict__.setdefault("prehooks", {}), hook)
-
-    def tensor_hooks(self, output: int) -> dict[int, Callable[[Any], Any]]:
-        """The hooks of the tensor that is output number `output`: made when first asked for."""
-        every: dict[int, dict[int, Callable[[Any], Any]]] = self.__dict__.setdefault("tensor_hooks", {})
-        return every.setdefault(output, {})
-
-    def retained(self) -> dict[int, Any]:
-        """Who keeps the gradient of which output (`retain_grad`)."""
-        keepers: dict[int, Any] = self.__dict__.setdefault("keepers", {})
-        return keepers
+        return hooked(self.watched.pre, hook)
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
 
 
-class Handle:
-    """What registering a hook returns: `remove()` takes it off again. A context manager too."""
-
-    _ids = itertools.count()
-
-    def __init__(self, hooks: dict[int, Any], hook: Callable[..., Any]) -> None:
-        self.id = next(Handle._ids)
-        self._hooks = hooks
-        hooks[self.id] = hook
-
-    def remove(self) -> None:
-        """Take the hook off; nothing happens the second time."""
-        self._hooks.pop(self.id, None)
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.remove()
+def hooked(hooks: Hooks, hook: Callable[..., Any]) -> RemovableHandle:
+    """Add a hook; what takes it off again."""
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
 
 
 class Leaf(Node):
@@ -142,10 +148,6 @@ class Leaf(Node):
         """Accumulate a gradient; as a recorded operation if `create`."""
         self.grad = self._added(self.grad, grad, self.outputs[0], create)
 
-    def lies_on(self, stream: Stream) -> None:
-        """Accumulate on this stream: that of the tensor's last recorded use."""
-        self.stream = stream
-
     def lies_in(self, meta: Meta) -> None:
         """The tensor has other memory now, of another shape, dtype or device: later gradients are of that."""
         self.outputs = (meta,)
@@ -161,10 +163,8 @@ class Leaf(Node):
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"
 
-    def post_hooks(self) -> dict[int, Callable[[Any], Any]]:
-        """Hooks called with the tensor after its gradient was accumulated."""
-        hooks: dict[int, Callable[[Any], Any]] = self.__dict__.setdefault("post_hooks", {})
-        return hooks
-
     def __repr__(self) -> str:
         return f"<AccumulateGrad object at {id(self):#x}>"
+
+
+Leaf.__name__ = Leaf.__qualname__ = "AccumulateGrad"  # as programs know it

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import heapq
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from flambeau.core.dtype import FLOATING
 from flambeau.runtime import current, system
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
-from flambeau.tape.node import Leaf, Node
+from flambeau.tape.node import LAST, Edge, Leaf, Node
 
 Root = tuple[Node, int, Any]
 Place = tuple[Node, int]
@@ -64,20 +65,21 @@ class _Walk:
         self.waiting, self.runs = _survey(
             [node for node, _, _ in roots], self.wanted, self.places is not None
         )
-        here = current.local.__dict__
-        streams, device, recorded = list(here["streams"]), here["device"], mode.recording
+        here = current.local
+        self.streams = here.streams
+        streams, device, recorded = list(here.streams), here.device, mode.recording
         mode.recording = self.create
         try:
             for node, output, grad in roots:
                 self.deliver(node, output, grad)
-            for node in dict.fromkeys(node for node, _, _ in roots):
+            for node in dict.fromkeys([node for node, _, _ in roots]):
                 if not self.waiting.get(node):
                     self.push(node)
             while self.ready:
                 self.step(heapq.heappop(self.ready)[2])
         finally:
-            here["streams"][:] = streams
-            here["device"] = device
+            here.streams[:] = streams
+            here.device = device
             mode.recording = recorded
         for index, others in self.ended.items():
             for stream in others:
@@ -94,20 +96,22 @@ class _Walk:
         buffer = self.buffers.get(node)
         if buffer is None:
             buffer = self.buffers[node] = [None] * len(node.outputs)
-        where = grad.meta.device.index
-        streams = current.local.streams
-        if where is not None and where == node.index:
-            producer = streams[where]
-            if producer != node.stream:
-                self.after(producer, node.stream)
-                grad.record_stream(node.stream)
-            if buffer[output] is not None:
-                streams[where] = node.stream
-                buffer[output] = buffer[output] + grad
-                streams[where] = producer
-                return
         held = buffer[output]
-        buffer[output] = grad if held is None else held + grad
+        where = grad.meta.device.index
+        if where is None or where != node.index:
+            buffer[output] = grad if held is None else held + grad
+            return
+        streams, stream = self.streams, node.stream
+        producer = streams[where]
+        if producer is not stream and producer != stream:
+            self.after(producer, stream)
+            grad.record_stream(stream)
+        if held is None:
+            buffer[output] = grad
+            return
+        streams[where] = stream
+        buffer[output] = held + grad
+        streams[where] = producer
 
     def after(self, producer: Stream, consumer: Stream) -> None:
         """Let a stream wait for what one node made: once, since all of it was made before any is passed on."""
@@ -118,54 +122,58 @@ class _Walk:
     def step(self, node: Node) -> None:
         """Run one node and pass on what it gives."""
         grads = self.buffers.pop(node, None)
-        system.require_open(node.stream.context)
-        self.waited.clear()
-        here = current.local.__dict__
-        here["streams"][node.index] = node.stream
-        if node.index >= 0:
-            here["device"] = node.index
-        if grads is not None:
-            grads = self.arrived(node, grads)
-        if isinstance(node, Leaf):
+        index, stream = node.index, node.stream
+        system.require_open(stream.context)
+        if self.waited:
+            self.waited.clear()
+        self.streams[index] = stream
+        if index >= 0:
+            current.local.device = index
+        if grads is not None and (node.watchers is not None or node in self.wanted):
+            self.arrived(node, grads)
+        if node.sequence == LAST:
             if grads is not None and grads[0] is not None:
-                self.rest(node, grads.pop())
+                self.rest(node, grads.pop())  # type: ignore[arg-type]
             return
         if self.runs is not None and node not in self.runs:
             return
-        given = (
-            self.gradients(node, grads) if grads is not None and _any(grads) and _any(node.edges) else None
-        )
+        given = None
+        if grads is not None and _any(grads) and _any(node.edges):
+            given = self.gradients(node, grads)
         del grads
-        for i, edge in enumerate(node.edges):
+        self.pass_on(node.edges, given)
+
+    def pass_on(self, edges: Sequence[Edge], given: Sequence[Any] | None) -> None:
+        """Give its gradients to the nodes that made a node's inputs; those that have all of theirs are ready."""
+        waiting = self.waiting
+        for i, edge in enumerate(edges):
             if edge is None:
                 continue
             target, output = edge
-            if given is not None and given[i] is not None and self.leads(target):
-                self.deliver(target, output, given[i])
-            self.waiting[target] -= 1
-            if not self.waiting[target]:
+            if given is not None:
+                grad = given[i]
+                if grad is not None and (self.runs is None or target in self.runs or target in self.wanted):
+                    self.deliver(target, output, grad)
+            left = waiting[target] - 1
+            waiting[target] = left
+            if not left:
                 self.push(target)
 
-    def leads(self, node: Node) -> bool:
-        """Whether a gradient is of use at a node."""
-        return self.runs is None or node in self.runs or node in self.wanted
-
-    def arrived(self, node: Node, grads: list[Any]) -> list[Any]:
-        """The gradients after the hooks of the tensors that they are of; keep those that are asked for."""
-        notes = node.__dict__
-        for output, hooks in notes.get("tensor_hooks", {}).items():
-            for hook in list(hooks.values()):
+    def arrived(self, node: Node, grads: list[Any]) -> None:
+        """Replace gradients by what the hooks of the tensors that they are of return; keep those asked for."""
+        watchers = node.watchers
+        if watchers is not None:
+            for output, hooks in watchers.tensor_hooks.items():
+                for hook in list(hooks.values()):
+                    if grads[output] is not None:
+                        grads[output] = _hooked(hook, grads[output])
+            for output, keeper in list(watchers.keepers.items()):
                 if grads[output] is not None:
-                    grads[output] = _replaced(hook(grads[output]), grads[output])
-        for output, keeper in notes.get("keepers", {}).items():
-            if grads[output] is not None:
-                keeper(grads[output])
-        for i in self.wanted.get(node, ()) if self.places is not None else ():
-            output = self.places[i][1]  # type: ignore[index]
-            if not (self.accumulate and isinstance(node, Leaf)):
-                self.found[i] = grads[output]
+                    keeper(grads[output])
+        for i in self.wanted.get(node, ()):
+            if not (self.accumulate and node.sequence == LAST):
+                self.found[i] = grads[self.places[i][1]]  # type: ignore[index]
             self.ends(node)
-        return grads
 
     def ends(self, node: Node) -> None:
         if node.index >= 0:
@@ -178,36 +186,29 @@ class _Walk:
         self.ends(leaf)
         if not self.accumulate or (self.runs is not None and leaf not in self.wanted):
             return
-        for prehook in list(leaf.__dict__.get("prehooks", {}).values()):
-            replaced = prehook((grad,))
-            grad = grad if replaced is None else replaced[0] if isinstance(replaced, tuple) else replaced
-        held = [grad]
-        del grad
-        leaf.add(held.pop(), self.create)
-        variable = leaf.variable
-        for hook in list(leaf.__dict__.get("hooks", {}).values()):
-            hook((), (leaf.grad,))
-        for hook in list(leaf.__dict__.get("post_hooks", {}).values()):
-            hook(variable)
+        watchers = leaf.watchers
+        if watchers is None:
+            held = [grad]
+            del grad  # nobody but the callee may hold it: then its memory becomes the leaf's gradient
+            leaf.add(held.pop(), self.create)
+            return
+        for prehook in list(watchers.pre.values()):
+            (grad,) = _hooked_all(prehook, (grad,))
+        leaf.add(grad, self.create)
+        for hook in list(watchers.post_accumulate.values()):
+            hook(leaf.variable)
+        for hook in list(watchers.post.values()):
+            hook((), (grad,))
 
     def gradients(self, node: Node, grads: list[Any]) -> Sequence[Any]:
-        notes = node.__dict__
-        for hook in list(notes.get("prehooks", {}).values()):
-            replaced = hook(tuple(grads))
-            if replaced is not None:
-                grads = list(replaced) if isinstance(replaced, tuple | list) else [replaced]
-        try:
-            given = node.gradients(grads)
-            if mode.anomaly and mode.checks_nan:
-                _refuse_nan(node, given)
-        except BaseException:
-            if mode.anomaly:
-                _tell_where(node)
-            raise
-        for hook in list(notes.get("hooks", {}).values()):
-            replaced = hook(tuple(given), tuple(grads))
-            if replaced is not None:
-                given = tuple(replaced) if isinstance(replaced, tuple | list) else (replaced,)
+        watchers = node.watchers
+        if watchers is not None:
+            for hook in list(watchers.pre.values()):
+                grads = list(_hooked_all(hook, grads))
+        given = _explained(node, grads) if mode.anomaly else node.gradients(grads)
+        if watchers is not None:
+            for hook in list(watchers.post.values()):
+                given = _hooked_all(hook, given, tuple(grads))
         if not self.keep:
             node.release()
         return given
@@ -219,67 +220,123 @@ def order(waiter: Stream, other: Stream) -> None:
 
 
 def _any(grads: Iterable[Any]) -> bool:
-    return any(g is not None for g in grads)
+    for g in grads:  # noqa: SIM110 (a loop of one or two is cheaper than a generator)
+        if g is not None:
+            return True
+    return False
 
 
-def _replaced(new: Any, old: Any) -> Any:
-    if new is None:
-        return old
+# -- what hooks return ------------------------------------------------------------------------------------
+
+
+def _hooked(hook: Callable[[Any], Any], grad: Any) -> Any:
+    """A gradient after the hook of its tensor. Raises where what the hook returned does not fit."""
+    new = hook(grad)
+    return grad if new is None else _fitting(hook, new, grad)
+
+
+def _fitting(hook: Any, new: Any, old: Any) -> Any:
+    if not hasattr(new, "meta"):
+        raise TypeError(f"expected Variable, but hook returned '{type(new).__name__}'")
     if new.meta.shape != old.meta.shape:
+        raise RuntimeError(f"hook '{_name(hook)}' has changed the size of value")
+    if new.meta.dtype is not old.meta.dtype or new.meta.device.type != old.meta.device.type:
         raise RuntimeError(
-            f"hook has changed the size of value: it was {list(old.meta.shape)} and is {list(new.meta.shape)}"
+            f"hook '{_name(hook)}' has changed the type of value (was {old.type()} got {new.type()})"
         )
     return new
+
+
+def _hooked_all(hook: Callable[..., Any], grads: Sequence[Any], *more: Any) -> Sequence[Any]:
+    """Gradients after a hook of a node: it is called with them and `more`."""
+    new = hook(tuple(grads), *more)
+    if new is None:
+        return grads
+    if not isinstance(new, tuple):
+        raise TypeError(f"expected tuple, but hook returned '{type(new).__name__}'")
+    if len(new) != len(grads):
+        raise RuntimeError(
+            f"hook '{_name(hook)}' has returned an incorrect number of values (got {len(new)}, but expected "
+            f"{len(grads)})"
+        )
+    pairs = zip(new, grads, strict=True)
+    return [n if n is None or old is None else _fitting(hook, n, old) for n, old in pairs]
+
+
+def _name(hook: Any) -> str:
+    return getattr(hook, "__name__", "<unknown>")
+
+
+# -- who runs, and in which order -------------------------------------------------------------------------
 
 
 def _survey(
     roots: Sequence[Node], wanted: dict[Node, list[int]], pruned: bool
 ) -> tuple[dict[Node, int], set[Node] | None]:
     """How many gradients each node waits for; and, if `pruned`, the nodes that have a wanted one behind them."""
-    waiting: dict[Node, int] = {}
-    seen: set[Node] = set(roots)
-    visited: list[Node] = []
-    stack = list(dict.fromkeys(roots))
+    waiting: dict[Node, int] = dict.fromkeys(roots, 0)
+    stack = list(waiting)
     while stack:
-        node = stack.pop()
-        visited.append(node)
-        for edge in node.edges:
+        for edge in stack.pop().edges:
             if edge is None:
                 continue
             target = edge[0]
-            waiting[target] = waiting.get(target, 0) + 1
-            if target not in seen:
-                seen.add(target)
+            if target in waiting:
+                waiting[target] += 1
+            else:
+                waiting[target] = 1
                 stack.append(target)
     if not pruned:
         return waiting, None
     runs: set[Node] = set()
     # A node's inputs were recorded before it: in the order of recording all are decided before they are asked for.
-    for node in sorted(visited, key=_recorded):
+    for node in sorted(waiting, key=_recorded):
         if any(edge is not None and (edge[0] in runs or edge[0] in wanted) for edge in node.edges):
             runs.add(node)
     return waiting, runs
 
 
 def _recorded(node: Node) -> int:
-    return -1 if isinstance(node, Leaf) else node.sequence
+    return -1 if node.sequence == LAST else node.sequence
+
+
+# -- anomalies --------------------------------------------------------------------------------------------
+
+
+def _explained(node: Node, grads: list[Any]) -> Sequence[Any]:
+    """A node's gradients under anomaly detection: NaN is refused, and an error says where the node was made."""
+    mode.walking.append(node)
+    try:
+        given = node.gradients(grads)
+        if mode.checks_nan:
+            _refuse_nan(node, given)
+        return given
+    except BaseException:
+        _tell_where(node)
+        raise
+    finally:
+        mode.walking.pop()
 
 
 def _refuse_nan(node: Node, given: Sequence[Any]) -> None:
     for i, grad in enumerate(given):
-        if grad is not None and grad.meta.dtype.category >= 2 and bool(grad.isnan().any()):
+        if grad is not None and grad.meta.dtype.category >= FLOATING and bool(grad.isnan().any()):
             raise RuntimeError(f"Function '{node.name()}' returned nan values in its {i}th output.")
 
 
 def _tell_where(node: Node) -> None:
+    _warn(f"Error detected in {node.name()}. ", node, "Traceback of forward call that caused the error:\n")
+    parent = node.metadata.get("parent_")
+    while parent is not None:
+        _warn(
+            f"\n\nPrevious calculation was induced by {parent.name()}. ", parent,
+            "Traceback of forward call that induced the previous calculation:\n",
+        )  # fmt: skip
+        parent = parent.metadata.get("parent_")
+
+
+def _warn(what: str, node: Node, where: str) -> None:
     lines = node.metadata.get("traceback_")
-    where = (
-        "".join(lines)
-        if lines
-        else "No forward pass information available. Enable detect anomaly during forward pass."
-    )
-    warnings.warn(
-        f"Error detected in {node.name()}. Traceback of forward call that caused the error:\n{where}",
-        UserWarning,
-        stacklevel=2,
-    )
+    if lines is None:
+        where = "No forward pass information available. Enable detect anomaly during forward pass for more information."
+    warnings.warn(what + where + "".join(lines or ()), UserWarning, stacklevel=2)

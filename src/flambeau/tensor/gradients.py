@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.errors import argument_type
+from flambeau.core.handle import RemovableHandle
 from flambeau.tape import walk
-from flambeau.tape.node import Handle, Leaf, Node
-from flambeau.tensor.history import edge_of, node_of, require
+from flambeau.tape.node import Leaf, Node, hooked
+from flambeau.tensor.history import edge_of, node_of, require, requires_grad
 from flambeau.tensor.public import alias, method
 from flambeau.tensor.tensor import Tensor
 
@@ -26,7 +28,7 @@ def _property(define: Callable[[Tensor], Any], set_: Callable[[Tensor, Any], Non
 
 def _requires_grad(self: Tensor) -> bool:
     """Whether gradients are computed for this tensor. May be set on leaves."""
-    return self.history is not None and node_of(self) is not None
+    return requires_grad(self)
 
 
 @method
@@ -153,52 +155,59 @@ _property(_grad, _set_grad)
 # -- hooks ------------------------------------------------------------------------------------------------
 
 
-def _tracked(t: Tensor, doing: str) -> tuple[Node, int]:
-    edge = edge_of(t)
-    if edge is None:
+def _refuse_untracked(t: Tensor, doing: str) -> None:
+    if not requires_grad(t):
         raise RuntimeError(f"{doing} tensor that doesn't require gradient")
-    return edge
 
 
 @method
-def register_hook(self: Tensor, hook: Callable[[Any], Any]) -> Handle:
+def register_hook(self: Tensor, hook: Callable[[Any], Any]) -> RemovableHandle:
     """Call `hook(grad)` whenever a gradient of this tensor is computed; what it returns, if anything, replaces it."""
-    node, index = _tracked(self, "cannot register a hook on a")
-    return Handle(node.tensor_hooks(index), hook)
+    _refuse_untracked(self, "cannot register a hook on a")
+    edge = edge_of(self)
+    if edge is None:  # of a view made while nothing was recorded: no gradient comes
+        return RemovableHandle(OrderedDict())
+    node, index = edge
+    return hooked(node.watched.tensor_hooks.setdefault(index, OrderedDict()), hook)
 
 
 @method
-def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], None]) -> Handle:
+def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
     """Call `hook(tensor)` after a gradient was accumulated into this leaf's `.grad`."""
-    node, _ = _tracked(self, "cannot register a hook on a")
+    _refuse_untracked(self, "cannot register a hook on a")
+    node = node_of(self)
+    if node is None:  # as in `register_hook`
+        return RemovableHandle(OrderedDict())
     if not isinstance(node, Leaf):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    return Handle(node.post_hooks(), hook)
+    return hooked(node.watched.post_accumulate, hook)
 
 
 @method
 def retain_grad(self: Tensor) -> None:
     """Keep the gradient of a tensor that is not a leaf in its `.grad`."""
-    if edge_of(self) is None:
+    if not requires_grad(self):
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
-    node, index = _tracked(self, "")
-    if isinstance(node, Leaf):
+    history = self.history
+    if history is None or history.node is None or isinstance(history.node, Leaf) or _retains_grad(self):
         return
+    edge = edge_of(self)
+    assert edge is not None
+    node, index = edge
     attributes = self.__dict__
-    if "_grad" in attributes or index in node.retained():
-        return
 
     def keep(grad: Any) -> None:
         held = attributes.get("_grad")
         attributes["_grad"] = grad if held is None else held + grad
 
-    node.retained()[index] = keep
+    node.watched.keepers[index] = keep
 
 
 def _retains_grad(self: Tensor) -> bool:
     """Whether `.grad` of a tensor that is not a leaf is kept."""
     edge = edge_of(self)
-    return edge is not None and not isinstance(edge[0], Leaf) and edge[1] in edge[0].retained()
+    watchers = None if edge is None else edge[0].watchers
+    return watchers is not None and edge[1] in watchers.keepers  # type: ignore[index]
 
 
 _property(_retains_grad)
@@ -241,12 +250,9 @@ def run_backward(
             raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
     roots = _roots(listed(tensors), grad_tensors, create_graph)
     places = None if inputs is None else [_place(t) for t in inputs]
-    keep = create_graph if retain_graph is None else bool(retain_graph)
-    found = walk.backward(roots, keep, create_graph, places)
-    for t, grad in zip(inputs or (), found, strict=True):
-        if grad is not None and not isinstance(node_of(t), Leaf):
-            held = t.__dict__.get("_grad")
-            t.__dict__["_grad"] = grad if held is None else held + grad
+    for t in inputs or ():
+        retain_grad(t)
+    walk.backward(roots, bool(create_graph if retain_graph is None else retain_graph), create_graph, places)
 
 
 def run_grad(

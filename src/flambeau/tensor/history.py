@@ -13,6 +13,8 @@ output would keep itself alive. On use the count is compared: a tensor that was 
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any
@@ -21,12 +23,13 @@ from flambeau.core.dtype import FLOATING
 from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
 from flambeau.ops import view as records
-from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, names_of
+from flambeau.ops.joining import cat
+from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Op, names_of
 from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import Edge, Leaf, Node
-from flambeau.tensor.tensor import History, Steps, Tensor, make
+from flambeau.tape.node import LAST, Edge, Leaf, Node
+from flambeau.tensor.tensor import CUSTOM, INFERENCE, NO_GRAD, SEVERAL, History, Steps, Tensor, make
 
 _LIMIT = 20_000  # as many layouts are kept as plans
 _layouts: dict[tuple[Any, ...], tuple[Meta, int]] = {}  # rules are pure: a cache, never cleared but for size
@@ -36,6 +39,16 @@ _layouts: dict[tuple[Any, ...], tuple[Meta, int]] = {}  # rules are pure: a cach
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """The view of `t` that a record gives. Raises what its rule raises."""
+    result = _shown(view, t, params)
+    if t.history is None:
+        result.history = History(None, 0, t, (None, view, params), None, _made(), t.counter.version)
+    else:
+        result.history = _recorded_view(t, view, params)
+    return result
+
+
+def _shown(view: View, t: Tensor, params: tuple[Any, ...]) -> Tensor:
+    """The same memory under another layout, without a history."""
     key = (view, t.meta, params)
     found = _layouts.get(key)
     if found is None:
@@ -45,30 +58,51 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
     meta, offset = found
     result = make(meta, t.memory, t.ptr + offset)
     result.counter = t.counter
-    history = t.history
-    if history is None:
-        result.history = History(None, 0, t, (None, view, params))
-    else:
-        result.history = _recorded_view(history, t, view, params)
     return result
 
 
-def _recorded_view(history: History, t: Tensor, view: View, params: tuple[Any, ...]) -> History:
-    node = node_of(t)
-    made = None
-    if node is not None and mode.recording and view.derivative is not None:
-        made = node_class(view)((edge_of(t),), (), (t.meta,))
-        made.saved = {"params": params}
-        made.placed((t.meta,))
-    base = history.base
-    steps: Steps
-    if base is None:
-        base, steps = t, (None, view, params)
-    else:
-        steps = (history.steps, view, params)
-    result = History(made, 0, base, steps, None if base.history is None else base.history.node)
-    result.unrecorded = node is not None and not mode.recording
+def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...]) -> History | None:
+    if view.derivative is None and requires_grad(t):
+        return None
+    edge = edge_of(t) if mode.recording else None
+    result = _history_of_view(t, view, params)
+    if mode.recording and (edge is not None or requires_grad(t)):
+        node = node_class(view, t.meta, params)((edge,), (t.meta,))
+        node.saved = params
+        node.placed((t.meta,))
+        result.node = node
     return result
+
+
+def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...]) -> History:
+    """That of a view without a node."""
+    history, made = t.history, _made()
+    base, before = (t, None) if history is None or history.base is None else (history.base, history.steps)
+    made = made or (None if history is None else history.made)
+    seen = None if base.history is None else base.history.node
+    return History(None, 0, base, (before, view, params), seen, made, t.counter.version)
+
+
+def _made() -> str | None:
+    return None if mode.recording else INFERENCE if mode.inference else NO_GRAD
+
+
+def run_several(
+    kind: type[RecordedParts], t: Tensor, dim: int, parts: Sequence[tuple[View, tuple[Any, ...]]]
+) -> tuple[Tensor, ...]:
+    """Several views of `t` that are the outputs of one node."""
+    results = [_shown(view, t, params) for view, params in parts]
+    edge = edge_of(t) if mode.recording else None
+    node: Any = None
+    if mode.recording and (edge is not None or requires_grad(t)):
+        node = kind((edge,), (t.meta,))
+        node.saved = dim
+        node.placed(tuple([result.meta for result in results]))
+    for i, (result, (view, params)) in enumerate(zip(results, parts, strict=True)):
+        result.history = _history_of_view(t, view, params)
+        result.history.node, result.history.index = node, i
+        result.history.made = result.history.made or SEVERAL
+    return tuple(results)
 
 
 def replay(steps: Steps, base: Tensor) -> Tensor:
@@ -94,29 +128,34 @@ def unviewed(t: Tensor) -> Tensor:
 
 
 def node_of(t: Tensor) -> Node | None:
-    """The node that `t` is an output of, a leaf's too; None if it requires no gradient."""
+    """The node that `t` is an output of, a leaf's too; None if it requires no gradient.
+
+    Raises RuntimeError: a view that does not allow it, or what it shows, was changed in place.
+    """
     history = t.history
     if history is None:
         return None
     base = history.base
     if base is not None and base.history is not None:
-        now = base.history.node
-        if now is not history.seen and now is not None and not isinstance(now, Leaf):
-            _view_anew(t, history, base)
+        _renew(t, history, base.history.node)
     return history.node
 
 
-def _view_anew(t: Tensor, history: History, base: Tensor) -> None:
-    """The base was changed in place: see Note [In-place changes]."""
-    if history.unrecorded:
-        raise RuntimeError(
-            "A view was created in no_grad mode and its base or another view of its base has been modified inplace "
-            "with grad mode enabled. Given that this use case is ambiguous and error-prone, it is forbidden. You can "
-            "clarify your code by moving both the view and the inplace either both inside the no_grad block (if you "
-            "don't want the inplace to be tracked) or both outside (if you want the inplace to be tracked)."
-        )
+def _renew(t: Tensor, history: History, now: Node | None) -> None:
+    """Bring a view's node up to date with `now`, that of its base: see Note [In-place changes]."""
+    if now is None:
+        return
+    if history.made is not None:
+        if history.version != t.counter.version:
+            raise RuntimeError(_refused(history, "its base or another view of its base has been"))
+    elif now is not history.seen and (not isinstance(now, Leaf) or history.version != t.counter.version):
+        _view_anew(history)
+
+
+def _view_anew(history: History) -> None:
+    assert history.base is not None
     with recording(True):
-        fresh = replay(history.steps, base).history
+        fresh = replay(history.steps, history.base).history
     assert fresh is not None
     history.node, history.index, history.seen = fresh.node, fresh.index, fresh.seen
 
@@ -128,8 +167,17 @@ def edge_of(t: Tensor) -> Edge:
 
 
 def requires_grad(t: Tensor) -> bool:
-    """Whether gradients are computed for `t`."""
-    return node_of(t) is not None
+    """Whether gradients are computed for `t`.
+
+    As PyTorch's also of a view, made while nothing was recorded, of what requires them: though it has no edge.
+    """
+    history = t.history
+    if history is None:
+        return False
+    if history.node is not None:
+        return True
+    of = None if history.base is None else history.base.history
+    return of is not None and of.node is not None and t.meta.dtype.category >= FLOATING
 
 
 # -- leaves -----------------------------------------------------------------------------------------------
@@ -173,102 +221,184 @@ def _own(grad: Any, meta: Meta) -> Any:
 
 
 class Recorded(Node):
-    """A node of an operator's call; each operator has a class of its own, so that it has PyTorch's name."""
+    """A node of an operator's call; each operator has a class of its own, so that it has PyTorch's name.
+
+    metas: of the inputs. saved: what its formulas need; None once it was freed.
+    """
 
     __slots__ = ("metas", "saved")
 
     record: Any
     metas: tuple[Meta | None, ...]
-    saved: dict[str, Any] | None
+    saved: Any
 
-    def __init__(
-        self, edges: Sequence[Edge], outputs: Sequence[Meta], metas: tuple[Meta | None, ...]
-    ) -> None:
-        super().__init__(edges, outputs)
+    def __init__(self, edges: tuple[Edge, ...], metas: tuple[Meta | None, ...]) -> None:
+        """It is not on the tape before it is `placed`."""
+        self.edges = edges
         self.metas = metas
-        self.saved = None
+        self.watchers = None
 
     def release(self) -> None:
         self.saved = None
 
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> Any:
         if self.saved is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved tensors after they have "
-                "already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
-                "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time "
-                "or if you need to access saved tensors after calling backward."
-            )
+            raise RuntimeError(FREED)
         return self.saved
 
 
+FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward."
+)
+
+
 class RecordedView(Recorded):
-    """A node of a view."""
+    """A node of a view. It saves no tensor, so it may be walked again."""
 
     __slots__ = ()
+
+    def release(self) -> None:
+        pass
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         meta = self.metas[0]
-        return (fitted(self.record.derivative(grads[0], meta, run, *self.kept()["params"]), meta),)
+        return (fitted(self.record.derivative(grads[0], meta, run, *self.kept()), meta),)
 
 
-class RecordedCall(Recorded):
-    """A node of an operator. `names[i]` is what the formula of input `i` needs, `names[0]` what the whole does."""
+class RecordedParts(Recorded):
+    """A node of several views that are, one after the other along dimension `saved`, what they were made of."""
 
     __slots__ = ()
 
-    derivative: Derivative
-    names: tuple[tuple[str, ...], ...]
+    def release(self) -> None:
+        pass
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        values = _Values(self, grads)
-        derivative = self.derivative
-        if derivative is MISSING:
-            raise RuntimeError(f"derivative for torch.{self.record.name} is not implemented in Flambeau")
-        if derivative.whole is not None:
-            given = derivative.whole(*[values[name] for name in self.names[0]])
-            given = [None if edge is None else g for g, edge in zip(given, self.edges, strict=False)]
-        else:
-            given = [
-                None if edge is None else formula(*[values[name] for name in names])  # type: ignore[misc]
-                for edge, formula, names in zip(self.edges, derivative.formulas, self.names, strict=False)
-            ]
+        parts = [zeros_of(meta) if g is None else g for g, meta in zip(grads, self.outputs, strict=True)]
+        return (fitted(self.joined(parts, self.kept()), self.metas[0]),)
+
+    def joined(self, parts: list[Any], dim: int) -> Any:
+        return _callers[0](cat, parts, (dim,))
+
+
+class SplitBackward0(RecordedParts):
+    """Of `split` and `chunk`."""
+
+    __slots__ = ()
+
+
+class SplitWithSizesBackward0(RecordedParts):
+    """Of `split_with_sizes`."""
+
+    __slots__ = ()
+
+
+class UnbindBackward0(RecordedParts):
+    """Of `unbind`: the dimension is not there in the parts."""
+
+    __slots__ = ()
+
+    def joined(self, parts: list[Any], dim: int) -> Any:
+        return super().joined([part.unsqueeze(dim) for part in parts], dim)
+
+
+class RecordedCall(Recorded):
+    """A node of an operator."""
+
+    __slots__ = ("use",)
+
+    use: Use
+
+    def release(self) -> None:
+        if self.use.keeps:
+            self.saved = None
+
+    def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
+        use, metas = self.use, self.metas
+        known = self.known(grads)
+        given: list[Any]
+        if use.whole is None:
+            given = [None] * len(self.edges)
+            for i, formula, names in use.formulas:
+                grad = formula(*[known[name] for name in names])
+                given[i] = grad if grad is None or grad.meta is metas[i] else fitted(grad, metas[i])
+            return given
+        given = list(use.whole(*[known[name] for name in use.names]))
         given += [None] * (len(self.edges) - len(given))
-        return [fitted(g, meta) for g, meta in zip(given, self.metas, strict=True)]
+        return [
+            None if edge is None else fitted(g, meta)
+            for g, edge, meta in zip(given, self.edges, metas, strict=False)
+        ]
 
-
-class _Values:
-    """What formulas ask for by name, unpacked when first asked for."""
-
-    def __init__(self, node: RecordedCall, grads: Sequence[Any]) -> None:
-        self.node = node
-        self.saved = node.kept()
-        self.known: dict[str, Any] = {
-            "grad": zeros_of(node.outputs[0]) if grads[0] is None else grads[0],
-            "metas": node.metas,
-            "call": _call_of(),
-            "given": grads,
-            "needs": tuple([edge is not None for edge in node.edges]),
+    def known(self, grads: Sequence[Any]) -> dict[str, Any]:
+        """What the formulas ask for, by name."""
+        use, saved = self.use, self.kept()
+        if use.missing is not None:
+            raise RuntimeError(f"derivative for torch.{use.missing} is not implemented in Flambeau")
+        bare = not mode.recording
+        known: dict[str, Any] = {
+            name: value.unpack(self, bare) if value.__class__ is Saved else value
+            for name, value in saved.items()
         }
-        self.grads = grads
+        for name in use.at_walk:
+            known[name] = self.at_walk(name, grads)
+        return known
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.known:
-            self.known[name] = self.find(name)
-        return self.known[name]
-
-    def find(self, name: str) -> Any:
+    def at_walk(self, name: str, grads: Sequence[Any]) -> Any:
+        """What a formula asks for that was not saved."""
+        if name == "grad":
+            return zeros_of(self.outputs[0]) if grads[0] is None else grads[0]
         if name == "grads":
-            return tuple(
-                [
-                    zeros_of(meta) if g is None else g
-                    for g, meta in zip(self.grads, self.node.outputs, strict=True)
-                ]
-            )
-        found = self.saved[name]
+            pairs = zip(grads, self.outputs, strict=True)
+            return tuple([zeros_of(meta) if g is None else g for g, meta in pairs])
+        if name == "given":
+            return tuple(grads)
         if name == "outs":
-            return tuple([x.unpack(self.node) for x in found])
-        return found.unpack(self.node) if isinstance(found, Saved) else found
+            return tuple([x.unpack(self, not mode.recording) for x in self.kept()["outs "]])
+        if name == "metas":
+            return self.metas
+        return self.use.needs if name == "needs" else _callers[0]
+
+
+class Use:
+    """What a derivative needs where some of the inputs require a gradient: decided once for each set of them.
+
+    formulas: (input, formula, names of what it needs) of those inputs; or `whole`, one for all, and its `names`.
+    inputs: (name, place) of the inputs that are saved. params, out, out1, outs: whether these are.
+    keeps: whether any of these: else the node may be walked again.
+    at_walk: names of what is not saved. needs: which inputs require a gradient.
+    missing: the operator's name, if nobody has written its derivative.
+    """
+
+    __slots__ = (
+        "at_walk", "formulas", "inputs", "keeps", "missing", "names", "needs", "out", "out1", "outs", "params", "whole",
+    )  # fmt: skip
+
+    def __init__(self, record: Op, needs: tuple[bool, ...]) -> None:
+        derivative = record.derivative
+        self.needs = needs
+        self.missing = record.name if derivative is MISSING else None
+        self.whole = derivative.whole
+        self.names = () if derivative.whole is None else names_of(derivative.whole)
+        self.formulas = [
+            (i, formula, names_of(formula))
+            for i, (formula, needed) in enumerate(zip(derivative.formulas, needs, strict=False))
+            if formula is not None and needed
+        ]
+        asked = dict.fromkeys([*self.names, *[name for _, _, names in self.formulas for name in names]])
+        self.inputs = [(name, _PLACES[name]) for name in asked if name in _PLACES]
+        self.params, self.out, self.outs = "params" in asked, "out" in asked, "outs" in asked
+        self.out1 = "out1" in asked
+        self.keeps = bool(self.inputs or self.out or self.out1 or self.outs)
+        self.at_walk = [
+            name for name in asked if name in ("grad", "grads", "given", "metas", "needs", "call", "outs")
+        ]
+
+
+_PLACES = {letter: i for i, letter in enumerate(INPUTS)}
 
 
 _callers: list[Callable[..., Any]] = []
@@ -277,10 +407,6 @@ _callers: list[Callable[..., Any]] = []
 def called_by(call: Callable[..., Any]) -> None:
     """Say who runs records for formulas: `tensor/call.py`, once."""
     _callers.append(call)
-
-
-def _call_of() -> Callable[..., Any]:
-    return _callers[0]
 
 
 def zeros_of(meta: Meta) -> Any:
@@ -309,115 +435,122 @@ def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
     dims += [lead + i for i, n in enumerate(shape) if n == 1 and grad.meta.shape[lead + i] != 1]
     if dims:
         grad = grad.sum(tuple(dims), True)
-    return grad.view(shape) if lead and grad.meta.shape != shape else grad
+    return unviewed(grad.view(shape)) if lead and grad.meta.shape != shape else grad
 
 
 class Saved:
     """A tensor that a node saved: see Note [What is saved]."""
 
     __slots__ = (
-        "counter",
-        "hooked",
-        "index",
-        "memory",
-        "meta",
-        "node",
-        "own",
-        "ptr",
-        "unpacked_by",
-        "version",
-    )
+        "counter", "hooked", "index", "memory", "meta", "node", "own", "ptr", "unpacked_by", "version",
+    )  # fmt: skip
 
-    def __init__(self, t: Tensor, own: int | None = None) -> None:
-        """`own`: it is this output of the node that saves it."""
-        self.own = own
-        edge = None if own is not None else edge_of(t)
+    def __init__(self, t: Tensor, edge: Edge = None, own: int | None = None) -> None:
+        """`edge`: the tensor's. `own`: or it is this output of the node that saves it."""
+        if t.memory.version < 0:
+            raise RuntimeError(NOT_SAVED)
         self.node: Node | None
-        self.index: int
         self.node, self.index = edge or (None, 0)
+        self.own = own
         self.counter, self.version = t.counter, t.counter.version
         self.meta = t.meta
-        hooks = mode.pack_hooks[-1] if mode.pack_hooks else None
         self.unpacked_by = None
-        if hooks is None:
+        if not mode.pack_hooks:
             self.memory, self.ptr = t.memory, t.ptr
             return
-        self.unpacked_by = hooks[1]
+        pack, self.unpacked_by = mode.pack_hooks[-1]
         bare = make(t.meta, t.memory, t.ptr) if own is not None else t
         with recording(False):
-            self.hooked = hooks[0](bare)
+            self.hooked = pack(bare)
 
-    def unpack(self, node: Node) -> Tensor:
-        """The tensor again, with its history. Raises RuntimeError if it was changed in place since."""
+    def unpack(self, node: Node, bare: bool = False) -> Tensor:
+        """The tensor again, with its history unless `bare`. Raises RuntimeError if it was changed in place since."""
         source, index = (node, self.own) if self.own is not None else (self.node, self.index)
         if self.unpacked_by is not None:
-            with recording(False):
-                t: Tensor = self.unpacked_by(self.hooked)
-            if not isinstance(t, Tensor):
-                raise TypeError(
-                    f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t)}"
-                )
-            t = make(t.meta, t.memory, t.ptr)
+            t = self._unhooked()
         else:
             if self.counter.version != self.version:
                 raise RuntimeError(_changed(self, source, index))
             t = make(self.meta, self.memory, self.ptr)
             t.counter = self.counter
-        if source is not None and t.meta.dtype.category >= FLOATING:
+        if source is not None and not bare and t.meta.dtype.category >= FLOATING:
             t.history = History(source, index)
         return t
+
+    def _unhooked(self) -> Tensor:
+        assert self.unpacked_by is not None
+        with recording(False):
+            t = self.unpacked_by(self.hooked)
+        if not isinstance(t, Tensor):
+            raise TypeError(
+                f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t)}"
+            )
+        return make(t.meta, t.memory, t.ptr)
+
+
+NOT_SAVED = (
+    "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
+    "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in "
+    "autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
+)
+
+
+def called(node: Node) -> str:
+    """What messages call a node: the operation whose gradients it computes."""
+    return re.sub(r"Backward\d*$", "", node.name())
 
 
 def _changed(saved: Saved, source: Node | None, index: int | None) -> str:
     meta = saved.meta
     kind = f"{'torch.cuda' if meta.device.type == 'cuda' else 'torch'}.{meta.dtype.torch_name}Tensor"
     of = (
-        "" if source is None or isinstance(source, Leaf) else f", which is output {index} of {source.name()},"
+        ""
+        if source is None or isinstance(source, Leaf)
+        else f", which is output {index} of {called(source)},"
     )
     return (
         f"one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{kind} {list(meta.shape)}]{of} is at version {saved.counter.version}; expected version {saved.version} "
         "instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
-        "torch.autograd.set_detect_anomaly(True)."
+        "torch.autograd.set_detect_anomaly(True, check_nan=False)."
     )
 
 
 # -- recording --------------------------------------------------------------------------------------------
 
-_classes: dict[Any, Any] = {}  # of each record: made when it is first recorded
+_classes: dict[Any, Any] = {}  # of each record (and name): made when it is first recorded
 
 
-def node_class(record: Op | View) -> Any:
-    """The class of a record's nodes."""
+def node_class(record: Op | View, first: Meta | None, params: tuple[Any, ...]) -> Any:
+    """The class of the nodes of a record's calls; `first` is the meta of their first input."""
     found = _classes.get(record)
     if found is None:
         found = _classes[record] = _make_class(record)
-    return found
-
-
-def _class_of_call(op: Op, params: tuple[Any, ...], args: Sequence[Any]) -> Any:
-    """`node_class` of an operator whose nodes are named by call."""
-    name = op.derivative.name(args[0].meta, params)  # type: ignore[misc, operator]
-    found = _classes.get((op, name))
-    if found is None:
-        found = _classes[op, name] = type(name, (node_class(op),), {"__slots__": ()})
-    return found
+    return found if isinstance(found, type) else found(first, params)
 
 
 def _make_class(record: Op | View) -> Any:
+    """The class; or, where nodes are named by call, what chooses among several."""
+    named = record.node if isinstance(record, View) else record.derivative.name
+    if not callable(named):
+        return _class_of(record, named or _node_name(record.name))
+    choose: Callable[..., str] = named
+    make_class = functools.cache(_class_of)
+    return lambda first, params: make_class(record, choose(first, params))
+
+
+def _class_of(record: Op | View, name: str) -> Any:
     if isinstance(record, View):
-        return type(_node_name(record.name), (RecordedView,), {"__slots__": (), "record": record})
-    derivative = record.derivative
-    formulas = (derivative.whole,) if derivative.whole is not None else derivative.formulas
-    names = tuple([() if f is None else names_of(f) for f in formulas])
-    members = {"__slots__": (), "record": record, "derivative": derivative, "names": names}
-    named = derivative.name
-    return type(named if isinstance(named, str) else _node_name(record.name), (RecordedCall,), members)
+        return type(name, (RecordedView,), {"__slots__": (), "record": record})
+    return type(name, (RecordedCall,), {"__slots__": (), "record": record})
 
 
 def _node_name(name: str) -> str:
     words = name.replace(".", "_").split("_")
     return "".join([w[:1].upper() + w[1:] for w in words]) + "Backward0"
+
+
+_uses: dict[Any, Use] = {}  # by record and which inputs require a gradient: made when first recorded
 
 
 def begin(op: Op, params: tuple[Any, ...], args: Sequence[Any], target: Tensor | None = None) -> Any:
@@ -428,62 +561,71 @@ def begin(op: Op, params: tuple[Any, ...], args: Sequence[Any], target: Tensor |
     derivative = op.derivative
     if derivative is NOT_DIFFERENTIABLE or not mode.recording:
         return None
-    edges = [edge_of(a) if isinstance(a, Tensor) and a.history is not None else None for a in args]
-    cls = node_class(op) if not callable(derivative.name) else _class_of_call(op, params, args)
-    names = cls.names
-    if derivative.whole is None and derivative is not MISSING:
-        edges = [
-            e if i < len(names) and derivative.formulas[i] is not None else None for i, e in enumerate(edges)
-        ]
-    if not any(edges):
+    edges: list[Edge] = []
+    metas: list[Meta | None] = []
+    needs, some = [], False
+    for i, a in enumerate(args):
+        edge: Edge = None
+        if isinstance(a, Tensor):
+            metas.append(a.meta)
+            if a.history is not None and derivative.takes(i):
+                edge = edge_of(a)
+                some = some or edge is not None or requires_grad(a)
+        else:
+            metas.append(None)
+        edges.append(edge)
+        needs.append(edge is not None)
+    if not some:
         return None
-    metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
-    node = cls(edges, (), metas)
-    if derivative.whole is not None:
-        needed = set(names[0])
-    else:
-        needed = {
-            name for edge, listed in zip(edges, names, strict=False) if edge is not None for name in listed
-        }
+    wanted = tuple(needs)
+    use = _uses.get((op, wanted))
+    if use is None:
+        use = _uses[op, wanted] = Use(op, wanted)
+    known = tuple(metas)
+    node = node_class(op, known[0] if known else None, params)(tuple(edges), known)
+    node.use = use
     saved: dict[str, Any] = {}
-    for name in needed:
-        if name == "params":
-            saved[name] = params
-        elif name in _PLACES:
-            a = args[_PLACES[name]] if _PLACES[name] < len(args) else None
-            if isinstance(a, Tensor):
-                saved[name] = Saved(a.clone() if a is target else a)
-            else:
-                saved[name] = a
+    for name, place in use.inputs:
+        a = args[place] if place < len(args) else None
+        if isinstance(a, Tensor):
+            edge = edges[place]
+            if edge is None and a.history is not None:
+                edge = edge_of(a)
+            saved[name] = Saved(a.clone() if a is target else a, edge)
+        else:
+            saved[name] = a
+    if use.params:
+        saved["params"] = params
     node.saved = saved
-    for edge in edges:
-        if edge is not None and isinstance(edge[0], Leaf):
-            edge[0].lies_on(current.local.streams[edge[0].index])
     return node
-
-
-_PLACES = {letter: i for i, letter in enumerate(INPUTS)}
 
 
 def finish(node: Any, outputs: Sequence[Tensor]) -> None:
     """Give a call's new tensors their node, and save those that its formulas need."""
     node.placed(tuple([t.meta for t in outputs]))
-    for i, t in enumerate(outputs[: node.derivative.outputs]):
+    count = node.record.derivative.outputs
+    for i, t in enumerate(outputs if count is None else outputs[:count]):
         if t.meta.dtype.category >= FLOATING:
             t.history = History(node, i)
+    used_on(node)
     _save_outputs(node, outputs)
 
 
 def _save_outputs(node: Any, outputs: Sequence[Tensor]) -> None:
-    names = {name for edge, listed in zip(node.edges, node.names, strict=False) if edge for name in listed}
-    if node.derivative.whole is not None:
-        names = set(node.names[0])
-    if "out" in names:
-        node.saved["out"] = Saved(outputs[0], 0)
-    if "out1" in names:
-        node.saved["out1"] = Saved(outputs[1], 1)
-    if "outs" in names:
-        node.saved["outs"] = [Saved(t, i) for i, t in enumerate(outputs)]
+    if node.use.out:
+        node.saved["out"] = Saved(outputs[0], None, 0)
+    if node.use.out1:
+        node.saved["out1"] = Saved(outputs[1], None, 1)
+    if node.use.outs:
+        node.saved["outs "] = [Saved(t, None, i) for i, t in enumerate(outputs)]
+
+
+def used_on(node: Node) -> None:
+    """A leaf's gradient is accumulated on the stream that was current on its device at its last recorded use."""
+    for edge in node.edges:
+        if edge is not None and edge[0].sequence == LAST:
+            leaf = edge[0]
+            leaf.stream = node.stream if leaf.index == node.index else current.local.streams[leaf.index]
 
 
 # -- in place ---------------------------------------------------------------------------------------------
@@ -497,60 +639,102 @@ def begin_in_place(op: Op, params: tuple[Any, ...], args: Sequence[Any], target:
     if not mode.recording:
         return None
     node = begin(op, params, args, target)
-    before = node_of(target)
     if node is None:
-        if before is None:
+        if not requires_grad(target):
             return None
-        require_no_leaf(target)
-        node = node_class(op)([None] * len(args), (), tuple([None] * len(args)))
-        node.saved = {}
+        require_changeable(target)
+        needs = (False,) * len(args)
+        node = node_class(op, target.meta, params)((None,) * len(args), (None,) * len(args))
+        node.use, node.saved = Use(op, needs), {}
         return node
     if target.meta.dtype.category < FLOATING:
         raise RuntimeError(
             f"a tensor of dtype {target.meta.dtype} cannot hold what requires a gradient, which {op.name} would put "
             "there in place"
         )
-    require_no_leaf(target)
+    require_changeable(target)
     return node
 
 
-def require_no_leaf(target: Tensor) -> None:
-    """Raise RuntimeError where a recorded in-place change of `target` would change a leaf."""
+def require_changeable(target: Tensor) -> None:
+    """Raise RuntimeError where a recorded in-place change of `target` is not allowed: of leaves, of some views."""
     history = target.history
     if history is None or not mode.recording:
         return
     base = history.base
-    if base is None:
-        if isinstance(history.node, Leaf):
-            raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-        return
-    of = base.history.node if base.history is not None else None
-    if history.unrecorded:
-        raise RuntimeError(
-            "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this "
-            "use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view "
-            "and the inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or "
-            "both outside (if you want the inplace to be tracked)."
-        )
-    if isinstance(of, Leaf):
-        raise RuntimeError(
-            "a view of a leaf Variable that requires grad is being used in an in-place operation."
-        )
+    if base is not None:
+        if history.made is not None:
+            raise RuntimeError(_refused(history, "is being"))
+        if base.history is not None and isinstance(base.history.node, Leaf):
+            raise RuntimeError(
+                "a view of a leaf Variable that requires grad is being used in an in-place operation."
+            )
+    if isinstance(history.node, Leaf):
+        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+
+
+def _refused(history: History, what: str) -> str:
+    """Why a view, or what it shows, may not be changed in place on the tape: in PyTorch's words."""
+    node, made = history.node, history.made
+    of = "" if node is None else f"Output {history.index} of {called(node)} is a view"
+    if node is None or made in (NO_GRAD, INFERENCE):
+        where = "inference mode" if made == INFERENCE else "no_grad mode"
+        after = "in normal mode" if made == INFERENCE else "with grad mode enabled"
+        prefix = f"{of} of a view which was created in" if of else "A view was created in"
+        message = f"{prefix} {where} and {what} modified inplace {after}."
+    else:
+        message = f"{of} and {what} modified inplace."
+    return message + _WHY[made or NO_GRAD]
+
+
+_CLARIFY = (
+    " Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both "
+    "the view and the inplace either both inside the {0} block (if you don't want the inplace to be tracked) or both "
+    "outside (if you want the inplace to be tracked)."
+)
+_WHY = {
+    NO_GRAD: _CLARIFY.format("no_grad"),
+    INFERENCE: _CLARIFY.format("inference_mode"),
+    SEVERAL: " This view is the output of a function that returns multiple views. Such functions do not allow the "
+    "output views to be modified inplace. You should replace the inplace operation by an out-of-place one.",
+    CUSTOM: " This view was created inside a custom Function (or because an input was returned as-is) and the "
+    "autograd logic to handle view+inplace would override the custom backward associated with the custom Function, "
+    "leading to incorrect gradients. This behavior is forbidden. You can fix this by cloning the output of the custom "
+    "Function.",
+}
 
 
 def finish_in_place(node: Any, args: Sequence[Any], target: Tensor) -> None:
     """Give a changed tensor its new node: see Note [In-place changes]."""
     node.placed((target.meta,))
-    history = target.history
-    base = None if history is None else history.base
-    if base is None:
-        target.history = History(node)
-    else:
-        assert history is not None
-        place = next((i for i, a in enumerate(args) if a is target), None)
-        base.history = History(CopySlices(edge_of(base), node, place, history.steps, base.meta))
-        history.seen = node  # not the base's: walked again on next use
+    replace_node(target, node, next((i for i, a in enumerate(args) if a is target), None))
+    used_on(node)
     _save_outputs(node, (target,))
+
+
+def replace_node(target: Tensor, node: Any, place: int | None, index: int = 0) -> None:
+    """`target` was changed in place and is output `index` of `node` now; it was its input `place`, if any.
+
+    Who keeps its gradient keeps that of the new value.
+    """
+    history = target.history
+    if history is None or history.base is None:
+        kept = None if history is None else _keeper_of(history)
+        target.history = History(node, index)
+    else:
+        kept = _keeper_of(history)
+        base = history.base
+        replace_node(base, CopySlices(edge_of(base), node, place, history.steps, base.meta), 0)
+        history.seen = node  # not the base's: walked again on next use
+    if kept is not None:
+        edge = edge_of(target)
+        assert edge is not None
+        edge[0].watched.keepers[edge[1]] = kept
+
+
+def _keeper_of(history: History) -> Any:
+    watchers = None if history.node is None or isinstance(history.node, Leaf) else history.node.watchers
+    return None if watchers is None else watchers.keepers.pop(history.index, None)
 
 
 class CopySlices(Node):
@@ -564,7 +748,8 @@ class CopySlices(Node):
         self.change, self.place, self.steps = change, place, steps
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        whole = grads[0].clone()
+        base = self.outputs[0]  # the views are of its layout
+        whole = grads[0].new_empty_strided(base.shape, base.strides).copy_(grads[0])
         part: Any = replay(self.steps, whole)
         given = list(self.change.gradients([part.clone()]))
         inside = given.pop(self.place) if self.place is not None else None

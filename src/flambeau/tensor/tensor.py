@@ -21,16 +21,21 @@ Steps = tuple[Any, Any, tuple[Any, ...]] | None
 """How a view comes from its base: (the steps before, view record, params)."""
 
 
+NO_GRAD, INFERENCE, SEVERAL, CUSTOM = "no_grad", "inference", "several", "custom"
+"""Views that may not be changed in place on the tape: made while nothing was recorded (and `inference_mode`), one of
+several outputs of a node, or of a custom Function."""
+
+
 class History:
     """Where a tensor comes from.
 
     base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
     another has taken its place, `base` was changed in place, and `node` is out of date.
     node, index: the tensor is output number `index` of this node; None if it requires no gradient.
-    unrecorded: it is a view that was made while nothing was recorded.
+    made: how, where the view may not be changed in place on the tape; version: of the counter at that time.
     """
 
-    __slots__ = ("base", "index", "node", "seen", "steps", "unrecorded")
+    __slots__ = ("base", "index", "made", "node", "seen", "steps", "version")
 
     def __init__(
         self,
@@ -39,13 +44,16 @@ class History:
         base: Tensor | None = None,
         steps: Steps = None,
         seen: Node | None = None,
+        made: str | None = None,
+        version: int = 0,
     ) -> None:
         self.node = node
         self.index = index
         self.base = base
         self.steps = steps
         self.seen = seen
-        self.unrecorded = False
+        self.made = made
+        self.version = version
 
 
 class Tensor:

@@ -62,11 +62,10 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
         raise TypeError(argument_type("copy_", "other", 1, "Tensor", src))
     if src.meta.dtype.is_complex and not self.meta.dtype.is_complex and self.meta.dtype is not dtypes.bool_:
         _warn_of_lost_imaginary()
-    if self.ptr == src.ptr and self.meta is src.meta:
-        return self
     tracked = self.history is not None or src.history is not None
     node = begin_in_place(ops.copy, (), (src,), self) if tracked else None
-    write(self, src, non_blocking)
+    if self.ptr != src.ptr or self.meta is not src.meta:
+        write(self, src, non_blocking)
     self.counter.version += 1
     if node is not None:
         finish_in_place(node, (src,), self)
@@ -549,7 +548,11 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     number = ops.checked_scalar(value, self.meta.dtype)
     target = _once(self)
     meta = target.meta
-    call_into(ops.fill, (target,), (number,), (meta.dtype, meta.shape, meta.device))
+    params = (meta.dtype, meta.shape, meta.device)
+    node = begin_in_place(ops.fill, params, (number,), self) if target is not self else None
+    call_into(ops.fill, (target,), (number,), params)
+    if node is not None:
+        finish_in_place(node, (number,), self)
     return self
 
 

@@ -16,7 +16,16 @@ from flambeau.core.layout import broadcast_shapes, span, view_strides, wrap_dim
 from flambeau.core.size import Size
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf
-from flambeau.tensor.history import require_no_leaf, run, unviewed
+from flambeau.tensor.history import (
+    SplitBackward0,
+    SplitWithSizesBackward0,
+    UnbindBackward0,
+    require_changeable,
+    requires_grad,
+    run,
+    run_several,
+    unviewed,
+)
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import History, Tensor, make
 
@@ -473,7 +482,9 @@ def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Every index of a dimension as a tensor of its own."""
     d = _dim(input, dim)
-    return tuple([run(records.select, input, d, i) for i in range(input.meta.shape[d])])
+    return run_several(
+        UnbindBackward0, input, d, [(records.select, (d, i)) for i in range(input.meta.shape[d])]
+    )
 
 
 @both
@@ -492,15 +503,16 @@ def split_with_sizes(input: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Ten
             f"split_with_sizes expects split_sizes to sum exactly to {input.meta.shape[d]} (input tensor's "
             f"size at dimension {d}), but got split_sizes={list(sizes)}"
         )
-    return _cut(input, d, sizes)
+    return run_several(SplitWithSizesBackward0, input, d, _cuts(d, sizes))
 
 
-def _cut(t: Tensor, dim: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    parts, start = [], 0
+def _cuts(dim: int, sizes: Sequence[int]) -> list[tuple[Any, tuple[int, ...]]]:
+    parts: list[tuple[Any, tuple[int, ...]]] = []
+    start = 0
     for n in sizes:
-        parts.append(run(records.slice_, t, dim, start, start + n, 1))
+        parts.append((records.slice_, (dim, start, start + n, 1)))
         start += n
-    return tuple(parts)
+    return parts
 
 
 @both
@@ -520,7 +532,8 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
             f"split_size can only be 0 if dimension size is 0, but got dimension size of {size}"
         )
     count = max(-(-size // step), 1) if step else 1
-    return _cut(tensor, d, [step] * (count - 1) + [size - step * (count - 1)])
+    sizes = [step] * (count - 1) + [size - step * (count - 1)]
+    return run_several(SplitBackward0, tensor, d, _cuts(d, sizes))
 
 
 @both
@@ -533,7 +546,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     d = wrap_dim(dim, input.meta.ndim)
     size = input.meta.shape[d]
     if size == 0:
-        return _cut(input, d, [0] * chunks)
+        return split_with_sizes(input, [0] * chunks, d)
     return split(input, -(-size // chunks), d)
 
 
@@ -557,7 +570,8 @@ def tensor_split(
     if count <= 0:
         raise RuntimeError(f"number of sections must be larger than 0, got {count}")
     small, more = divmod(input.meta.shape[d], count)
-    return _cut(input, d, [small + 1] * more + [small] * (count - more))
+    cuts = _cuts(d, [small + 1] * more + [small] * (count - more))
+    return tuple([run(view, input, *params) for view, params in cuts])
 
 
 def _split_along(t: Tensor, given: Any, name: str, least: int, dim: int) -> tuple[Tensor, ...]:
@@ -668,10 +682,15 @@ def resolve_neg(input: Tensor) -> Tensor:
 
 def _become(self: Tensor, view: Tensor) -> Tensor:
     """Take the place of a view of itself; it is no view for that, if it was none before."""
-    require_no_leaf(self)
+    if requires_grad(self):
+        require_changeable(self)
     was, now = self.history, view.history
     assert now is not None
     self.meta, self.ptr = view.meta, view.ptr
+    if was is not None and now.node is None:  # not recorded: what made it is what it was
+        now.node, now.index = was.node, was.index
+        if isinstance(was.node, Leaf):
+            was.node.lies_in(view.meta)
     if was is None or was.base is None:
         self.history = None if now.node is None else History(now.node, now.index)
     else:
@@ -714,7 +733,10 @@ def detach_(self: Tensor) -> Tensor:
             "(DDP) for training, and gradient_as_bucket_view is set as True, gradients are views of DDP "
             "buckets, and hence detach_() cannot be called on these gradients."
         )
+    node = None if self.history is None else self.history.node
     self.history = None
+    if isinstance(node, Leaf) and node.grad is not None:
+        self.__dict__["_grad"] = node.grad
     return self
 
 

@@ -9,11 +9,9 @@ from typing import Any
 
 from flambeau.autograd.function import Function
 from flambeau.autograd.graph import saved_tensors_hooks
-from flambeau.cuda.random import get_rng_state as get_device_rng_state
-from flambeau.cuda.random import set_rng_state as set_device_rng_state
+from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.gradients import run_backward
-from flambeau.tensor.random import get_rng_state, set_rng_state
 from flambeau.tensor.tensor import Tensor
 
 
@@ -25,23 +23,26 @@ class _Random:
     """The random states that a function starts from: the CPU's and those of its arguments' devices."""
 
     def __init__(self, args: Sequence[Any]) -> None:
-        self.cpu = get_rng_state()
-        indices = {a.device.index for a in args if isinstance(a, Tensor) and a.device.type == "cuda"}
-        self.devices = {index: get_device_rng_state(index) for index in sorted(indices)}
+        devices = {a.device: None for a in args if isinstance(a, Tensor) and a.device.type == "cuda"}
+        self.generators = [default_cpu, *[default_of(device) for device in devices]]
+        self.states = self._now()
+
+    def _now(self) -> list[bytes]:
+        return [generator.state_bytes() for generator in self.generators]
+
+    def _set(self, states: list[bytes]) -> None:
+        for generator, state in zip(self.generators, states, strict=True):
+            generator.load_state_bytes(state)
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        now = get_rng_state(), {index: get_device_rng_state(index) for index in self.devices}
-        self._set(self.cpu, self.devices)
+        """Random numbers inside are those that followed when this was made; what follows outside is unchanged."""
+        now = self._now()
+        self._set(self.states)
         try:
             yield
         finally:
-            self._set(*now)
-
-    def _set(self, cpu: Any, devices: dict[int, Any]) -> None:
-        set_rng_state(cpu)
-        for index, state in devices.items():
-            set_device_rng_state(state, index)
+            self._set(now)
 
 
 def checkpoint(

@@ -15,7 +15,7 @@ from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
 from flambeau.tensor import creation
 from flambeau.tensor.history import edge_of
-from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.tensor import CUSTOM, Tensor
 
 if TYPE_CHECKING:
     from flambeau.nn.modules.module import Module
@@ -332,7 +332,7 @@ def _output_of(node: Node, number: int, t: Tensor) -> Tensor:
     """`t` as an output of the node. It may not be changed in place: the tensor that it shows would not know."""
     with recording(False):
         shown: Any = t.view_as(t)
-    shown.history.node, shown.history.index = node, number
+    shown.history.node, shown.history.index, shown.history.made = node, number, CUSTOM
     made: Tensor = shown
     return made
 
