@@ -4,6 +4,7 @@ import pytest
 
 import flambeau
 import flambeau as torch
+from flambeau.core.sites import line_of
 from flambeau.runtime import system
 
 
@@ -160,3 +161,48 @@ def test_a_race_is_found_again_after_memory_went_back_to_the_driver() -> None:
         detector.certificate()
     assert len(set(ptrs)) == 1
     assert counts == [1, 2, 3]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_clocks_grow_with_the_streams_at_one_time_not_with_all(wait):
+    """A stream that is gone, and whose work the host waited for, gives its place to the next one."""
+
+    def program():
+        x = torch.ones(100, device="cuda")
+        torch.cuda.synchronize()
+        for _ in range(50):
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                x + 1
+            if wait:
+                side.synchronize()
+            del side
+        sizes.append(len(system.context_of(x.device).driver.detector.known))
+
+    sizes = []
+    certificate = races_of(program)
+    assert certificate.race_free, str(certificate)
+    assert sizes[0] <= 3
+
+
+def test_streams_that_take_over_a_place_are_told_apart():
+    """The first stream waits early for one that is gone; the race is with another one, made later."""
+
+    def program():
+        first, gone = torch.cuda.Stream(), torch.cuda.Stream()
+        with torch.cuda.stream(gone):
+            torch.ones(10, device="cuda")
+        first.wait_stream(gone)
+        torch.cuda.synchronize()
+        del gone
+        later = torch.cuda.Stream()
+        with torch.cuda.stream(later):
+            x = torch.ones(10, device="cuda")
+        with torch.cuda.stream(first):
+            x + 1
+
+    (race,) = races_of(program).races
+    assert (race.first.stream, race.second.stream) == ("side stream 3 of cuda:0", "side stream 1 of cuda:0")
+    assert race.note == ""
+    line = program.__code__.co_firstlineno
+    assert race.first.stream_site[0] is program.__code__ and line_of(race.first.stream_site) == line + 7

@@ -257,9 +257,20 @@ def use_what_is_left_of_a_closed_machine() -> None:
             with pytest.raises(RuntimeError, match=r"closed or left"):
                 use()
         torch.zeros(4, device="cuda")
-        for use in (lambda: tensor + tensor, lambda: tensor.cpu(), lambda: tensor.add_(1)):
-            with pytest.raises(RuntimeError):
-                use()
+        here = torch.ones(4, device="cuda")
+        for use in (
+            lambda: tensor + tensor,
+            lambda: tensor.cpu(),
+            lambda: tensor.add_(1),
+            lambda: tensor.zero_(),  # of the old memory alone
+            lambda: tensor.normal_(),
+            lambda: tensor.__setitem__(0, 3.0),
+            lambda: torch.add(here, here, out=tensor),
+            lambda: tensor.copy_(here),
+        ):
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match=r"closed or left"):
+                    use()
 
 
 def test_what_is_left_of_a_closed_machine_raises_when_used_and_dies_quietly() -> None:

@@ -10,6 +10,10 @@ The host is not an agent. What it does itself is done when its call returns, so 
 comes after it; all that it needs is a clock of its own, which grows when it waits. A command starts with
 everything that the host knew when it gave it.
 
+An agent outlives its stream, for those that know or wait for it. Once the host knows all that the stream was
+given, and the stream is gone, whatever comes later comes after it, just as if it were given to that stream:
+so the next stream takes the agent over (`begin`), and clocks grow with the streams at one time, not with all.
+
 Clocks are never changed, only replaced. A snapshot, for an event, is therefore three references, and
 whether a stream has caught up with the host is one comparison of identity.
 """
@@ -32,19 +36,25 @@ class Agent:
     """A stream as the detector sees it: its last command's number, what it knows of other streams.
 
     `caught` is the host's clock that it has taken over. `waits` keeps the latest wait for each other agent
-    (number waited for, where), to explain a wait that came too early. `count` counts its commands.
+    (number waited for, where), to explain a wait that came too early. `count` counts its commands, `born` is
+    the number at which its present stream was made.
     """
 
-    __slots__ = ("caught", "clock", "count", "device", "handle", "ordinal", "site", "time", "waits")
+    __slots__ = ("born", "caught", "clock", "count", "device", "handle", "ordinal", "site", "time", "waits")
 
-    def __init__(self, device: int, handle: int, ordinal: int, site: Site | None) -> None:
+    def __init__(self, device: int) -> None:
         self.device = device
+        self.time = 0
+        self.clock: Clock = NOTHING
+        self.caught: Clock = NOTHING
+
+    def begin(self, handle: int, ordinal: int, site: Site | None, born: int) -> None:
+        """Stand for a new stream."""
         self.handle = handle
         self.ordinal = ordinal  # 0 is the default stream; side streams count from 1
         self.site = site
-        self.time = self.count = 0
-        self.clock: Clock = NOTHING
-        self.caught: Clock = NOTHING
+        self.born = born
+        self.count = 0
         self.waits: dict[Agent, tuple[int, Site]] = {}
 
     def __str__(self) -> str:

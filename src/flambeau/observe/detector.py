@@ -65,6 +65,8 @@ class Detector:
         self.number = 0
         self.agents: dict[int, Agent] = {}
         self._on_device: dict[int, list[Agent]] = {}
+        self._retired: list[Agent] = []
+        self._made: dict[int, int] = {}  # side streams of a device so far
         self._events: dict[int, Snapshot] = {}
         self._pending_host: dict[Cell, None] = {}
         self._races: dict[tuple[object, ...], Race] = {}
@@ -125,14 +127,29 @@ class Detector:
     # -- agents and edges ------------------------------------------------------------------------------
     def add_stream(self, device: int, handle: int, site: Site | None, default: bool = False) -> None:
         if handle not in self.agents:
-            mine = self._on_device.setdefault(device, [])
-            ordinal = 0 if default else 1 + max((a.ordinal for a in mine), default=0)
-            agent = self.agents[handle] = Agent(device, handle, ordinal, site)
-            mine.append(agent)
+            ordinal = self._made[device] = 0 if default else self._made.get(device, 0) + 1
+            agent = self.agents[handle] = self._idle(device) or self._new_agent(device)
+            agent.begin(handle, ordinal, site, self.number)
+
+    def _new_agent(self, device: int) -> Agent:
+        agent = Agent(device)
+        self._on_device.setdefault(device, []).append(agent)
+        return agent
+
+    def _idle(self, device: int) -> Agent | None:
+        """An agent whose stream is gone and whose commands the host knows to be done."""
+        for agent in self._retired:
+            if agent.device == device and self.known.get(agent, 0) >= agent.time:
+                self._retired.remove(agent)
+                self._loose.pop(agent, None)
+                return agent
+        return None
 
     def remove_stream(self, handle: int) -> None:
         """The handle is gone; the agent stays for those that still know or wait for it."""
-        self.agents.pop(handle, None)
+        agent = self.agents.pop(handle, None)
+        if agent is not None:
+            self._retired.append(agent)
 
     def catch_up(self, agent: Agent) -> None:
         """A command starts with all that the host knows when it gives it."""
@@ -236,7 +253,7 @@ class Detector:
     def _look_at_freed(self, block: Block) -> None:
         """Note the last use of each stream that neither the owner's stream nor the runtime has waited for."""
         owner = block.agent
-        if owner is None:
+        if owner is None or block.born < owner.born:  # its stream is gone: nothing is handed out on it again
             return
         for cell in block.cells:
             if cell.only(owner):
@@ -501,7 +518,7 @@ def _wait_stream(second: Access, last: Command, command: Command) -> Mend:
 def _late(last: Command, command: Command) -> str:
     """Whether the second stream did wait for the first, but for a point before the access."""
     waited = command[0].waits.get(last[0])
-    if waited is None or waited[0] >= last[1]:
+    if waited is None or not last[0].born <= waited[0] < last[1]:
         return ""
     return (
         f"note:   it waits for {last[0]} at {place(waited[1])}, but for a point before this access: record "

@@ -240,6 +240,8 @@ def _plan_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Plan | None:
     """The plan of a call into `outputs`, resized if that is wanted; None if a dtype needs a temporary."""
+    for target in outputs:
+        system.require_open(target.memory.context)
     signature = op.rule(_operands(args), _with_flags(op, params))
     fit = _fit(op, signature, outputs, resize)
     if fit is None:
