@@ -215,6 +215,15 @@ def test_masks_of_two_kinds_warn() -> None:
     assert ours[0] == theirs[0] and set(ours[1]) == set(theirs[1]) != set()
 
 
+@pytest.mark.parametrize("need_weights", (True, False))
+def test_queries_of_no_rows(need_weights: bool) -> None:
+    def run(t: Any) -> Any:
+        k = t.ones(2, 1, 8)
+        return tuple(attend(t, t.ones(0, 1, 8), k, k, need_weights=need_weights)[0].shape)
+
+    agree(run)
+
+
 def test_the_causal_mask() -> None:
     agree(lambda t: t.nn.Transformer.generate_square_subsequent_mask(4))
     agree(lambda t: t.nn.Transformer.generate_square_subsequent_mask(3, dtype=t.float64))

@@ -12,6 +12,7 @@ from support import torch
 
 import flambeau
 from flambeau import nn
+from flambeau.tensor import call as engine
 
 LENGTHS = [2, 5, 1, 5, 3]
 FORMS = [
@@ -160,6 +161,60 @@ def test_half_precision(kind: str) -> None:
 
 
 # -- what makes them run well -----------------------------------------------------------------------------
+
+
+def launched(monkeypatch: Any, run: Any) -> dict[str, int]:
+    """How often each kernel is launched."""
+    launch, names = engine._launch, []
+
+    def counted(plan: Any, *given: Any) -> Any:
+        names.append(plan.exe.launch.kernel.name)
+        return launch(plan, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_launch", counted)
+        run()
+    return {name: names.count(name) for name in names}
+
+
+@pytest.mark.parametrize(
+    "kind, cell, back", (("LSTM", "lstm_cell", 2), ("GRU", "gru_cell", 3), ("RNN", "tanh", 2))
+)
+def test_a_step_is_a_product_and_a_cell(monkeypatch: Any, kind: str, cell: str, back: int) -> None:
+    def counts(length: int) -> Any:
+        module, x = getattr(nn, kind)(8, 8).cuda(), flambeau.ones(length, 2, 8, device="cuda")
+        forward = launched(monkeypatch, lambda: module(x))
+        out, _ = module(x)
+        return forward, launched(monkeypatch, out.sum().backward)
+
+    with flambeau.virtual(devices=1):
+        (few, few_back), (many, many_back) = counts(4), counts(14)
+    more = {name: n - few.get(name, 0) for name, n in many.items() if n != few.get(name, 0)}
+    assert more == {"addmm": 10, cell: 10}
+    assert sum(many_back.values()) - sum(few_back.values()) == 10 * back
+    assert sum(few.values()) - 8 <= 8  # and little around the steps
+
+
+@pytest.mark.parametrize("kind", ("LSTM", "GRU", "RNN"))
+def test_layers_run_and_walk_back_on_a_stream_of_their_own(kind: str) -> None:
+    def program() -> Any:
+        flambeau.manual_seed(0)
+        module = getattr(nn, kind)(8, 8, num_layers=2, bidirectional=True).cuda()
+        x = flambeau.ones(5, 3, 8, device="cuda")
+        side = flambeau.cuda.Stream()
+        side.wait_stream(flambeau.cuda.current_stream())
+        with flambeau.cuda.stream(side):
+            out, _ = module(x)
+            loss = out.sum()
+        loss.backward()
+        flambeau.cuda.current_stream().wait_stream(side)
+        return [p.grad.cpu().tolist() for p in module.parameters()]
+
+    found = []
+    for seed in range(3):
+        with flambeau.virtual(devices=1, schedule=f"random:{seed}", races="error"):
+            found.append(program())
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("kind", ("LSTM", "GRU", "RNN"))

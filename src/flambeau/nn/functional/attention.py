@@ -116,7 +116,8 @@ def multi_head_attention_forward(
     attend = _weighed if need_weights else _fused
     out, seen = attend(q, k, v, mask, p, is_causal)
     out = out.permute(2, 0, 1, 3).reshape(length * batch, size)
-    out = linear(out, out_proj_weight, out_proj_bias).view(length, batch, -1)
+    out = linear(out, out_proj_weight, out_proj_bias)
+    out = out.view(length, batch, out.shape[1])
     if seen is not None and average_attn_weights:
         seen = seen.mean(1)
     if batched:
