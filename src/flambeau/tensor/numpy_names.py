@@ -20,7 +20,10 @@ def accepting(define: Callable[..., Any]) -> Any:
         return define
     code = define.__code__
     own = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
-    if code.co_flags & CO_VARKEYWORDS:  # it reads its arguments itself
+    if code.co_flags & CO_VARKEYWORDS and own & {
+        "input",
+        "self",
+    }:  # of a tensor; it reads its arguments itself
         own |= {"dim", "keepdim"}
     if "dim" not in own and "keepdim" not in own:
         return define
