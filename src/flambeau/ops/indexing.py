@@ -480,8 +480,16 @@ def _index_fill_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 def _index_reduce_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [
-        ((make(5, 4), _integers(0, 5, 3), make(3, 4)), (0, how, True)) for how in ("prod", "amax", "amin")
+        ((make(5, 4), _integers(0, 5, 3), make(3, 4)), (0, how, include))
+        for how in ("prod", "amax", "amin", "mean")
+        for include in (True, False)
     ]
+
+
+def _over_source(index: Any, source: Any, params: Params) -> Any:
+    """A vector of indices as an index for each element of the source."""
+    shape = [-1 if d == params[0] % source.ndim else 1 for d in range(source.ndim)]
+    return index.reshape(shape).expand(source.shape)
 
 
 REAL = tuple([d for d in DTYPES if not d.is_complex])
@@ -527,7 +535,14 @@ index_fill = define(
 index_reduce = define(
     Op("index_reduce", _along_rule("index_reduce"),
        Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce")),
-       REAL, _index_reduce_samples)
+       REAL, _index_reduce_samples,
+       derivative=Derivative(
+           lambda grad, a, b, c, out, params: _scatter_back(grad, a, _over_source(b, c, params), c, out, params),
+           None,
+           lambda grad, a, b, c, out, params, metas: _scatter_source_back(
+               grad, a, _over_source(b, c, params), c, out, params, metas
+           ),
+       ))
 )  # fmt: skip
 
 

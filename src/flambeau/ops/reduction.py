@@ -24,6 +24,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
 from flambeau.driver.api import Fold as Form
+from flambeau.ops import quantile_gradients
 from flambeau.ops.blocks import contiguous
 from flambeau.ops.copy import caster
 from flambeau.ops.gradients import by_place, conj, count, restored, shared_among
@@ -948,7 +949,10 @@ def _quantile_host(launch: Launch) -> Body:
 
 
 def _quantile_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    yield (make(3, 5), make(2, low=0, high=1)), (1, False, "linear", False)
+    for how in ("linear", "midpoint", "nearest"):
+        yield (make(3, 5), make(2, low=0, high=1)), (1, False, how, False)
+    yield (make(3, 4, 2), make(3, low=0, high=1)), (1, True, "linear", True)
+    yield (make(3, 4), make(low=0, high=1)), (None, True, "linear", False)
 
 
 quantile = define(
@@ -958,6 +962,7 @@ quantile = define(
         Kernel("quantile", _quantile_host, _flops, cuda=Routine("quantile")),
         FLOATING_OR_COMPLEX[2:4],
         _quantile_samples,
+        derivative=Derivative(quantile_gradients.by_values, quantile_gradients.by_levels),
     )
 )
 

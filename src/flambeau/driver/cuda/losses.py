@@ -141,7 +141,7 @@ _NLL_TOTAL = """  auto share_of = [&](i64 k) -> double {{
 
 
 def nll_loss_backward(launch: Launch, device: Device) -> Plan:
-    """Operands out (N, C, ...), grad, target (N, ...), weight (C) or none. params: (reduction, ignored, out's shape)."""
+    """Operands out (N, C, ...), grad, target (N, ...), weight (C) or none. params: (reduction, ignored, shape)."""
     reduction, ignored, shape = launch.params
     (out,), (grad, target, *weight) = launch.outputs, _metas(launch)
     at = 1 if out.ndim > 1 else 0
