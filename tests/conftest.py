@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -47,12 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+_TOO_FEW = r"invalid device ordinal|Invalid (peer )?device id"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A test of several GPUs is skipped where a real machine has too few."""
     try:
         return (yield)
-    except RuntimeError as error:
-        if gpus.real and item.get_closest_marker("either") and "invalid device ordinal" in str(error):
+    except (RuntimeError, AssertionError) as error:
+        if gpus.real and item.get_closest_marker("either") and re.search(_TOO_FEW, str(error)):
             pytest.skip(f"too few GPUs: {error}")
         raise

@@ -148,6 +148,7 @@ def test_the_producers_stream_is_waited_for() -> None:
         x = flambeau.from_dlpack(y)
         total = x.sum()
     assert not ours.query()
+    ours.synchronize()  # the default stream, where it is read, waits for no other
     assert total.item() == 3 << 20
 
 
@@ -193,6 +194,7 @@ def test_copies_to_numpy_alone() -> None:
 
 def test_an_exported_tensor_keeps_its_memory() -> None:
     torch = others.torch
+    gc.collect()  # of what tests before held
     before = flambeau.cuda.memory_allocated()
     x = flambeau.full((1 << 20,), 7.0, device="cuda")
     y = torch.from_dlpack(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from gpus import either, gpus
+from gpus import either, gpus, simulated
 
 import flambeau as torch
 
@@ -84,6 +84,7 @@ def test_a21_to_moves_by_keyword_and_position_between_gpus_and_back() -> None:
     assert y.to("cuda:1", copy=True) is not y
 
 
+@simulated
 def test_a30_device_count() -> None:
     assert torch.cuda.device_count() == 3
 

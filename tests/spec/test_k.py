@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from gpus import either, gpus
+from gpus import either, gpus, simulated
 
 import flambeau as torch
 
@@ -53,6 +53,7 @@ def test_k03_k04_pinned_copies_are_asynchronous(way) -> None:
     assert busy[1:2] == [False] and busy[3] is False
 
 
+@simulated  # a real GPU may be shared with other tests
 def test_k05_copies_overlap_computation() -> None:
     batch = torch.ones(1 << 22).pin_memory()
     copies = torch.cuda.Stream()
