@@ -29,6 +29,8 @@ lint: $(VENV)/ready-test
 bench: $(VENV)/ready-test
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/allocator.py
+	$(BIN)/python bench/races.py
+	$(BIN)/python bench/imports.py
 
 clean:
 	rm -rf $(VENV) out
