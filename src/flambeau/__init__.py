@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-if not _sys.platform.startswith(("linux", "darwin")):
+if not _sys.platform.startswith(("linux", "darwin")) or _os.uname().machine not in (
+    "x86_64", "aarch64", "arm64",
+):  # fmt: skip
+    _here = f"{_sys.platform} ({_os.uname().machine})" if hasattr(_os, "uname") else _sys.platform
     raise ImportError(
-        f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_sys.platform}: its memory is mapped as there"
+        f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_here}: its memory is mapped as there"
     )
 
 from flambeau import autograd, backends, cuda, fft, linalg, nn, random, special, version

@@ -292,13 +292,23 @@ def test_an_absent_name_is_an_attribute_error_that_says_who_lacks_it(where: str)
         module.no_such_name  # noqa: B018
 
 
-def test_other_platforms_are_refused_clearly() -> None:
-    code = "import sys; sys.platform = 'win32'; import flambeau"
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "import sys; sys.platform = 'win32'",
+        "import os, sys; sys.platform = 'win32'; del os.uname",
+        "import os; os.uname = lambda real=os.uname(): type(real)((*real[:4], 'riscv64'))",
+    ],
+)
+def test_other_platforms_are_refused_clearly(elsewhere: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60
-    )
+        [sys.executable, "-c", f"import numpy, ml_dtypes; {elsewhere}; import flambeau"],
+        capture_output=True, text=True, env=environment(), timeout=60,
+    )  # fmt: skip
     assert done.returncode == 1
-    assert "Linux" in done.stderr.splitlines()[-1] and "ImportError" in done.stderr.splitlines()[-1]
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on ")
+    assert ("riscv64" in last) == ("riscv64" in elsewhere)
 
 
 # -- bad input -----------------------------------------------------------------------------------------
