@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from module_cases import flat
 from nn_kit import agree, fails, outcome
 from support import torch
 
@@ -158,6 +159,20 @@ def test_half_precision(kind: str) -> None:
         found = module.to(getattr(flambeau, kind))(x.to(getattr(flambeau, kind)))[0]
         assert found.dtype is getattr(flambeau, kind)
         assert float((found.double() - exact).abs().max()) < 0.03
+
+
+@pytest.mark.parametrize("kind", ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"))
+def test_autocast_gives_the_dtypes_that_pytorch_gives(kind: str) -> None:
+    def run(room: Any) -> Any:
+        module = getattr(room.nn, kind)(3, 4)
+        x = room.ones(2, 3) if kind.endswith("Cell") else room.ones(5, 2, 3)
+        with room.autocast("cpu"):
+            found = [t.dtype for t in flat(module(x))]
+            out = flat(module(x.bfloat16() if kind == "LSTM" else x))[0]
+        out.float().sum().backward()
+        return found, {p.grad.dtype for p in module.parameters()}
+
+    agree(run)
 
 
 # -- what makes them run well -----------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
+from flambeau.core.dtype import promote_types
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout as drop
 from flambeau.nn.functional.recurrence import Recurrence, Steps, joined
@@ -77,7 +79,8 @@ def _layers(
     """Each layer takes what the one below gives, of both directions side by side."""
     states, cells = _states(mode, hx)
     if autocast.threads:
-        data, *tensors = autocast.cast(mode.lower(), data, *states, *cells, *params)
+        name = "linear" if mode.startswith("RNN") else mode.lower()  # PyTorch's is made of linear maps
+        data, *tensors = autocast.cast(name, data, *states, *cells, *params)
         count = len(states)
         states, cells, params = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
     directions = 2 if bidirectional else 1
@@ -145,6 +148,12 @@ def _check_cell(input: Tensor, states: Sequence[Tensor], w_ih: Tensor, w_hh: Ten
             )
 
 
+def _widest(*tensors: Tensor) -> list[Tensor]:
+    """Tensors in their common dtype: of products that autocast lowered and states that it did not."""
+    common = reduce(promote_types, [t.dtype for t in tensors])
+    return [t if t.dtype is common else t.to(common) for t in tensors]
+
+
 def _gates(input: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Given, b_hh: Given) -> Tensor:
     bias = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
     return addmm(linear(input, w_ih, bias), h, w_hh.t())
@@ -160,7 +169,8 @@ def lstm_cell(
     if autocast.threads:
         input, *hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("lstm_cell", input, *hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, hx, w_ih, w_hh)
-    state: tuple[Tensor, Tensor] = call(ops.lstm_cell, (_gates(input, hx[0], w_ih, w_hh, b_ih, b_hh), hx[1]))
+    gates = _gates(input, hx[0], w_ih, w_hh, b_ih, b_hh)
+    state: tuple[Tensor, Tensor] = call(ops.lstm_cell, _widest(gates, hx[1]))
     return state
 
 
@@ -172,7 +182,7 @@ def gru_cell(
     if autocast.threads:
         input, hx, w_ih, w_hh, b_ih, b_hh = autocast.cast("gru_cell", input, hx, w_ih, w_hh, b_ih, b_hh)
     _check_cell(input, (hx,), w_ih, w_hh)
-    state: Tensor = call(ops.gru_cell, (linear(input, w_ih, b_ih), linear(hx, w_hh, b_hh), hx))
+    state: Tensor = call(ops.gru_cell, _widest(linear(input, w_ih, b_ih), linear(hx, w_hh, b_hh), hx))
     return state
 
 

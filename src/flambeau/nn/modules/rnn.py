@@ -12,7 +12,7 @@ from flambeau.nn.functional import recurrent
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parameter import Parameter
 from flambeau.nn.utils.rnn import PackedSequence
-from flambeau.tensor import creation
+from flambeau.tensor import autocast, creation
 from flambeau.tensor.tensor import Tensor
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
@@ -120,7 +120,7 @@ class RNNBase(Module):
     def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
         """Raise ValueError or RuntimeError where the input does not fit the parameters."""
         kind = self._flat_weights[0].dtype
-        if input.dtype is not kind:
+        if input.dtype is not kind and not any(autocast.local.enabled.values()):
             raise ValueError(
                 f"RNN input dtype ({input.dtype}) does not match weight dtype ({kind}). Convert input: "
                 f"input.to({kind}), or convert model: model.to({input.dtype})"
