@@ -6,21 +6,40 @@ Before CUDA is initialized, and without a GPU, every figure is 0.
 
 from __future__ import annotations
 
+import pickle
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from flambeau.core.names import lacking
 from flambeau.runtime import current, system
-from flambeau.runtime.allocator import COUNTERS, CachingAllocator
+from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.history import Recording
+from flambeau.runtime.mempool import MemPool, use_mem_pool
+from flambeau.runtime.policy import policy_of
+from flambeau.runtime.resources import DriverMemory, LibraryMemory, Resource
+from flambeau.runtime.snapshot import snapshot
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
+from flambeau.runtime.stream import Stream
+from flambeau.runtime.summary import summary
 
 __all__ = [
-    "empty_cache", "get_allocator_backend", "get_per_process_memory_fraction", "max_memory_allocated",
-    "max_memory_cached", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_cached",
-    "memory_reserved", "memory_stats", "memory_stats_as_nested_dict", "reset_accumulated_memory_stats",
-    "reset_max_memory_allocated", "reset_max_memory_cached", "reset_peak_memory_stats",
-    "set_per_process_memory_fraction",
+    "CUDAPluggableAllocator", "MemPool", "caching_allocator_alloc", "caching_allocator_delete",
+    "caching_allocator_disabled", "caching_allocator_enable", "change_current_allocator", "empty_cache",
+    "get_allocator_backend", "get_per_process_memory_fraction", "host_memory_stats",
+    "host_memory_stats_as_nested_dict", "list_gpu_processes", "max_memory_allocated", "max_memory_cached",
+    "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_cached", "memory_reserved",
+    "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
+    "reset_accumulated_host_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated",
+    "reset_max_memory_cached", "reset_peak_host_memory_stats", "reset_peak_memory_stats", "reset_peak_stats",
+    "set_per_process_memory_fraction", "use_mem_pool",
 ]  # fmt: skip
+
+_MIB = 1 << 20
+_ENABLED = (None, "state", "all")
+_CONTEXTS = (None, "state", "alloc", "all")
 
 __getattr__ = lacking("torch.cuda.memory")
 
@@ -70,19 +89,46 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     Figures: allocation (also as allocated, its documented name), allocated_bytes, requested_bytes,
     segment, reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all,
     large_pool, small_pool. Kinds: current, peak, allocated (total increase), freed (total decrease).
+    oversize_allocations and oversize_segments have kinds alone. max_split_size is the greatest int where blocks of
+    any size are split. reserved_bytes_by_private_pools: of each MemPool, by its id.
     """
     if not system.is_initialized():
         return {}
     allocator = _allocator(device)
     figures: dict[str, Any] = allocator.ledger().figures()
     figures["allocated"] = figures["allocation"]
-    return figures | {name: getattr(allocator, name) for name in COUNTERS}
+    return (
+        figures
+        | allocator.counters()
+        | {
+            "oversize_allocations": allocator.oversize_allocations.figures(),
+            "oversize_segments": allocator.oversize_segments.figures(),
+            "max_split_size": allocator.policy.max_split or sys.maxsize,
+            "reserved_bytes_by_private_pools": allocator.private_figures(),
+        }
+    )
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """PyTorch's table of the figures; abbreviated: a shorter one. Initializes CUDA."""
+    system.init()
+    return summary(memory_stats_as_nested_dict(device), _index(device), abbreviated)
+
+
+def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
+    """Every segment of every device with its blocks; of one MemPool, if its id is given. See `_snapshot`."""
+    return _whole(mempool_id, include_traces)["segments"]
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
     """Let all peaks start again from the current values. Initializes CUDA."""
     system.init()
     _allocator(device).reset_peaks()
+
+
+def reset_peak_stats(device: Any = None) -> None:
+    """`reset_peak_memory_stats`, by the name that PyTorch's documentation also uses."""
+    reset_peak_memory_stats(device)
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
@@ -116,6 +162,23 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     return context.driver.mem_info(context.driver_index)
 
 
+def device_memory_used(device: Any = None) -> int:
+    """Bytes of the device's memory in use, by whatever process, as nvidia-smi shows them. Initializes CUDA."""
+    free, total = mem_get_info(device)
+    return total - free
+
+
+def list_gpu_processes(device: Any = None) -> str:
+    """The processes that use a device, and how much of its memory each has. Initializes CUDA."""
+    index = _index(device)
+    context = current.context_at(index)
+    lines = [
+        f"process {pid:>10d} uses {nbytes / _MIB:>12.3f} MB GPU memory"
+        for pid, nbytes in context.driver.mem_processes(context.driver_index)
+    ]
+    return "\n".join([f"GPU:{index}", *(lines or ["no processes are running"])])
+
+
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
     """Let this process reserve at most `fraction` (0 to 1) of the device's total memory. Initializes CUDA.
 
@@ -137,8 +200,216 @@ def get_per_process_memory_fraction(device: Any = None) -> float:
 
 
 def get_allocator_backend() -> str:
-    """ "native": the caching allocator."""
-    return "native"
+    """ "native": the caching allocator; "pluggable": one that `change_current_allocator` put in its place."""
+    replaced = system.is_initialized() and _allocator(None).source.__class__ is not DriverMemory
+    return "pluggable" if replaced else "native"
+
+
+# -- pinned memory of the host ------------------------------------------------------------------------------------
+
+
+def host_memory_stats() -> dict[str, int]:
+    """The figures of `host_memory_stats_as_nested_dict`, under "figure.kind". Empty before first use."""
+    flat: dict[str, int] = {}
+    _flatten("", host_memory_stats_as_nested_dict(), flat)
+    return dict(sorted(flat.items()))
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """Figures of pinned host memory: `[figure][kind]`, and plain counters.
+
+    Figures: allocations and allocated_bytes (held, in use or kept), active_requests and active_bytes (in use).
+    host_alloc_time and host_free_time are in microseconds.
+    """
+    return system.pinned().figures() if system.is_initialized() else {}
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Let total increases and decreases, and the counters, start again from 0."""
+    if system.is_initialized():
+        system.pinned().reset_accumulated()
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Let peaks start again from the current values."""
+    if system.is_initialized():
+        system.pinned().reset_peaks()
+
+
+# -- memory by address --------------------------------------------------------------------------------------------
+
+
+def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
+    """The address of `size` bytes of the caching allocator, on a stream (default: the current one).
+
+    `caching_allocator_delete` gives them back. Raises TypeError: the stream is neither a Stream nor an int.
+    """
+    context = current.context_at(_index(device))
+    if stream is None:
+        stream = current.stream_at(context.index)
+    elif isinstance(stream, int):
+        stream = Stream(context.index, stream_ptr=stream)
+    elif not isinstance(stream, Stream):
+        raise TypeError(
+            "Invalid type for stream argument, must be `torch.cuda.Stream` or `int` representing a pointer to a "
+            "existing stream"
+        )
+    return cast(CachingAllocator, context.allocator).allocate_raw(size, stream)
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Give back what `caching_allocator_alloc` returned. RuntimeError: it did not return this address."""
+    if mem_ptr and not any(_allocator(i).free_raw(mem_ptr) for i in range(system.device_count())):
+        raise RuntimeError(f"invalid device pointer: {mem_ptr:#x}")
+
+
+def caching_allocator_enable(value: bool = True) -> None:
+    """Keep freed memory, or give each block back to the device as it is freed. Initializes CUDA."""
+    for context in system.contexts():
+        cast(CachingAllocator, context.allocator).set_caching(bool(value))
+
+
+@contextmanager
+def caching_allocator_disabled() -> Iterator[None]:
+    """`caching_allocator_enable(False)` inside of a `with` block."""
+    before = [_allocator(i).policy.caching for i in range(len(system.contexts()))]
+    caching_allocator_enable(False)
+    try:
+        yield
+    finally:
+        for i, caching in enumerate(before):
+            _allocator(i).set_caching(caching)
+
+
+# -- other sources of memory --------------------------------------------------------------------------------------
+
+
+class CUDAPluggableAllocator:
+    """A source of memory to put in the place of the caching allocator, or under a MemPool.
+
+    Args:
+        path_to_so_file: a shared library (real GPUs only), or any object with `allocate` and `free`: see
+            `flambeau.runtime.resources`, whose Limited, Logged, Counted and Failing wrap another.
+        alloc_fn_name: of the library's `void* f(ssize_t size, int device, cudaStream_t stream)`.
+        free_fn_name: of its `void f(void* ptr, ssize_t size, int device, cudaStream_t stream)`.
+    """
+
+    def __init__(self, path_to_so_file: Any, alloc_fn_name: str = "", free_fn_name: str = "") -> None:
+        if isinstance(path_to_so_file, str):
+            self._allocator: Resource = LibraryMemory(path_to_so_file, alloc_fn_name, free_fn_name)
+        else:
+            self._allocator = path_to_so_file
+
+    def allocator(self) -> Resource:
+        """The source itself, as MemPool takes it."""
+        return self._allocator
+
+
+def change_current_allocator(allocator: CUDAPluggableAllocator) -> None:
+    """Ask `allocator` for the memory of each tensor from now on, on all devices. Initializes CUDA.
+
+    Raises RuntimeError, with nothing changed: memory was allocated already.
+    """
+    found = [cast(CachingAllocator, context.allocator) for context in system.contexts()]
+    if any(one.num_device_alloc for one in found):
+        raise RuntimeError("Can't swap an already initialized allocator")
+    for one in found:
+        one.replace(allocator.allocator())
+
+
+# -- history ------------------------------------------------------------------------------------------------------
+
+
+def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> None:
+    """Note who asks for memory, and when, from now on, on all devices. `enabled=None` ends it.
+
+    Args:
+        enabled: "all" (default: live memory, and a history of all requests), "state" (live memory only), None.
+        context: whose stacks are kept: "all" (default), "alloc", "state" (not who frees), None.
+        stacks: accepted; Flambeau has Python's frames alone.
+        max_entries: how many events the history keeps (default: all).
+        clear_history: forget what was recorded before.
+        skip_actions: kinds of events that snapshots leave out.
+
+    A short history without stacks is kept always. Raises RuntimeError: a value that is none of these.
+    """
+    if isinstance(enabled, bool):
+        _record_as_before(enabled, *args, **kwargs)
+    else:
+        _record(enabled, *args, **kwargs)
+
+
+def _record(
+    enabled: str | None,
+    context: str | None = "all",
+    stacks: str = "all",
+    max_entries: int = sys.maxsize,
+    device: Any = None,
+    clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: Any = None,
+) -> None:
+    if enabled not in _ENABLED:
+        raise RuntimeError(f"expected enabled to be None, 'state', or 'all', not {enabled!r}")
+    if context not in _CONTEXTS:
+        raise RuntimeError(f"expected context to be None, 'state', 'alloc', or 'all', not {context!r}")
+    for one in system.contexts():
+        recording = None
+        if enabled is not None:
+            skip = skip_actions or ()
+            recording = Recording(enabled, context, max_entries, clear_history, skip, one.clock)
+        cast(CachingAllocator, one.allocator).record(recording)
+
+
+def _record_as_before(
+    enabled: bool,
+    record_context: bool = True,
+    trace_alloc_max_entries: int = 1,
+    trace_alloc_record_context: bool = False,
+    device: Any = None,
+    record_context_cpp: bool = False,
+    clear_history: bool = False,
+) -> None:
+    """The arguments of PyTorch 2.0."""
+    context = ("all" if trace_alloc_record_context else "state") if record_context else None
+    _record(
+        "all" if enabled else None, context, max_entries=trace_alloc_max_entries, clear_history=clear_history
+    )
+
+
+def _snapshot(device: Any = None) -> dict[str, Any]:
+    """The state and the history of all devices' allocators, as PyTorch's memory viewer reads them."""
+    return _whole(None, True)
+
+
+def _dump_snapshot(filename: Any = "dump_snapshot.pickle") -> None:
+    """Write `_snapshot()` to a file: a pickle, for PyTorch's memory viewer and for `flambeau memory`."""
+    with open(filename, "wb") as file:
+        pickle.dump(_snapshot(), file)
+
+
+def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:
+    """Who asked for the memory that begins at an address; None: nobody recorded it, or it is not in use."""
+    for context in system.contexts():
+        frames = cast(CachingAllocator, context.allocator).frames_at(data_ptr)
+        if frames is not None:
+            return frames
+    return None
+
+
+def _set_allocator_settings(env: str) -> None:
+    """Change the settings of the allocators, as PYTORCH_ALLOC_CONF gives them. ValueError: malformed."""
+    policy = policy_of(env)
+    for context in system.contexts():
+        cast(CachingAllocator, context.allocator).set_policy(policy)
+
+
+def _whole(pool: Any, traces: bool) -> dict[str, Any]:
+    if not system.is_initialized():
+        return snapshot([])
+    allocators = [cast(CachingAllocator, context.allocator) for context in system.contexts()]
+    return snapshot(allocators, pool, traces)
 
 
 def _index(device: Any) -> int:
@@ -152,7 +423,8 @@ def _allocator(device: Any) -> CachingAllocator:
 def _flatten(prefix: str, value: Any, into: dict[str, int]) -> None:
     if isinstance(value, dict):
         for key, part in value.items():
-            _flatten(f"{prefix}.{key}" if prefix else key, part, into)
+            name = "_".join(map(str, key)) if isinstance(key, tuple) else key
+            _flatten(f"{prefix}.{name}" if prefix else name, part, into)
     else:
         into[prefix] = value
 

@@ -273,6 +273,10 @@ class Driver(Protocol):
         """(free, total) bytes of the device's memory."""
         ...
 
+    def mem_processes(self, index: int) -> list[tuple[int, int]]:
+        """(process id, bytes) of each process that uses the device's memory. NotSupportedError if nobody knows."""
+        ...
+
     def close(self) -> None:
         """Finish all work and give everything back. Every later call raises DriverError."""
         ...

@@ -33,6 +33,9 @@ class Forward:
     def mem_info(self, index: int) -> tuple[int, int]:
         return self.inner.mem_info(index)
 
+    def mem_processes(self, index: int) -> list[tuple[int, int]]:
+        return self.inner.mem_processes(index)
+
     def close(self) -> None:
         self.inner.close()
 

@@ -41,7 +41,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime import explain
@@ -61,6 +61,7 @@ from flambeau.runtime.statistics import (
     GROW,
     LARGE,
     LOOK,
+    POOLS,
     REFUSE,
     REQUEST,
     SHRINK,
@@ -128,6 +129,9 @@ class CachingAllocator:
         self._turn = Turn(self._freed, self._try_receive)  # see Note [Finalizers] in turn.py
         self._source: Resource = DriverMemory()
         self._routes: dict[int, PrivatePool] = {}  # by thread: where its requests go
+        self._private: dict[
+            PoolId, tuple[Tally, Tally, Tally]
+        ] = {}  # reserved bytes of MemPools, as in POOLS
         self._raw: dict[int, Block] = {}  # what programs allocated by address
         self._reserved = 0
         self._searches = 0
@@ -139,6 +143,7 @@ class CachingAllocator:
         self.num_sync_all_streams = 0
         self.num_device_alloc = 0
         self.num_device_free = 0
+        self.explains = True  # whether errors say where the memory is
         self.remedy: Callable[[CachingAllocator, Pool, int], str] | None = None  # for out-of-memory errors
         self._empty = self._empty_block()
         self._limit: int | None = None
@@ -540,7 +545,7 @@ class CachingAllocator:
         note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
         self._journal.append((REFUSE + pool.kind, size, nbytes, 0, pool, *note))
         self._settle()
-        return OutOfMemoryError(explain.out_of_memory(self, pool, size))
+        return OutOfMemoryError(explain.out_of_memory(self, pool, size) if self.explains else "out of memory")
 
     def stream_ended(self, handle: int) -> None:
         """A stream was destroyed: its memory goes back to the driver by and by."""
@@ -584,6 +589,10 @@ class CachingAllocator:
         self._reserved += change * block.size
         if self.policy.is_oversize(block.size):
             self.oversize_segments.add(change)
+        if pool.private is not None:
+            tallies = self._private.setdefault(pool.private.id, (Tally(), Tally(), Tally()))
+            for tally in (tallies[pool.kind], tallies[ALL]):
+                tally.add(change * block.size)
         if change > 0:
             self.num_device_alloc += 1
         else:
@@ -699,10 +708,21 @@ class CachingAllocator:
         self._source = source
         self.set_caching(False)
 
+    @property
+    def source(self) -> Resource:
+        """Where segments come from."""
+        return self._source
+
     def set_caching(self, on: bool) -> None:
         """Keep freed memory, or give it back at once."""
         with self._turn:
             self.set_policy_part(caching=on)
+
+    def set_policy(self, policy: Policy) -> None:
+        """Other settings from now on; whether to keep freed memory, and how much may be reserved, stay as they are."""
+        with self._turn:
+            self.policy = replace(policy, caching=self.policy.caching, fraction=self.policy.fraction)
+            self._bins.clear()
 
     def set_policy_part(self, **changes: Any) -> None:
         """Change settings of the policy from now on."""
@@ -712,6 +732,7 @@ class CachingAllocator:
     def allocate_raw(self, nbytes: int, stream: Stream) -> int:
         """Memory by its address, until `free_raw`."""
         block = self.allocate(nbytes, stream)
+        self.share(block)  # nobody tells us on which streams it is used
         if block.size:
             self._raw[block.ptr] = block
         return block.ptr
@@ -756,6 +777,13 @@ class CachingAllocator:
         """The figures, made up to now. See Note [The journal] in statistics.py."""
         self._settle()
         return self._ledger
+
+    def private_figures(self) -> dict[PoolId, dict[str, dict[str, int]]]:
+        """Bytes of the segments of each MemPool, by its id and kind of pool."""
+        return {
+            id: {POOLS[kind]: tally.figures() for kind, tally in enumerate(tallies)}
+            for id, tallies in self._private.items()
+        }
 
     def counters(self) -> dict[str, int]:
         """How often what happened."""
@@ -810,6 +838,13 @@ class CachingAllocator:
         note = () if self._recording is None else self._recording.notes()
         self._journal.append((LOOK + LARGE, 0, 0, 0, self._empty.pool, *note))
 
+    def frames_at(self, ptr: int) -> list[dict[str, Any]] | None:
+        """Who asked for the block in use that begins at an address, if that was recorded."""
+        for block in self._blocks():
+            if block.ptr == ptr and block.frames is not None:
+                return cast(list[dict[str, Any]], block.frames.frames())
+        return None
+
     def segments(self) -> Iterator[list[Block]]:
         """The blocks of each segment, in the order of their addresses. For reports."""
         for first in list(self._segments.values()):
@@ -819,6 +854,13 @@ class CachingAllocator:
         """Freed blocks that wait for other streams. For reports."""
         with self._turn:
             return {*self._uses.waiting, *[block for block in self._freed if block.uses]}
+
+    def free_blocks(self) -> set[Block]:
+        """The blocks that could be handed out: holes, and those in bins. For reports."""
+        with self._turn:
+            lists = [blocks for pool in self._pools.values() for blocks in (*pool.bins.values(), pool.loose)]
+            holes = [hole for pool in self._pools.values() for hole in pool.holes]
+            return {*holes, *[block for blocks in lists for block in list(blocks)]}
 
     def largest_hole(self, stream: int | None = None) -> int:
         """The largest free piece in bytes, of one stream or of any."""

@@ -57,11 +57,12 @@ def _state(allocator: CachingAllocator, pool: Pool, size: int, unallocated: int)
 def _by_stream(allocator: CachingAllocator) -> str:
     """Bytes reserved and free, by stream, where there are several."""
     held: dict[int, list[int]] = {}
+    unused = allocator.free_blocks()
     for blocks in allocator.segments():
         for block in blocks:
             sums = held.setdefault(block.stream, [0, 0])
             sums[0] += block.size
-            sums[1] += block.size * block.is_hole
+            sums[1] += block.size * (block in unused)
     if len(held) < 2:
         return ""
     most = sorted(held.items(), key=lambda item: -item[1][0])
@@ -75,12 +76,8 @@ def _by_stream(allocator: CachingAllocator) -> str:
 
 
 def _largest(allocator: CachingAllocator, waiting: set[Block]) -> list[str]:
-    live = [
-        block
-        for blocks in allocator.segments()
-        for block in blocks
-        if not block.is_hole and block not in waiting
-    ]
+    unused = allocator.free_blocks() | waiting
+    live = [block for blocks in allocator.segments() for block in blocks if block not in unused]
     largest = sorted(live, key=lambda block: -block.size)[:_LARGEST]
     if not largest:
         return []

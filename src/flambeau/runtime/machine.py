@@ -19,6 +19,7 @@ from flambeau.runtime.context import Context
 from flambeau.runtime.orders import Orders
 from flambeau.runtime.pinned import PinnedAllocator
 from flambeau.runtime.policy import from_environment
+from flambeau.runtime.remedy import remedy
 from flambeau.runtime.settings import Settings
 from flambeau.runtime.stream import Stream, default_stream_of
 
@@ -45,6 +46,8 @@ class Machine:
     for the default stream's handle: a driver makes its native context when a call first needs one.
     """
 
+    pinned: PinnedAllocator  # once it is started
+
     def __init__(self, wish: Settings, host: Driver, watchers: Sequence[Watcher]) -> None:
         self.wish = wish
         self.host = host
@@ -52,7 +55,6 @@ class Machine:
         self.driver = self.bare = _open(wish)  # `driver` is what observers make of it
         self.visible_text = settings.visible_text()
         self.visible = _visible(self.driver, self.visible_text)
-        self.pinned = PinnedAllocator(self.driver)
         self.contexts: list[Context] = []
         self.selection: current.Selection | None = None
         self.closed = False
@@ -66,16 +68,17 @@ class Machine:
             self.driver, self.host = observe.observed(
                 self.driver, self.host, races=self.wish.races, visible=self.visible
             )
-            self.pinned = PinnedAllocator(self.driver)
         contexts = []
         policy, orders = from_environment(), Orders()
+        self.pinned = PinnedAllocator(self.driver, policy.pinned_cap)
         if policy.expandable:
             warnings.warn(_NOT_EXPANDABLE, UserWarning, stacklevel=2)
         for index, driver_index in enumerate(self.visible):
             context = Context(device("cuda", index), index, self.driver, driver_index, orders)
             if self.wish.driver == "virtual":
                 context.clock = self.bare.time_ns  # type: ignore[attr-defined]
-            context.allocator = CachingAllocator(context, policy)
+            context.allocator = allocator = CachingAllocator(context, policy)
+            allocator.remedy = remedy
             context.default_stream = default_stream_of(context)
             contexts.append(context)
         self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])
@@ -124,7 +127,8 @@ class Machine:
     def forget(self, why: str) -> None:
         """Close the contexts without a call to the driver: what a forked child must do."""
         self.closed = True
-        self.pinned.close()
+        if self.contexts:
+            self.pinned.close()
         for context in self.contexts:
             context.close(why)
 

@@ -2,20 +2,22 @@
 
 Pinning is expensive, so freed memory is kept. Sizes round up to 512 bytes, never to a power of two, and a
 kept block serves a request only if at most an eighth of it (or 4 KiB) is wasted. A block that asynchronous
-copies use waits, when freed, for an event on each stream of those copies; any other is reused at once.
+copies use waits, when freed, for an event on each stream of those copies; any other is reused at once. The setting
+pinned_max_cached_size_mb caps what is kept.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver, HostMemory
 from flambeau.runtime.holes import Holes
-from flambeau.runtime.statistics import format_size
+from flambeau.runtime.statistics import Tally, format_size
 from flambeau.runtime.turn import Turn
 from flambeau.runtime.uses import Uses
 
@@ -44,17 +46,24 @@ class PinnedBlock:
 class PinnedAllocator:
     """Pinned memory of one machine. It belongs to no device: allocating makes no context.
 
-    `free` may be called from anywhere, also by a destructor in the middle of `allocate`.
+    `cap`: bytes of freed memory that are kept at most; None: no limit. `free` may be called from anywhere, also by a
+    destructor in the middle of `allocate`.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, cap: int | None = None) -> None:
         self._driver = driver
+        self._cap = cap
         self._kept: Holes[PinnedBlock] = Holes()
         self._uses: Uses[PinnedBlock] = Uses()
         self._freed: deque[PinnedBlock] = deque()
         self._turn = Turn(self._freed, self._try_receive)
         self._closed = False
-        self.reserved_bytes = 0
+        self._figures = _Figures()
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that are pinned now, in use or kept."""
+        return self._figures.allocated_bytes.current
 
     def allocate(self, nbytes: int) -> PinnedBlock:
         """A block of at least `nbytes` bytes; 0 bytes are at address 0. Raises OutOfMemoryError."""
@@ -62,6 +71,7 @@ class PinnedAllocator:
             return PinnedBlock(None, 0)
         with self._turn as nested:
             block = self._find(-nbytes // ROUND * -ROUND, nested)
+            self._figures.use(block, 1)
         block.requested = nbytes
         if self._driver.observes_blocks:
             self._driver.block_alloc(block.ptr, nbytes, _HOST)
@@ -90,6 +100,26 @@ class PinnedAllocator:
         """The machine closes: from now on `free` does nothing."""
         self._closed = True
 
+    # -- figures ------------------------------------------------------------------------------------------
+    def figures(self) -> dict[str, Any]:
+        """PyTorch's figures of pinned memory, nested."""
+        with self._turn as nested:
+            if not nested and not self._closed:
+                self._poll()
+            return self._figures.nested()
+
+    def reset_peaks(self) -> None:
+        with self._turn:
+            for tally in self._figures.tallies().values():
+                tally.reset_peak()
+
+    def reset_accumulated(self) -> None:
+        with self._turn:
+            for tally in self._figures.tallies().values():
+                tally.reset_accumulated()
+            self._figures.alloc_time, self._figures.free_time = _Times(), _Times()
+
+    # -- finding a block ----------------------------------------------------------------------------------
     def _find(self, size: int, nested: bool) -> PinnedBlock:
         if nested:  # a finalizer allocates in the middle of an allocation: touch nothing
             return self._new(size)
@@ -98,12 +128,15 @@ class PinnedAllocator:
         if block is not None and block.size - size <= max(SMALL_WASTE, block.size // 8):
             self._kept.remove(block)
             return block
+        if self._cap is not None:
+            self._trim(self._cap)
         with suppress(OutOfMemoryError):
             return self._new(size)
         self._release_kept()
         return self._new(size)
 
     def _new(self, size: int) -> PinnedBlock:
+        begin = time.perf_counter_ns()
         try:
             memory = self._driver.host_alloc(size)
         except OutOfMemoryError as error:
@@ -113,16 +146,28 @@ class PinnedAllocator:
                 "buffers, fewer DataLoader workers), or raise the limit on locked memory (ulimit -l). "
                 f"The driver says: {error}"
             ) from None
-        self.reserved_bytes += size
-        return PinnedBlock(memory, size)
+        self._figures.alloc_time.add(time.perf_counter_ns() - begin)
+        block = PinnedBlock(memory, size)
+        self._figures.hold(block, 1)
+        return block
 
     def _release_kept(self) -> None:
         self._poll(wait=True)
-        for block in list(self._kept):
+        self._trim(0)
+
+    def _trim(self, most: int) -> None:
+        """Give kept memory back, the largest blocks first, until at most `most` bytes are kept."""
+        kept = sum(block.size for block in self._kept)
+        for block in sorted(self._kept, key=lambda block: -block.size):
+            if kept <= most:
+                return
+            begin = time.perf_counter_ns()
             if block.memory is not None:
                 self._driver.host_free(block.memory)
+            self._figures.free_time.add(time.perf_counter_ns() - begin)
             self._kept.remove(block)
-            self.reserved_bytes -= block.size
+            self._figures.hold(block, -1)
+            kept -= block.size
 
     def _try_receive(self) -> None:
         while self._freed and not self._closed and self._turn.try_enter():
@@ -137,7 +182,7 @@ class PinnedAllocator:
             if block.uses:
                 self._uses.wait(block, block.uses.values())
             else:
-                self._kept.add(block)
+                self._keep(block)
 
     def _poll(self, wait: bool = False) -> None:
         self._receive()
@@ -145,8 +190,67 @@ class PinnedAllocator:
             for over in self._uses.done(block_host=wait):
                 over.block.uses = {}
                 self._end_life(over.block, over.events)
-                self._kept.add(over.block)
+                self._keep(over.block)
+
+    def _keep(self, block: PinnedBlock) -> None:
+        self._kept.add(block)
+        self._figures.use(block, -1)
 
     def _end_life(self, block: PinnedBlock, after: Sequence[int] = ()) -> None:
         if self._driver.observes_blocks:
             self._driver.block_free(block.ptr, block.requested, _HOST, after)
+
+
+class _Figures:
+    """What is pinned, and what of it is in use."""
+
+    def __init__(self) -> None:
+        self.allocations, self.allocated_bytes = Tally(), Tally()
+        self.active_requests, self.active_bytes = Tally(), Tally()
+        self.alloc_time, self.free_time = _Times(), _Times()
+
+    def hold(self, block: PinnedBlock, change: int) -> None:
+        self.allocations.add(change)
+        self.allocated_bytes.add(change * block.size)
+
+    def use(self, block: PinnedBlock, change: int) -> None:
+        self.active_requests.add(change)
+        self.active_bytes.add(change * block.size)
+
+    def tallies(self) -> dict[str, Tally]:
+        return {
+            "allocations": self.allocations, "allocated_bytes": self.allocated_bytes,
+            "active_requests": self.active_requests, "active_bytes": self.active_bytes,
+        }  # fmt: skip
+
+    def nested(self) -> dict[str, Any]:
+        return {
+            **{name: tally.figures() for name, tally in self.tallies().items()},
+            "num_host_alloc": self.allocations.allocated,
+            "num_host_free": self.allocations.freed,
+            "host_alloc_time": self.alloc_time.figures(),
+            "host_free_time": self.free_time.figures(),
+        }
+
+
+class _Times:
+    """How long a call took, over all times that it was made."""
+
+    __slots__ = ("_count", "_least", "_most", "_total")
+
+    def __init__(self) -> None:
+        self._count = self._total = self._most = self._least = 0
+
+    def add(self, time_ns: int) -> None:
+        self._least = time_ns if not self._count else min(self._least, time_ns)
+        self._most = max(self._most, time_ns)
+        self._total += time_ns
+        self._count += 1
+
+    def figures(self) -> dict[str, int]:
+        """In microseconds."""
+        total, least, most = (ns // 1000 for ns in (self._total, self._least, self._most))
+        return {
+            "total": total, "max": most, "min": least, "count": self._count,
+            "avg": total // self._count if self._count else 0,
+        }  # fmt: skip

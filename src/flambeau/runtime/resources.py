@@ -7,11 +7,12 @@ the place of the whole caching allocator: each tensor's memory is then asked of 
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Callable
 from typing import Protocol
 
-from flambeau.core.errors import OutOfMemoryError
+from flambeau.core.errors import NotSupportedError, OutOfMemoryError
 from flambeau.driver.api import Driver
 from flambeau.runtime.statistics import Tally, format_size
 
@@ -36,6 +37,35 @@ class DriverMemory:
 
     def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
         driver.mem_free(ptr)
+
+
+class LibraryMemory:
+    """Memory of a shared library's functions, for real GPUs.
+
+    allocate: `void* f(ssize_t size, int device, cudaStream_t stream)`, free: `void f(void* ptr, ssize_t size, int
+    device, cudaStream_t stream)`. OSError: no such library; AttributeError: no such function.
+    """
+
+    def __init__(self, path: str, allocate: str, free: str) -> None:
+        library = ctypes.CDLL(path)
+        self._allocate, self._free = getattr(library, allocate), getattr(library, free)
+        self._allocate.restype = ctypes.c_void_p
+        self._allocate.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+        self._free.restype = None
+        self._free.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+
+    def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
+        if driver.name != "cuda":
+            raise NotSupportedError(
+                "a library's memory is of real GPUs; virtual ones take a Python object with allocate and free"
+            )
+        ptr = self._allocate(nbytes, index, driver.stream_native(stream))
+        if not ptr:
+            raise OutOfMemoryError(f"the library refuses {nbytes} bytes")
+        return int(ptr)
+
+    def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
+        self._free(ptr, nbytes, index, driver.stream_native(stream))
 
 
 class Wrapped:

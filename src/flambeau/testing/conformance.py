@@ -14,6 +14,7 @@ devices check the refusals of one where the driver has only one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -68,6 +69,15 @@ def mem_info_is_free_and_total(driver: Driver) -> None:
     free, total = driver.mem_info(0)
     assert 0 < free <= total
     assert total == driver.device_properties(0).total_memory
+
+
+def mem_processes_names_this_one(driver: Driver) -> None:
+    if driver.name == "host":
+        return _raises(NotSupportedError, driver.mem_processes, 0)
+    driver.mem_alloc(0, _NBYTES)
+    found = driver.mem_processes(0)  # on real GPUs in a container the ids may be the host's
+    assert all(nbytes >= 0 for _, nbytes in found)
+    assert driver.name == "cuda" or (os.getpid() in dict(found) and dict(found)[os.getpid()] >= _NBYTES)
 
 
 def close_makes_every_later_call_raise(driver: Driver) -> None:

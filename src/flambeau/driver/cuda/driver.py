@@ -25,7 +25,7 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
 from flambeau.driver.api import DeviceProperties, HostMemory, Launch
-from flambeau.driver.cuda import build
+from flambeau.driver.cuda import build, nvml
 from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.compiler import Compiler
 from flambeau.driver.cuda.device import Device
@@ -130,6 +130,9 @@ class CudaDriver:
         self._enter(self._device(index))
         free, total = check(cu.cuMemGetInfo())
         return int(free), int(total)
+
+    def mem_processes(self, index: int) -> list[tuple[int, int]]:
+        return nvml.processes(self.device_properties(index).uuid)
 
     def close(self) -> None:
         """Errors of unfinished work are not raised here: `device_sync` before it says them."""

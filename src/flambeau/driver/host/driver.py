@@ -85,6 +85,11 @@ class HostDriver:
         self._check_device(index)
         return _available_memory(), _total_memory()
 
+    def mem_processes(self, index: int) -> list[tuple[int, int]]:
+        """The system knows what processes use; this driver does not ask it."""
+        self._check_device(index)
+        raise NotSupportedError("the CPU's memory is not accounted for by process")
+
     def close(self) -> None:
         self._owners.clear()
         self._closed = True

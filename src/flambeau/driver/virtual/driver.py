@@ -45,6 +45,7 @@ business.
 from __future__ import annotations
 
 import itertools
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -173,6 +174,11 @@ class VirtualDriver:
     def mem_info(self, index: int) -> tuple[int, int]:
         arena = self._device(index).arena
         return arena.free, arena.total
+
+    def mem_processes(self, index: int) -> list[tuple[int, int]]:
+        """This process alone: virtual devices belong to one."""
+        free, total = self.mem_info(index)
+        return [(os.getpid(), total - free)]
 
     def close(self) -> None:
         """Finish all work and give everything back; errors of kernels die with it. Again: nothing happens."""

@@ -1,0 +1,85 @@
+"""`MemPool`: memory that a program keeps apart, on whichever devices it uses it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flambeau.runtime import current
+from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.context import Context
+from flambeau.runtime.pools import PoolId, PrivatePool
+from flambeau.runtime.resources import Resource
+
+_numbers = itertools.count(1)
+
+
+class MemPool:
+    """A pool of memory of its own: what is allocated inside `use_mem_pool` comes from its segments alone.
+
+    Args:
+        allocator: a resource (see `flambeau.runtime.resources`) that its segments come from; None: the device's.
+        use_on_oom: its free blocks also serve others, on the same stream, where nothing else is left.
+        no_split: each block is a segment of its own.
+
+    Its segments go back when it is gone and they are free; `empty_cache` leaves them while it lives.
+    """
+
+    def __init__(
+        self, allocator: Resource | None = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        self._id = (0, next(_numbers))
+        self._source = allocator
+        self._use_on_oom = bool(use_on_oom)
+        self._no_split = bool(no_split)
+        self._uses = 1
+        self._parts: dict[Context, PrivatePool] = {}
+
+    @property
+    def id(self) -> PoolId:
+        """What snapshots and `memory_stats` call it."""
+        return self._id
+
+    @property
+    def allocator(self) -> Resource | None:
+        """The resource that its segments come from; None: the device's."""
+        return self._source
+
+    def use_count(self) -> int:
+        """1, and 1 more for each `use_mem_pool` that is entered."""
+        return self._uses
+
+    def part_of(self, context: Context) -> PrivatePool:
+        """What it is on one device."""
+        part = self._parts.get(context)
+        if part is None:
+            part = PrivatePool(self._id, self._source, self._use_on_oom, self._no_split)
+            self._parts[context] = part
+        return part
+
+    def __del__(self) -> None:
+        for context in getattr(self, "_parts", ()):
+            allocator = context.allocator
+            if isinstance(allocator, CachingAllocator):
+                allocator.release_private(self._id)
+
+
+@contextmanager
+def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
+    """Let what this thread allocates on a device (default: the current one) come from `pool`.
+
+    Other threads' allocations, those of a thread started inside too, do not.
+    """
+    index = current.local.device if device is None else current.index_of(device, optional=True)
+    context = current.context_at(index)
+    allocator: Any = context.allocator
+    before = allocator.route(pool.part_of(context))
+    pool._uses += 1
+    try:
+        yield
+    finally:
+        pool._uses -= 1
+        if not context.closed:
+            allocator.route(before)

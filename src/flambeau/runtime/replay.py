@@ -1,0 +1,173 @@
+"""Replay: what an allocator with other settings, or on another device, would have made of a recorded trace.
+
+A trace is a list of `Event`s, from this process's history or from a snapshot file, PyTorch's own included. It is
+played on a real `CachingAllocator` over a driver that has addresses and a capacity, and nothing else. What a trace does
+not hold is not replayed: which waits ordered streams, and programs that would have done otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+from flambeau.core.device import device
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.driver.api import DeviceProperties, Driver
+from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.blocks import Block
+from flambeau.runtime.context import Context
+from flambeau.runtime.policy import Policy
+from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One request. `key` names the memory from its "alloc" to its "free"; `nbytes` was asked for on `stream`."""
+
+    action: str
+    key: int
+    nbytes: int = 0
+    stream: int = 0
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a replay. Sizes in bytes.
+
+    failed: the number of the event that found no memory, and what it asked for; None: all had theirs.
+    """
+
+    policy: Policy
+    capacity: int
+    events: int
+    peak_allocated: int
+    peak_reserved: int
+    device_calls: int
+    retries: int
+    failed: Event | None = None
+    failed_at: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.failed is None
+
+
+def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -> Outcome:
+    """Replay a trace on a device of `capacity` bytes. It ends at the first request that finds no memory."""
+    policy = Policy() if policy is None else policy
+    driver = _Space(capacity)
+    context = Context(device("cuda", 0), 0, cast(Driver, driver), 0)
+    allocator = CachingAllocator(context, policy)
+    allocator.explains = False
+    held: dict[int, Block] = {}
+    streams: dict[int, Any] = {}
+    failed_at = None
+    for number, event in enumerate(events):
+        if event.action == "free":
+            block = held.pop(event.key, None)
+            if block is not None:
+                allocator.free(block)
+            continue
+        stream: Any = streams.get(event.stream)
+        if stream is None:  # a handle is never 0
+            stream = streams[event.stream] = SimpleNamespace(handle=len(streams) + 1, context=context)
+        try:
+            held[event.key] = allocator.allocate(event.nbytes, stream)
+        except OutOfMemoryError:
+            failed_at = number
+            break
+    peak = allocator.ledger().peak[ALL]
+    return Outcome(
+        policy,
+        capacity,
+        len(events),
+        peak[ALLOCATED_BYTES],
+        peak[RESERVED_BYTES],
+        allocator.num_device_alloc + allocator.num_device_free,
+        allocator.num_alloc_retries,
+        None if failed_at is None else events[failed_at],
+        failed_at,
+    )
+
+
+class _Space:
+    """A driver that has addresses and a capacity."""
+
+    observes_blocks = False
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._sizes: dict[int, int] = {}
+        self._used = 0
+        self._next = 1 << 40
+
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        if self._used + nbytes > self._capacity:
+            raise OutOfMemoryError(f"{nbytes} bytes do not fit")
+        ptr, self._next = self._next, self._next + nbytes
+        self._sizes[ptr] = nbytes
+        self._used += nbytes
+        return ptr
+
+    def mem_free(self, ptr: int) -> None:
+        self._used -= self._sizes.pop(ptr)
+
+    def device_properties(self, index: int) -> DeviceProperties:
+        return DeviceProperties("replay", 0, 0, self._capacity, 1)
+
+    def mem_info(self, index: int) -> tuple[int, int]:
+        return self._capacity - self._used, self._capacity
+
+
+# -- traces ---------------------------------------------------------------------------------------------------
+
+
+def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] = ()) -> list[Event]:
+    """The requests of a device's trace, as snapshots hold it; `live` are the blocks that it ended with, by segment.
+
+    What was allocated before the trace begins is found from its frees and from what lives at its end, and comes first.
+    """
+    events: list[Event] = []
+    begun: dict[int, tuple[int, Event]] = {}  # by address: its life's key
+    early: list[Event] = []
+    count = 0
+    for entry in trace:
+        action, addr = entry["action"], entry.get("addr", 0)
+        if action == "alloc":
+            count += 1
+            event = Event("alloc", count, entry["size"], _stream(entry["stream"]), _where(entry))
+            begun[addr] = (count, event)
+            events.append(event)
+        elif action == "free_completed":
+            found = begun.pop(addr, None)
+            if found is None:
+                count += 1
+                early.append(Event("alloc", count, entry["size"], _stream(entry["stream"])))
+                events.append(Event("free", count))
+            else:
+                events.append(Event("free", found[0]))
+        elif action == "oom":
+            count += 1
+            events.append(Event("alloc", count, entry["size"], _stream(entry["stream"]), _where(entry)))
+    for segment in live:
+        for block in segment["blocks"]:
+            addr = block.get("address", 0)
+            if block["state"] != "inactive" and addr not in begun:
+                count += 1
+                early.append(Event("alloc", count, block["requested_size"], _stream(segment["stream"])))
+    return early + events
+
+
+def _stream(stream: Any) -> int:
+    return int(stream or 0)
+
+
+def _where(entry: dict[str, Any]) -> str:
+    frames = entry.get("frames") or ()
+    for frame in frames:
+        if str(frame["filename"]).endswith(".py"):
+            return f"{frame['filename']}:{frame['line']}"
+    return ""

@@ -1,0 +1,188 @@
+"""Snapshots: the state and the history of allocators, in the form that PyTorch's own memory viewer reads.
+
+A snapshot is a dictionary: `segments`, each with its blocks, and `device_traces`, one list of events per device. Sizes
+are in bytes, times in microseconds. `frames` are lists of {"filename", "line", "name"}, innermost first; they are empty
+where nobody recorded them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.blocks import Block, Pool
+from flambeau.runtime.history import Stack
+from flambeau.runtime.pools import NOBODY, PoolId
+from flambeau.runtime.statistics import (
+    ALLOC,
+    ALLOC_PART,
+    CUT,
+    DONE,
+    DONE_PART,
+    FREE,
+    FREE_PART,
+    GROW,
+    LOOK,
+    REFUSE,
+    REQUEST,
+    SHRINK,
+    SMALL,
+    Entry,
+)
+
+ACTIONS: dict[int, tuple[str, ...]] = {
+    ALLOC: ("alloc",), ALLOC_PART: ("alloc",), FREE: ("free_requested", "free_completed"),
+    FREE_PART: ("free_requested", "free_completed"), REQUEST: ("free_requested",), DONE: ("free_completed",),
+    DONE_PART: ("free_completed",), CUT: (), GROW: ("segment_alloc",), SHRINK: ("segment_free",), REFUSE: ("oom",),
+    LOOK: ("snapshot",),
+}  # fmt: skip
+
+
+def snapshot(
+    allocators: Sequence[CachingAllocator], pool: PoolId | None = None, traces: bool = True
+) -> dict[str, Any]:
+    """The whole state of these devices' allocators; of one MemPool, if its id is given."""
+    for allocator in allocators:
+        allocator.note_look()
+    found = [segment for allocator in allocators for segment in segments(allocator, pool)]
+    return {
+        "segments": found,
+        "device_traces": [trace(allocator, pool) if traces else [] for allocator in allocators],
+        "allocator_settings": settings(allocators[0]) if allocators else {},
+        "external_annotations": [],
+    }
+
+
+def settings(allocator: CachingAllocator) -> dict[str, Any]:
+    """An allocator's settings, under PyTorch's names."""
+    policy = allocator.policy
+    steps = policy.divisions * 16 if len(policy.divisions) == 1 else policy.divisions
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": policy.text,
+        "PYTORCH_ALLOC_CONF": policy.text,
+        "max_split_size": policy.max_split or -1,
+        "garbage_collection_threshold": policy.collect_above,
+        "expandable_segments": False,
+        "per_process_memory_fraction": policy.fraction,
+        "roundup_power2_divisions": {str(1 << i): n for i, n in enumerate(steps)},
+    }
+
+
+def segments(allocator: CachingAllocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
+    """Each segment with its blocks, by address."""
+    look = _Look(allocator)
+    found = [_segment(blocks, look) for blocks in allocator.segments()]
+    if pool is not None:
+        found = [segment for segment in found if segment["segment_pool_id"] == pool]
+    return sorted(found, key=lambda segment: segment["address"])
+
+
+class _Look:
+    """What the blocks of an allocator are at one moment."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self.index = allocator.context.index
+        self.names = _Names(allocator)
+        self._waiting, self._free = allocator.waiting(), allocator.free_blocks()
+
+    def state(self, block: Block) -> str:
+        if block in self._free:
+            return "inactive"
+        return "active_awaiting_free" if block in self._waiting else "active_allocated"
+
+
+def _segment(blocks: list[Block], look: _Look) -> dict[str, Any]:
+    first = blocks[0]
+    shown = [_block(block, look.state(block)) for block in blocks]
+    by_state = {state: [b for b in shown if b["state"] == state] for state in _STATES}
+    active, awaiting = by_state["active_allocated"], by_state["active_awaiting_free"]
+    return {
+        "device": look.index,
+        "address": first.ptr,
+        "total_size": sum(block.size for block in blocks),
+        "allocated_size": sum(block["size"] for block in active),
+        "active_size": sum(block["size"] for block in active + awaiting),
+        "requested_size": sum(block["requested_size"] for block in active),
+        "stream": look.names.stream(first.stream),
+        "segment_type": "small" if first.pool.kind == SMALL else "large",
+        "segment_pool_id": pool_id(first.pool),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": shown,
+    }
+
+
+_STATES = ("active_allocated", "active_awaiting_free", "inactive")
+
+
+def _block(block: Block, state: str) -> dict[str, Any]:
+    return {
+        "address": block.ptr,
+        "size": block.size,
+        "requested_size": 0 if state == "inactive" else block.requested,
+        "state": state,
+        "frames": [] if block.frames is None or state == "inactive" else block.frames.frames(),
+    }
+
+
+def pool_id(pool: Pool) -> PoolId:
+    return NOBODY if pool.private is None else pool.private.id
+
+
+def trace(allocator: CachingAllocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
+    """What the allocator did, as far back as its history goes."""
+    recording = allocator.recording
+    skip = recording.skip if recording is not None else frozenset()
+    return events(allocator.history(), _Names(allocator), pool, skip)
+
+
+def events(
+    entries: Iterable[Entry], names: _Names, pool: PoolId | None = None, skip: frozenset[str] = frozenset()
+) -> list[dict[str, Any]]:
+    """Entries of a journal as PyTorch writes them."""
+    found: list[dict[str, Any]] = []
+    time_us = 0
+    for code, size, requested, ptr, where, *notes in entries:
+        actions = ACTIONS[code & -2]
+        if not actions or (pool is not None and pool_id(where) != pool):
+            continue
+        stack: Stack | None = None
+        if notes:
+            stack, time = notes
+            time_us = time // 1000
+        nbytes = size if code & -2 in (GROW, SHRINK) else requested
+        for action in actions:
+            if action in skip:
+                continue
+            event = {
+                "action": action,
+                "addr": ptr,
+                "size": nbytes,
+                "stream": names.stream(where.stream),
+                "time_us": time_us,
+                "pool_id": pool_id(where),
+                "frames": [] if stack is None else stack.frames(),
+            }
+            if action == "oom":
+                event["device_free"] = event.pop("addr")
+            found.append(event)
+    return found
+
+
+class _Names:
+    """Streams as the vendor calls them, each asked for once."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self._driver = allocator.context.backing
+        self._known: dict[int, int] = {0: 0}
+
+    def stream(self, handle: int) -> int:
+        found = self._known.get(handle)
+        if found is None:
+            try:
+                found = self._driver.stream_native(handle)
+            except RuntimeError:  # it has ended
+                found = handle
+            self._known[handle] = found
+        return found
