@@ -118,6 +118,20 @@ def test_a_folder_is_no_report(tmp_path, option):
     assert done.err == f"flambeau run: can't write {str(tmp_path)!r}: it is a folder\n"
 
 
+def test_one_file_cannot_hold_two_reports(tmp_path):
+    options = ["--trace", tmp_path / "out", "--picture", tmp_path / "out"]
+    done = flambeau_run(tmp_path, *options, program(tmp_path, "print('ran')"))
+    assert (done.status, done.out) == (2, "")
+    assert done.err == f"flambeau run: can't write {str(tmp_path / 'out')!r}: it is asked for twice\n"
+
+
+@pytest.mark.parametrize("end", ["sys.stdout.close()", "sys.stdout = None", "os.close(1)"])
+def test_a_program_may_end_without_its_output(tmp_path, end):
+    done = flambeau_run(tmp_path, program(tmp_path, f"import os, sys\n{end}\nsys.exit(4)\n"))
+    assert done.status == done.report["exit_status"] == 4
+    assert "Traceback" not in done.err and "used no CUDA device" in done.err
+
+
 def test_a_folder_is_no_program(tmp_path):
     done = flambeau_run(tmp_path, tmp_path)
     assert done.status == 2

@@ -67,8 +67,10 @@ def run(options: argparse.Namespace) -> int:
     if not options.module and (why := _why_not_readable(Path(options.program))):
         print(f"flambeau run: can't open file {options.program!r}: {why}", file=sys.stderr)
         return 2
-    for file in (options.trace, options.picture, options.report):
-        if file is not None and (why := _why_not_writable(file)):
+    files = [file for file in (options.trace, options.picture, options.report) if file is not None]
+    for file in files:
+        why = "it is asked for twice" if files.count(file) > 1 else _why_not_writable(file)
+        if why:
             print(f"flambeau run: can't write {str(file)!r}: {why}", file=sys.stderr)
             return 2
     _set_environment(options)
@@ -193,7 +195,10 @@ def _end_program(outer: ModuleType) -> None:
     atexit._run_exitfuncs()
     sys.modules["__main__"] = outer
     gc.collect()
-    sys.stdout.flush()
+    with suppress(
+        OSError, ValueError, AttributeError
+    ):  # closed, or None: the interpreter has the last word on it
+        sys.stdout.flush()
 
 
 def _why_not_readable(program: Path) -> str:
