@@ -60,3 +60,21 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         if gpus.real and item.get_closest_marker("either") and re.search(_TOO_FEW, str(error)):
             pytest.skip(f"too few GPUs: {error}")
         raise
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count what stands behind the operators: the table's records, and the tests that run them beside PyTorch."""
+    from flambeau.testing.operators import summary
+
+    oracle = {
+        outcome: sum(
+            report.nodeid.startswith("tests/oracle/") for report in reports if hasattr(report, "nodeid")
+        )
+        for outcome, reports in terminalreporter.stats.items()
+    }
+    failures = oracle.get("failed", 0) + oracle.get("error", 0)
+    cases = oracle.get("passed", 0) + failures
+    if cases:
+        terminalreporter.write_line(f"{summary()}; {cases} oracle cases, {failures} failures")
+    if oracle.get("skipped", 0):
+        terminalreporter.write_line(f"{oracle['skipped']} oracle cases skipped")
