@@ -73,13 +73,13 @@ def check_floating(name: str, x: Meta) -> None:
         )
 
 
-def _check_precise(name: str, x: Meta) -> None:
+def check_precise(name: str, x: Meta) -> None:
     check_floating(name, x)
     if x.dtype not in MATRICES:
         raise RuntimeError(f"{name}: Low precision dtypes not supported. Got {x.dtype.torch_name}")
 
 
-def _check_implemented(routine: str, x: Meta) -> None:
+def check_implemented(routine: str, x: Meta) -> None:
     if x.dtype not in MATRICES:
         where = "cpu" if x.device is CPU else "cuda"
         raise NotImplementedError(f"\"{routine}_{where}\" not implemented for '{x.dtype.torch_name}'")
@@ -251,7 +251,7 @@ def _zero_pivot(a: Array) -> int:
 def _inv_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     x = _one(operands)
     check_square("linalg.inv", x)
-    _check_precise("linalg.inv", x)
+    check_precise("linalg.inv", x)
     return Signature((_result(x, *x.shape[-2:]), _info(x)), (x,), params)
 
 
@@ -266,7 +266,7 @@ def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
             f"{a.dtype.torch_name} and B of type {b.dtype.torch_name} instead"
         )
     check_fits("linalg.solve", a, b)
-    _check_implemented("lu", a)
+    check_implemented("lu", a)
     a, b = broadcast(a, b)
     return Signature((_result(b, *b.shape[-2:]), _info(b)), (a, b), params)
 
@@ -275,14 +275,14 @@ def _det_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     x = _one(operands)
     check_square("linalg.det", x)
     check_floating("linalg.det", x)
-    _check_implemented("lu", x)
+    check_implemented("lu", x)
     return Signature((_result(x),), (x,), params)
 
 
 def _slogdet_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     x = _one(operands)
     check_square("linalg.slogdet", x)
-    _check_precise("linalg.slogdet", x)
+    check_precise("linalg.slogdet", x)
     return Signature((_result(x), _result(x, kind=x.dtype.to_real())), (x,), params)
 
 
@@ -337,7 +337,7 @@ def _cholesky_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     x = _one(operands)
     check_square("linalg.cholesky", x)
     check_floating("linalg.cholesky", x)
-    _check_implemented("cholesky", x)
+    check_implemented("cholesky", x)
     return Signature((_result(x, *x.shape[-2:]), _info(x)), (x,), params)
 
 
@@ -361,7 +361,7 @@ def _lu_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         )
     if not params[0] and x.device is CPU:
         raise RuntimeError("linalg.lu_factor: LU without pivoting is not implemented on the CPU")
-    _check_implemented("lu", x)
+    check_implemented("lu", x)
     pivots = _result(x, min(x.shape[-2:]), kind=int32)
     return Signature((_result(x, *x.shape[-2:]), pivots, _info(x)), (x,), params)
 
@@ -418,7 +418,7 @@ def _lu_solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
             "linalg.lu_solve: Number of pivots per batch should be same as the dimension of the matrix"
         )
     check_fits("torch.linalg.lu_solve", factors, b)
-    _check_implemented("lu_solve", factors)
+    check_implemented("lu_solve", factors)
     factors, b = broadcast(factors, b)
     strides = expand_strides(pivots.shape, pivots.strides, factors.shape[:-1])
     return Signature(
@@ -510,7 +510,7 @@ def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Si
     check_square(name, a)
     check_ndim(name, b, "B")
     check_fits(name, a, b)
-    _check_implemented("triangular_solve", a)
+    check_implemented("triangular_solve", a)
     a, b = broadcast(a, b)
     return Signature((_result(b, *b.shape[-2:]),), (a, b), params)
 
@@ -574,7 +574,7 @@ def _qr_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         raise RuntimeError(
             f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'"
         )
-    _check_implemented("geqrf", x)
+    check_implemented("geqrf", x)
     m, n = x.shape[-2:]
     k = m if mode == "complete" else min(m, n)
     q = Meta.contiguous_of((0,), x.dtype, x.device) if mode == "r" else _result(x, m, k)
@@ -589,7 +589,7 @@ def _qr(a: Array, mode: Any) -> Any:
 def _geqrf_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     x = _one(operands)
     check_ndim("torch.geqrf", x, "input")
-    _check_implemented("geqrf", x)
+    check_implemented("geqrf", x)
     return Signature((_result(x, *x.shape[-2:]), _result(x, min(x.shape[-2:]))), (x,), params)
 
 
@@ -622,7 +622,7 @@ def _householder_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> S
             f"torch.linalg.householder_product: tau dtype {tau.dtype.torch_name} does not match input dtype "
             f"{a.dtype.torch_name}"
         )
-    _check_implemented("orgqr", a)
+    check_implemented("orgqr", a)
     return Signature((_result(a, m, n),), (a, tau), params)
 
 
@@ -696,7 +696,7 @@ def _svdvals_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signa
 def _check_svd(x: Meta) -> None:
     check_ndim("linalg.svd", x)
     check_floating("linalg.svd", x)
-    _check_implemented("linalg_svd", x)
+    check_implemented("linalg_svd", x)
 
 
 def _eigh_rule(vectors: bool) -> Callable[..., Signature]:
@@ -707,7 +707,7 @@ def _eigh_rule(vectors: bool) -> Callable[..., Signature]:
         check_square("linalg.eigh", x)
         if params[0].upper() not in ("L", "U"):
             raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {params[0]}")
-        _check_implemented("linalg_eigh", x)
+        check_implemented("linalg_eigh", x)
         n = x.shape[-1]
         values = _result(x, n, kind=x.dtype.to_real())
         return Signature((values, *([_result(x, n, n)] if vectors else []), _info(x)), (x,), params)
@@ -720,7 +720,7 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
         x = _one(operands)
         check_square(name, x)
         kind = x.dtype.to_complex()
-        _check_implemented("linalg_eig_out", x)
+        check_implemented("linalg_eig_out", x)
         n = x.shape[-1]
         found = [_result(x, n, kind=kind), *([_result(x, n, n, kind=kind)] if vectors else []), _info(x)]
         return Signature(tuple(found), (x,), params)

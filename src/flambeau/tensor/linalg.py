@@ -102,7 +102,8 @@ def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
 @both
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant: NaN where that is negative."""
-    sign, size = call(ops.slogdet, (tensor_of(input, "logdet", "input"),))
+    ops.check_precise("logdet", tensor_of(input, "logdet", "input").meta)
+    sign, size = call(ops.slogdet, (input,))
     return size + sign.log()
 
 
@@ -236,15 +237,22 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False, *, out: Tensor | N
     rows, columns = L.meta.shape[-2:]
     if rows != columns:
         raise RuntimeError(f"A must be batches of square matrices, but they are {rows} by {columns} matrices")
+    ops.check_implemented("cholesky_solve", L.meta)
     first = L.mH if upper else L
-    return stored(_triangular(first.mH, _triangular(first, B, upper=False), upper=True), out)
+    return _cholesky_solved(first, B, "cholesky_solve", out)
+
+
+def _cholesky_solved(lower: Tensor, b: Tensor, name: str, out: Tensor | None) -> Tensor:
+    found: Tensor = deliver(_triangular(lower.mH, _triangular(lower, b, upper=False), upper=True), out, name)
+    return found
 
 
 @both
 def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
     """The inverse of A from its Cholesky factor."""
     ops.check_square("cholesky_inverse", L.meta)
-    return cholesky_solve(_identity(L), L, upper, out=out)
+    ops.check_implemented("cholesky_inverse_out", L.meta)
+    return _cholesky_solved(L.mH if upper else L, _identity(L), "cholesky_inverse", out)
 
 
 def _identity(like: Tensor) -> Tensor:
@@ -360,7 +368,9 @@ def qr(input: Tensor, some: bool = True, *, out: Out = None) -> Any:
 
 def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The first columns of the product of Householder reflectors, which `torch.geqrf` returns."""
-    return run(ops.householder_product, (tensor_of(A, "linalg_householder_product"), tau), (), out)
+    found = call(ops.householder_product, (tensor_of(A, "linalg_householder_product"), tau))
+    result: Tensor = deliver(found, out, "torch.linalg.householder_product")
+    return result
 
 
 alias("orgqr", householder_product)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from flambeau.core.dtype import FLOATING, bool_, can_cast, int64
+from flambeau.core.dtype import FLOATING, bfloat16, bool_, float16, int64
 from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
+from flambeau.ops.matmul import c_name
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import both, function, functions
@@ -30,12 +31,7 @@ def matrix_power(input: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
             f"linalg_matrix_power(): argument 'n' (position 2) must be int, not {type(n).__name__}"
         )
     ops.check_square("linalg.matrix_power", input.meta)
-    if out is not None and not can_cast(input.dtype, out.dtype):
-        raise RuntimeError(
-            f"matrix_power: Expected result to be safely castable from {input.dtype.torch_name} dtype, but got result "
-            f"with dtype {out.dtype.torch_name}"
-        )
-    result: Tensor = deliver(_power(input, n), out)
+    result: Tensor = deliver(_power(input, n), out, "matrix_power")
     return result
 
 
@@ -124,7 +120,12 @@ def multi_dot(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor
                 f"multi_dot(): tensors {at} and {at + 1} with shapes {list(a.meta.shape)} and {list(b.meta.shape)} "
                 "cannot be multiplied"
             )
-    result: Tensor = deliver(functions["chain_matmul"](*tensors).reshape(shape), out)
+    found: Tensor = functions["chain_matmul"](*tensors).reshape(shape)
+    if out is not None and out.dtype is not found.dtype:
+        raise RuntimeError(
+            f"multi_dot(): expected out tensor to have dtype {c_name(found.dtype)} but got {c_name(out.dtype)}"
+        )
+    result: Tensor = deliver(found, out)
     return result
 
 
@@ -144,6 +145,10 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, out: Tensor | None = None) ->
         raise RuntimeError(
             "linalg.vecdot: Expected x and y to have the same dtype, but found x of type "
             f"{x.dtype.torch_name} and y of type {y.dtype.torch_name} instead"
+        )
+    if out is not None and out.dtype is not x.dtype:
+        raise RuntimeError(
+            f"linalg.vecdot: Expected out of dtype{x.dtype.torch_name} but found {out.dtype.torch_name}"
         )
     result: Tensor = functions["sum"](x.conj() * y, dim, out=out)
     return result
@@ -192,6 +197,10 @@ def _powers(x: Tensor, count: int) -> Tensor:
 
 def linalg_vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """Vandermonde matrices: row i holds x[..., i] to the 0, 1, ..., N - 1."""
+    if x.dtype is bool_ or x.dtype in (float16, bfloat16):
+        raise RuntimeError(
+            f"linalg.vander supports floating point, complex, and integer tensors, but got {x.dtype.torch_name}"
+        )
     count = (x.meta.shape[-1] if x.ndim else 1) if N is None else N
     if count <= 1:
         raise RuntimeError("N must be greater than 1.")
@@ -225,7 +234,7 @@ def tensorinv(A: Tensor, ind: int = 2, *, out: Tensor | None = None) -> Tensor:
             f"{columns} != {rows}"
         )
     found = inverted(A.reshape(rows, columns), "inv").inverse
-    result: Tensor = deliver(found.reshape(*after, *before), out)
+    result: Tensor = deliver(found.reshape(*after, *before), out, "tensorinv")
     return result
 
 
@@ -242,7 +251,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Any = None, *, out: Tensor | None = 
             f", but got {columns} != {rows}"
         )
     found = solve(A.reshape(rows, rows), B.reshape(-1))
-    result: Tensor = deliver(found.reshape(shape), out)
+    result: Tensor = deliver(found.reshape(shape), out, "tensorsolve")
     return result
 
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.dtype import FLOATING
+from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import matmul as ops
 from flambeau.tensor import autocast
-from flambeau.tensor.outputs import run
+from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 
@@ -259,7 +259,31 @@ def _addr(input: Tensor, vec1: Tensor, vec2: Tensor, beta: Any, alpha: Any, out:
     for name, vector in (("vec1", vec1), ("vec2", vec2)):
         if vector.ndim != 1:
             raise RuntimeError(f"addr: Expected 1-D argument {name}, but got {vector.ndim}-D")
-    return _added(input, vec1.unsqueeze(1), vec2.unsqueeze(0), beta, alpha, out)
+    left, right = vec1.unsqueeze(1), vec2.unsqueeze(0)
+    _check_expands(input, (left.meta.shape[0], right.meta.shape[1]))
+    kind = promote_types(input.dtype, promote_types(vec1.dtype, vec2.dtype))
+    beta, alpha = _factor("beta", beta, kind), _factor("alpha", alpha, kind)
+    if kind is bool_:
+        scaled = functions["bitwise_and"](left & right, bool(alpha))
+        result = functions["bitwise_or"](scaled, functions["bitwise_and"](input, bool(beta)))
+    elif beta == 0:  # the input is not read: its NaNs do not spread
+        result = (functions["mul"](left, right) * alpha).to(kind)
+    else:
+        result = functions["addcmul"](input if beta == 1 else input * beta, left, right, value=alpha)
+    found: Tensor = deliver(result, out)
+    return found
+
+
+def _factor(name: str, x: Any, kind: dtype) -> Any:
+    """A factor of `addr`, as PyTorch takes it for results of a dtype."""
+    x = x.item() if isinstance(x, Tensor) else x
+    if kind.category < FLOATING and isinstance(x, float | complex):
+        raise RuntimeError(
+            f"For integral input tensors, argument {name} must not be a floating point number."
+        )
+    if isinstance(x, bool) and kind is not bool_:
+        raise RuntimeError(f"Boolean {name} only supported for Boolean results.")
+    return x
 
 
 def _in_place(define: Any) -> None:
@@ -313,14 +337,13 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
                 f"in dim {j}"
             )
     result = _contracted(a, b, [d % a.ndim for d in left], [d % b.ndim for d in right])
-    return result if out is None else _deliver(result, out)
-
-
-def _deliver(result: Tensor, out: Tensor) -> Tensor:
-    """Store a composite's result into `out=`."""
-    if out.meta.shape != result.meta.shape:
-        out.resize_(result.meta.shape)
-    return out.copy_(result)
+    if out is not None and out.dtype is not result.dtype:
+        raise RuntimeError(
+            f"tensordot: Expected the output tensor to have dtype {result.dtype.torch_name}, but got an output tensor "
+            f"with dtype {out.dtype.torch_name}"
+        )
+    found: Tensor = deliver(result, out)
+    return found
 
 
 def _contracted(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -> Tensor:
@@ -345,7 +368,8 @@ def kron(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     left = input.reshape([n for size in a for n in (size, 1)])
     right = other.reshape([n for size in b for n in (1, size)])
     result = functions["mul"](left, right).reshape([n * m for n, m in zip(a, b, strict=True)])
-    return result if out is None else _deliver(result, out)
+    found: Tensor = deliver(result, out)
+    return found
 
 
 @function
@@ -368,7 +392,12 @@ def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
         return mm(product(i, cut), product(cut + 1, j))
 
     result = product(0, len(matrices) - 1)
-    return result if out is None else _deliver(result, out)
+    if out is not None and out.dtype is not result.dtype:
+        raise RuntimeError(
+            f"multi_dot(): expected out tensor to have dtype {ops.c_name(result.dtype)} but got {ops.c_name(out.dtype)}"
+        )
+    found: Tensor = deliver(result, out)
+    return found
 
 
 def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
@@ -402,6 +431,8 @@ def einsum(*args: Any) -> Tensor:
     _check_sizes(inputs, operands)
     terms = [_diagonal(t, labels) for t, labels in zip(operands, inputs, strict=True)]
     result, labels = terms[0]
+    if len(terms) == 1:
+        return _alone(result, labels, output)
     result, labels = _summed_out(result, labels, set(output).union(*[set(later) for _, later in terms[1:]]))
     for at, (other, others) in enumerate(terms[1:], 2):
         needed = set(output).union(*[set(later) for _, later in terms[at:]])
@@ -410,6 +441,13 @@ def einsum(*args: Any) -> Tensor:
 
 
 Labels = list[str]
+
+
+def _alone(t: Tensor, labels: Labels, output: Labels) -> Tensor:
+    """A single operand: its sums of integers are of int64, as `sum` has them."""
+    alone = [at for at, x in enumerate(labels) if x not in output]
+    kept = [x for x in labels if x in output]
+    return (t.sum(alone) if alone else t).permute([kept.index(x) for x in output])
 
 
 def _einsum_arguments(args: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
@@ -560,6 +598,7 @@ def _paired(a: Tensor, left: Labels, b: Tensor, right: Labels, needed: set[str])
         ordered = t.permute([labels.index(x) for group in groups for x in group])
         return ordered.reshape([math.prod(sizes[x] for x in group) for group in groups])
 
-    product = bmm(flat(a, left, batch, rows, depth), flat(b, right, batch, depth, columns))
+    multiply = bmm if depth else functions["mul"]
+    product = multiply(flat(a, left, batch, rows, depth), flat(b, right, batch, depth, columns))
     kept = [*batch, *rows, *columns]
     return product.reshape([sizes[x] for x in kept]), kept

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flambeau.core.dtype import COMPLEX, FLOATING, can_cast, dtype, int64, promote_types
+from flambeau.core.dtype import COMPLEX, FLOATING, dtype, int64, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import geometry
@@ -90,8 +90,17 @@ def matrix_norm(
         raise RuntimeError(f"{name}: dims must be different. Got ({dim[0]}, {dim[1]})")
     _check_dtype(name, A, dtype)
     x = A if dtype is None else A.to(dtype)
-    result: Tensor = deliver(_matrix_norm(x, ord, rows, columns, keepdim), out)
+    found = _matrix_norm(x, ord, rows, columns, keepdim)
+    _check_out(name, found, out)
+    result: Tensor = deliver(found, out)
     return result
+
+
+def _check_out(name: str, found: Tensor, out: Tensor | None) -> None:
+    if out is not None and out.dtype is not found.dtype:
+        raise RuntimeError(
+            f"{name} expected out tensor dtype {found.dtype.torch_name} but got: {out.dtype.torch_name}"
+        )
 
 
 def _matrix_norm(x: Tensor, order: Any, rows: int, columns: int, keepdim: bool) -> Tensor:
@@ -143,8 +152,12 @@ def linalg_norm(
         )
     of_matrices = A.ndim == 2 if dims is None else len(dims) == 2
     if isinstance(ord, str) or (ord is not None and of_matrices):
-        return matrix_norm(A, ord, dims or (-2, -1), keepdim, dtype=dtype, out=out)
-    return vector_norm(A, 2 if ord is None else ord, dims, keepdim, dtype=dtype, out=out)
+        found = matrix_norm(A, ord, dims or (-2, -1), keepdim, dtype=dtype)
+    else:
+        found = vector_norm(A, 2 if ord is None else ord, dims, keepdim, dtype=dtype)
+    _check_out("linalg.norm", found, out)
+    result: Tensor = deliver(found, out)
+    return result
 
 
 @both
@@ -152,7 +165,12 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of the difference of two broadcast tensors."""
     if autocast.threads:
         input, other = autocast.cast("dist", input, other)
-    return vector_norm(functions["sub"](input, other), p)
+    away = functions["sub"](input, other)
+    if away.dtype.category < FLOATING:
+        raise RuntimeError(
+            f"norm(): input dtype should be either floating point or complex. Got {away.dtype.torch_name} instead."
+        )
+    return vector_norm(away, p)
 
 
 # -- condition, rank, pseudo-inverse --------------------------------------------------------------------------------
@@ -164,7 +182,7 @@ def cond(A: Tensor, p: Any = None, *, out: Tensor | None = None) -> Tensor:
         raise RuntimeError("linalg.cond: The input tensor must have at least 2 dimensions.")
     if p not in (None, "fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf):
         raise RuntimeError(f"linalg.cond got an invalid norm type: {p}")
-    result: Tensor = deliver(_condition(A, 2 if p is None else p), out)
+    result: Tensor = deliver(_condition(A, 2 if p is None else p), out, "linalg.cond")
     return result
 
 
@@ -251,12 +269,7 @@ def pinv(
     if rcond is not None:
         atol, rtol = 0.0, rcond
     found = recorded(_PINV, (x,), lambda: _pseudo_inverse(x, atol, rtol, hermitian))
-    if out is not None and not can_cast(found.dtype, out.dtype):
-        raise RuntimeError(
-            f"linalg.pinv: Expected result to be safely castable from {found.dtype.torch_name} dtype, but got result "
-            f"with dtype {out.dtype.torch_name}"
-        )
-    result: Tensor = deliver(found, out)
+    result: Tensor = deliver(found, out, "linalg.pinv")
     return result
 
 

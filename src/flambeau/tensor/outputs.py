@@ -28,11 +28,11 @@ def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -
     return call_into(op, outputs, args, params, resize=True)
 
 
-def deliver(result: Any, out: Any) -> Any:
+def deliver(result: Any, out: Any, name: str | None = None) -> Any:
     """Store a composite's result, a tensor or several, where `out=` says; the result itself without `out`.
 
     Raises RuntimeError, with nothing changed, for a dtype that the result cannot be cast to, and where
-    gradients would be needed.
+    gradients would be needed. The first refusal is in the words of linear algebra where a `name` is given.
     """
     if out is None:
         return result
@@ -41,8 +41,12 @@ def deliver(result: Any, out: Any) -> Any:
     pairs = list(zip(result, out, strict=True)) if several else [(result, out)]
     for one, target in pairs:
         if not can_cast(one.dtype, target.dtype):
+            have, wanted = one.dtype.torch_name, target.dtype.torch_name
             raise RuntimeError(
-                f"result type {one.dtype.torch_name} can't be cast to the desired output type {target.dtype.torch_name}"
+                f"result type {have} can't be cast to the desired output type {wanted}"
+                if name is None
+                else f"{name}: Expected result to be safely castable from {have} dtype, but got result with dtype "
+                f"{wanted}"
             )
     for one, target in pairs:
         if target.meta.shape != one.meta.shape:

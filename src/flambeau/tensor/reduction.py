@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from flambeau.core.device import CPU
-from flambeau.core.dtype import FLOATING, dtype, float32, float64
+from flambeau.core.dtype import BOOL, FLOATING, dtype, float32, float64
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import reduction as ops
 from flambeau.ops import scan
@@ -465,6 +465,8 @@ def diff(
 @both
 def trace(input: Tensor) -> Tensor:
     """The sum of a matrix's diagonal."""
+    if input.dtype.category == BOOL and input.device is CPU:
+        raise NotImplementedError("\"trace\" not implemented for 'Bool'")
     return call(ops.trace, (input,))
 
 

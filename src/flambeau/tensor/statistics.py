@@ -9,6 +9,7 @@ from typing import Any
 
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64
 from flambeau.core.layout import wrap_dim
+from flambeau.ops.matmul import c_name
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.arithmetic import publish
 from flambeau.tensor.norms import vector_norm
@@ -358,7 +359,12 @@ def renorm(input: Any, p: Any, dim: int, maxnorm: Any, *, out: Any = None) -> An
     """The slices along `dim`, each scaled down to a p-norm of `maxnorm` where its own is larger."""
     if autocast.threads and out is None:
         (input,) = autocast.cast("renorm", input)
-    return deliver(_renormed(input, p, dim, maxnorm), out)
+    found = _renormed(input, p, dim, maxnorm)
+    if out is not None and out.dtype is not found.dtype:
+        raise RuntimeError(
+            f"Expected out tensor to have dtype {c_name(found.dtype)}, but got {c_name(out.dtype)} instead"
+        )
+    return deliver(found, out)
 
 
 def _renorm_method(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
