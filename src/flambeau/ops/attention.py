@@ -17,6 +17,7 @@ from flambeau.core.dtype import bool_, dtype
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
+from flambeau.ops.attention_gradients import attention_backward
 from flambeau.ops.indexing import one_device
 from flambeau.ops.matmul import c_name, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
@@ -115,20 +116,9 @@ def _rate(launch: Launch) -> str:
     return "tf32" if uses_tf32(launch) else output_rate(launch)
 
 
-def _back(grad: Any, a: Any, b: Any, c: Any, d: Any, out: Any, params: Any) -> list[Any]:
-    """The weights are computed again: they are larger than all that is saved for them."""
-    causal, scale = params[:2]
-    scores = a @ b.transpose(-1, -2) * scale
-    if causal:
-        seen = scores.new_ones(scores.shape[-2:]).tril(0) > 0
-        scores = scores.masked_fill(~seen, float("-inf"))
-    if d is not None:
-        scores = scores.masked_fill(~d, float("-inf")) if d.dtype is bool_ else scores + d
-    nothing = (scores == float("-inf")).all(-1, True)
-    weights = scores.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0)
-    inner = weights * (grad @ c.transpose(-1, -2) - (grad * out).sum(-1, True))
-    q, k = inner @ b * scale, inner.transpose(-1, -2) @ a * scale
-    return [q, k, weights.transpose(-1, -2) @ grad, inner if d is not None and d.dtype is not bool_ else None]
+def _back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any, needs: Any, call: Any) -> Any:
+    given = (grad, a, b, c) if d is None else (grad, a, b, c, d)
+    return call(attention_backward, given, (*params[:2], d is not None and needs[3]))
 
 
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:

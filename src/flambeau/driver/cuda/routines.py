@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda import (
     attention,
+    attention_gradients,
     cells,
     columns,
     convolution,
@@ -18,6 +19,7 @@ from flambeau.driver.cuda import (
     joining,
     losses,
     normalizing,
+    normalizing_gradients,
     norms,
     padding,
     permutation,
@@ -39,6 +41,7 @@ from flambeau.driver.cuda.program import Program
 
 TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **attention.ROUTINES,
+    **attention_gradients.KERNELS,
     **cells.ROUTINES,
     **geometry.ROUTINES,
     **histogram.ROUTINES,
@@ -46,6 +49,7 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **joining.ROUTINES,
     **losses.ROUTINES,
     **normalizing.ROUTINES,
+    **normalizing_gradients.ROUTINES,
     **norms.ROUTINES,
     **padding.ROUTINES,
     **permutation.ROUTINES,
@@ -61,6 +65,7 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
 }
 
 LIBRARIES: dict[str, Callable[[Launch, Device, Any], Any]] = {
+    **attention_gradients.ROUTINES,
     **convolution.ROUTINES,
     **equations.ROUTINES,
     **products.ROUTINES,
