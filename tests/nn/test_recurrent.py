@@ -13,6 +13,7 @@ from support import torch
 
 import flambeau
 from flambeau import nn
+from flambeau.runtime import system
 from flambeau.tensor import call as engine
 
 LENGTHS = [2, 5, 1, 5, 3]
@@ -229,6 +230,9 @@ def test_layers_run_and_walk_back_on_a_stream_of_their_own(kind: str) -> None:
     for seed in range(3):
         with flambeau.virtual(devices=1, schedule=f"random:{seed}", races="error"):
             found.append(program())
+            assert (
+                system.accelerator().detector.certificate().race_free
+            )  # and no memory read before it was written
     assert found[0] == found[1] == found[2]
 
 

@@ -2,8 +2,8 @@
 
 Gates (B, 4H) or (B, 3H) come before their activations, in PyTorch's order: input, forget, cell, output of an LSTM;
 reset, update, new of a GRU, whose share of the input and of the state are apart. The way back computes the activations
-again from the gates: that is cheaper than keeping them. `recurrent_addmm` is the product of a recurrent layer: TF32
-where cuDNN's flag allows it, see Note [TF32].
+again from the gates: that is cheaper than keeping them. `recurrent_mm` and `recurrent_addmm` are the products of a
+recurrent layer: TF32 where cuDNN's flag allows it, see Note [TF32].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import matmul
 from flambeau.ops.indexing import one_device
 from flambeau.ops.joining import cat
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Rule, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 
@@ -227,33 +227,48 @@ gru_cell_backward = _cell(
 )
 
 
-# -- the product of a recurrent layer ------------------------------------------------------------------------------
+# -- the products of a recurrent layer -----------------------------------------------------------------------------
 
 
-def _product_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """added (or a row of it), two matrices, beta, alpha: added * beta + a @ b * alpha."""
-    for x in operands[1:3]:
-        if not isinstance(x, Meta) or x.ndim != 2:
-            raise RuntimeError("recurrent_addmm: expected matrices")
-    return matmul.addmm.rule(operands, params)
+def _two_dims(rule: Rule, first: int) -> Rule:
+    """A product's rule, of matrices from position `first` on."""
 
+    def of_matrices(operands: Sequence[Operand], params: Params) -> Signature:
+        for x in operands[first : first + 2]:
+            if not isinstance(x, Meta) or x.ndim != 2:
+                raise RuntimeError("recurrent products: expected matrices")
+        return rule(operands, params)
 
-def _product(call: Any, a: Any, b: Any) -> Any:
-    return call(recurrent_addmm, (a.new_empty((a.shape[0], b.shape[1])), a, b, 0, 1))
+    return of_matrices
 
 
 def _product_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    yield (make(3, 4), make(4, 2)), ()
+
+
+def _added_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(3, 2), make(3, 4), make(4, 2), 1, 1), ()
     yield (make(2), make(3, 4), make(4, 2), 2, 3), ()
 
 
-recurrent_addmm = define(
+recurrent_mm: Op = define(
     Op(
-        "recurrent_addmm", _product_rule, matmul.addmm.kernel, FLOATS, _product_samples, flags=("cudnn_allow_tf32",),
+        "recurrent_mm", _two_dims(matmul.matmul.rule, 0), matmul.matmul.kernel, FLOATS, _product_samples,
+        flags=("cudnn_allow_tf32",),
+        derivative=Derivative(
+            lambda grad, b, call: call(recurrent_mm, (grad, b.t())),
+            lambda grad, a, call: call(recurrent_mm, (a.t(), grad)),
+        ),
+    )
+)  # fmt: skip
+recurrent_addmm: Op = define(
+    Op(
+        "recurrent_addmm", _two_dims(matmul.addmm.rule, 1), matmul.addmm.kernel, FLOATS, _added_samples,
+        flags=("cudnn_allow_tf32",),
         derivative=Derivative(
             lambda grad, d: grad * d,
-            lambda grad, c, e, call: _product(call, grad, c.t()) * e,
-            lambda grad, b, e, call: _product(call, b.t(), grad) * e,
+            lambda grad, c, e, call: call(recurrent_mm, (grad, c.t())) * e,
+            lambda grad, b, e, call: call(recurrent_mm, (b.t(), grad)) * e,
         ),
     )
 )  # fmt: skip

@@ -87,19 +87,18 @@ class Running:
 
 def _product(a: Tensor, b: Tensor, added: Given = None) -> Tensor:
     """a @ b, plus `added`. TF32 by cuDNN's flag."""
-    if added is not None:
-        result: Tensor = call(ops.recurrent_addmm, (added, a, b, 1, 1))
-        return result
-    out = a.new_empty((a.shape[0], b.shape[1]))
-    if tape.recording:
-        result = call(ops.recurrent_addmm, (out, a, b, 0, 1))
-        return result
-    return _product_into(out, a, b)
+    if added is None:
+        result: Tensor = call(ops.recurrent_mm, (a, b))
+    else:
+        result = call(ops.recurrent_addmm, (added, a, b, 1, 1))
+    return result
 
 
 def _product_into(out: Tensor, a: Tensor, b: Tensor, added: Given = None) -> Tensor:
-    args = (out, a, b, 0, 1) if added is None else (added, a, b, 1, 1)
-    result: Tensor = call_into(ops.recurrent_addmm, (out,), args)
+    if added is None:
+        result: Tensor = call_into(ops.recurrent_mm, (out,), (a, b))
+    else:
+        result = call_into(ops.recurrent_addmm, (out,), (added, a, b, 1, 1))
     return result
 
 
