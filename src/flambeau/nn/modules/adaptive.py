@@ -72,7 +72,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         """
         batched = self._check(input_, target_)
         input, target = (input_, target_) if batched else (input_.unsqueeze(0), target_.unsqueeze(0))
-        output, chosen, seen = input.new_zeros(target.shape[0]), target.new_empty(target.shape[0]), 0
+        output, chosen, seen = input.new_zeros(target.shape[0]), target.new_zeros(target.shape[0]), 0
         for i, (low, high) in enumerate(pairwise([0, *self.cutoffs])):
             rows = ((target >= low) & (target < high)).nonzero().squeeze(1)
             if not rows.numel():
