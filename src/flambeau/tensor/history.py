@@ -204,13 +204,15 @@ def _added(held: Any, grad: Any, meta: Meta, create: bool) -> Any:
 
 
 _REFERENCES = 4  # to a gradient that nobody else holds: `Leaf.add`, `_added`, `_own` and the question itself
+_HOLDERS = 3  # of its memory: as memory, as the counter of its versions, and the question
 
 
 def _own(grad: Any, meta: Meta) -> Any:
     """`grad` itself where nobody else can see its memory and it lies as the leaf does, else a copy."""
     wanted = meta.strides if is_dense(meta.shape, meta.strides) else contiguous_strides(meta.shape)
     fits = grad.meta.strides == wanted
-    if fits and getrefcount(grad) <= _REFERENCES and getrefcount(grad.memory) <= 2 and grad.history is None:
+    alone = getrefcount(grad) <= _REFERENCES and getrefcount(grad.memory) <= _HOLDERS
+    if fits and alone and grad.history is None:
         return grad
     if fits:
         return grad.clone()
@@ -265,7 +267,10 @@ class RecordedView(Recorded):
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         meta = self.metas[0]
-        return (fitted(self.record.derivative(grads[0], meta, run, *self.kept()), meta),)
+        grad = fitted(self.record.derivative(grads[0], meta, run, *self.kept()), meta)
+        if not mode.recording and grad.history is not None:
+            unviewed(grad)  # who adds it to a leaf sees by the memory's holders whether it shows another's
+        return (grad,)
 
 
 class RecordedParts(Recorded):
