@@ -15,6 +15,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
 from flambeau.driver.api import Kernel, Launch, Scan, Source
 from flambeau.ops import random, scan
+from flambeau.ops.dropout import native_dropout
 from flambeau.ops.op import Op
 
 
@@ -59,6 +60,16 @@ def compile_all(built: Program | Plan) -> None:
     programs = [step.program for step in built.passes] if isinstance(built, Plan) else [built]
     for program in programs:
         assert COMPILER.cubin(program.source)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("kind", native_dropout.dtypes, ids=lambda kind: kind.name)
+def test_dropout(kind: dtype) -> None:
+    x = meta((20, 30), (1, 20), kind)
+    signature = native_dropout.rule((x, int, int, float), (Policy(132, 2048),))
+    launch = Launch(native_dropout.kernel, signature.outputs, signature.inputs, signature.params)
+    form = native_dropout.kernel.cuda
+    assert isinstance(form, Source)
+    compile_all(source.program(launch, form))
 
 
 RANDOM = (

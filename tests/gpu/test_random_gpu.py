@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_kit import GPU, needs_gpu
+from support import values
 
 import flambeau as torch
 from flambeau.core.dtype import float16, float32, float64, int64
@@ -17,6 +18,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
 from flambeau.driver.api import Launch
 from flambeau.ops import random as ops
+from flambeau.ops.dropout import native_dropout
 from flambeau.ops.op import Op
 
 pytestmark = needs_gpu
@@ -127,3 +129,24 @@ def test_draws_are_spread_as_they_should_be() -> None:
         assert abs(values.mean() - mean) < 5 * (variance / 1e6) ** 0.5
         assert abs(values.var() / variance - 1) < 0.05
     assert abs((x.cauchy_(1, 2).cpu().numpy() < 3).mean() - 0.75) < 0.003
+
+
+@pytest.mark.parametrize("kind", ("float16", "bfloat16", "float32", "float64"))
+@pytest.mark.parametrize("size", (1, 1001, 4096, 3_000_000))
+def test_dropout_is_the_host_bodys_and_pytorchs(kind: str, size: int) -> None:
+    """PyTorch's where it reads four elements at a time: float32 tensors of a multiple of four."""
+    torch.cuda.manual_seed(11)
+    x = torch.linspace(-3, 3, size, dtype=getattr(torch, kind), device=GPU)
+    got = torch.nn.functional.dropout(x, 0.3)
+    properties = torch.cuda.get_device_properties(0)
+    policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    signature = native_dropout.rule((x.meta, int, int, float), (policy,))
+    launch = Launch(native_dropout.kernel, signature.outputs, signature.inputs, signature.params)
+    outputs = [np.empty(size, m.dtype.numpy) for m in signature.outputs]
+    native_dropout.kernel.host(launch)(outputs, [values(x.cpu()), 11, 0, 0.7])
+    assert values(got.cpu()).tobytes() == outputs[0].tobytes()
+    if kind == "float32" and size % 4 == 0:
+        theirs = pytest.importorskip("torch")
+        theirs.cuda.manual_seed(11)
+        want = theirs.nn.functional.dropout(theirs.from_dlpack(x), 0.3)
+        assert (want == theirs.from_dlpack(got)).all().item()

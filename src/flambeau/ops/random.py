@@ -89,7 +89,7 @@ def _cuda_form(deal: str, parameters: tuple[dtype, ...]) -> Source:
     declared = "".join(f", {_WIRE[kind]} p{at}" for at, kind in enumerate(parameters))
 
     def text(launch: Launch) -> str:
-        dims = _walked(launch.outputs[0])
+        dims = walked(launch.outputs[0])
         sizes = "".join(f", i64 k{at}" for at in range(1, 1 + 2 * len(dims)))
         step = "".join(f" at += i % k{at} * k{at + 1}; i /= k{at};" for at in range(1, 2 * len(dims), 2))
         place = f"i64 at = 0;{step} return at;" if dims else "return i;"
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
 
     def constants(launch: Launch) -> list[float]:
         out = launch.outputs[0]
-        return [out.numel, *[number for dim in _walked(out) for number in dim]]
+        return [out.numel, *[number for dim in walked(out) for number in dim]]
 
     def grid(launch: Launch) -> int:
         policy: Policy = launch.params[1]
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
 _WIRE = {float64: "double", int64: "i64", uint64: "u64", bool_: "i64"}
 
 
-def _walked(out: Meta) -> list[tuple[int, int]]:
+def walked(out: Meta) -> list[tuple[int, int]]:
     """(size, stride) of each dimension in the order of memory, innermost first; none where memory has no gaps."""
     if is_dense(out.shape, out.strides):
         return []

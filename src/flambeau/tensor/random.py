@@ -15,11 +15,12 @@ from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64,
 from flambeau.core.flags import flags
 from flambeau.core.random import Policy
 from flambeau.ops import random as ops
+from flambeau.ops.dropout import EACH, native_dropout
 from flambeau.ops.op import Derivative, Op
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation
-from flambeau.tensor.call import call_into
+from flambeau.tensor.call import call, call_into
 from flambeau.tensor.composites import Composite, recorded
 from flambeau.tensor.data import tensor
 from flambeau.tensor.options import creates
@@ -46,6 +47,14 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
     increment = policy.increment(target.numel(), 2 if wide else 4)
     call_into(op, (target,), (*source.reserve(increment), *parameters), (target.meta, policy))
     return target
+
+
+def dropped(x: Tensor, p: float) -> Tensor:
+    """A CUDA tensor's elements over 1 - p, each zeroed with probability p (0 < p < 1), in one kernel."""
+    policy, source = _policy(x.device), generator.default_of(x.device)
+    drawn = source.reserve(policy.increment(x.numel(), EACH))
+    out, _ = call(native_dropout, (x, *drawn, 1 - p), (policy,))
+    return out
 
 
 def _policy(where: device) -> Policy:

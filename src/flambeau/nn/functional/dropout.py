@@ -1,7 +1,7 @@
 """Dropout. In training each element (or channel) is zeroed with probability p, the others grow by 1 / (1 - p).
 
-On the CPU the elements that PyTorch zeroes for a seed are zeroed. On CUDA they are those of `bernoulli_`, which
-PyTorch's fused kernel does not draw.
+On the CPU the elements that PyTorch zeroes for a seed are zeroed. On CUDA `dropout` draws as PyTorch's fused kernel
+does for tensors that it reads four elements at a time, the others as `bernoulli_`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import warnings
 from flambeau.nn.functional.activation import checked
 from flambeau.tensor import creation
 from flambeau.tensor.public import function
+from flambeau.tensor.random import dropped
 from flambeau.tensor.tensor import Tensor
 
 _ALPHA = 1.7580993408473766  # -selu(-inf)
@@ -25,6 +26,8 @@ def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, al
     if p == 1:
         zero = creation.zeros((), dtype=input.dtype, device=input.device)
         return input.mul_(zero) if inplace else input.mul(zero)
+    if input.is_cuda and input.is_floating_point() and not (feature or alpha or inplace):
+        return dropped(input, p)
     noise = _channel_noise(input) if feature else creation.empty_like(input)
     noise.bernoulli_(1 - p)
     if not alpha:
