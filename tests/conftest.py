@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -60,6 +61,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         if gpus.real and item.get_closest_marker("either") and re.search(_TOO_FEW, str(error)):
             pytest.skip(f"too few GPUs: {error}")
         raise
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: collections that tests ask for look at what came since, in a
+    millisecond instead of a hundred."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
