@@ -215,27 +215,27 @@ def _determinant(kernel: Kernel, steps: Steps) -> None:
 
 
 def _cholesky(steps: Steps) -> None:
-    """In row-major memory, which the library sees transposed: its upper factor is our lower one."""
+    """The library's lower factor, its faster one. Row-major memory it sees transposed, so that our upper one is it."""
     (out, info), (x,) = steps.outputs, steps.inputs
     (upper,) = steps.launch.params
     n = x.meta.shape[-1]
-    factor = steps.dense(x.meta.shape, x.meta.dtype)
+    factor = steps.dense(x.meta.shape, x.meta.dtype) if upper else matrices.columns(steps, x.meta, n, n).array
     part = matrices.UPPER_PART if upper else matrices.LOWER_PART
     steps.run(part, factor, x, params=(n, n))
-    a, uplo = Matrices(factor, n, n), LOWER if upper else UPPER
+    a = Matrices(factor, n, n)
     solver = solver_of(steps.device)
     if a.count > 1 and n <= SMALL:
         pointers = matrices.addresses(steps, factor, a.step, a.count)
         steps.call(
             lambda places, native, stream: solver.potrf_batched(
-                uplo, n, a.kind, places[pointers], places[info.place], a.count, native
+                LOWER, n, a.kind, places[pointers], places[info.place], a.count, native
             )
         )
         steps.run(part, factor, factor, params=(n, n))  # the batched routine fills the other triangle, too
     else:
 
         def one(places: Places, native: Any, at: int) -> None:
-            head = (uplo, n, DATA[a.kind], places[factor.place] + at * a.step, n)
+            head = (LOWER, n, DATA[a.kind], places[factor.place] + at * a.step, n)
             solver.generic("Xpotrf", a.kind, head, native, places[info.place] + 4 * at)
 
         matrices.each(steps, a.count, one)
