@@ -20,9 +20,9 @@ from flambeau.ops import recurrent as ops
 from flambeau.ops.joining import cat
 from flambeau.tape.mode import mode as tape
 from flambeau.tape.mode import recording
-from flambeau.tensor.call import call, call_into
+from flambeau.tensor.call import call, call_into, empty
 from flambeau.tensor.gradients import run_grad
-from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.tensor import Tensor, make
 
 Given = Tensor | None
 _ACTIVATIONS = {"RNN_TANH": pointwise.tanh, "RNN_RELU": pointwise.relu}
@@ -44,8 +44,18 @@ class Steps:
         self.even = self.sizes[0] == self.sizes[-1]
 
     def split(self, x: Tensor) -> Sequence[Tensor]:
-        """The rows of each step."""
-        parts: Sequence[Tensor] = x.split(self.sizes)
+        """The rows of each step: bare views where nothing is recorded."""
+        parts: Sequence[Tensor]
+        if tape.recording:
+            parts = x.split(self.sizes)
+            return parts
+        meta, ptr = x.meta, x.ptr
+        row = meta.strides[0] * meta.itemsize
+        metas = {n: meta.with_((n, *meta.shape[1:])) for n in set(self.sizes)}
+        parts = []
+        for n in self.sizes:
+            parts.append(make(metas[n], x.memory, ptr))
+            ptr += n * row
         return parts
 
     def before(self, out: Tensor, first: Tensor) -> Tensor:
@@ -70,9 +80,9 @@ class Running:
 
     def fit(self, state: Given, count: int) -> Tensor:
         """The state of the first `count` sequences."""
-        have = 0 if state is None else state.shape[0]
         if state is None:
             return self.source[:count]
+        have = state.meta.shape[0]
         if count > have:
             return joined((state, self.source[have:count]))
         if count < have:
@@ -217,7 +227,7 @@ class _Carried:
         t, self.at = self.following[self.at], self.at + 1
         if t is None:
             self.now = _product(gates, self.w_hh, direct)
-        elif direct is None and self.steps.sizes[t] == gates.shape[0]:
+        elif direct is None and self.steps.sizes[t] == gates.meta.shape[0]:
             self.now = _product(gates, self.w_hh, self.parts[t])
         else:
             back = _product(gates, self.w_hh, direct)
@@ -253,7 +263,7 @@ def _lstm_back(mode: str, steps: Steps, saved: Sequence[Any], grads: Sequence[Te
         states[t] = carried.now
         grad = carried.now if w_hr is None else _product(carried.now, w_hr)
         grad_cell = running.fit(grad_cell, steps.sizes[t])
-        new = grad_cell.new_empty(grad_cell.shape)
+        new = empty(cell.meta)
         call_into(ops.lstm_cell_backward, (gate, new), (grad, grad_cell, before, cell))
         grad_cell = new
         carried.pass_on(gate)
@@ -272,7 +282,7 @@ def _gru_back(mode: str, steps: Steps, saved: Sequence[Any], grads: Sequence[Ten
     carried = _Carried(steps, grads[0], grads[1], w_hh)
     for t in reversed(steps.order):
         gate, share, *inputs = (x[t] for x in listed)
-        direct = carried.now.new_empty(carried.now.shape)
+        direct = empty(carried.now.meta)
         call_into(ops.gru_cell_backward, (gate, share, direct), (carried.now, *inputs))
         carried.pass_on(share, direct)
     return gates, shares, carried.first(), None, None
