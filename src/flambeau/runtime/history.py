@@ -33,7 +33,7 @@ class Stack:
         """Each frame's filename, line and name, as PyTorch's snapshots have them."""
         if self._frames is None:
             self._frames = [
-                {"filename": site[0].co_filename, "line": line_of(site), "name": site[0].co_qualname}
+                {"filename": site[0].co_filename, "line": line_of(site), "name": site[0].co_name}
                 for site in self.sites
             ]
         return self._frames

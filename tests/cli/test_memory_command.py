@@ -1,0 +1,160 @@
+"""`flambeau memory`: pages and replays of snapshots, Flambeau's own and others; what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flambeau as torch
+from flambeau.cli import memory, memory_page
+from flambeau.cli.main import main
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small program's history: two devices, two streams, an out-of-memory error."""
+    path = tmp_path_factory.mktemp("memory") / "snapshot.pickle"
+    with torch.virtual(devices=2, profile="v100-16g"):
+        torch.cuda.memory._record_memory_history()
+        kept = [torch.ones(MIB, device="cuda") for _ in range(4)]
+        del kept[1]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            kept.append(torch.ones(3 * MIB, device="cuda"))
+        with pytest.raises(torch.OutOfMemoryError):
+            kept.append(torch.empty(1 << 34, device="cuda"))
+        other = torch.ones(5, device="cuda:1")
+        torch.cuda.memory._dump_snapshot(path)
+    assert other is not None
+    return path
+
+
+def test_the_page_is_complete_in_itself(snapshot: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "report.html"
+    assert main(["memory", str(snapshot), "-o", str(output)]) == 0
+    text = output.read_text()
+    assert not re.search(r"(src|href)\s*=|https?://|import\s|@import", text)
+    assert "snapshot.pickle" in text and "{{" not in text.split("<script")[0]
+    assert str(output) in capsys.readouterr().out
+
+
+def test_the_picture_holds_each_life_where_it_lies(snapshot: Path) -> None:
+    found = memory_page.picture(memory.load(snapshot))
+    first, second = found["devices"]
+    sizes = sorted(life["size"] for life in first["lives"])
+    assert sizes == [4 * MIB] * 4 + [12 * MIB]
+    ended = [life for life in first["lives"] if life["end"] < first["events"]]
+    assert len(ended) == 1 and ended[0]["begin"] < ended[0]["end"]
+    assert len({life["stream"] for life in first["lives"]}) == 2
+    assert all(
+        any(
+            s["addr"] <= life["addr"] and life["addr"] + life["size"] <= s["addr"] + s["size"]
+            for s in first["spans"]
+        )
+        for life in first["lives"]
+    )
+    assert len(first["ooms"]) == 1
+    assert first["curves"]["used"][-1] == 24 * MIB
+    assert max(first["curves"]["reserved"]) >= max(first["curves"]["used"])
+    assert (first["curves"]["used"][0], first["curves"]["reserved"][0]) == (0, 20 * MIB)  # a segment, first
+    assert "test_memory_command.py" in found["stacks"][first["lives"][0]["stack"]][0]
+    assert [life["size"] for life in second["lives"]] == [20]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium here")
+def test_the_page_draws_in_a_browser(snapshot: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    main(["memory", str(snapshot), "-o", str(output)])
+    script = """<script>
+      const r = $("timeline").getBoundingClientRect();
+      for (let y = r.top; y < r.bottom; y += 2)
+        if (tip.style.display !== "block") $("timeline").onmousemove(new MouseEvent("mousemove", {clientX: r.left + 0.8 * r.width, clientY: y}));
+      const shot = $("timeline").getContext("2d").getImageData(200, 200, 400, 100).data;
+      document.title = [new Set(shot).size > 4, tip.textContent, $("segments").children.length].join("|");
+      $("data").remove();
+    </script></body>"""
+    output.write_text(output.read_text().replace("</body>", script))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{output}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
+    assert title, done.stderr
+    drawn, tip, segments = title[1].split("|")
+    assert (drawn, segments) == ("true", "2")
+    assert "MiB" in tip and "test_memory_command.py" in tip and "stream" in tip
+
+
+def test_a_trace_is_replayed_with_other_settings(snapshot: Path, capsys: Any) -> None:
+    assert main(["memory", "replay", str(snapshot), "--capacity", "1GiB"]) == 1
+    text = capsys.readouterr().out
+    assert "out of memory" in text and "asked for 64.00 GiB" in text and "test_memory_command.py:" in text
+    conf = ["--conf", "max_split_size_mb:64", "--conf", "roundup_power2_divisions:2"]
+    assert main(["memory", "replay", str(snapshot), *conf]) == 0
+    text = capsys.readouterr().out
+    assert text.count("fits: at most") == 2 and "max_split_size_mb:64\n" in text
+
+
+def test_json_and_older_forms_are_read(snapshot: Path, tmp_path: Path) -> None:
+    output = tmp_path / "snapshot.json"
+    assert main(["memory", str(snapshot), "-o", str(output)]) == 0
+    assert json.loads(output.read_text())["segments"] == json.loads(
+        json.dumps(memory.load(snapshot)["segments"])
+    )
+    assert memory.load(output)["device_traces"]
+    old = tmp_path / "segments.pickle"
+    old.write_bytes(pickle.dumps(memory.load(snapshot)["segments"]))
+    assert memory_page.picture(memory.load(old))["devices"][0]["lives"]
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (print, ("run",))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (pickle.dumps(Evil()), "plain data"),
+        (b"nonsense", "is no memory snapshot"),
+        (b"", "is no memory snapshot"),
+        (pickle.dumps({"a": 1}), "it has no segments"),
+        (b"{", "is no memory snapshot"),
+    ],
+    ids=["code", "text", "empty", "other", "broken"],
+)
+def test_other_files_are_refused(content: bytes, why: str, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    assert main(["memory", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert why in captured.err and "run" not in captured.out
+
+
+def test_wrong_arguments_are_refused(snapshot: Path, tmp_path: Path, capsys: Any) -> None:
+    for arguments in (
+        [str(tmp_path / "absent")],
+        ["replay", str(snapshot), "--capacity", "much"],
+        ["replay", str(snapshot), "--conf", "nonsense:1"],
+        ["replay", str(snapshot), "--device", "7"],
+        [str(snapshot), str(snapshot)],
+    ):
+        assert main(["memory", *arguments]) == 2
+        assert capsys.readouterr().err.startswith("flambeau memory: ")
+    bare = tmp_path / "bare.pickle"
+    bare.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
+    assert main(["memory", "replay", str(bare)]) == 2
+    assert "no trace" in capsys.readouterr().err
+
+
+def test_sizes() -> None:
+    assert memory.size_of("24GiB") == 24 << 30
+    assert memory.size_of("1.5 MiB") == 3 << 19
+    assert memory.size_of("12") == 12
+    assert memory.size_of("2GB") == 2 * 10**9
