@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flambeau.tape.mode import mode
+from flambeau.tape.mode import anywhere, mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +27,14 @@ class _Manager:
         return type(self)()
 
     def __call__(self, function: F) -> F:
+        if inspect.isclass(function):
+            warnings.warn(
+                "Decorating classes is deprecated and will be disabled in future versions. You should only decorate "
+                "functions or methods. To preserve the current behavior of class decoration, you can directly decorate "
+                "the `__init__` method and nothing else.",
+                FutureWarning,
+                stacklevel=2,
+            )
         if inspect.isgeneratorfunction(function):
             return self._generator(function)  # type: ignore[return-value]
 
@@ -70,7 +79,7 @@ class _Recording(_Manager):
 
     def __enter__(self) -> None:
         self._saved.append(mode.recording)
-        mode.recording = self.on
+        mode.recording = self.on and not mode.inference
 
     def __exit__(self, *error: object) -> None:
         mode.recording = self._saved.pop()
@@ -135,7 +144,7 @@ def _switch(on: bool) -> bool:
 
 
 class inference_mode(_Manager):
-    """As `no_grad`. (PyTorch's also forbids its results in later recorded operations; here they are plain tensors.)"""
+    """As `no_grad`; what is made inside counts no changes, so it can never be saved for a walk or changed outside."""
 
     def __new__(cls, mode: Any = True) -> Any:
         made = super().__new__(cls)
@@ -152,9 +161,11 @@ class inference_mode(_Manager):
         self._saved.append((mode.recording, mode.inference))
         mode.inference = self.mode
         mode.recording = not self.mode
+        anywhere.add(self.mode)
 
     def __exit__(self, *error: object) -> None:
         mode.recording, mode.inference = self._saved.pop()
+        anywhere.add(-self.mode)
 
     def clone(self) -> Any:
         return inference_mode(self.mode)

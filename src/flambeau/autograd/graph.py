@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from flambeau.core.handle import RemovableHandle
-from flambeau.tape.mode import mode
-from flambeau.tape.node import Node
+from flambeau.tape.mode import mode as state
+from flambeau.tape.node import GradientEdge, Node
 from flambeau.tensor.history import edge_of
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import empty_pinned
-
-
-class GradientEdge(NamedTuple):
-    """A place in the graph: output `output_nr` of `node`."""
-
-    node: Node
-    output_nr: int
 
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
@@ -38,12 +31,12 @@ class saved_tensors_hooks:
         self.unpack_hook = unpack_hook
 
     def __enter__(self) -> None:
-        if mode.why_not is not None:
-            raise RuntimeError(mode.why_not)
-        mode.pack_hooks.append((self.pack_hook, self.unpack_hook))
+        if state.why_not is not None:
+            raise RuntimeError(state.why_not)
+        state.pack_hooks.append((self.pack_hook, self.unpack_hook))
 
     def __exit__(self, *error: object) -> None:
-        mode.pack_hooks.pop()
+        state.pack_hooks.pop()
 
 
 class save_on_cpu(saved_tensors_hooks):
@@ -71,11 +64,13 @@ class disable_saved_tensors_hooks:
         self.message = error_message
 
     def __enter__(self) -> None:
-        self._saved = mode.why_not
-        mode.why_not = self.message
+        if state.pack_hooks:
+            raise RuntimeError(self.message)
+        self._saved = state.why_not
+        state.why_not = self.message
 
     def __exit__(self, *error: object) -> None:
-        mode.why_not = self._saved
+        state.why_not = self._saved
 
 
 class _Handles:
@@ -88,25 +83,61 @@ class _Handles:
 
 
 def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., None], *, mode: str = "all") -> Any:
-    """Call `fn` with the gradients of `tensors` when all have come ("all"), or with the first that comes ("any")."""
+    """Call `fn` once in each walk that comes to `tensors`.
+
+    "all": with the list of their gradients, when all have come that will (None for the others).
+    "any": with the first that comes. The result's `remove()` takes the hook off.
+    """
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
-    count = len(tensors)
-    arrived: dict[int, Any] = {}
+    edges = [edge_of(t) for t in tensors]
+    arrived: list[Any] = [None] * len(tensors)
+    walk = expected = -1
 
     def hook_of(i: int) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
+            nonlocal walk, expected
+            if state.walk.number != walk:
+                walk = state.walk.number
+                arrived[:] = [None] * len(tensors)
+                coming = sum(edge is not None and state.walk.comes_to(edge[0]) for edge in edges)
+                expected = 1 if mode == "any" else coming
             arrived[i] = grad
-            if mode == "any" and len(arrived) == 1:
-                fn(grad)
-            if len(arrived) == count:
-                if mode == "all":
-                    fn([arrived[j] for j in range(count)])
-                arrived.clear()
+            expected -= 1
+            if expected == 0:
+                given = grad if mode == "any" else list(arrived)
+                arrived[:] = [None] * len(tensors)
+                fn(given)
 
         return hook
 
     return _Handles([t.register_hook(hook_of(i)) for i, t in enumerate(tensors)])
+
+
+class allow_mutation_on_saved_tensors:
+    """Context manager: tensors that nodes save inside may be changed in place: gradients are of what was saved.
+
+    Every tensor is copied when it is saved (PyTorch copies those that are changed). Raises AssertionError where the
+    walk is outside.
+    """
+
+    def __enter__(self) -> allow_mutation_on_saved_tensors:
+        self._open = True
+        self._hooks = saved_tensors_hooks(lambda t: t.detach().clone(), self._unpack)
+        self._hooks.__enter__()
+        return self
+
+    def _unpack(self, t: Tensor) -> Tensor:
+        if not self._open:
+            raise AssertionError(
+                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' contextin which the graph was "
+                "originally recorded."
+            )
+        return t
+
+    def __exit__(self, *error: object) -> None:
+        self._open = False
+        self._hooks.__exit__(*error)
 
 
 def increment_version(tensor: Any) -> None:
@@ -115,4 +146,4 @@ def increment_version(tensor: Any) -> None:
         t.counter.version += 1
 
 
-Node.__module__ = "torch.autograd.graph"
+Node.__module__ = GradientEdge.__module__ = "torch.autograd.graph"

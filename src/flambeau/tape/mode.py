@@ -17,6 +17,7 @@ class Mode(threading.local):
     anomaly: nodes remember where they were made. checks_nan: and their gradients are looked at.
     walking: under anomaly detection, the nodes whose gradients are being computed, the innermost last.
     pack_hooks: a stack of (pack, unpack) applied to what nodes save.
+    walk: the innermost walk under way.
     why_not: a message if saving tensors is forbidden here.
     """
 
@@ -24,6 +25,7 @@ class Mode(threading.local):
     inference = False
     anomaly = False
     checks_nan = True
+    walk: Any = None
     why_not: str | None = None
 
     def __init__(self) -> None:
@@ -32,6 +34,23 @@ class Mode(threading.local):
 
 
 mode = Mode()
+
+
+class Anywhere:
+    """inferring: how many `inference_mode` blocks are open in all threads. While none is, no tensor is made there."""
+
+    __slots__ = ("inferring", "lock")
+
+    def __init__(self) -> None:
+        self.inferring = 0
+        self.lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self.lock:
+            self.inferring += count
+
+
+anywhere = Anywhere()
 
 
 class recording:

@@ -11,7 +11,7 @@ import traceback
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
@@ -20,6 +20,15 @@ from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
 
 Edge = tuple["Node", int] | None
+
+
+class GradientEdge(NamedTuple):
+    """A place in the graph: output `output_nr` of `node`."""
+
+    node: Node
+    output_nr: int
+
+
 Grads = Sequence[Any]
 Hooks = OrderedDict[int, Callable[..., Any]]
 

@@ -17,6 +17,7 @@ backward and using the gradients stand to each other as any operations on the cu
 from __future__ import annotations
 
 import heapq
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -47,7 +48,12 @@ def backward(
     return _Walk(keep, create, inputs, accumulate).run(roots)
 
 
+_numbers = itertools.count()
+
+
 class _Walk:
+    """One walk. `number` tells it from others."""
+
     def __init__(self, keep: bool, create: bool, inputs: Sequence[Place] | None, accumulate: bool) -> None:
         self.keep, self.create, self.accumulate = keep, create, accumulate
         self.places = inputs
@@ -60,6 +66,7 @@ class _Walk:
         self.ended: dict[int, list[Stream]] = {}  # by device: streams on which gradients came to rest
         self.count = 0
         self.waited: set[tuple[Stream, Stream]] = set()
+        self.number = next(_numbers)
 
     def run(self, roots: Sequence[Root]) -> list[Any]:
         self.waiting, self.runs = _survey(
@@ -67,8 +74,9 @@ class _Walk:
         )
         here = current.local
         self.streams = here.streams
-        streams, device, recorded = list(here.streams), here.device, mode.recording
-        mode.recording = self.create
+        streams, device = list(here.streams), here.device
+        recorded, around = mode.recording, mode.walk
+        mode.recording, mode.walk = self.create, self
         try:
             for node, output, grad in roots:
                 self.deliver(node, output, grad)
@@ -80,12 +88,20 @@ class _Walk:
         finally:
             here.streams[:] = streams
             here.device = device
-            mode.recording = recorded
+            mode.recording, mode.walk = recorded, around
         for index, others in self.ended.items():
             for stream in others:
                 if stream != streams[index]:
                     order(streams[index], stream)
         return self.found
+
+    def comes_to(self, node: Node) -> bool:
+        """Whether gradients may arrive at a node."""
+        return node in self.waiting and self.leads(node)
+
+    def leads(self, node: Node) -> bool:
+        """Whether a gradient is of use at a node."""
+        return self.runs is None or node in self.runs or node in self.wanted
 
     def push(self, node: Node) -> None:
         self.count += 1
@@ -152,7 +168,7 @@ class _Walk:
             target, output = edge
             if given is not None:
                 grad = given[i]
-                if grad is not None and (self.runs is None or target in self.runs or target in self.wanted):
+                if grad is not None and (self.runs is None or self.leads(target)):
                     self.deliver(target, output, grad)
             left = waiting[target] - 1
             waiting[target] = left

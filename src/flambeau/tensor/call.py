@@ -30,7 +30,15 @@ from flambeau.runtime.context import Context
 from flambeau.runtime.plans import cache_of
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
-from flambeau.tensor.history import begin, begin_in_place, called_by, finish, finish_in_place, requires_grad
+from flambeau.tensor.history import (
+    begin,
+    begin_in_place,
+    called_by,
+    finish,
+    finish_in_place,
+    refuse_inference,
+    requires_grad,
+)
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
 
@@ -206,6 +214,8 @@ def call_into(
             return _through_temporary(op, outputs, args, params)
     node = begin_in_place(op, params, args, outputs[0]) if tracked else None
     for target in outputs:
+        if target.memory.version < 0:
+            refuse_inference(target)
         for i in plan.tensors:
             a = args[i]
             if a is not target and a.memory is target.memory:

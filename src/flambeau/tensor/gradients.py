@@ -11,9 +11,10 @@ from flambeau.core.dtype import FLOATING
 from flambeau.core.errors import argument_type
 from flambeau.core.handle import RemovableHandle
 from flambeau.tape import walk
-from flambeau.tape.node import Leaf, Node, hooked
-from flambeau.tensor.history import edge_of, node_of, require, requires_grad
-from flambeau.tensor.public import alias, method
+from flambeau.tape.mode import mode
+from flambeau.tape.node import GradientEdge, Leaf, Node, hooked
+from flambeau.tensor.history import edge_of, node_of, require, requires_grad, zeros_of
+from flambeau.tensor.public import alias, both, method
 from flambeau.tensor.tensor import Tensor
 
 
@@ -47,6 +48,10 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
         )
     if requires_grad and self.meta.dtype.category < FLOATING:
         raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+    if requires_grad and self.memory.version < 0 and not mode.inference:
+        raise RuntimeError(
+            "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed."
+        )
     if requires_grad and node is None:
         leaf = require(self)
         leaf.grad = self.__dict__.pop("_grad", None)
@@ -88,6 +93,13 @@ def _output_nr(self: Tensor) -> int:
 
 
 _property(_output_nr)
+
+
+@both
+def is_inference(input: Tensor) -> bool:
+    """Whether it was made in `inference_mode`."""
+    return input.memory.version < 0
+
 
 # -- .grad ------------------------------------------------------------------------------------------------
 
@@ -249,9 +261,9 @@ def run_backward(
         if not inputs:
             raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
     roots = _roots(listed(tensors), grad_tensors, create_graph)
-    places = None if inputs is None else [_place(t) for t in inputs]
     for t in inputs or ():
         retain_grad(t)
+    places = None if inputs is None else [_place(t) for t in inputs]
     walk.backward(roots, bool(create_graph if retain_graph is None else retain_graph), create_graph, places)
 
 
@@ -275,23 +287,27 @@ def run_grad(
     keep = create_graph if retain_graph is None else bool(retain_graph)
     found = walk.backward(roots, keep, create_graph, places, accumulate=False)
     if materialize_grads:
-        return tuple(
-            [t.new_zeros(t.meta.shape) if g is None else g for t, g in zip(wanted, found, strict=True)]
-        )
-    if not allow_unused and any(g is None for g in found):
+        return tuple([_zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True)])
+    if not allow_unused and None in (unused := [None if g is None else i for i, g in enumerate(found)]):
         raise RuntimeError(
-            "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
-            "this is the desired behavior."
+            f"The differentiated Tensor at index {unused.index(None)} appears to not have been used in the graph. Set "
+            "allow_unused=True if this is the desired behavior."
         )
     return tuple(found)
 
 
+def _zeros_like(t: Any) -> Any:
+    return zeros_of(t.node.outputs[t.output_nr] if isinstance(t, GradientEdge) else t.meta)
+
+
 def listed(tensors: Any) -> tuple[Any, ...]:
     """A tensor or a sequence of them as a tuple."""
-    return (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    return (tensors,) if isinstance(tensors, Tensor | GradientEdge) else tuple(tensors)
 
 
 def _place(t: Any) -> tuple[Node, int]:
+    if isinstance(t, GradientEdge):
+        return t
     edge = edge_of(t)
     if edge is None:
         raise RuntimeError("One of the differentiated Tensors does not require grad")
@@ -304,6 +320,11 @@ def _roots(tensors: Sequence[Tensor], grads: Any, create: bool) -> list[tuple[No
         raise RuntimeError(f"got {len(tensors)} tensors and {len(given)} gradients")
     roots = []
     for i, (t, grad) in enumerate(zip(tensors, given, strict=True)):
+        if isinstance(t, GradientEdge):
+            if grad is None:
+                raise RuntimeError("grad can be implicitly created only for scalar outputs")
+            roots.append((t.node, t.output_nr, grad))
+            continue
         edge = edge_of(t)
         if edge is None:
             raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")

@@ -457,16 +457,22 @@ class Saved:
         self.node: Node | None
         self.node, self.index = edge or (None, 0)
         self.own = own
-        self.counter, self.version = t.counter, t.counter.version
+        self.version = t.counter.version
         self.meta = t.meta
         self.unpacked_by = None
         if not mode.pack_hooks:
-            self.memory, self.ptr = t.memory, t.ptr
+            self.counter, self.memory, self.ptr = t.counter, t.memory, t.ptr
             return
         pack, self.unpacked_by = mode.pack_hooks[-1]
         bare = make(t.meta, t.memory, t.ptr) if own is not None else t
         with recording(False):
             self.hooked = pack(bare)
+        if t.counter.version != self.version:
+            raise RuntimeError(
+                "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook "
+                "cannot be modified by in-place operations as this can lead to unexpected side-effects. Please open an "
+                "issue if you need to perform in-place operations on the input to a pack hook."
+            )
 
     def unpack(self, node: Node, bare: bool = False) -> Tensor:
         """The tensor again, with its history unless `bare`. Raises RuntimeError if it was changed in place since."""
@@ -488,7 +494,7 @@ class Saved:
             t = self.unpacked_by(self.hooked)
         if not isinstance(t, Tensor):
             raise TypeError(
-                f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t)}"
+                f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}"
             )
         return make(t.meta, t.memory, t.ptr)
 
@@ -676,6 +682,15 @@ def require_changeable(target: Tensor) -> None:
             )
     if isinstance(history.node, Leaf):
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+
+
+def refuse_inference(target: Tensor) -> None:
+    """Raise RuntimeError where a tensor made in `inference_mode` would be changed in place outside of it."""
+    if target.memory.version < 0 and not mode.inference:
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a "
+            "normal tensor before doing inplace update.See https://github.com/pytorch/rfcs/pull/17 for more details."
+        )
 
 
 def _refused(history: History, what: str) -> str:

@@ -9,6 +9,7 @@ from flambeau.driver.api import HostMemory
 from flambeau.runtime import system
 from flambeau.runtime.context import Block, Context
 from flambeau.runtime.pinned import PinnedBlock
+from flambeau.tape.mode import anywhere, mode
 
 
 class Storage:
@@ -36,7 +37,7 @@ class Storage:
         self.owner = owner
         self.pinned = pinned
         self.stream = context.default_stream.handle if block is None else block.stream
-        self.version = 0
+        self.version = 0 if not anywhere.inferring else _first_version()
 
     def __del__(self) -> None:
         block = self.block
@@ -61,6 +62,13 @@ class Storage:
     def host_memory(self, ptr: int, nbytes: int) -> HostMemory:
         """`nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
         return HostMemory(ptr, nbytes, self, self.pinned)
+
+
+INFERENCE_VERSION = -(1 << 62)  # however often such a storage is written, its count stays negative
+
+
+def _first_version() -> int:
+    return INFERENCE_VERSION if mode.inference else 0
 
 
 class PinnedStorage(Storage):

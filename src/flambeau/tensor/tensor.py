@@ -106,7 +106,10 @@ class Tensor:
 
     @property
     def _version(self) -> int:
-        return self.counter.version
+        version = self.counter.version
+        if version < 0:
+            raise RuntimeError("Inference tensors do not track version counter.")
+        return version
 
     def dim(self) -> int:
         return self.meta.ndim

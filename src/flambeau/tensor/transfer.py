@@ -30,7 +30,7 @@ from flambeau.runtime.event import Event
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import recording
 from flambeau.tensor.call import call, call_into, empty
-from flambeau.tensor.history import begin, begin_in_place, finish, finish_in_place
+from flambeau.tensor.history import begin, begin_in_place, finish, finish_in_place, refuse_inference
 from flambeau.tensor.options import kind_of, place, shape_of
 from flambeau.tensor.public import both, method
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
@@ -62,6 +62,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
         raise TypeError(argument_type("copy_", "other", 1, "Tensor", src))
     if src.meta.dtype.is_complex and not self.meta.dtype.is_complex and self.meta.dtype is not dtypes.bool_:
         _warn_of_lost_imaginary()
+    refuse_inference(self)
     tracked = self.history is not None or src.history is not None
     node = begin_in_place(ops.copy, (), (src,), self) if tracked else None
     if self.ptr != src.ptr or self.meta is not src.meta:

@@ -20,6 +20,7 @@ from flambeau.tensor.history import (
     SplitBackward0,
     SplitWithSizesBackward0,
     UnbindBackward0,
+    refuse_inference,
     require_changeable,
     requires_grad,
     run,
@@ -129,7 +130,7 @@ def detach(input: Tensor) -> Tensor:
 class _OwnCounter:
     """The version counter of a `.data` alias, which its original does not share."""
 
-    __slots__ = ("version",)
+    __slots__ = ("__weakref__", "version")
 
     def __init__(self) -> None:
         self.version = 0
@@ -146,7 +147,10 @@ def _set_data(self: Tensor, other: Tensor) -> None:
     """Point this tensor at another's memory; it keeps its identity and version counter."""
     if not isinstance(other, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
+    version = self.counter.version
     self.meta, self.memory, self.ptr = other.meta, other.memory, other.ptr
+    self.counter = _OwnCounter()  # the old memory would be kept by its own
+    self.counter.version = version
     if self.history is not None and isinstance(self.history.node, Leaf):
         self.history.node.lies_in(other.meta)
 
@@ -682,6 +686,7 @@ def resolve_neg(input: Tensor) -> Tensor:
 
 def _become(self: Tensor, view: Tensor) -> Tensor:
     """Take the place of a view of itself; it is no view for that, if it was none before."""
+    refuse_inference(self)
     if requires_grad(self):
         require_changeable(self)
     was, now = self.history, view.history
@@ -731,7 +736,8 @@ def detach_(self: Tensor) -> Tensor:
         raise RuntimeError(
             "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel "
             "(DDP) for training, and gradient_as_bucket_view is set as True, gradients are views of DDP "
-            "buckets, and hence detach_() cannot be called on these gradients."
+            "buckets, and hence detach_() cannot be called on these gradients. To fix this error, please refer to the "
+            "Optimizer.zero_grad() function in torch/optim/optimizer.py as the solution."
         )
     node = None if self.history is None else self.history.node
     self.history = None

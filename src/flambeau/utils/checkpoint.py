@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from flambeau import amp
 from flambeau.autograd.function import Function
 from flambeau.autograd.graph import saved_tensors_hooks
+from flambeau.core.meta import Meta
+from flambeau.core.size import Size
 from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording
+from flambeau.tensor import autocast
 from flambeau.tensor.gradients import run_backward
+from flambeau.tensor.history import Saved, edge_of, requires_grad
 from flambeau.tensor.tensor import Tensor
 
 
@@ -19,8 +25,33 @@ class CheckpointError(RuntimeError):
     """What was computed again is not what was computed first."""
 
 
+def noop_context_fn() -> tuple[Any, Any]:
+    """Two context managers that do nothing."""
+    return contextlib.nullcontext(), contextlib.nullcontext()
+
+
+class _State:
+    """What a function starts from: autocast, and (`preserve`) random states."""
+
+    def __init__(self, args: Sequence[Any], preserve: bool) -> None:
+        self.casts = [
+            (kind, autocast.local.lower[kind], autocast.local.enabled[kind]) for kind in autocast.KINDS
+        ]
+        self.random = _Random(args) if preserve else None
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """What runs inside starts from the same."""
+        with contextlib.ExitStack() as stack:
+            for kind, lower, enabled in self.casts:
+                stack.enter_context(amp.autocast(kind, lower, enabled))
+            if self.random is not None:
+                stack.enter_context(self.random.again())
+            yield
+
+
 class _Random:
-    """The random states that a function starts from: the CPU's and those of its arguments' devices."""
+    """Random states: the CPU's and those of the arguments' devices."""
 
     def __init__(self, args: Sequence[Any]) -> None:
         devices = {a.device: None for a in args if isinstance(a, Tensor) and a.device.type == "cuda"}
@@ -49,7 +80,7 @@ def checkpoint(
     function: Callable[..., Any],
     *args: Any,
     use_reentrant: bool | None = None,
-    context_fn: Callable[[], tuple[Any, Any]] | None = None,
+    context_fn: Callable[[], tuple[Any, Any]] = noop_context_fn,
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
@@ -61,133 +92,227 @@ def checkpoint(
         use_reentrant: True runs a walk of its own inside the walk (then at least one argument must require a
             gradient, and `autograd.grad` is not supported); False keeps the graph and fills it in.
         context_fn: gives two context managers, for the first computation and for the second.
+        determinism_check: "default" compares shapes, dtypes and devices of both computations; "none" does not.
+        early_stop: the second computation ends once all that was saved is there again.
         preserve_rng_state: whether random numbers are the same the second time (default True).
+    Raises CheckpointError (in the walk): the second computation saved other tensors than the first.
     """
     preserve = kwargs.pop("preserve_rng_state", True)
     if use_reentrant is None:
-        warnings.warn(
-            "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly. Starting in PyTorch 2.9, "
-            "calling checkpoint without use_reentrant will raise an exception. use_reentrant=False is recommended, but "
-            "if you need to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for "
-            "more details on the differences between the two variants.",
-            UserWarning,
-            stacklevel=2,
-        )
+        _warn_of_no_choice("torch.utils.checkpoint")
         use_reentrant = True
+    if debug:
+        raise NotImplementedError("Flambeau lists no operators of a checkpoint: debug=True is not supported")
     if use_reentrant:
-        if context_fn is not None or debug:
-            raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
         if kwargs:
             raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+        if context_fn is not noop_context_fn:
+            raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
         return _Reentrant.apply(function, preserve, *args)
-    return _filled_in(function, args, kwargs, preserve, context_fn, determinism_check)
+    if determinism_check not in ("default", "none"):
+        raise ValueError(
+            f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
+        )
+    if not mode.recording:
+        return function(*args, **kwargs)
+    early = early_stop if _early.stop is None else _early.stop
+    frame = _Frame(function, args, kwargs, preserve, context_fn(), determinism_check != "none", early)
+    return frame.run()
+
+
+def _warn_of_no_choice(where: str) -> None:
+    warnings.warn(
+        f"{where}: the use_reentrant parameter should be passed explicitly. Starting in PyTorch 2.9, calling "
+        "checkpoint without use_reentrant will raise an exception. use_reentrant=False is recommended, but if you need "
+        "to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for more details on the "
+        "differences between the two variants.",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+class _Early(threading.local):
+    stop: bool | None = None
+
+
+_early = _Early()
+
+
+class set_checkpoint_early_stop:
+    """Context manager: whether checkpoints made inside stop computing again as soon as they can."""
+
+    def __init__(self, enable: bool) -> None:
+        self.enable = enable
+
+    def __enter__(self) -> None:
+        self._saved, _early.stop = _early.stop, self.enable
+
+    def __exit__(self, *error: object) -> None:
+        _early.stop = self._saved
+
+
+# -- a walk inside the walk -------------------------------------------------------------------------------
 
 
 class _Reentrant(Function):
     @staticmethod
     def forward(ctx: Any, function: Any, preserve: bool, *args: Any) -> Any:
+        if not any(ctx.needs_input_grad):
+            warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=4)
         ctx.run_function = function
-        ctx.random = _Random(args) if preserve else None
+        ctx.state = _State(args, preserve)
         ctx.places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
         ctx.rest = [None if isinstance(a, Tensor) else a for a in args]
-        if mode.recording or any(ctx.needs_input_grad):
-            if not any(ctx.needs_input_grad):
-                warnings.warn(
-                    "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=4
-                )
-            ctx.save_for_backward(*[args[i] for i in ctx.places])
+        ctx.save_for_backward(*[args[i] for i in ctx.places])
         return function(*args)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        if mode.walk.places is not None:
+            raise RuntimeError(
+                "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or passing an `inputs` "
+                "parameter to .backward(). To resolve this error, you can either set use_reentrant=False, or call "
+                ".backward() without passing the `inputs` argument."
+            )
         args = list(ctx.rest)
         for i, t in zip(ctx.places, ctx.saved_tensors, strict=True):
             args[i] = t.detach().requires_grad_(ctx.needs_input_grad[i + 2])
-        with recording(True), ctx.random.again() if ctx.random is not None else contextlib.nullcontext():
+        with recording(True), ctx.state.again():
             outputs = ctx.run_function(*args)
         listed = (outputs,) if isinstance(outputs, Tensor) else outputs
         pairs = [
-            (t, g) for t, g in zip(listed, grads, strict=True) if isinstance(t, Tensor) and t.requires_grad
-        ]  # type: ignore[attr-defined]
+            (t, g) for t, g in zip(listed, grads, strict=True) if isinstance(t, Tensor) and requires_grad(t)
+        ]
         if not pairs:
             raise RuntimeError("none of output has requires_grad=True, this checkpoint() is not necessary")
         run_backward([t for t, _ in pairs], [g for _, g in pairs])
         return None, None, *[a.grad if isinstance(a, Tensor) else None for a in args]
 
 
+# -- a graph that is filled in ----------------------------------------------------------------------------
+
+
 class _Place:
     """Stands for a tensor that a node did not keep."""
 
-    __slots__ = ("__weakref__", "number")
+    __slots__ = ("number",)
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
-def _filled_in(
-    function: Any, args: Any, kwargs: Any, preserve: bool, context_fn: Any, determinism_check: str
-) -> Any:
-    first, second = (
-        context_fn() if context_fn is not None else (contextlib.nullcontext(), contextlib.nullcontext())
-    )
-    random = _Random(args) if preserve else None
-    metas: list[Any] = []
-    found: dict[int, Any] = {}
+class _Enough(Exception):
+    """All that was saved is there again."""
 
-    def pack(t: Tensor) -> _Place:
-        metas.append(t.meta)
-        return _Place(len(metas) - 1)
 
-    def unpack(place: _Place) -> Any:
-        if place.number not in found:
-            compute_again()
-        return found.pop(place.number)
+class _Frame:
+    """One call of a checkpointed function. Its arguments are saved as a node would, so an outer checkpoint drops them.
 
-    def compute_again() -> None:
+    metas: of the tensors that the first computation would have kept. found: those of the second, by number.
+    """
+
+    def __init__(
+        self, function: Any, args: Any, kwargs: Any, preserve: bool, contexts: Any, checks: bool, early: bool
+    ) -> None:
+        self.function = function
+        self.args = [_kept(a) for a in args]
+        self.kwargs = {name: _kept(a) for name, a in kwargs.items()}
+        self.given = (args, kwargs)
+        self.state = _State((*args, *kwargs.values()), preserve)
+        self.first, self.second = contexts
+        self.checks, self.early = checks, early
+        self.metas: list[Meta] = []
+        self.found: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        args, kwargs = self.given
+        del self.given
+        with saved_tensors_hooks(self.pack, self.unpack), self.first:
+            return self.function(*args, **kwargs)
+
+    def pack(self, t: Tensor) -> _Place:
+        self.metas.append(t.meta)
+        return _Place(len(self.metas) - 1)
+
+    def unpack(self, place: _Place) -> Any:
+        if place.number not in self.found:
+            self.compute_again()
+        return self.found.pop(place.number)
+
+    def compute_again(self) -> None:
+        self.found.clear()
         count = 0
 
         def keep(t: Any) -> Any:
             nonlocal count
-            found[count] = t.detach()
+            if count < len(self.metas):
+                self.found[count] = t.detach()
             count += 1
+            if self.early and count == len(self.metas):
+                raise _Enough
             return t.detach()
 
-        found.clear()
-        again = random.again() if random is not None else contextlib.nullcontext()
-        with recording(True), again, second, saved_tensors_hooks(keep, lambda t: t):
-            function(*[_alike(a) for a in args], **{name: _alike(a) for name, a in kwargs.items()})
-        _check(metas, found, count, determinism_check)
+        args = [_alike(a) for a in self.args]
+        kwargs = {name: _alike(a) for name, a in self.kwargs.items()}
+        hooks = saved_tensors_hooks(keep, lambda t: t)
+        with contextlib.suppress(_Enough), recording(True), self.state.again(), hooks, self.second:
+            self.function(*args, **kwargs)
+        self.check(count)
 
-    with first, saved_tensors_hooks(pack, unpack):
-        return function(*args, **kwargs)
+    def check(self, count: int) -> None:
+        if count != len(self.metas):
+            raise CheckpointError(
+                "torch.utils.checkpoint: A different number of tensors was saved during the original forward and "
+                f"recomputation.\nNumber of tensors saved during forward: {len(self.metas)}\nNumber of tensors saved "
+                f"during recomputation: {count}."
+            )
+        pairs = (
+            [(i, _seen(m), _seen(self.found[i].meta)) for i, m in enumerate(self.metas)]
+            if self.checks
+            else []
+        )
+        different = [
+            f"tensor at position {i}:\nsaved metadata: {saved}\nrecomputed metadata: {again}\n"
+            for i, saved, again in pairs
+            if saved != again
+        ]
+        if different:
+            raise CheckpointError(
+                "torch.utils.checkpoint: Recomputed values for the following tensors have different metadata than "
+                f"during the forward pass.\n{''.join(different)}."
+            )
+
+
+def _kept(a: Any) -> Any:
+    return (Saved(a, edge_of(a)), requires_grad(a)) if isinstance(a, Tensor) else a
 
 
 def _alike(a: Any) -> Any:
-    return a.detach().requires_grad_(a.requires_grad) if isinstance(a, Tensor) else a  # type: ignore[attr-defined]
+    if isinstance(a, tuple) and len(a) == 2 and isinstance(a[0], Saved):
+        t: Any = a[0].unpack(None, True)
+        return t.detach().requires_grad_(a[1])
+    return a
 
 
-def _check(metas: list[Any], found: dict[int, Any], count: int, determinism_check: str) -> None:
-    if count != len(metas):
-        raise CheckpointError(
-            "torch.utils.checkpoint: A different number of tensors was saved during the original forward and "
-            f"recomputation.\nNumber of tensors saved during forward: {len(metas)}\nNumber of tensors saved during "
-            f"recomputation: {count}"
-        )
-    if determinism_check == "none":
-        return
-    for i, meta in enumerate(metas):
-        if found[i].meta is not meta:
-            raise CheckpointError(
-                "torch.utils.checkpoint: Recomputed values for the following tensors have different metadata than "
-                f"during the forward pass.\ntensor at position {i}:\nsaved metadata: {meta}\n"
-                f"recomputed metadata: {found[i].meta}"
-            )
+def _seen(meta: Meta) -> dict[str, Any]:
+    return {"shape": Size(meta.shape), "dtype": meta.dtype, "device": meta.device}
 
 
 def checkpoint_sequential(
     functions: Any, segments: int, input: Any, use_reentrant: bool | None = None, **kwargs: Any
 ) -> Any:
-    """Run modules one after the other in `segments` parts, of which all but the last are checkpointed."""
+    """Run modules one after the other in `segments` parts, of which all but the last are checkpointed.
+
+    Args:
+        functions: an `nn.Sequential` or a list of functions of one argument.
+        preserve_rng_state: as of `checkpoint`.
+    """
+    if use_reentrant is None:
+        _warn_of_no_choice("torch.utils.checkpoint.checkpoint_sequential")
+        use_reentrant = True
+    preserve = kwargs.pop("preserve_rng_state", True)
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
     listed = list(functions.children()) if hasattr(functions, "children") else list(functions)
     size = len(listed) // segments
 
@@ -202,5 +327,5 @@ def checkpoint_sequential(
     end = 0
     for start in range(0, size * (segments - 1), size):
         end = start + size
-        input = checkpoint(part(start, end), input, use_reentrant=use_reentrant, **kwargs)
+        input = checkpoint(part(start, end), input, use_reentrant=use_reentrant, preserve_rng_state=preserve)
     return part(end, len(listed))(input)
