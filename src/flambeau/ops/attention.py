@@ -82,7 +82,8 @@ def _host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         q, k, v = (prepare(x) for x in inputs[:3])
-        scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale)
+        scores = np.matmul(q, k.swapaxes(-1, -2))
+        scores *= q.dtype.type(scale)
         if causal:
             seen = np.tri(*scores.shape[-2:]) > 0
             scores = np.where(seen, scores, scores.dtype.type(-np.inf))
@@ -97,13 +98,15 @@ def _host(launch: Launch) -> Body:
 
 
 def _safe_softmax(scores: Array) -> Array:
-    """Softmax along the last axis; a row of nothing but -inf gives zeros."""
+    """Softmax along the last axis, in place; a row of nothing but -inf gives zeros."""
     if not scores.shape[-1]:
         return scores
     top = np.maximum.reduce(scores, axis=-1, keepdims=True)
-    grown = np.exp(scores - np.where(top == -np.inf, top.dtype.type(0), top))
-    total = np.add.reduce(grown, axis=-1, keepdims=True)
-    return np.asarray(grown / np.where(total == 0, total.dtype.type(1), total))
+    scores -= np.where(top == -np.inf, top.dtype.type(0), top)
+    np.exp(scores, out=scores)
+    total = np.add.reduce(scores, axis=-1, keepdims=True)
+    scores /= np.where(total == 0, total.dtype.type(1), total)
+    return scores
 
 
 def _flops(launch: Launch) -> int:

@@ -76,8 +76,11 @@ def _start(out: Array, x: Array) -> None:
 
 
 def _wrapped(index: Array, size: int, dim: int) -> Array:
-    """Indices counted from the front. Raises IndexError for one out of range."""
-    places = index.astype(np.intp)
+    """Indices counted from the front, the memory of `index` itself where it has them. Raises IndexError for one out of
+    range."""
+    places = index.astype(np.intp, copy=False)
+    if not places.size or (places.min() >= 0 and places.max() < size):
+        return places
     bad = (places < -size) | (places >= size)
     if bad.any():
         raise IndexError(f"index {places[bad][0]} is out of bounds for dimension {dim} with size {size}")
@@ -87,8 +90,8 @@ def _wrapped(index: Array, size: int, dim: int) -> Array:
 def _checked(index: Array, size: int, dim: int) -> Array:
     """Indices that must be in [0, size). Raises RuntimeError for one out of range."""
     places = index.astype(np.intp)
-    bad = (places < 0) | (places >= size)
-    if bad.any():
+    if places.size and (places.min() < 0 or places.max() >= size):
+        bad = (places < 0) | (places >= size)
         raise RuntimeError(f"index {places[bad][0]} is out of bounds for dimension {dim} with size {size}")
     return places
 
@@ -222,7 +225,7 @@ def _index_put_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, values, *indices = inputs
-        places = _selection(x, indices, dims)
+        places = _selection(x, [index.copy() for index in indices], dims)  # they may lie in x
         _start(outputs[0], x)
         if accumulate:
             fold_at(np.add, outputs[0], places, np.asarray(values).astype(x.dtype))
@@ -387,7 +390,7 @@ def _index_copy_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, index, source = inputs
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
-        places = _wrapped(index.reshape(-1), out.shape[dim], dim)
+        places = _wrapped(index.flatten(), out.shape[dim], dim)
         _start(outputs[0], x)
         out[_slices(dim, places)] = np.atleast_1d(source)
 
@@ -438,7 +441,7 @@ def _index_reduce_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, index, source = inputs
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
-        places = _wrapped(index.reshape(-1), out.shape[dim], dim)
+        places = _wrapped(index.flatten(), out.shape[dim], dim)
         _start(outputs[0], x)
         _reduce_at(out, _slices(dim, places), np.atleast_1d(source), how, include_self)
 
@@ -459,7 +462,7 @@ def _index_fill_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, index, value = inputs
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
-        places = _wrapped(index.reshape(-1), out.shape[dim], dim)
+        places = _wrapped(index.flatten(), out.shape[dim], dim)
         _start(outputs[0], x)
         out[_slices(dim, places)] = value
 
