@@ -19,7 +19,7 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed: it ships t
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = ["--steps", "50", "--every", "1"]
 PROGRAMS = {
-    "digits_cnn": ["--devices", "DEVICE", "--batch-size", "16"],
+    "digits": ["--devices", "DEVICE", "--batch-size", "16"],
     "gpt": ["--device", "DEVICE", "--batch-size", "8", "--context", "32", "--width", "32", "--write", "4"],
     "tagger": ["--device", "DEVICE", "--batch-size", "4"],
     "vae": ["--device", "DEVICE"],
@@ -99,7 +99,7 @@ def test_they_are_race_free_and_give_all_memory_back(program):
 # -- memory in a step: what PyTorch saves for backward is its count -----------------------------------------------
 
 
-def digits_cnn(m, names):
+def digits(m, names):
     images, labels = m.rand(32, 1, 8, 8), m.randint(10, (32,))
     return names["Net"](), [images, labels], lambda net, x, y: m.nn.functional.cross_entropy(net(x), y)
 
