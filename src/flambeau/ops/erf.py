@@ -41,20 +41,30 @@ def _erf(x: Array) -> Array:
 
 def _inner(x: Array) -> Array:
     """x r(x^2): see Note [The error function]."""
-    t = np.minimum(x * x, np.float32(16))
-    r = t * _R[0]
-    for c in _R[1:-1]:
+    return _odd(x, np.minimum(x * x, np.float32(16)), _R)
+
+
+def _odd(x: Array, t: Array, coefficients: list[np.float32]) -> Array:
+    """x times the polynomial of `t`."""
+    r = t * coefficients[0]
+    for c in coefficients[1:-1]:
         r += c
         r *= t
-    r += _R[-1]
+    r += coefficients[-1]
     r *= x
     return r
 
 
-def normal_share(x: Array) -> Array:
-    """The normal distribution's cumulative probability of float32 numbers: (1 + tanh(g)) / 2 without cancellation."""
-    g = _inner(x * np.float32(0.5**0.5))
-    g *= np.float32(-2)
+# -2 y r(y^2) for y = x / sqrt(2), as a polynomial of x^2
+_G = [np.float32(-(2.0**0.5) * float(c) * 0.5 ** (len(_R) - 1 - k)) for k, c in enumerate(_R)]
+
+
+def gelu(x: Array) -> Array:
+    """x times the normal distribution's probability of less than x, for float32 numbers.
+
+    That is (1 + erf(y)) / 2 = (1 + tanh(g)) / 2 = 1 / (1 + exp(-2 g)), without cancellation.
+    """
+    g = _odd(x, np.minimum(x * x, np.float32(32)), _G)
     np.exp(g, out=g)
     g += np.float32(1)
-    return np.divide(np.float32(1), g, out=g)
+    return np.divide(x, g, out=g)

@@ -16,7 +16,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.ops.blocks import in_blocks
 from flambeau.ops.erf import erf as erf_of
-from flambeau.ops.erf import normal_share
+from flambeau.ops.erf import gelu as gelu_of
 from flambeau.ops.gradients import CONSTANT, conj, zeros
 from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise import (
@@ -693,7 +693,7 @@ def _gelu(x: Any, approximate: str) -> Any:
 
 def _exact_gelu(x: Any) -> Any:
     if x.dtype == np.float32:
-        return x * normal_share(x)
+        return gelu_of(x)
     return x * 0.5 * (1 + erf_of(x * root(0.5)))
 
 
