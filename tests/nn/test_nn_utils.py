@@ -330,6 +330,65 @@ def test_weights_in_another_memory_format() -> None:
     agree(run)
 
 
+def called(t: Any, module: Any, given: Any, x: Any, **named: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return t.nn.utils.stateless.functional_call(module, given, x, **named)
+
+
+def test_modules_called_with_other_tensors() -> None:
+    def run(t: Any) -> Any:
+        t.manual_seed(0)
+        module = t.nn.Sequential(t.nn.Linear(3, 3), t.nn.BatchNorm1d(3), t.nn.Linear(3, 3)).double()
+        module[2].weight = module[0].weight
+        own = {k: v.clone() for k, v in module.state_dict().items()}
+        weight = numbers(t, 3, 3).requires_grad_()
+        given = {
+            "0.weight": weight,
+            "1.running_mean": t.zeros(3, dtype=t.float64),
+            "1.num_batches_tracked": t.tensor(4),
+        }
+        out = called(t, module, given, numbers(t, 4, 3))
+        grads = t.autograd.grad((out**2).sum(), [weight, module[0].bias])
+        assert all(t.equal(own[k], v) for k, v in module.state_dict().items() if k != "1.running_var")
+        apart = called(t, module, {"0.weight": weight}, (numbers(t, 4, 3),), tie_weights=False)
+        return [out, *grads, given["1.running_mean"], given["1.num_batches_tracked"], apart]
+
+    close(run)
+
+
+WRONG_CALLS = {
+    "unexpected": lambda t: called(
+        t, t.nn.Linear(2, 2, bias=False), {"gain": t.ones(2)}, t.ones(1, 2), strict=True
+    ),
+    "missing": lambda t: called(t, t.nn.Linear(2, 2), {"bias": t.ones(2)}, t.ones(1, 2), strict=True),
+    "tied": lambda t: called(t, tied(t), {"0.weight": t.ones(2, 2), "1.weight": t.zeros(2, 2)}, t.ones(1, 2)),
+}
+
+
+def tied(t: Any) -> Any:
+    module = t.nn.Sequential(t.nn.Linear(2, 2), t.nn.Linear(2, 2))
+    module[1].weight = module[0].weight
+    return module
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_wrong_calls(name: str) -> None:
+    fails(WRONG_CALLS[name])
+
+
+def test_a_call_that_raises_leaves_the_module_as_it_was() -> None:
+    module = nn.Linear(2, 2)
+    weight = module.weight
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        called(
+            flambeau, module, {"weight": flambeau.ones(2, 5), "more": flambeau.ones(1)}, flambeau.ones(1, 2)
+        )
+    assert module.weight is weight and not hasattr(module, "more")
+    with pytest.warns(FutureWarning, match="deprecated"):
+        nn.utils.stateless.functional_call(module, {}, flambeau.ones(1, 2))
+
+
 def test_functions_keep_their_names_beside_files_of_the_same_name() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import flambeau.nn.utils.spectral_norm, flambeau.nn.utils.parametrizations\n"
@@ -340,11 +399,11 @@ def test_functions_keep_their_names_beside_files_of_the_same_name() -> None:
 
 
 def test_the_names() -> None:
-    theirs = set(torch.nn.utils.__all__) - {"stateless"}
-    assert theirs == set(nn.utils.__all__) - {"stateless"}
+    theirs = set(torch.nn.utils.__all__)
+    assert theirs == set(nn.utils.__all__)
     for name in theirs:
         assert getattr(nn.utils, name) is not None
-    for room in ("rnn", "parametrize", "parametrizations"):
+    for room in ("rnn", "parametrize", "parametrizations", "stateless"):
         ours, names = getattr(nn.utils, room), getattr(torch.nn.utils, room).__all__
         assert set(ours.__all__) == set(names)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

@@ -24,11 +24,12 @@ _FILES = {
     "parametrize": "",
     "prune": "",
     "rnn": "",
+    "stateless": "",
 }
 NAMES = {name: file for file, names in _FILES.items() for name in names.split()}
 __all__ = [
     *NAMES, "parametrizations", "parametrize", "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm",
-    "weight_norm",
+    "stateless", "weight_norm",
 ]  # fmt: skip
 
 

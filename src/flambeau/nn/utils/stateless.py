@@ -1,0 +1,98 @@
+"""Calls of modules with other parameters and buffers than their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flambeau.nn.modules.module import Module
+from flambeau.tensor.tensor import Tensor
+
+__all__ = ["functional_call"]
+_MISSING = object()
+
+
+def functional_call(
+    module: Module, parameters_and_buffers: dict[str, Tensor], args: Any = None, kwargs: Any = None, *,
+    tie_weights: bool = True, strict: bool = False,
+) -> Any:  # fmt: skip
+    """Call a module with these tensors in the place of its own of the same (dotted) names.
+
+    args: a tuple, or one argument. tie_weights: what a module has under several names is replaced under all of them.
+    strict: the names must be those of the module. Buffers that the call replaces are put into the dict.
+    Raises RuntimeError: other names, where `strict`; ValueError: several values for a tied tensor.
+    Deprecated in PyTorch for `torch.func.functional_call`, which does the same.
+    """
+    warnings.warn(
+        "`torch.nn.utils.stateless.functional_call` is deprecated as of PyTorch 2.0 and will be removed in a future "
+        "version of PyTorch. Please use `torch.func.functional_call` instead which is a drop-in replacement.",
+        FutureWarning,
+        stacklevel=2,
+    )
+    given = () if args is None else args if isinstance(args, tuple) else (args,)
+    tensors = _untied(module, parameters_and_buffers) if tie_weights else parameters_and_buffers
+    if strict:
+        _check_names(module, tensors)
+    with _replaced(module, tensors, parameters_and_buffers):
+        return module(*given, **(kwargs or {}))
+
+
+def _named(module: Module) -> dict[str, Tensor]:
+    """All parameters and buffers, each under all of its names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+def _untied(module: Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The given tensors, also under the other names of what they replace."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in _named(module).items():
+        names.setdefault(id(tensor), []).append(name)
+    all_given = dict(given)
+    for tied in names.values():
+        values = [given[name] for name in tied if name in given]
+        if any(value is not values[0] for value in values):
+            raise ValueError(
+                f"functional_call got multiple values for keys {sorted(tied)}, which are tied. Consider using "
+                "tie_weights=False"
+            )
+        all_given |= dict.fromkeys(tied, values[0]) if values else {}
+    return all_given
+
+
+def _check_names(module: Module, given: dict[str, Tensor]) -> None:
+    own = _named(module)
+    listed = {"Unexpected": [k for k in given if k not in own], "Missing": [k for k in own if k not in given]}
+    problems = [f"{kind} key(s): {', '.join(map(repr, keys))}." for kind, keys in listed.items() if keys]
+    if problems:
+        text = "\n\t".join(problems)
+        raise RuntimeError(f"Error(s) in reparametrizing for {module._get_name()}:\n\t{text}")
+
+
+@contextmanager
+def _replaced(module: Module, tensors: dict[str, Tensor], given: dict[str, Tensor]) -> Iterator[None]:
+    before: dict[str, Any] = {}
+    try:
+        for name, tensor in tensors.items():
+            before[name] = _swap(module, name, tensor)
+        yield
+    finally:
+        after = {name: _swap(module, name, own) for name, own in before.items()}
+        given.update({name: after[name] for name in given if name in after})
+
+
+def _swap(module: Module, name: str, tensor: Any) -> Any:
+    """Put a tensor in the place of a module's; what was there. `_MISSING`: nothing."""
+    path, _, own = name.rpartition(".")
+    part = module.get_submodule(path)
+    place: Any = next((p for p in (part._parameters, part._buffers) if own in p), part.__dict__)
+    before = place.get(own, _MISSING)
+    if tensor is _MISSING:
+        del place[own]
+    else:
+        place[own] = tensor
+    return before
