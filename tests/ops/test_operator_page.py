@@ -46,6 +46,12 @@ def test_what_is_missing_is_missing(page):
     assert not hasattr(flambeau, "sparse_coo_tensor")
 
 
+def test_what_is_differentiable_is_said():
+    assert operator_page.differentiable(table["mul"]) == "yes"
+    assert operator_page.differentiable(table["argmax"]) == "no"
+    assert operator_page.differentiable(table["geqrf"]) == "refused"
+
+
 def test_dtypes_are_written_by_kind():
     assert operator_page.dtypes_of(table["mul"]) == "b i f c w 8"
     assert operator_page.dtypes_of(table["hypot"]) == "f"

@@ -23,13 +23,19 @@ CONSTANT = Derivative(zeros)
 """Of such an operator of one input: its gradient is zero."""
 
 
-def refused(name: str) -> Derivative:
-    """Of an operator for which PyTorch has no derivative either, under its own name for it: walking back raises."""
+class Refusal(Derivative):
+    """Of an operator for which PyTorch has no derivative either: walking back raises."""
+
+    __slots__ = ()
+
+
+def refused(name: str) -> Refusal:
+    """A refusal in PyTorch's words, under its own name for the operator."""
 
     def raises() -> Any:
         raise RuntimeError(f"derivative for aten::{name} is not implemented")
 
-    return Derivative(whole=raises, name="torch::autograd::NotImplemented")
+    return Refusal(whole=raises, name="torch::autograd::NotImplemented")
 
 
 def restored(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:

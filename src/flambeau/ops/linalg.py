@@ -32,6 +32,7 @@ from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import linalg_gradients as back
+from flambeau.ops.gradients import Refusal
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Derivative,
@@ -656,7 +657,7 @@ geqrf = _op(
     _plain(_geqrf),
     _tall_and_wide(),
     cuda="geqrf",
-    derivative=Derivative(back.no_geqrf),
+    derivative=Refusal(back.no_geqrf),
 )
 householder_product = _op(
     "linalg_householder_product",

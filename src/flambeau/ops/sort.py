@@ -16,7 +16,7 @@ from flambeau.core.layout import Shape, contiguous_strides, dense_strides, wrap_
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.blocks import contiguous
-from flambeau.ops.gradients import by_place
+from flambeau.ops.gradients import Refusal, by_place
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Derivative,
@@ -240,7 +240,7 @@ unique = define(
         Kernel("unique", _unique_host, _steps, cuda=Routine("unique")),
         REALS,
         _unique_samples,
-        derivative=Derivative(whole=_no_unique, name="Unique2Backward0"),
+        derivative=Refusal(whole=_no_unique, name="Unique2Backward0"),
     )
 )
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import flambeau
 from flambeau.core.dtype import BOOL, COMPLEX, DTYPES, FLOATING, INTEGRAL, dtype
-from flambeau.ops.op import Op, table
+from flambeau.ops.gradients import Refusal
+from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op, table
 from flambeau.tensor import public
 from flambeau.tensor.tensor import Tensor
 from flambeau.testing.operators import summary
@@ -35,10 +36,12 @@ PyTorch drops. NumPy's names of arguments (`axis`, `keepdims`) are taken by all 
 
 Forms: **f** function, **m** method, **i** in place, **o** takes `out=`. Dtypes by kind: **b** bool, **i** integers,
 **f** float16, bfloat16, float32, float64, **c** complex, **w** uint16, uint32, uint64, **8** float8; where not all of a
-kind are taken, they are listed in brackets. A name without dtypes is made of others, and takes theirs.
+kind are taken, they are listed in brackets. Differentiable: **yes**, to any order; **no**, the results never require
+gradients; **refused**, PyTorch has no derivative either and walking back raises. A name without dtypes is made of
+others: it takes theirs, and is differentiable as they are. Each **yes** is compared with differences in `tests/autograd`.
 
-| name | forms | dtypes | what it gives | differs from PyTorch |
-|---|---|---|---|---|
+| name | forms | dtypes | differentiable | what it gives | differs from PyTorch |
+|---|---|---|---|---|---|
 """
 
 DIFFERENCES = {
@@ -46,6 +49,11 @@ DIFFERENCES = {
     "floor_divide": "as `div`",
     "remainder": "an integer 0 as divisor: as `div`",
     "fmod": "an integer 0 as divisor: as `div`",
+    "det": "the gradient of a singular matrix is its adjugate; PyTorch's is 0",
+    "cholesky_inverse": "only the triangle that is read gets a gradient",
+    "cholesky_solve": "as `cholesky_inverse`",
+    "cdist": "differentiable more than once",
+    "orgqr": "differentiable by one formula of matrices; PyTorch goes through the reflectors one by one",
     "pow": "uint16, uint32, uint64 and float8 are refused with any exponent; PyTorch takes 0 and 1",
 }
 """Notes by public name."""
@@ -96,13 +104,23 @@ def _row(name: str) -> str:
     ]
     define = function or method
     of = table.get(getattr(define, "__name__", name)) or table.get(name)
-    kinds = dtypes_of(of) if of is not None else ""
-    return f"| `{name}` | {' '.join(forms)} | {kinds} | {_first_line(define)} | {DIFFERENCES.get(name, '')} |"
+    kinds, gradient = ("", "") if of is None else (dtypes_of(of), differentiable(of))
+    what, note = _first_line(define), DIFFERENCES.get(name, "")
+    return f"| `{name}` | {' '.join(forms)} | {kinds} | {gradient} | {what} | {note} |"
 
 
 def _first_line(define: Any) -> str:
     text = (inspect.getdoc(define) or "").split("\n\n")[0].replace("\n", " ")
     return text.replace("|", "\\|")
+
+
+def differentiable(op: Op) -> str:
+    """Whether gradients pass an operator."""
+    if op.derivative is MISSING:
+        return "not yet"
+    if isinstance(op.derivative, Refusal):
+        return "refused"
+    return "no" if op.derivative is NOT_DIFFERENTIABLE else "yes"
 
 
 def dtypes_of(op: Op) -> str:
@@ -123,8 +141,11 @@ def _taken(letter: str, group: Sequence[dtype], taken: Sequence[dtype]) -> str:
 def _unbound() -> str:
     """Records under the public names: what a name calls when its arguments ask for more."""
     inner = sorted(name for name in table if name not in public.functions and not hasattr(Tensor, name))
-    rows = "\n".join(f"| `{name}` | {dtypes_of(table[name])} |" for name in inner)
-    return f"\n## Records without a public name of their own\n\n| record | dtypes |\n|---|---|\n{rows}\n"
+    rows = "\n".join(
+        f"| `{name}` | {dtypes_of(table[name])} | {differentiable(table[name])} |" for name in inner
+    )
+    head = "| record | dtypes | differentiable |\n|---|---|---|"
+    return f"\n## Records without a public name of their own\n\n{head}\n{rows}\n"
 
 
 def _lacking(theirs: Iterable[str]) -> str:
