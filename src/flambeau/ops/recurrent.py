@@ -31,14 +31,14 @@ Compute = Callable[..., Sequence[Array]]
 
 
 def _rule(inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Sequence[Operand], Params], Signature]:
-    """inputs, outputs: how many columns each has, in multiples of the state's (the last input)."""
+    """inputs, outputs: how many columns each has, in multiples of the state's (as which the last input is shaped)."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         metas = [x for x in operands if isinstance(x, Meta)]
         where, state = one_device(metas), metas[-1]
         if state.dtype not in FLOATS:
             raise NotImplementedError(f"\"recurrent cell\" not implemented for '{state.dtype.torch_name}'")
-        for x, gates in zip(metas, inputs, strict=True):
+        for x, gates in zip(metas, inputs, strict=False):
             if state.ndim != 2 or x.shape != (state.shape[0], gates * state.shape[1]):
                 raise RuntimeError(
                     f"recurrent cell: expected gates of {gates} times the state's columns, got {list(x.shape)} and a "
@@ -172,15 +172,19 @@ def _gru(inputs: Array, states: Array, state: Array) -> Sequence[Array]:
     return (new + _sigmoid(xz + hz) * (state - new),)
 
 
-def _gru_backward(grad: Array, inputs: Array, states: Array, state: Array) -> Sequence[Array]:
+def _gru_backward(
+    grad: Array, inputs: Array, states: Array, state: Array, more: Array | None = None
+) -> Sequence[Array]:
+    """`more` is added to the gradient of the state: what comes to that from elsewhere."""
     (xr, xz, xn), (hr, hz, hn) = _parts(inputs, 3), _parts(states, 3)
     r, z = _sigmoid(xr + hr), _sigmoid(xz + hz)
     new = np.tanh(xn + r * hn)
     by_new = grad * (1 - z) * (1 - new * new)
     by_z = grad * (state - new) * z * (1 - z)
     by_r = by_new * hn * r * (1 - r)
+    direct = grad * z if more is None else grad * z + more
     return (
-        np.concatenate((by_r, by_z, by_new), axis=1), np.concatenate((by_r, by_z, by_new * r), axis=1), grad * z,
+        np.concatenate((by_r, by_z, by_new), axis=1), np.concatenate((by_r, by_z, by_new * r), axis=1), direct,
     )  # fmt: skip
 
 
@@ -203,7 +207,13 @@ def _gru_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, call: Any) -> li
     by_r = (by_new * (bn + hn * (1 - 2 * r) * pr) + inner * hn) * sr
     by_z = a * ((d - n) * (1 - 2 * z) * pz - sn * met + grads[2]) * sz
     by_grad = (1 - z) * sn * met + (d - n) * sz * pz + z * grads[2]
-    return [by_grad, call(cat, (by_r, by_z, inner), (1,)), call(cat, (by_r, by_z, by_h), (1,)), a * sz * pz]
+    return [
+        by_grad,
+        call(cat, (by_r, by_z, inner), (1,)),
+        call(cat, (by_r, by_z, by_h), (1,)),
+        a * sz * pz,
+        grads[2],
+    ]
 
 
 def _gru_samples(make: Make, kind: dtype) -> Iterable[Sample]:
@@ -213,14 +223,16 @@ def _gru_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 def _gru_backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     for inputs, params in _gru_samples(make, kind):
-        yield (make(*inputs[2].shape), *inputs), params
+        state = inputs[2].shape
+        yield (make(*state), *inputs), params
+        yield (make(*state), *inputs, make(*state)), params
 
 
 gru_cell = _cell("gru_cell", _gru, (3, 3, 1), (1,), _gru_samples, Derivative(whole=_gru_back))
 gru_cell_backward = _cell(
     "gru_cell_backward",
     _gru_backward,
-    (1, 3, 3, 1),
+    (1, 3, 3, 1, 1),
     (3, 3, 1),
     _gru_backward_samples,
     Derivative(whole=_gru_back_twice),

@@ -17,7 +17,7 @@ _SIGMOID = "__device__ __forceinline__ C sigmoid(C x) { return 1 / (1 + exp_(-x)
 def _cell(body: str) -> Callable[[Launch, Device], Program]:
     """body: statements about operands y0, y1, ... (outputs) and x0, x1, ... (inputs) at one element's place.
 
-    READ(k, g) is gate g of input k, or 0 of a state; WRITE(k, g, value) stores.
+    READ(k, g) is gate g of input k, or 0 of a state; WRITE(k, g, value) stores. MORE is the fifth input, or 0.
     """
 
     def build(launch: Launch, device: Device) -> Program:
@@ -33,6 +33,7 @@ def _cell(body: str) -> Callable[[Launch, Device], Program]:
         text = f"""
 typedef {c_name(state.dtype)} E; typedef {c_name(computing(state.dtype))} C;
 #define READ(k, g) to<C>(x##k[g * x##k##_gate])
+#define MORE {"READ(4, 0)" if len(launch.inputs) > 4 else "C(0)"}
 #define WRITE(k, g, value) y##k[g * y##k##_gate] = to<E>(value)
 {_SIGMOID}
 extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
@@ -82,6 +83,6 @@ ROUTINES: dict[str, Callable[[Launch, Device], Program]] = {
   WRITE(1, 0, by_r);
   WRITE(1, 1, by_z);
   WRITE(1, 2, by_new * r);
-  WRITE(2, 0, grad * z);"""
+  WRITE(2, 0, grad * z + MORE);"""
     ),
 }

@@ -222,10 +222,15 @@ class _Carried:
         self.following = [*steps.order[::-1][1:], None]
         self.at = 0
 
-    def pass_on(self, gates: Tensor, direct: Given = None) -> None:
-        """To the step before: by the gates' gradients, and directly."""
+    def more(self) -> Given:
+        """What comes to the state before from above, where that is of the same sequences: to be added to `direct`."""
+        t = self.following[self.at]
+        return None if t is None or self.steps.sizes[t] != self.now.meta.shape[0] else self.parts[t]
+
+    def pass_on(self, gates: Tensor, direct: Given = None, whole: bool = False) -> None:
+        """To the step before: by the gates' gradients, and directly, which `whole` is with `more`."""
         t, self.at = self.following[self.at], self.at + 1
-        if t is None:
+        if t is None or whole:
             self.now = _product(gates, self.w_hh, direct)
         elif direct is None and self.steps.sizes[t] == gates.meta.shape[0]:
             self.now = _product(gates, self.w_hh, self.parts[t])
@@ -283,8 +288,10 @@ def _gru_back(mode: str, steps: Steps, saved: Sequence[Any], grads: Sequence[Ten
     for t in reversed(steps.order):
         gate, share, *inputs = (x[t] for x in listed)
         direct = empty(carried.now.meta)
-        call_into(ops.gru_cell_backward, (gate, share, direct), (carried.now, *inputs))
-        carried.pass_on(share, direct)
+        more = carried.more()
+        args = (carried.now, *inputs) if more is None else (carried.now, *inputs, more)
+        call_into(ops.gru_cell_backward, (gate, share, direct), args)
+        carried.pass_on(share, direct, more is not None)
     return gates, shares, carried.first(), None, None
 
 
