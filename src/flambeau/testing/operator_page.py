@@ -38,7 +38,8 @@ Forms: **f** function, **m** method, **i** in place, **o** takes `out=`. Dtypes 
 **f** float16, bfloat16, float32, float64, **c** complex, **w** uint16, uint32, uint64, **8** float8; where not all of a
 kind are taken, they are listed in brackets. Differentiable: **yes**, to any order; **no**, the results never require
 gradients; **refused**, PyTorch has no derivative either and walking back raises. A name without dtypes is made of
-others: it takes theirs, and is differentiable as they are. Each **yes** is compared with differences in `tests/autograd`.
+others: it takes theirs, and is differentiable as they are. Each **yes** is compared with differences in
+`tests/autograd`.
 
 | name | forms | dtypes | differentiable | what it gives | differs from PyTorch |
 |---|---|---|---|---|---|
