@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from flambeau.core.device import device
-from flambeau.core.errors import OutOfMemoryError
+from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.driver.api import DeviceProperties, Driver, HostMemory
 from flambeau.runtime.context import Context
 
@@ -29,6 +29,8 @@ class FakeDriver:
         self.events = 0
         self.calls = 0
         self.refuse = 0  # how many of the next allocations are refused
+        self.wished = False  # that a refusal was, since the test put it back
+        self.fail: set[str] = set()  # calls that fail when they are made next
         self._next = 1 << 30
 
     @property
@@ -44,6 +46,7 @@ class FakeDriver:
     def mem_alloc(self, index: int, nbytes: int) -> int:
         self.calls += 1
         if self.refuse or self.used + nbytes > self.capacity:
+            self.wished = self.wished or bool(self.refuse)
             self.refuse = max(0, self.refuse - 1)
             raise OutOfMemoryError("refused")
         ptr, self._next = self._next, self._next + nbytes + MIB
@@ -52,6 +55,7 @@ class FakeDriver:
 
     def mem_free(self, ptr: int) -> None:
         self.calls += 1
+        self._may_fail("mem_free")
         del self.sizes[ptr]
 
     def host_alloc(self, nbytes: int) -> HostMemory:
@@ -69,6 +73,7 @@ class FakeDriver:
         return self.events
 
     def event_record(self, event: int, stream: int) -> None:
+        self._may_fail("event_record")
         self.records[event] = (stream, self.clock.get(stream, 0))
 
     def event_query(self, event: int, internal: bool = False) -> bool:
@@ -85,6 +90,14 @@ class FakeDriver:
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.lives.append(("free", ptr, nbytes, stream))
+
+    def event_destroy(self, event: int) -> None:
+        del self.records[event]
+
+    def _may_fail(self, call: str) -> None:
+        if call in self.fail:
+            self.fail.remove(call)
+            raise DriverError(f"{call} was made to fail")
 
     # -- what tests do --------------------------------------------------------------------------------
     def work(self, stream: int) -> int:

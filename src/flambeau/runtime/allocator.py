@@ -574,25 +574,24 @@ class CachingAllocator:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
         ptr = self._source_of(pool).allocate(size, self._driver, self._index, pool.stream)
         block = self._segments[ptr] = Block(ptr, size, pool, self._orders.now)
-        self._count_segment(block, 1)
+        self._count_segment(pool, ptr, size, 1)
         return block
 
     def _source_of(self, pool: Pool) -> Resource:
         private = pool.private
         return self._source if private is None or private.source is None else private.source
 
-    def _count_segment(self, block: Block, change: int) -> None:
-        pool = block.pool
+    def _count_segment(self, pool: Pool, ptr: int, size: int, change: int) -> None:
         note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
         code = (GROW if change > 0 else SHRINK) + pool.kind
-        self._journal.append((code, block.size, block.size, block.ptr, pool, *note))
-        self._reserved += change * block.size
-        if self.policy.is_oversize(block.size):
+        self._journal.append((code, size, size, ptr, pool, *note))
+        self._reserved += change * size
+        if self.policy.is_oversize(size):
             self.oversize_segments.add(change)
         if pool.private is not None:
             tallies = self._private.setdefault(pool.private.id, (Tally(), Tally(), Tally()))
             for tally in (tallies[pool.kind], tallies[ALL]):
-                tally.add(change * block.size)
+                tally.add(change * size)
         if change > 0:
             self.num_device_alloc += 1
         else:
@@ -611,11 +610,18 @@ class CachingAllocator:
         self._book(block)
         return block
 
-    def _release(self, block: Block) -> None:
-        """Give a segment that is one free block back."""
-        self._source_of(block.pool).free(block.ptr, block.size, self._driver, self._index, block.pool.stream)
-        del self._segments[block.ptr]
-        self._count_segment(block, -1)
+    def _release(self, first: Block) -> None:
+        """Give a free segment back. The driver waits for the device first; if that fails, nothing has changed."""
+        parts = list(_blocks_from(first))
+        pool, size = first.pool, sum([block.size for block in parts])
+        self._source_of(pool).free(first.ptr, size, self._driver, self._index, pool.stream)
+        del self._segments[first.ptr]
+        for block in parts:
+            if block.is_hole:
+                block.pool.holes.remove(block)
+            if len(parts) > 1:
+                self._journal.append((CUT + pool.kind, -block.size, -1, 0, pool))
+        self._count_segment(pool, first.ptr, size, -1)
 
     def _consolidate_all(self) -> None:
         self.num_sync_all_streams += 1
@@ -630,26 +636,9 @@ class CachingAllocator:
     def _release_free(self, pools: Iterable[Pool]) -> None:
         """Give back every segment that is free, whichever of these pools' streams its parts belong to."""
         wanted = set(pools)
-        for first in [b for b in self._segments.values() if b.is_hole and b.pool in wanted]:
-            if first.next is not None and not self._join_segment(first, wanted):
-                continue
-            self._release(first)  # it waits for the device, and Ctrl-C may end the wait
-            first.pool.holes.remove(first)
-
-    def _join_segment(self, first: Block, wanted: set[Pool]) -> bool:
-        """Make a segment of holes one hole; False if it is not all holes. Its release waits for the device."""
-        parts = list(_blocks_from(first))
-        if not all(block.is_hole and block.pool in wanted for block in parts):
-            return False
-        pool = first.pool
-        for block in parts:
-            block.pool.holes.remove(block)
-            kind = block.pool.kind
-            self._journal.append((CUT + kind, -block.size, -1, 0, pool))
-        for block in parts[1:]:
-            absorb(first, block)
-        pool.holes.add(first)
-        return True
+        for first in list(self._segments.values()):
+            if all(block.is_hole and block.pool in wanted for block in _blocks_from(first)):
+                self._release(first)
 
     def _collect(self) -> None:
         """Give back free segments that have lain idle for longer than most, where too much is reserved."""
@@ -666,7 +655,6 @@ class CachingAllocator:
                 if excess > 0 and self._searches - hole.idle >= limit:
                     excess -= hole.size
                     self._release(hole)
-                    hole.pool.holes.remove(hole)
 
     def empty_cache(self) -> None:
         """Give back every segment that no block of is in use, after waiting for recorded uses."""

@@ -508,7 +508,7 @@ def record_use(self: Tensor, event: Event) -> None:
     """
     if not isinstance(event, Event):
         raise TypeError(
-            f"record_use(): argument 'event' must be torch.cuda.Event, not {type(event).__name__}"
+            f"record_use(): argument 'event' must be torch.cuda.Event, not {event.__class__.__name__}"
         )
     if self.meta.device is CPU:
         raise NotImplementedError("Could not run 'record_use' with arguments from the 'CPU' backend.")

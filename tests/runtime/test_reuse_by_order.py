@@ -1,0 +1,219 @@
+"""Memory goes from stream to stream where recorded waits allow it, and nowhere else."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from allocator_kit import MIB, FakeDriver, context_over, stream_of
+
+import flambeau as torch
+from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.orders import Orders
+from flambeau.runtime.stream import Stream
+
+
+class Machine:
+    """An allocator and streams 1, 2, 3; `wait(a, b)`: stream a waits for all that b was given until now."""
+
+    def __init__(self) -> None:
+        self.driver = FakeDriver()
+        self.context = context_over(self.driver)
+        self.allocator = CachingAllocator(self.context)
+        self.allocator.stream_began()
+        self.streams = {handle: stream_of(self.context, handle) for handle in (1, 2, 3)}
+
+    def allocate(self, nbytes: int, stream: int) -> Any:
+        return self.allocator.allocate(nbytes, self.streams[stream])
+
+    def wait(self, waiter: int, other: int) -> None:
+        self.context.orders.wait(waiter, self.context.orders.mark(other))
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+def test_a_block_freed_before_the_wait_is_taken_over(machine: Machine) -> None:
+    block = machine.allocate(5 * MIB, 1)
+    machine.allocator.free(block)
+    machine.wait(2, 1)
+    assert machine.allocate(5 * MIB, 2).ptr == block.ptr
+    assert machine.allocator.reserved_bytes() == 20 * MIB
+    assert not machine.driver.events  # nothing was asked of the device
+
+
+def test_a_block_freed_after_the_wait_is_not(machine: Machine) -> None:
+    block = machine.allocate(15 * MIB, 1)
+    machine.wait(2, 1)
+    machine.allocator.free(block)
+    assert machine.allocate(15 * MIB, 2).ptr != block.ptr
+
+
+def test_a_block_that_another_stream_used_is_not(machine: Machine) -> None:
+    block = machine.allocate(15 * MIB, 1)
+    machine.allocator.share(block)
+    machine.allocator.free(block)
+    machine.wait(2, 1)
+    assert machine.allocate(15 * MIB, 2).ptr != block.ptr
+    again = machine.allocate(15 * MIB, 1)
+    assert again.ptr == block.ptr  # its own stream may, as ever
+    machine.allocator.free(again)  # a life that nobody else saw
+    machine.wait(3, 1)
+    assert machine.allocate(15 * MIB, 3).ptr == block.ptr
+
+
+def test_waits_are_passed_on(machine: Machine) -> None:
+    block = machine.allocate(15 * MIB, 1)
+    machine.allocator.free(block)
+    machine.wait(2, 1)
+    machine.wait(3, 2)
+    assert machine.allocate(15 * MIB, 3).ptr == block.ptr
+
+
+def test_what_the_host_waited_for_is_everybodys(machine: Machine) -> None:
+    block = machine.allocate(15 * MIB, 1)
+    machine.allocator.free(block)
+    orders = machine.context.orders
+    orders.host_wait(orders.mark(1))
+    assert machine.allocate(15 * MIB, 3).ptr == block.ptr
+
+
+def test_the_rest_of_a_block_taken_over_remembers_its_user(machine: Machine) -> None:
+    machine.allocator.free(machine.allocate(9 * MIB, 1))
+    machine.wait(3, 2)  # before 2 knows of 1
+    machine.wait(2, 1)
+    machine.allocate(5 * MIB, 2)
+    machine.allocate(5 * MIB, 3)
+    assert machine.allocator.reserved_bytes() == 40 * MIB
+
+
+def test_joined_blocks_remember_both_users(machine: Machine) -> None:
+    first, second = machine.allocate(5 * MIB, 1), machine.allocate(5 * MIB, 1)
+    machine.allocator.free(first)
+    machine.wait(2, 1)
+    taken = machine.allocate(5 * MIB, 2)
+    assert taken.ptr == first.ptr
+    machine.allocator.free(taken)
+    machine.allocator.free(second)
+    machine.wait(3, 2)  # knows 2, and what 2 knew of 1: not the second block's end
+    machine.wait(2, 1)
+    assert machine.allocate(12 * MIB, 2).ptr == first.ptr  # of both and the rest of the segment
+    machine.allocate(8 * MIB, 3)
+    assert machine.allocator.reserved_bytes() == 40 * MIB
+
+
+def test_a_block_taken_over_but_not_used_may_go_back(machine: Machine) -> None:
+    blocks = [machine.allocate(15 * MIB, 1) for _ in range(2)]
+    for block in blocks:
+        machine.allocator.free(block)
+    machine.wait(2, 1)
+    machine.allocate(15 * MIB, 2)
+    machine.allocate(15 * MIB, 1)  # 1 knows nothing of 2, but nobody used the other block since
+    assert machine.allocator.reserved_bytes() == 32 * MIB
+
+
+def test_a_stream_that_is_only_asked_orders_nothing() -> None:
+    with torch.virtual(devices=1):
+        side = torch.cuda.Stream()
+        x = torch.ones(4 * MIB, device="cuda")
+        ptr = x.memory.ptr
+        del x
+        while not torch.cuda.current_stream().query():
+            pass
+        with torch.cuda.stream(side):
+            assert torch.ones(4 * MIB, device="cuda").memory.ptr != ptr
+        torch.cuda.current_stream().synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert torch.ones(4 * MIB, device="cuda").memory.ptr == ptr
+
+
+def test_every_use_by_another_stream_is_noticed() -> None:
+    """Whatever reads or writes on another stream: the memory stays with its own."""
+    uses = [
+        lambda x: x + 1, lambda x: x.add_(1), lambda x: x + x, lambda x: torch.neg(x), lambda x: x.cpu(),
+        lambda x: x.copy_(torch.ones(1 << 20)), lambda x: x.zero_(), lambda x: x.sum(), lambda x: x[5:].mul_(2),
+        lambda x: torch.cat([x, x]), lambda x: x.clone(), lambda x: torch.add(x, 1, out=x), lambda x: x.to("cuda:1"),
+        lambda x: torch.zeros(1 << 20, device="cuda").copy_(x), lambda x: x.data_ptr(), lambda x: x.resize_(1 << 21),
+    ]  # fmt: skip
+    for number, use in enumerate(uses):
+        with torch.virtual(devices=2):
+            side = torch.cuda.Stream()
+            x = torch.ones(1 << 20, device="cuda")
+            block = x.memory.block
+            assert not block.shared
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                kept = use(x)
+            assert block.shared or block.freed == 1 << 62, number  # now, or when it was freed
+            del x, kept
+
+
+def rotate(count: int, steps: int = 48) -> tuple[int, int]:
+    """A program whose steps go over `count` streams in turn: (bytes reserved at most, device calls)."""
+    streams = [torch.cuda.Stream() for _ in range(count)]
+    weights = [torch.ones(256, 256, device="cuda") for _ in range(4)]
+    rng = random.Random(7)
+    before: Stream = torch.cuda.current_stream()
+    for step in range(steps):
+        stream = streams[step % count]
+        stream.wait_stream(before)
+        with torch.cuda.stream(stream):
+            x = torch.ones(1024 + rng.randrange(200), 256, device="cuda")
+            for weight in weights:
+                x = torch.tanh(x @ weight)
+            y = torch.zeros(3 << 20, device="cuda") + 1
+            del x, y
+        before = stream
+    torch.cuda.synchronize()
+    stats = torch.cuda.memory_stats()
+    return stats["reserved_bytes.all.peak"], stats["num_device_alloc"]
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "random:1", "adversarial:2"])
+def test_a_program_that_rotates_over_streams_needs_no_more_than_on_one(schedule: str) -> None:
+    with torch.virtual(devices=1):
+        alone, _ = rotate(1)
+    with torch.virtual(devices=1, schedule=schedule, races="error"):
+        four, _ = rotate(4)
+    assert four <= 1.05 * alone
+
+
+def test_orders_forget_streams_that_ended() -> None:
+    orders = Orders()
+    orders.wait(2, orders.mark(1))
+    orders.host_wait(orders.mark(1))
+    assert orders.known(2, 1, 0) == 2
+    orders.forget(1)
+    assert orders.known(2, 1, 0) == orders.known(3, 1, 0) == 0
+
+
+def test_record_use_waits_for_its_event_alone() -> None:
+    with torch.virtual(devices=1):
+        side, event = torch.cuda.Stream(), torch.cuda.Event()
+        x = torch.ones(4 * MIB, device="cuda")
+        ptr = x.memory.ptr
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x.sum()
+            event.record()
+            x.record_use(event)
+            event.record()  # anew: the use is what it was
+            torch.cuda._sleep(10**9)
+        del x
+        event.query()
+        torch.cuda.current_stream().synchronize()
+        while not torch.cuda.current_stream().query():
+            pass
+        torch.cuda._sleep(10**7)
+        torch.cuda.current_stream().synchronize()
+        assert not side.query()
+        assert torch.ones(4 * MIB, device="cuda").memory.ptr == ptr
+        with pytest.raises(RuntimeError, match="never recorded"):
+            torch.ones(1, device="cuda").record_use(torch.cuda.Event())
+        with pytest.raises(TypeError, match="must be torch.cuda.Event"):
+            torch.ones(1, device="cuda").record_use(side)
+        with pytest.raises(NotImplementedError):
+            torch.ones(1).record_use(event)
