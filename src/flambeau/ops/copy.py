@@ -152,7 +152,7 @@ copy = define(
         Kernel("copy", _copy_host, cuda=Expression("a")),
         DTYPES,
         _copy_samples,
-        derivative=Derivative(lambda grad: grad, name="CopyBackwards"),
+        derivative=Derivative(lambda grad: grad),
     )
 )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import Shape, Strides, may_self_overlap, view_strides, wrap_dim
+from flambeau.core.layout import Shape, Strides, contiguous_strides, may_self_overlap, view_strides, wrap_dim
 from flambeau.core.meta import Meta
 
 
@@ -121,6 +121,12 @@ def view(meta: Meta, shape: Shape) -> Layout:
     return Layout(new, strides)
 
 
+@record(_reshaped)
+def _unsafe_view(meta: Meta, shape: Shape) -> Layout:
+    """Of a new tensor that nothing else shows: the result is no view of it."""
+    return Layout(shape, contiguous_strides(shape))
+
+
 @record(None)
 def view_dtype(meta: Meta, kind: dtype) -> Layout:
     """The same bytes as another type: the last dimension shrinks or grows with the item size."""
@@ -212,6 +218,11 @@ def permute(meta: Meta, dims: tuple[int, ...]) -> Layout:
             raise RuntimeError("permute(): duplicate dims are not allowed.")
         order.append(d)
     return Layout(tuple([meta.shape[d] for d in order]), tuple([meta.strides[d] for d in order]))
+
+
+@record(lambda grad, meta, run: grad.t())
+def t(meta: Meta) -> Layout:
+    return Layout(meta.shape[::-1], meta.strides[::-1])
 
 
 @record(lambda grad, meta, run, dim0, dim1: grad.transpose(dim0, dim1))

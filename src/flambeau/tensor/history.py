@@ -24,6 +24,7 @@ from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
 from flambeau.ops import view as records
 from flambeau.ops.joining import cat
+from flambeau.ops.node_names import NAMES
 from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Op, names_of
 from flambeau.ops.view import View
 from flambeau.runtime import current
@@ -67,7 +68,7 @@ def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...]) -> History | 
     edge = edge_of(t) if mode.recording else None
     result = _history_of_view(t, view, params)
     if mode.recording and (edge is not None or requires_grad(t)):
-        node = node_class(view, t.meta, params)((edge,), (t.meta,))
+        node = node_class(view, (t.meta,), params)((edge,), (t.meta,))
         node.saved = params
         node.placed((t.meta,))
         result.node = node
@@ -532,22 +533,31 @@ def _changed(saved: Saved, source: Node | None, index: int | None) -> str:
 _classes: dict[Any, Any] = {}  # of each record (and name): made when it is first recorded
 
 
-def node_class(record: Op | View, first: Meta | None, params: tuple[Any, ...]) -> Any:
-    """The class of the nodes of a record's calls; `first` is the meta of their first input."""
+def node_class(record: Op | View, metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Any:
+    """The class of the nodes of a record's calls."""
     found = _classes.get(record)
     if found is None:
         found = _classes[record] = _make_class(record)
-    return found if isinstance(found, type) else found(first, params)
+    return found if isinstance(found, type) else found(metas, params)
 
 
 def _make_class(record: Op | View) -> Any:
     """The class; or, where nodes are named by call, what chooses among several."""
-    named = record.node if isinstance(record, View) else record.derivative.name
+    make_class = functools.cache(_class_of)
+    table = {} if isinstance(record, View) else NAMES
+    if record.name in table:
+        named: Any = table[record.name]
+        choose = named
+    else:
+        named = record.node if isinstance(record, View) else record.derivative.name
+
+        def choose(metas: Any, params: Any) -> str:
+            found: str = named(metas[0], params)
+            return found
+
     if not callable(named):
         return _class_of(record, named or _node_name(record.name))
-    choose: Callable[..., str] = named
-    make_class = functools.cache(_class_of)
-    return lambda first, params: make_class(record, choose(first, params))
+    return lambda metas, params: make_class(record, choose(metas, params))
 
 
 def _class_of(record: Op | View, name: str) -> Any:
@@ -593,7 +603,7 @@ def begin(op: Op, params: tuple[Any, ...], args: Sequence[Any], target: Tensor |
     if use is None:
         use = _uses[op, wanted] = Use(op, wanted)
     known = tuple(metas)
-    node = node_class(op, known[0] if known else None, params)(tuple(edges), known)
+    node = node_class(op, known, params)(tuple(edges), known)
     node.use = use
     saved: dict[str, Any] = {}
     for name, place in use.inputs:
@@ -655,7 +665,8 @@ def begin_in_place(op: Op, params: tuple[Any, ...], args: Sequence[Any], target:
             return None
         require_changeable(target)
         needs = (False,) * len(args)
-        node = node_class(op, target.meta, params)((None,) * len(args), (None,) * len(args))
+        metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
+        node = node_class(op, metas, params)((None,) * len(args), metas)
         node.use, node.saved = Use(op, needs), {}
         return node
     if target.meta.dtype.category < FLOATING:

@@ -194,7 +194,7 @@ def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
 def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
     new = records.infer_shape(shape, t.meta.numel)
     if view_strides(t.meta.shape, t.meta.strides, new) is None:
-        return unviewed(run(records.view, _plain_copy(t), new))
+        return unviewed(run(records._unsafe_view, _plain_copy(t), new))
     return run(records.view, t, new)
 
 
@@ -310,7 +310,7 @@ def t(input: Tensor) -> Tensor:
     """A matrix transposed; fewer dimensions stay as they are."""
     if input.meta.ndim > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.meta.ndim}D")
-    return run(records.transpose, input, 0, -1)
+    return run(records.t, input)
 
 
 @both

@@ -123,9 +123,9 @@ def checkpoint(
 def _warn_of_no_choice(where: str) -> None:
     warnings.warn(
         f"{where}: the use_reentrant parameter should be passed explicitly. Starting in PyTorch 2.9, calling "
-        "checkpoint without use_reentrant will raise an exception. use_reentrant=False is recommended, but if you need "
-        "to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for more details on the "
-        "differences between the two variants.",
+        "checkpoint without use_reentrant will raise an exception. use_reentrant=False is recommended, but if you "
+        "need to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for more "
+        "details on the differences between the two variants.",
         UserWarning,
         stacklevel=3,
     )
