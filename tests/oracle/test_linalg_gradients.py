@@ -264,6 +264,12 @@ def test_householder_product(kind: str, batch: tuple[int, ...]) -> None:
         a, tau = random(*batch, m, n, kind=kind), random(*batch, k, kind=kind, seed=1)
         agree(lambda room, a, tau: room.linalg.householder_product(a, tau), a, tau, second=False)
     a, tau = torch.geqrf(random(*batch, 4, 3, kind=kind))
+    other = random(*batch, 4, 2, kind=kind, seed=2)
+    for left, adjoint in ((True, False), (True, True), (False, False), (False, True)):
+        agree(
+            lambda room, a, tau, c, left=left, adjoint=adjoint: room.ormqr(a, tau, c, left, adjoint),
+            a, tau, other if left else other.mT, second=False,
+        )  # fmt: skip
     agree(lambda room, a, tau: room.orgqr(a, tau), a, tau, second=False)
 
 

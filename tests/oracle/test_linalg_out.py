@@ -107,3 +107,37 @@ def test_addr_of_nan() -> None:
     assert flambeau.addr(nan, ones, ones, beta=0).tolist() == [[1.0, 1.0]] * 2
     with pytest.raises(RuntimeError, match="expanded size"):
         flambeau.addr(flambeau.ones(3, 3), ones, ones)
+
+
+REFLECTORS: dict[str, Callable[..., Any]] = {
+    "rows": lambda room, a, t, c: room.ormqr(a, t, c[:3]),
+    "columns": lambda room, a, t, c: room.ormqr(a, t, c, left=False),
+    "few factors": lambda room, a, t, c: room.ormqr(a, t[:2], c),
+    "a vector": lambda room, a, t, c: room.ormqr(a, t, c[:, 0]),
+    "a vector of reflectors": lambda room, a, t, c: room.ormqr(a[0], t, c),
+    "a batch": lambda room, a, t, c: room.ormqr(a, t, c.unsqueeze(0)),
+    "a batch of factors": lambda room, a, t, c: room.ormqr(a, t.unsqueeze(0), c),
+    "another dtype": lambda room, a, t, c: room.ormqr(a, t.double(), c),
+    "another dtype of the matrix": lambda room, a, t, c: room.ormqr(a, t, c.double()),
+    "half": lambda room, a, t, c: room.ormqr(a.half(), t.half(), c.half()),
+    "fits": lambda room, a, t, c: a.ormqr(t, c),
+    "the other side": lambda room, a, t, c: room.ormqr(a, t, c.mT, False, True),
+}
+
+
+@pytest.mark.parametrize("name", REFLECTORS)
+def test_ormqr(name: str) -> None:
+    a, tau = torch.geqrf(torch.cat([matrix(), matrix(seed=1)[:1]]))
+    agree(REFLECTORS[name], a, tau, torch.cat([matrix(seed=2), matrix(seed=3)[:1]])[:, :2])
+
+
+def test_lu_by_its_older_name() -> None:
+    x = matrix()
+    for run in (
+        lambda room, x: room.lu(x)[0],
+        lambda room, x: x.lu()[1],
+        lambda room, x: room.lu(x, get_infos=True)[2],
+        lambda room, x: room.lu(x, pivot=False)[0],
+        lambda room, x: room.lu(x[0])[0],
+    ):
+        agree(run, x)

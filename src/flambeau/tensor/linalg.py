@@ -296,6 +296,16 @@ def lu(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
     return _named(types.linalg_lu, _unpacked(factors, pivots, True, pivot), out)
 
 
+def _lu(A: Tensor, pivot: bool = True, get_infos: bool = False, out: Out = None) -> Any:
+    """`torch.linalg.lu_factor`, with `get_infos` `lu_factor_ex`, by an older name."""
+    if get_infos:
+        return tuple(lu_factor_ex(A, pivot=pivot, out=out))
+    return tuple(lu_factor(A, pivot=pivot, out=out))
+
+
+alias("lu", _lu)
+
+
 @function
 def lu_unpack(
     LU_data: Tensor,
@@ -374,6 +384,62 @@ def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) ->
 
 
 alias("orgqr", householder_product)
+
+
+@both
+def ormqr(
+    input: Tensor,
+    tau: Tensor,
+    other: Tensor,
+    left: bool = True,
+    transpose: bool = False,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Q times `other`, or `other` times Q, or either with Q's adjoint: Q is the product of geqrf's reflectors."""
+    _check_reflectors(input, tau, other, left)
+    if not left:  # the adjoint of the product
+        other, transpose = other.mH, not transpose
+    count, rows = tau.meta.shape[-1], input.meta.shape[-2]
+    v = input.narrow(-1, 0, count).tril(-1) + functions["eye"](
+        rows, count, dtype=input.dtype, device=input.device
+    )
+    scale = tau.unsqueeze(-1)
+    inner = _triangular(scale * (v.mH @ v).triu(1), tau.diag_embed(), upper=True, ones=True)
+    found = other - v @ ((inner.mH if transpose else inner) @ (v.mH @ other))
+    result: Tensor = deliver(found if left else found.mH, out, "torch.ormqr")
+    return result
+
+
+def _check_reflectors(input: Tensor, tau: Tensor, other: Tensor, left: bool) -> None:
+    name = "torch.ormqr"
+    for what, x in (("input", input), ("other", other)):
+        if x.ndim < 2:
+            raise RuntimeError(f"{name}: {what} must have at least 2 dimensions.")
+    if tau.ndim != input.ndim - 1:
+        raise RuntimeError(
+            f"{name}: Expected tau to have one dimension less than input, but got tau.ndim equal to {tau.ndim} and "
+            f"input.ndim is equal to {input.ndim}"
+        )
+    if other.ndim != input.ndim:
+        raise RuntimeError(
+            f"{name}: Expected other to have the same number of dimensions as input, but got other.ndim equal to "
+            f"{other.ndim} and input.ndim is equal to {input.ndim}"
+        )
+    side, rows = ("-2" if left else "-1"), other.meta.shape[-2 if left else -1]
+    if rows != input.meta.shape[-2]:
+        raise RuntimeError(f"{name}: other.shape[{side}] must be equal to input.shape[-2]")
+    if tau.meta.shape[-1] != min(rows, input.meta.shape[-1]):
+        raise RuntimeError(
+            f"{name}: tau.shape[-1] must be equal to min(other.shape[{side}], input.shape[-1])"
+        )
+    for what, x in (("tau", tau), ("other", other)):
+        if x.dtype is not input.dtype:
+            raise RuntimeError(
+                f"{name}: Expected input and {what} to have the same dtype, but input has dtype"
+                f"{input.dtype.torch_name} and {what} has dtype {x.dtype.torch_name}"
+            )
+    ops.check_implemented("ormqr", input.meta)
 
 
 def _geqrf(input: Tensor, *, out: Out = None) -> Any:
