@@ -34,6 +34,12 @@ def scaled_dot_product_attention(
     """
     for at, (x, name) in enumerate(((query, "query"), (key, "key"), (value, "value"))):
         checked(x, "scaled_dot_product_attention", name, at + 1)
+    dims = [x.dim() for x in (query, key, value)]
+    if min(dims) < 2:
+        raise RuntimeError(
+            f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {dims[0]} key.dim: "
+            f"{dims[1]} and value.dim: {dims[2]} instead."
+        )
     if attn_mask is not None and is_causal:
         raise RuntimeError(
             "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"

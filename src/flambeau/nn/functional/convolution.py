@@ -25,7 +25,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     checked(weight, "linear", "weight", 2)
     if autocast.threads:
         input, weight, bias = autocast.cast("linear", input, weight, bias)
-    turned = weight.t() if weight.dim() == 2 else weight
+    turned = weight.t()
     if bias is not None and bias.dim() == 1:
         if checked(input, "linear").dim() == 2:
             return addmm(bias, input, turned)

@@ -57,7 +57,7 @@ def interpolate(
 
 def _kind(mode: str, ndim: int) -> str:
     wanted, kind = _MODES.get(mode, (0, ""))
-    if wanted == ndim:
+    if kind and wanted == ndim:
         return kind
     if ndim in (3, 4, 5) and wanted:
         raise NotImplementedError(f"Got {ndim}D input, but {mode} mode needs {wanted}D input")
