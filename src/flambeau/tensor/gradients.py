@@ -47,7 +47,7 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
             "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
         )
     if requires_grad and self.meta.dtype.category < FLOATING:
-        raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+        raise RuntimeError("only Tensors of floating point dtype can require gradients")
     if requires_grad and self.memory.version < 0 and not mode.inference:
         raise RuntimeError(
             "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed."
@@ -141,7 +141,9 @@ def _set_grad(self: Tensor, value: Any) -> None:
 
 def _check_grad(t: Tensor, value: Any) -> None:
     if not isinstance(value, Tensor):
-        raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
+        raise TypeError(
+            f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}"
+        )
     if value is t:
         raise RuntimeError("can't assign Variable as its own grad")
     here, there = t.meta, value.meta
@@ -152,8 +154,8 @@ def _check_grad(t: Tensor, value: Any) -> None:
         )
     if here.device is not there.device:
         raise RuntimeError(
-            f"attempting to assign a gradient located on device of type '{there.device}' to a tensor located on device "
-            f"'{here.device}'. Please ensure that the gradient and the tensor are on the same device"
+            f"attempting to assign a gradient on device '{there.device}' to a tensor on device '{here.device}'. Please "
+            "ensure that the gradient and the tensor are on the same device"
         )
     if here.shape != there.shape:
         raise RuntimeError(

@@ -244,7 +244,11 @@ def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = F
     if plain and not pin:  # the operator's own layout: no need to make the result first
         result: Tensor = call(ops.copy, (source,), (meta.dtype, meta.shape))
         return result
-    node = begin(ops.copy, (meta.dtype, meta.shape, meta.device), (source,)) if source.history is not None else None
+    node = (
+        begin(ops.copy, (meta.dtype, meta.shape, meta.device), (source,))
+        if source.history is not None
+        else None
+    )
     result = empty_pinned(meta) if pin else empty(meta)
     write(result, source, non_blocking)
     if node is not None:
