@@ -167,11 +167,13 @@ class Bench:
 
     def __init__(self, part: int = 1) -> None:
         self.libraries: dict[str, Any] = {"flambeau": flambeau}
+        self.tensors = {"flambeau": Tensors(flambeau, part)}
         try:
-            self.libraries["torch"] = import_module("torch")
-        except ImportError:
-            print("PyTorch is not installed: no comparison")
-        self.tensors = {name: Tensors(m, part) for name, m in self.libraries.items()}
+            torch = import_module("torch")
+            self.tensors["torch"] = Tensors(torch, part)
+            self.libraries["torch"] = torch
+        except (ImportError, AssertionError, RuntimeError) as error:  # absent, or without CUDA
+            print(f"no comparison with PyTorch: {error}")
 
     def ready(self, name: str, call: Call) -> dict[str, Callable[[], Any]]:
         """The call of each library, tried and warm; with its TF32 setting."""

@@ -18,9 +18,8 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 import statistics
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
-
-import torch
 
 import flambeau
 
@@ -120,6 +119,7 @@ def microseconds(run: Callable[[], Any]) -> float:
 
 def on_cpu(part: str) -> None:
     """Print the table of calls whose name has this part."""
+    torch = import_module("torch")
     torch.set_num_threads(1)
     ours, theirs = Tensors(flambeau), Tensors(torch)
     ratios = []
