@@ -10,6 +10,7 @@ import pytest
 from support import from_torch, to_torch, torch
 
 import flambeau
+from flambeau.tensor import autocast
 
 BF16 = torch.bfloat16
 SQUARE, VECTOR, IMAGE = (4, 4), (4,), (1, 2, 4, 4)
@@ -30,6 +31,7 @@ CALLS = {
     "mv": (shapes(SQUARE, VECTOR), lambda m, a, b: m.mv(a, b)),
     "dot": (shapes(VECTOR, VECTOR), lambda m, a, b: m.dot(a, b)),
     "multi_dot": (shapes(SQUARE, SQUARE, SQUARE), lambda m, a, b, c: m.linalg.multi_dot([a, b, c])),
+    "vecdot": (shapes(SQUARE, SQUARE), lambda m, a, b: m.linalg.vecdot(a, b)),
     "linear": (shapes((3, 2, 4), (5, 4), (5,)), lambda m, *a: m.nn.functional.linear(*a)),
     "conv2d": (shapes(IMAGE, (3, 2, 2, 2), (3,)), lambda m, *a: m.nn.functional.conv2d(*a)),
     "conv_transpose1d": (shapes((1, 2, 5), (2, 3, 2)), lambda m, *a: m.nn.functional.conv_transpose1d(*a)),
@@ -95,7 +97,9 @@ CALLS = {
     "interpolate": (shapes(IMAGE), lambda m, a: m.nn.functional.interpolate(a, scale_factor=2)),
 }
 # What `torch.autocast("cuda")` runs in float16, and in float32, by PyTorch's documentation.
-LOWER = "matmul mm bmm baddbmm addmm addbmm mv multi_dot linear conv2d conv_transpose1d prelu attention"
+LOWER = (
+    "matmul mm bmm baddbmm addmm addbmm mv multi_dot vecdot linear conv2d conv_transpose1d prelu attention"
+)
 WIDE = (
     "exp pow softmax log_softmax sum prod norm layer_norm mse_loss l1_loss smooth_l1_loss huber_loss kl_div bce_logits "
     "poisson_nll_loss soft_margin_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss cosine_similarity "
@@ -161,6 +165,39 @@ def test_on_cuda_some_take_the_widest(gpu, name):
     ours[0] = ours[0].half()
     with flambeau.autocast("cuda"):
         assert CALLS[name][1](flambeau, *ours).dtype is flambeau.float32
+
+
+# Of PyTorch's operators on the lists, those that go by the name of another one here.
+SAME = {
+    "matmul": "mm bmm mv chain_matmul linalg_multi_dot",
+    "addmm": "addmv addbmm baddbmm _addmm_activation",
+    "convolution": (
+        "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d "
+        "cudnn_convolution cudnn_convolution_transpose"
+    ),
+    "scaled_dot_product_attention": "_scaled_dot_product_flash_attention _native_multi_head_attention",
+    "interpolate": (
+        "_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
+        "_upsample_nearest_exact3d upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d "
+        "upsample_nearest2d upsample_nearest3d upsample_trilinear3d"
+    ),
+    "layer_norm": "native_layer_norm",
+    "norm": "frobenius_norm linalg_vector_norm linalg_matrix_norm nuclear_norm",
+    "linalg_cross": "cross",
+    "grid_sample": "grid_sampler",
+    "nll_loss": "nll_loss2d",
+    "lstm": "_thnn_fused_lstm_cell",
+    "gru": "_thnn_fused_gru_cell",
+}
+
+
+def test_every_operator_of_pytorchs_list_for_cuda_is_on_ours():
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    every = torch._C._dispatch_get_all_op_names()
+    theirs = {n[6:].split(".")[0] for n in every if n.startswith("aten::") and has(n, "AutocastCUDA")}
+    named = set(autocast._named["cuda"])
+    ours = named | {other for name, others in SAME.items() if name in named for other in others.split()}
+    assert theirs - ours == set()
 
 
 def test_cuda_refuses_binary_cross_entropy_in_pytorchs_words(gpu):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.optim import lr_scheduler
+from flambeau.optim import lr_scheduler, swa_utils
 from flambeau.optim.adadelta import Adadelta
 from flambeau.optim.adagrad import Adagrad
 from flambeau.optim.adam import Adam, AdamW

@@ -132,7 +132,7 @@ Policy = Callable[[Sequence[Any], str], list[Any]]
 _LISTS: dict[str, dict[Policy, str]] = {
     "cuda": {
         _lower: (
-            "matmul addmm convolution prelu scaled_dot_product_attention einsum linear addr lstm gru "
+            "matmul addmm convolution prelu scaled_dot_product_attention einsum linear addr linalg_vecdot lstm gru "
             "rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
         ),
         _float32: (
@@ -150,7 +150,7 @@ _LISTS: dict[str, dict[Policy, str]] = {
     },
     "cpu": {
         _lower: (
-            "matmul addmm convolution prelu scaled_dot_product_attention linear lstm"
+            "matmul addmm convolution prelu scaled_dot_product_attention linear linalg_vecdot lstm"
         ),
         _float32: (
             "nll_loss cross_entropy mse_loss huber_loss smooth_l1_loss l1_loss kl_div binary_cross_entropy "

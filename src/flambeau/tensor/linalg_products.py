@@ -14,6 +14,7 @@ from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
 from flambeau.ops.matmul import c_name
+from flambeau.tensor import autocast
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import both, function, functions
@@ -140,6 +141,12 @@ def _check_chain_dims(tensors: Sequence[Tensor]) -> None:
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1, out: Tensor | None = None) -> Tensor:
     """The dot product of vectors along `dim`, the first conjugated; broadcast."""
+    if autocast.threads:
+        return autocast.settled("linalg_vecdot", _vecdot, (x, y), dim, out)
+    return _vecdot(x, y, dim, out)
+
+
+def _vecdot(x: Tensor, y: Tensor, dim: int, out: Tensor | None) -> Tensor:
     ops.check_floating("linalg.vecdot", x.meta)
     if x.dtype is not y.dtype:
         raise RuntimeError(

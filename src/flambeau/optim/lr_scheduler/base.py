@@ -119,14 +119,17 @@ class LRScheduler:
 
     def get_lr(self) -> list[Rate]:
         """The next rates. For `step` alone: UserWarning elsewhere."""
+        self._warn_if_asked()
+        groups = self.optimizer.param_groups  # more than there are initial rates where one was added
+        return [self._next(group["lr"], base) for group, base in zip_longest(groups, self.base_lrs)]
+
+    def _warn_if_asked(self) -> None:
         if not self._get_lr_called_within_step:
             warnings.warn(
                 "To get the last learning rate computed by the scheduler, please use `get_last_lr()`.",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        groups = self.optimizer.param_groups  # more than there are initial rates where one was added
-        return [self._next(group["lr"], base) for group, base in zip_longest(groups, self.base_lrs)]
 
     def _next(self, lr: Rate, base: Rate) -> Rate:
         raise NotImplementedError
