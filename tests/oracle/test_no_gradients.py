@@ -45,6 +45,21 @@ def outcome(room: Any, name: str) -> tuple[Any, ...]:
     return True, node, x.grad.tolist()
 
 
+def of_ctc(room: Any) -> Any:
+    """The second derivative of the loss: of the refusal, its type and text."""
+    probs = room.full((5, 2, 4), -1.4, requires_grad=True)
+    targets, five, two = room.tensor([[1, 2], [2, 3]]), room.tensor([5, 5]), room.tensor([2, 2])
+    loss = room.nn.functional.ctc_loss(probs, targets, five, two)
+    (grad,) = room.autograd.grad(loss, probs, create_graph=True)
+    with pytest.raises(RuntimeError) as caught:
+        grad.sum().backward()
+    return str(caught.value)
+
+
+def test_the_second_derivative_of_ctc_loss() -> None:
+    assert of_ctc(flambeau) == of_ctc(torch)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_as_pytorch(name: str) -> None:
     assert outcome(flambeau, name) == outcome(torch, name)

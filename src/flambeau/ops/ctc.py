@@ -18,6 +18,7 @@ import numpy as np
 from flambeau.core.dtype import dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.gradients import refused
 from flambeau.ops.indexing import one_device
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 
@@ -219,6 +220,6 @@ ctc_loss_backward = define(
             "ctc_loss_backward", _backward_host, lambda launch: 3 * _flops_of(launch.inputs[1:3]),
             cuda=Routine("ctc_loss_backward"),
         ),
-        (float32, float64), _backward_samples,
+        (float32, float64), _backward_samples, derivative=refused("_ctc_loss_backward"),
     )
 )  # fmt: skip
