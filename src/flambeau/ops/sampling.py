@@ -16,6 +16,7 @@ from flambeau.ops.interpolation import cubic_slopes, cubic_weights
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
+from flambeau.ops.sampling_gradients import gradient
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -172,8 +173,8 @@ def _grid_flops(launch: Launch) -> int:
 def _grid_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     for mode in ("bilinear", "nearest", "bicubic"):
         for padding in ("zeros", "border", "reflection"):
-            yield (make(2, 3, 4, 5), make(2, 3, 2, 2, low=-1.5, high=1.5)), (mode, padding, False)
-    yield (make(1, 2, 3, 4, 5), make(1, 2, 2, 3, 3, low=-1.5, high=1.5)), ("bilinear", "zeros", True)
+            yield (make(1, 2, 3, 4), make(1, 2, 1, 2, low=-1.5, high=1.5)), (mode, padding, False)
+    yield (make(1, 2, 3, 2, 2), make(1, 2, 1, 1, 3, low=-1.5, high=1.5)), ("bilinear", "zeros", True)
 
 
 def _grid_back(grad: Any, a: Any, b: Any, params: Params, call: Any) -> Any:
@@ -325,8 +326,10 @@ def _cubic_shares(found: Gradients, places: list[Array], inside: Inside) -> None
 
 
 def _backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    for (x, grid), how in _grid_samples(make, kind):
-        yield (make(*x.shape[:2], *grid.shape[1:-1]), x, grid), how
+    for (x, _), how in _grid_samples(make, kind):
+        dims = x.ndim - 2
+        small, grid = make(1, 1, *(2,) * dims), make(1, *(1,) * dims, dims, low=-1.5, high=1.5)
+        yield (make(1, 1, *(1,) * dims), small, grid), how
 
 
 grid_sample_backward = define(
@@ -334,5 +337,8 @@ grid_sample_backward = define(
         "grid_sample_backward", _backward_rule,
         Kernel("grid_sample_backward", _backward_host, _grid_flops, cuda=Routine("grid_sample_backward")), FLOATS,
         _backward_samples, flags=("deterministic",),
+        derivative=Derivative(
+            whole=gradient, name=lambda grad, params: f"GridSampler{grad.ndim - 2}DBackwardBackward0"
+        ),
     )
 )  # fmt: skip
