@@ -17,6 +17,8 @@ MIB = 1 << 20
 class FakeDriver:
     """Memory is a count of bytes; the test completes events."""
 
+    name = "fake"
+
     def __init__(self, capacity: int = 1 << 40, observes_blocks: bool = False) -> None:
         self.capacity = capacity
         self.observes_blocks = observes_blocks
@@ -63,6 +65,9 @@ class FakeDriver:
 
     def host_free(self, memory: HostMemory) -> None:
         self.mem_free(memory.ptr)
+
+    def stream_native(self, stream: int) -> int:
+        return stream - 1
 
     def stream_default(self, index: int) -> int:
         return 1

@@ -166,7 +166,7 @@ class Program:
             self.allocator.free(block)
         except DriverError:
             assert recorded  # its event could not be recorded: it waits forever
-            life.waits = {user: 1 << 60 for user in waits}
+            life.waits = dict.fromkeys(waits, 1 << 60)
 
     def wait(self) -> None:
         one, other = self.rng.sample(STREAMS, 2)

@@ -213,7 +213,7 @@ def test_record_use_waits_for_its_event_alone() -> None:
         assert torch.ones(4 * MIB, device="cuda").memory.ptr == ptr
         with pytest.raises(RuntimeError, match="never recorded"):
             torch.ones(1, device="cuda").record_use(torch.cuda.Event())
-        with pytest.raises(TypeError, match="must be torch.cuda.Event"):
+        with pytest.raises(TypeError, match=r"must be torch\.cuda\.Event"):
             torch.ones(1, device="cuda").record_use(side)
         with pytest.raises(NotImplementedError):
             torch.ones(1).record_use(event)

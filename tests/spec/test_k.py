@@ -81,6 +81,13 @@ def test_k05_copies_overlap_computation() -> None:
     assert both >= max(alone, work) * 0.99
 
 
+def test_k07_the_loader_gives_pinned_batches() -> None:
+    loader = torch.utils.data.DataLoader(list(range(6)), batch_size=2, pin_memory=True)
+    batches = list(loader)
+    assert all(batch.is_pinned() for batch in batches)
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
+
+
 @pytest.mark.parametrize(
     "make",
     [

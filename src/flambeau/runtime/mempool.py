@@ -12,6 +12,7 @@ from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
 from flambeau.runtime.pools import PoolId, PrivatePool
 from flambeau.runtime.resources import Resource
+from flambeau.runtime.snapshot import snapshot
 
 _numbers = itertools.count(1)
 
@@ -58,6 +59,12 @@ class MemPool:
             part = PrivatePool(self._id, self._source, self._use_on_oom, self._no_split)
             self._parts[context] = part
         return part
+
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+        """Its segments with their blocks, on all devices. See `torch.cuda.memory_snapshot`."""
+        found: list[Any] = [context.allocator for context in self._parts if not context.closed]
+        segments: list[dict[str, Any]] = snapshot(found, self._id, include_traces)["segments"]
+        return segments
 
     def __del__(self) -> None:
         for context in getattr(self, "_parts", ()):
