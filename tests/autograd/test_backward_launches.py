@@ -1,0 +1,59 @@
+"""How many kernels the backward walk of small networks launches on a GPU: none more than these."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import flambeau as torch
+from flambeau import nn
+from flambeau.nn import functional as F
+from flambeau.runtime import system
+
+
+def mlp() -> Any:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def cnn() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(8, 3),
+    )  # fmt: skip
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.all, self.last = nn.LayerNorm(6), nn.Linear(6, 18), nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.all(self.norm(x)).split(6, dim=-1)
+        return self.last(F.scaled_dot_product_attention(q, k, v, is_causal=True)).flatten(0, 1)
+
+
+@pytest.mark.parametrize(
+    "make, shape, rows, most",
+    ((mlp, (4, 6), 4, 13), (cnn, (4, 1, 8, 8), 4, 16), (Attends, (2, 5, 6), 10, 13)),
+    ids=("mlp", "cnn", "attention"),
+)
+def test_launches(make: Callable[[], Any], shape: Any, rows: int, most: int, monkeypatch: Any) -> None:
+    with torch.virtual(devices=1):
+        net, x = make().to("cuda"), torch.randn(shape, device="cuda")
+        target = torch.zeros(rows, dtype=torch.int64, device="cuda")
+        driver, names = type(system.context_of(x.device).driver), Counter[str]()
+        launch = driver.launch
+
+        def counted(self: Any, exe: Any, *rest: Any) -> None:
+            names[exe.launch.kernel.name] += 1
+            launch(self, exe, *rest)
+
+        loss = F.cross_entropy(net(x), target)
+        monkeypatch.setattr(driver, "launch", counted)
+        loss.backward()
+        assert names, "nothing was counted"
+        assert names["copy"] == 0, "a gradient was copied"
+        assert names.total() <= most, dict(names)
