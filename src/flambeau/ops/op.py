@@ -68,9 +68,10 @@ class Derivative:
     name: PyTorch's name of the node, where it is not the operator's in camel case and "Backward0"; where it differs
         from call to call, a function of the first input's meta and the params.
     outputs: how many of the operator's outputs, from the first, take part (default: all).
+    takes: the inputs to which gradients pass; None: to all.
     """
 
-    __slots__ = ("formulas", "name", "outputs", "whole")
+    __slots__ = ("formulas", "name", "outputs", "takes", "whole")
 
     def __init__(
         self,
@@ -83,12 +84,8 @@ class Derivative:
         self.outputs = outputs
         self.whole = whole
         self.name = name
-
-    def takes(self, position: int) -> bool:
-        """Whether a gradient passes to this input."""
-        if self.formulas:
-            return position < len(self.formulas) and self.formulas[position] is not None
-        return True
+        passing = frozenset([i for i, formula in enumerate(formulas) if formula is not None])
+        self.takes = passing if formulas else None
 
 
 def names_of(formula: Formula) -> tuple[str, ...]:

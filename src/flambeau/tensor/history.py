@@ -350,7 +350,8 @@ class RecordedCall(Recorded):
             for name, value in saved.items()
         }
         for name in use.at_walk:
-            known[name] = self.at_walk(name, grads)
+            given = grads[0]
+            known[name] = given if name == "grad" and given is not None else self.at_walk(name, grads)
         return known
 
     def at_walk(self, name: str, grads: Sequence[Any]) -> Any:
@@ -584,24 +585,27 @@ def begin(op: Op, params: tuple[Any, ...], args: Sequence[Any], target: Tensor |
         return None
     edges: list[Edge] = []
     metas: list[Meta | None] = []
-    needs, some = [], False
+    wanted, some, takes = 0, False, derivative.takes
     for i, a in enumerate(args):
         edge: Edge = None
         if isinstance(a, Tensor):
             metas.append(a.meta)
-            if a.history is not None and derivative.takes(i):
-                edge = edge_of(a)
-                some = some or edge is not None or requires_grad(a)
+            history = a.history
+            if history is not None and (takes is None or i in takes):
+                found = history.node if history.base is None else node_of(a)
+                if found is not None:
+                    edge = (found, history.index)
+                    wanted |= 1 << i
+                elif not some:
+                    some = requires_grad(a)
         else:
             metas.append(None)
         edges.append(edge)
-        needs.append(edge is not None)
-    if not some:
+    if not (wanted or some):
         return None
-    wanted = tuple(needs)
-    use = _uses.get((op, wanted))
+    use = _uses.get((op, wanted, len(edges)))
     if use is None:
-        use = _uses[op, wanted] = Use(op, wanted)
+        use = _uses[op, wanted, len(edges)] = Use(op, tuple([edge is not None for edge in edges]))
     known = tuple(metas)
     node = node_class(op, known, params)(tuple(edges), known)
     node.use = use
