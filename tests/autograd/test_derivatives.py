@@ -47,6 +47,11 @@ def differentiable() -> list[Op]:
     ]
 
 
+def test_every_record_has_a_derivative() -> None:
+    """Its own, a refusal as PyTorch's, or the word that nothing it gives requires a gradient."""
+    assert [name for name, op in table.items() if op.derivative is MISSING] == []
+
+
 def samples(op: Op, kind: dtype) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     for inputs, params in op.samples(maker(kind, 5), kind):
         args = []
