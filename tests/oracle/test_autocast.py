@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import warnings
 
@@ -429,3 +430,19 @@ def test_the_old_names_warn_as_pytorchs(gpu):
     ]
     for call in calls:
         assert raised(flambeau, call) == raised(torch, call)
+
+
+def test_outside_of_autocast_the_warm_path_is_the_cache_of_plans_itself(monkeypatch):
+    engine = sys.modules["flambeau.tensor.call"]  # `flambeau.tensor` is the function
+    a = flambeau.rand(3, 3)
+    with flambeau.autocast("cpu"), flambeau.autocast("cpu", enabled=False):
+        assert engine.warm is engine.plans
+    with flambeau.autocast("cpu"):
+        assert not engine.warm
+        a @ a
+        flambeau.backends.cuda.matmul.allow_tf32 = not flambeau.backends.cuda.matmul.allow_tf32
+        assert not engine.warm and (a @ a).dtype is flambeau.bfloat16
+        flambeau.backends.cuda.matmul.allow_tf32 = not flambeau.backends.cuda.matmul.allow_tf32
+    assert engine.warm is engine.plans
+    monkeypatch.setattr(autocast, "casted", None)  # so that asking the lists would fail
+    assert (a @ a + a).dtype is flambeau.float32
