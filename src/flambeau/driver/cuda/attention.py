@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flambeau.core.dtype import float32, float64
+from flambeau.core.dtype import bfloat16, float16, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.device import Device
@@ -16,6 +16,7 @@ from flambeau.driver.cuda.elements import Walked, file, i64
 from flambeau.driver.cuda.program import Program, c_name, packed_constant
 from flambeau.driver.cuda.rows import computing
 
+_DEPTHS = range(16, 129, 16)  # that tensor cores take, and registers hold
 _SINCE = (8, 0)  # the compute capability that has TF32, and the tensor cores' instructions that are used
 
 
@@ -51,6 +52,8 @@ def attention(launch: Launch, device: Device) -> Program:
     q, k, v, *masks = [x for x in launch.inputs if isinstance(x, Meta)]
     problem = _Problem(launch.outputs[0], q, k, v, masks[0] if masks else None, causal, float(scale))
     modern = launch.capability is not None and launch.capability >= _SINCE
+    if modern and _suits_tensor_cores(problem):
+        return _on_tensor_cores(problem)
     return _plain(problem, bool(tf32) and modern and q.dtype is float32)
 
 
@@ -79,6 +82,42 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* q, const 
     shape = i64(queries, x.k.shape[-2], depth, x.v.shape[-1], tiles, parts)
     tail = (batch.value, *x.steps, shape, packed_constant(x.scale))
     return Program(text, (tiles * parts * batch.count, 1, 1), 256, tail)
+
+
+def _suits_tensor_cores(x: _Problem) -> bool:
+    depth, columns = x.q.shape[-1], x.v.shape[-1]
+    along = all(m.strides[-1] == 1 for m in (x.out, x.q, x.k, x.v))
+    return (
+        x.q.dtype in (float16, bfloat16)
+        and depth == columns
+        and depth in _DEPTHS
+        and along
+        and x.k.shape[-2] > 0
+    )
+
+
+def _on_tensor_cores(x: _Problem) -> Program:
+    queries, depth = x.q.shape[-2:]
+    warps = 8 if queries > 64 else 4
+    tiles, batch, masked = -(-queries // (16 * warps)), x.batch, x.mask is not None
+    text = f"""
+typedef {c_name(x.q.dtype)} X;
+typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;
+constexpr bool MASKED = {_cpp(masked)}, CAUSAL = {_cpp(x.causal)};
+constexpr int D = {depth}, WARPS = {warps}, STAGES = {2 if depth <= 64 else 1};
+{file("tensor_cores.cuh")}
+{file("attention_mma.cuh")}
+extern "C" __global__ void __launch_bounds__({32 * warps}) run(X* out, const X* q, const X* k, const X* v,
+    {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk, Steps sv, Steps sm,
+    i64 queries, i64 keys, i64 tiles, double scale) {{
+  {batch.locate("blockIdx.x / tiles", "o")}
+  attend(out + o[0], q + o[1], k + o[2], v + o[3], {"mask + o[4]" if masked else "nullptr"}, so.row, sq.row, sk.row, sv.row,
+         sm, queries, keys, blockIdx.x % tiles * {16 * warps}, (float)scale);
+}}
+"""
+    sizes = (i64(queries), i64(x.k.shape[-2]), i64(tiles))
+    tail = (batch.value, *x.steps, *sizes, packed_constant(x.scale))
+    return Program(text, (tiles * batch.count, 1, 1), 32 * warps, tail)
 
 
 def _cpp(value: bool) -> str:
