@@ -111,8 +111,8 @@ extern "C" __global__ void __launch_bounds__({32 * warps}) run(X* out, const X* 
     {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk, Steps sv, Steps sm,
     i64 queries, i64 keys, i64 tiles, double scale) {{
   {batch.locate("blockIdx.x / tiles", "o")}
-  attend(out + o[0], q + o[1], k + o[2], v + o[3], {"mask + o[4]" if masked else "nullptr"}, so.row, sq.row, sk.row, sv.row,
-         sm, queries, keys, blockIdx.x % tiles * {16 * warps}, (float)scale);
+  attend(out + o[0], q + o[1], k + o[2], v + o[3], {"mask + o[4]" if masked else "nullptr"},
+         so.row, sq.row, sk.row, sv.row, sm, queries, keys, blockIdx.x % tiles * {16 * warps}, (float)scale);
 }}
 """
     sizes = (i64(queries), i64(x.k.shape[-2]), i64(tiles))
