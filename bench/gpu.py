@@ -161,15 +161,15 @@ def floors() -> None:
     stream = flambeau.cuda.current_stream().handle
     plan = call.plans[(table["add"], (), a.meta, b.meta)]
     product = next(p for key, p in call.plans.items() if key[0] is table["matmul"])
-    driver = plan.launch.__self__
-    native, exe = driver._queues[stream].native, plan.exe
+    driver, exe = plan.context.backing, plan.exe
+    native = driver._queues[stream].native
     event = cu.cuEventCreate(2)[1]
     ptrs = (c.ptr, a.ptr, b.ptr)
     layers: Calls = {
         "cuLaunchKernel": lambda: exe.call(native, exe.address, 0),
-        "driver.launch": lambda: plan.launch(exe, ptrs, (), stream),
+        "driver.launch": lambda: plan.launch(ptrs, (), stream),
         "call.binary": lambda: call.binary(table["add"], a, b),
-        "product, launch": lambda: product.launch(product.exe, (m.ptr, m.ptr, m.ptr), (), stream),
+        "product, launch": lambda: product.launch((m.ptr, m.ptr, m.ptr), (), stream),
         "cuEventRecord": lambda: cu.cuEventRecord(event, native),
         "cuStreamWaitEvent": lambda: cu.cuStreamWaitEvent(native, event, 0),
     }

@@ -33,7 +33,7 @@ def microseconds(run: Callable[[], Any]) -> float:
     return best / BLOCK * 1e6
 
 
-def null_launch(exe: Any, ptrs: Any, scalars: Any, stream: int) -> None:
+def null_launch(ptrs: Any, scalars: Any, stream: int) -> None:
     pass
 
 

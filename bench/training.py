@@ -176,7 +176,7 @@ def machine(driver: str) -> Iterator[str]:
 def without_launches(build: Callable[[Any, str], Step]) -> Callable[[Any, str], Step]:
     """The same steps, their plans made by some that really run; from then on launches do nothing."""
 
-    def null_launch(exe: Any, ptrs: Any, scalars: Any, stream: int) -> None:
+    def null_launch(ptrs: Any, scalars: Any, stream: int) -> None:
         pass
 
     def built(m: Any, device: str) -> Step:

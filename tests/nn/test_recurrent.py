@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launches import launches
 from module_cases import flat
 from nn_kit import agree, fails, outcome
 from support import torch
@@ -14,7 +15,6 @@ from support import torch
 import flambeau
 from flambeau import nn
 from flambeau.runtime import system
-from flambeau.tensor import call as engine
 
 LENGTHS = [2, 5, 1, 5, 3]
 FORMS = [
@@ -182,19 +182,8 @@ def test_autocast_gives_the_dtypes_that_pytorch_gives(kind: str) -> None:
 def launched(run: Any) -> dict[str, int]:
     """How often each kernel is launched once all plans are made: gradients are added up by then."""
     run(), run()
-    names: list[str] = []
-    plans = {plan: plan.launch for plan in engine.plans.values()}
-
-    def counted(launch: Any) -> Any:
-        return lambda exe, *given: (names.append(exe.launch.kernel.name), launch(exe, *given))[1]
-
-    for plan, launch in plans.items():
-        plan.launch = counted(launch)
-    try:
+    with launches() as names:
         run()
-    finally:
-        for plan, launch in plans.items():
-            plan.launch = launch
     return {name: names.count(name) for name in names}
 
 

@@ -26,16 +26,16 @@ class Size(tuple[int, ...]):
 
     def __getitem__(self, key: Any) -> Any:
         found = tuple.__getitem__(self, key)
-        return _size(found) if isinstance(key, slice) else found
+        return size_of(found) if isinstance(key, slice) else found
 
     def __add__(self, other: Any) -> Any:
-        return _size(tuple.__add__(self, other)) if isinstance(other, tuple) else NotImplemented
+        return size_of(tuple.__add__(self, other)) if isinstance(other, tuple) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
-        return _size(other + tuple(self)) if isinstance(other, tuple) else NotImplemented
+        return size_of(other + tuple(self)) if isinstance(other, tuple) else NotImplemented
 
     def __mul__(self, times: Any) -> Any:
-        return _size(tuple.__mul__(self, times))
+        return size_of(tuple.__mul__(self, times))
 
     __rmul__ = __mul__
 
@@ -46,7 +46,8 @@ class Size(tuple[int, ...]):
         return (Size, (tuple(self),))
 
 
-def _size(sizes: tuple[int, ...]) -> Size:
+def size_of(sizes: tuple[int, ...]) -> Size:
+    """The size of a shape that is known to hold ints."""
     return tuple.__new__(Size, sizes)
 
 

@@ -250,6 +250,10 @@ class Executable:
         self.index = index
 
 
+Launcher = Callable[[Sequence[int], Sequence[Any], int], None]
+"""`launcher(ptrs, scalars, stream)`: see `Driver.launcher`."""
+
+
 class Driver(Protocol):
     """Some 40 calls, in families; `noun_verb`. `index` is a device, `stream` and `event` are handles."""
 
@@ -413,6 +417,10 @@ class Driver(Protocol):
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         """Queue a loaded launch: addresses in `exe.launch.operands`' order, scalars in its inputs' order."""
+        ...
+
+    def launcher(self, exe: Executable) -> Launcher:
+        """`launch` of one executable, for who launches it often: what can be looked up before was."""
         ...
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:

@@ -11,6 +11,7 @@ autocasts, the warm path finds nothing and comes by the lists: see Note [Autocas
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Driver, Executable, Kernel, Launch
+from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op, Operand, Signature
 from flambeau.runtime import current, system
@@ -56,7 +57,7 @@ class Plan:
         self.context = context
         self.index = context.index
         self.allocate = context.allocator.allocate
-        self.launch = _launch_of(context.driver) if exe is not None else _launch_nothing
+        self.launch = _launch_nothing if exe is None else _launcher(context.driver, exe)
         self.exe = exe
         self.outputs = signature.outputs
         self.output = signature.outputs[0]
@@ -108,7 +109,7 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     block = plan.allocate(plan.nbytes, stream)
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch(plan.exe, (ptr, a.ptr, b.ptr), (), handle)
+    plan.launch((ptr, a.ptr, b.ptr), (), handle)
     return out
 
 
@@ -126,7 +127,7 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     block = plan.allocate(plan.nbytes, stream)
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch(plan.exe, (ptr, a.ptr), (value,), handle)
+    plan.launch((ptr, a.ptr), (value,), handle)
     return out
 
 
@@ -142,7 +143,7 @@ def unary(op: Op, a: Tensor) -> Tensor:
     block = plan.allocate(plan.nbytes, stream)
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch(plan.exe, (ptr, a.ptr), (), handle)
+    plan.launch((ptr, a.ptr), (), handle)
     return out
 
 
@@ -177,7 +178,14 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         ptr = block.ptr
         ptrs.append(ptr)
         results.append(make(meta, Storage(ptr, meta.nbytes, plan.context, block), ptr))
-    _launch(plan, ptrs, args, stream.handle)
+    handle = stream.handle
+    for i in plan.tensors:
+        a = args[i]
+        if a.memory.stream != handle:
+            a.memory.share()
+        ptrs.append(a.ptr)
+    scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
+    plan.launch(ptrs, scalars, handle)
     if node is not None:
         finish(node, results)
     return results[0] if len(results) == 1 else tuple(results)
@@ -285,23 +293,24 @@ def _launch(plan: Plan, ptrs: list[int], args: Sequence[Any], stream: int) -> No
             a.memory.share()
         ptrs.append(a.ptr)
     scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
-    plan.launch(plan.exe, ptrs, scalars, stream)
+    plan.launch(ptrs, scalars, stream)
 
 
-def _launch_nothing(exe: Any, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+def _launch_nothing(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
     """The launch of a plan whose outputs are empty."""
 
 
-def _launch_of(driver: Driver) -> Callable[..., None]:
-    """The driver's launch; with CUDA_LAUNCH_BLOCKING=1 each is waited for, so that errors show at the call."""
+def _launcher(driver: Driver, exe: Executable) -> Launcher:
+    """The driver's launch of `exe`; with CUDA_LAUNCH_BLOCKING=1 each is waited for, so that errors show at the call."""
+    launch = driver.launcher(exe)
     if not flags.launch_blocking:
-        return driver.launch
+        return launch
 
-    def launch(exe: Any, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        driver.launch(exe, ptrs, scalars, stream)
+    def launch_and_wait(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        launch(ptrs, scalars, stream)
         driver.stream_sync(stream)
 
-    return launch
+    return launch_and_wait
 
 
 def spend(kernel: Kernel, where: device, cycles: int) -> None:
@@ -310,7 +319,7 @@ def spend(kernel: Kernel, where: device, cycles: int) -> None:
     exe = _spending.get(where)
     if exe is None:
         exe = _spending[where] = context.driver.load(Launch(kernel, (), (int64,)), context.driver_index)
-    _launch_of(context.driver)(exe, (), (cycles,), current.local.streams[context.index].handle)
+    _launcher(context.driver, exe)((), (cycles,), current.local.streams[context.index].handle)
 
 
 def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
@@ -321,13 +330,23 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
     if not isinstance(to, dtype):
         return lambda x: x
     convert: Callable[[Any], Any] = _CONVERT[to.category]
+    as_is: type[Any] = convert  # type: ignore[assignment]
+    least, most = -math.inf, math.inf
+    if to.category == INTEGRAL:
+        modulus = 1 << to.itemsize * 8
+        half = modulus >> 1 if to.is_signed else 0
+        convert = partial(_wrapped, half=half, modulus=modulus)
+        least, most = -half, modulus - half - 1
+    elif to.category == COMPLEX:
+        as_is = type(None)  # complex numbers have no order
     if checked:
         convert = partial(checked_scalar, kind=to)
-    elif to.category == INTEGRAL:
-        modulus = 1 << to.itemsize * 8
-        convert = partial(_wrapped, half=modulus >> 1 if to.is_signed else 0, modulus=modulus)
+        if to.category == FLOATING:
+            as_is = type(None)
 
     def send(x: Any) -> Any:
+        if x.__class__ is as_is and least <= x <= most:
+            return x
         if isinstance(x, Tensor):
             return convert(_read(x))
         if x.__class__ is int and not -(1 << 63) <= x < 1 << 64:
@@ -388,12 +407,12 @@ def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
 
 def _load_each_time(context: Context, launch: Launch, signature: Signature) -> Plan:
     """A plan whose executable the device's cache of library plans holds: asked for at each launch."""
-    cache, run = cache_of(context), _launch_of(context.driver)
+    cache = cache_of(context)
     key = (launch.kernel, launch.outputs, launch.inputs, launch.params)
 
-    def through_cache(exe: None, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+    def through_cache(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         kept = cache.get(key, launch)  # loaded for as long as this holds it, whatever capacity the cache has
-        run(kept.exe, ptrs, scalars, stream)
+        _launcher(context.driver, kept.exe)(ptrs, scalars, stream)
 
     plan = Plan(context, None, signature)
     plan.launch = through_cache

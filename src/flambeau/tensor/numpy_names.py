@@ -31,9 +31,10 @@ def accepting(define: Callable[..., Any]) -> Any:
 
     @wraps(define)
     def call(*args: Any, **given: Any) -> Any:
-        for name in given.keys() & ours.keys():
-            if ours[name] not in given:  # else the call is refused as it stands
-                given[ours[name]] = given.pop(name)
+        if given:
+            for name in given.keys() & ours.keys():
+                if ours[name] not in given:  # else the call is refused as it stands
+                    given[ours[name]] = given.pop(name)
         return define(*args, **given)
 
     return call

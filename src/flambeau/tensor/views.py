@@ -13,7 +13,7 @@ from typing import Any
 
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import broadcast_shapes, span, view_strides, wrap_dim
-from flambeau.core.size import Size
+from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf
 from flambeau.tensor.history import (
@@ -82,13 +82,13 @@ def _property(define: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 @_property
 def shape(self: Tensor) -> Size:
     """The size of each dimension."""
-    return Size(self.meta.shape)
+    return size_of(self.meta.shape)
 
 
 @method
 def size(self: Tensor, dim: int | None = None) -> Any:
     """The shape, or the size of one dimension."""
-    return Size(self.meta.shape) if dim is None else self.meta.shape[_dim(self, dim)]
+    return size_of(self.meta.shape) if dim is None else self.meta.shape[_dim(self, dim)]
 
 
 @method

@@ -24,12 +24,12 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
-from flambeau.driver.api import DeviceProperties, HostMemory, Launch
+from flambeau.driver.api import DeviceProperties, HostMemory, Launch, Launcher
 from flambeau.driver.cuda import build, nvml
 from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.compiler import Compiler
 from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.program import CudaExecutable, Program, flattened, mark
+from flambeau.driver.cuda.program import ADDRESS, CudaExecutable, Late, Program, flattened, mark
 
 _FIRST_HANDLE = 4096  # default streams are 1 + index
 _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
@@ -62,13 +62,13 @@ class _Event:
         self.recorded = False
 
 
-def _complete(exe: CudaExecutable, queue: _Queue, stream: int) -> None:
+def _complete(late: Late, queue: _Queue, stream: int) -> None:
     """Fill in the parameters that are known only at a launch."""
-    if exe.scratch:
-        at = queue.device.scratch_of(stream, exe.scratch, queue.native)
-        ctypes.c_uint64.from_buffer(exe.params, exe.scratch_at).value = at
-    if exe.guards:
-        mark(exe.params, exe.guards, queue.device.assertions.launched())
+    if late.scratch:
+        at = queue.device.scratch_of(stream, late.scratch, queue.native)
+        ADDRESS.pack_into(late.params, late.scratch_at, at)
+    if late.guards:
+        mark(late.params, late.guards, queue.device.assertions.launched())
 
 
 class _Thread(threading.local):
@@ -355,8 +355,11 @@ class CudaDriver:
         self._enter(device)
         built = build.build(launch, device, self)
         if isinstance(built, Program):
-            return exe.prepare(built, partial(cu.cuLaunchKernel, self._function(device, built.source)))
-        exe.run = built
+            exe.prepare(built, partial(cu.cuLaunchKernel, self._function(device, built.source)))
+            exe.launch_on = self._launcher_of_kernel(exe)
+        else:
+            exe.run = built
+            exe.launch_on = self._launcher_of_run(built)
         return exe
 
     def unload(self, exe: CudaExecutable) -> None:
@@ -367,23 +370,43 @@ class CudaDriver:
             close()
 
     def launch(self, exe: CudaExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        queue = self._queues.get(stream)
-        if queue is None:
-            queue = self._queue(stream)  # raises
-        if self._several or not self._thread.entered:
-            self._enter(queue.device)
-        if exe.run is not None:
-            return exe.run(ptrs, scalars, queue.native, stream)
-        with exe.lock:
-            if scalars:
-                exe.pack(*ptrs, *(scalars if exe.flat else flattened(scalars)))
-            else:
-                exe.pack(*ptrs)
-            if exe.late:
-                _complete(exe, queue, stream)
-            (code,) = exe.call(queue.native, exe.address, 0)
-        if code:
-            raise error_of(code)
+        exe.launch_on(ptrs, scalars, stream)
+
+    def launcher(self, exe: CudaExecutable) -> Launcher:
+        return exe.launch_on
+
+    def _launcher_of_kernel(self, exe: CudaExecutable) -> Launcher:
+        """All that a launch looks at is bound here: the time of each look is a tenth of what a launch may take."""
+        queues, several, thread = self._queues, self._several, self._thread
+        lock, pack, flat, late, call, address = exe.lock, exe.pack, exe.flat, exe.late, exe.call, exe.address
+
+        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+            queue = queues.get(stream) or self._queue(stream)
+            if several or not thread.entered:
+                self._enter(queue.device)
+            with lock:
+                if flat:
+                    pack(*ptrs, *scalars)
+                else:
+                    pack(*ptrs, *flattened(scalars))
+                if late is not None:
+                    _complete(late, queue, stream)
+                (code,) = call(queue.native, address, 0)
+            if code:
+                raise error_of(code)
+
+        return launch
+
+    def _launcher_of_run(self, run: build.Run) -> Launcher:
+        queues, several, thread = self._queues, self._several, self._thread
+
+        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+            queue = queues.get(stream) or self._queue(stream)
+            if several or not thread.entered:
+                self._enter(queue.device)
+            run(ptrs, scalars, queue.native, stream)
+
+        return launch
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         queue = self._queue(stream)

@@ -14,8 +14,10 @@ from typing import Any
 from flambeau.core.dtype import BOOL, FLOATING, dtype, uint64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Executable, Launch
+from flambeau.driver.api import Executable, Launch, Launcher
 from flambeau.driver.cuda.assertions import Guard
+
+ADDRESS = struct.Struct("<Q")
 
 C_NAMES = {
     "bool": "bool", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -57,30 +59,39 @@ class Program:
         return f"{count}Q{8 * (self.slots - count)}x", [8 * self.slots]
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Parameters in the buffer `params` that a launch fills in: the address of `scratch` bytes, numbers of guards."""
+
+    params: Any
+    scratch: int
+    scratch_at: int
+    guards: Sequence[tuple[int, int]]
+
+
 class CudaExecutable(Executable):
     """A compiled launch with a kept buffer of parameters, whose address the driver API takes.
 
-    `late`: some parameters besides what `pack` packs are known only at the launch: scratch memory, numbers in `guards`.
+    `late`: the parameters besides what `pack` packs that are known only at the launch; None for none.
     `lock` is held from packing the parameters until the launch has read them: the GIL is released in between.
-    `run` is set where a launch is not one kernel: a library's routine.
+    `run` is set where a launch is not one kernel: a library's routine. `launch_on(ptrs, scalars, stream)` launches it.
     """
 
     __slots__ = (
-        "address", "call", "flat", "guards", "keep", "late", "lock", "pack", "params", "run", "scratch", "scratch_at",
+        "address", "call", "flat", "keep", "late", "launch_on", "lock", "pack", "params", "run",
     )  # fmt: skip
 
     call: Callable[..., Any]  # the driver API's launch, up to the stream
     run: Callable[[Sequence[int], Sequence[Any], Any, int], None] | None
+    launch_on: Launcher
 
     def __init__(self, launch: Launch, index: int) -> None:
         super().__init__(launch, index)
         self.run = None
         self.lock = Lock()
-        self.scratch = 0
-        self.guards: list[tuple[int, int]] = []
-        self.late = False
+        self.late: Late | None = None
 
-    def prepare(self, program: Program, launch: Callable[..., Any]) -> CudaExecutable:
+    def prepare(self, program: Program, launch: Callable[..., Any]) -> None:
         """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` knows the function."""
         self.call = partial(launch, *program.grid, program.block, 1, 1, 0)
         wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
@@ -103,13 +114,12 @@ class CudaExecutable(Executable):
         self.pack = partial(packing.pack_into, self.params, 0)
         for start, part in parts:
             ctypes.memmove(ctypes.addressof(self.params) + start, part, len(part))
-        self.guards = guards_of(parts)
         base = ctypes.addressof(self.params)
         self.keep = (ctypes.c_void_p * max(len(offsets), 1))(*[base + offset for offset in offsets])
         self.address = ctypes.addressof(self.keep)
-        self.scratch, self.scratch_at = program.scratch, offsets[-1] if program.scratch else 0
-        self.late = bool(self.scratch or self.guards)
-        return self
+        guards = guards_of(parts)
+        if program.scratch or guards:
+            self.late = Late(self.params, program.scratch, offsets[-1] if program.scratch else 0, guards)
 
 
 def guards_of(parts: Sequence[tuple[int, bytes]]) -> list[tuple[int, int]]:
@@ -120,7 +130,7 @@ def guards_of(parts: Sequence[tuple[int, bytes]]) -> list[tuple[int, int]]:
 def mark(buffer: Any, guards: Sequence[tuple[int, int]], launch: int) -> None:
     """Add a launch's number to its assertions'. See Note [Where a launch came from]."""
     for at, number in guards:
-        ctypes.c_uint64.from_buffer(buffer, at).value = launch | number
+        ADDRESS.pack_into(buffer, at, launch | number)
 
 
 def wire_format(x: dtype | type[object]) -> str:

@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedE
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
 from flambeau.core.quiet import Quiet
-from flambeau.driver.api import Body, DeviceProperties, Executable, HostMemory, Launch
+from flambeau.driver.api import Body, DeviceProperties, Executable, HostMemory, Launch, Launcher
 
 Array = np.ndarray[Any, Any]
 
@@ -244,6 +245,9 @@ class HostDriver:
             for place, value in zip(exe.scalars, scalars, strict=True):
                 inputs.insert(place, value)
         self._quiet.run(exe.body, outputs, inputs)
+
+    def launcher(self, exe: HostExecutable) -> Launcher:
+        return partial(self.launch, exe)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self._check_stream(stream)

@@ -58,7 +58,7 @@ import numpy as np
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.quiet import Quiet
-from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch
+from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.virtual import cost, scheduler
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
@@ -508,6 +508,9 @@ class VirtualDriver:
             core = self._scheduler
             core.now += costs.launch_ns
             core.enqueue(command)
+
+    def launcher(self, exe: VirtualExecutable) -> Launcher:
+        return partial(self.launch, exe)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
