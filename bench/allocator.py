@@ -1,27 +1,42 @@
-"""Microseconds per allocation and free of the allocators, over a driver that does nothing.
+"""Microseconds per allocation and free, and what is reserved per byte in use, on recorded traces.
 
     python bench/allocator.py
 
-"warm": one size again and again, the hot path. "slots": a random one of 256 slots is replaced by a block of
-a random size. "live": the same beside ever more live blocks; the cost must not grow.
+Over a driver that does nothing, so that only the allocator is measured. Where the machine has a GPU and PyTorch or
+CuPy, their allocators play the same traces beside, on the GPU, and so does ours.
+
+"warm": one size again and again, the hot path. "slots": a random one of 256 slots is replaced by a block of a random
+size. "live": the same beside ever more live blocks; the cost must not grow. "MLP", "CNN", "GPT": training steps,
+recorded on a virtual GPU and made larger.
 """
 
 from __future__ import annotations
 
+import gc
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from flambeau.driver.api import HostMemory
+import flambeau
+from flambeau import nn
+from flambeau.core.device import device
+from flambeau.driver.api import DeviceProperties, HostMemory
+from flambeau.driver.registry import why_no_gpu
 from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.context import Context
+from flambeau.runtime.history import Recording
 from flambeau.runtime.host_allocator import HostAllocator
-from flambeau.runtime.orders import Orders
 from flambeau.runtime.pinned import PinnedAllocator
+from flambeau.runtime.replay import Event, events_of
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
+
+MIB = 1 << 20
+LARGER = 64  # how much larger than on the virtual GPU the blocks of training steps are
 
 
 class NullDriver:
@@ -39,6 +54,9 @@ class NullDriver:
     def mem_free(self, ptr: int) -> None:
         pass
 
+    def device_properties(self, index: int) -> DeviceProperties:
+        return DeviceProperties("null", 0, 0, 1 << 60, 1)
+
     def host_alloc(self, nbytes: int) -> HostMemory:
         return HostMemory(self.mem_alloc(0, nbytes), nbytes, None, pinned=True)
 
@@ -54,9 +72,7 @@ def best_us(run: Callable[[int], None], count: int, rounds: int = 7) -> float:
 
 
 def device_allocator() -> tuple[CachingAllocator, Any]:
-    context: Any = SimpleNamespace(
-        driver=NullDriver(), driver_index=0, index=0, closed=False, orders=Orders()
-    )
+    context = Context(device("cuda", 0), 0, NullDriver(), 0)  # type: ignore[arg-type]
     return CachingAllocator(context), SimpleNamespace(handle=1, context=context)
 
 
@@ -68,25 +84,138 @@ def warm(allocate: Callable[..., Any], free: Callable[[Any], None], *args: Any) 
     return best_us(run, 100_000)
 
 
-def slots(lowest: int, highest: int, live: int = 0) -> tuple[float, float]:
-    """(us per replaced slot, reserved bytes / peak of allocated bytes)."""
-    allocator, stream = device_allocator()
-    rng = random.Random(0)
-    kept = [allocator.allocate(rng.randrange(lowest, highest), stream) for _ in range(live)]
-    held = [allocator.allocate(512, stream) for _ in range(256)]
-    plan = np.random.default_rng(0)
+# -- traces -------------------------------------------------------------------------------------------------------
+
+
+def slots(lowest: int, highest: int, count: int = 20_000) -> list[tuple[int, int]]:
+    """(slot, size): a random one of 256 slots is replaced."""
+    rng = np.random.default_rng(0)
+    return list(
+        zip(rng.integers(0, 256, count).tolist(), rng.integers(lowest, highest, count).tolist(), strict=True)
+    )
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(8 * 64, 10),
+    )  # fmt: skip
+
+
+def gpt() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(64 * 16, 10))
+
+
+PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "MLP": (mlp, (64, 256)), "CNN": (cnn, (16, 1, 16, 16)), "GPT": (gpt, (8, 16, 64)),
+}  # fmt: skip
+
+
+def training(name: str, steps: int = 6) -> list[Event]:
+    """The requests of some training steps with batches of varying size."""
+    make, shape = PROGRAMS[name]
+    with flambeau.virtual(devices=1, races="off"):
+        allocator: Any = flambeau.runtime.system.contexts()[0].allocator
+        allocator.record(Recording(context=None))
+        net = make().cuda()
+        optimizer = flambeau.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for step in range(steps):
+            batch = (shape[0] + 4 * (step % 3), *shape[1:])
+            loss = nn.functional.cross_entropy(
+                net(flambeau.randn(batch, device="cuda")),
+                flambeau.zeros(batch[0], dtype=flambeau.int64, device="cuda"),
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        del net, optimizer, loss
+        gc.collect()
+        return events_of(flambeau.runtime.snapshot.trace(allocator))
+
+
+# -- players ------------------------------------------------------------------------------------------------------
+
+Player = tuple[Callable[[int], Any], Callable[[Any], None]]
+
+
+def play_events(player: Player, events: list[Event]) -> float:
+    """Microseconds per allocation and free."""
+    allocate, free = player
+    steps = [(e.action == "alloc", e.key, max(e.nbytes * LARGER, 1)) for e in events]
 
     def run(count: int) -> None:
-        places = plan.integers(0, 256, count).tolist()
-        sizes = plan.integers(lowest, highest, count).tolist()
-        for place, size in zip(places, sizes, strict=True):
-            allocator.free(held[place])
-            held[place] = allocator.allocate(size, stream)
+        for _ in range(count):
+            held = {}
+            for is_new, key, nbytes in steps:
+                if is_new:
+                    held[key] = allocate(nbytes)
+                else:
+                    free(held.pop(key))
+            for block in held.values():
+                free(block)
 
-    us = best_us(run, 10_000, rounds=3)
-    ledger = allocator.ledger()
+    return best_us(run, 3) * 2 / len(events)
+
+
+def play_slots(player: Player, plan: list[tuple[int, int]]) -> float:
+    allocate, free = player
+    held = [allocate(512) for _ in range(256)]
+
+    def run(count: int) -> None:
+        for place, nbytes in plan:
+            free(held[place])
+            held[place] = allocate(nbytes)
+
+    us = best_us(run, 1, rounds=5) / len(plan)
+    for block in held:
+        free(block)
+    return us
+
+
+def ours() -> tuple[Player, Callable[[], float]]:
+    allocator, stream = device_allocator()
+
+    def ratio() -> float:
+        peak = allocator.ledger().peak[ALL]
+        return peak[RESERVED_BYTES] / peak[ALLOCATED_BYTES]
+
+    return (lambda nbytes: allocator.allocate(nbytes, stream), lambda block: allocator.free(block)), ratio
+
+
+def others() -> Iterator[tuple[str, Player]]:
+    """Allocators on this machine's GPU."""
+    if why_no_gpu():
+        return
+    context = flambeau.runtime.system.contexts()[0]
+    stream = context.default_stream
+    yield (
+        "ours on the GPU",
+        (lambda n: context.allocator.allocate(n, stream), lambda b: context.allocator.free(b)),
+    )
+    if find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            yield "PyTorch", (lambda n: torch.empty(n, dtype=torch.uint8, device="cuda"), lambda block: None)
+    if find_spec("cupy") is not None:
+        import cupy
+
+        yield "CuPy", (cupy.cuda.alloc, lambda block: None)
+
+
+def growth(live: int) -> float:
+    """Microseconds per replaced slot beside so many live blocks."""
+    allocator, stream = device_allocator()
+    rng = random.Random(0)
+    kept = [allocator.allocate(rng.randrange(64, 65536), stream) for _ in range(live)]
+    us = play_slots((lambda n: allocator.allocate(n, stream), allocator.free), slots(64, 65536, 5000))
     assert len(kept) == live
-    return us, ledger.peak[ALL][RESERVED_BYTES] / ledger.peak[ALL][ALLOCATED_BYTES]
+    return us
 
 
 def main() -> None:
@@ -102,11 +231,25 @@ def main() -> None:
     print(f"warm    host      {warm(host.allocate, host.free, 4096, stream):8.2f} us")
     print(f"warm    pinned    {warm(pinned.allocate, pinned.free, 1 << 20):8.2f} us")
     print(f"figures allocated {best_us(look, 50_000):8.2f} us")
-    for lowest, highest in ((64, 1 << 20), (64, 16 << 20)):
-        us, ratio = slots(lowest, highest)
-        print(f"slots   {lowest} B to {highest >> 20:2} MiB {us:6.2f} us, reserved / peak {ratio:.3f}")
-    for live in (100, 10_000, 100_000):
-        print(f"live    {live:9} {slots(64, 65536, live)[0]:8.2f} us")
+    allocator.record(Recording())
+    print(f"warm    recorded  {warm(allocator.allocate, lambda b: allocator.free(b), 4096, stream):8.2f} us")
+    on_gpu = list(others())
+    for highest in (1, 16):
+        plan, (player, ratio) = slots(64, highest * MIB), ours()
+        print(
+            f"slots   64 B to {highest:2} MiB {play_slots(player, plan):6.2f} us, reserved / peak {ratio():.3f}"
+        )
+        for name, other in on_gpu:
+            print(f"        {name:18} {play_slots(other, plan):6.2f} us")
+    for name in PROGRAMS:
+        events = training(name)
+        player, ratio = ours()
+        us = play_events(player, events)
+        print(f"{name:7} {len(events):6} events {us:8.2f} us, reserved / peak {ratio():.3f}")
+        for other_name, other in on_gpu:
+            print(f"        {other_name:18} {play_events(other, events):6.2f} us")
+    for live in (100, 10_000, 1_000_000):
+        print(f"live    {live:9} {growth(live):8.2f} us")
 
 
 if __name__ == "__main__":

@@ -328,7 +328,9 @@ class CachingAllocator:
         loose = pool.loose
         while loose:
             self._join(pool, loose.pop())
-        block = self._take(pool, size) or self._find_farther(pool, size, nbytes)
+        block = self._take(pool, size) if policy.max_split else pool.holes.take(size)
+        if block is None:
+            block = self._find_farther(pool, size, nbytes)
         return self._hand_out(block, size, nbytes)
 
     def _book(self, block: Block) -> None:
@@ -410,14 +412,16 @@ class CachingAllocator:
         block.is_hole = False
         rest = block.size - size
         if (rest > MIB or (rest and pool.kind == SMALL)) and self._may_split(block):
-            whole = not block.is_split
+            if block.previous is None and block.next is None:
+                self._journal.append((CUT + pool.kind, block.size, 2, 0, pool))
+            else:
+                self._journal.append((CUT + pool.kind, 0, 1, 0, pool))
             cut(block, size)
-            self._journal.append((CUT + pool.kind, (size + rest) * whole, 1 + whole, 0, pool))
         home = pool.home(size)  # only now: consolidating drops bins that are nobody's home
         block.home = block.bin = home
         if home.__class__ is Bin:
             home.blocks += 1
-        if self.policy.is_oversize(block.size):
+        if self.policy.max_split and self.policy.is_oversize(block.size):
             block.home = self._detour
             self.oversize_allocations.add(1)
         label(block, nbytes)
@@ -426,7 +430,9 @@ class CachingAllocator:
 
     def _may_split(self, block: Block) -> bool:
         private = block.pool.private
-        return not self.policy.is_oversize(block.size) and not (private is not None and private.no_split)
+        if private is not None and private.no_split:
+            return False
+        return not self.policy.max_split or block.size < self.policy.max_split
 
     # -- blocks of other streams: see Note [Reuse by order] -----------------------------------------------
     def _adopt(self, pool: Pool) -> bool:

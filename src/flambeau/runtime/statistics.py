@@ -87,27 +87,44 @@ class Ledger:
                 self.peak[row][figure] = current[figure]
 
     def _post_many(self, entries: Sequence[Entry]) -> None:
-        """By running sums: one column an event, one row a figure."""
+        """By running sums: one column an event, one row a figure. Segments, which are few, come one by one."""
         n = len(entries)
         codes = np.fromiter([entry[0] for entry in entries], np.int64, n)
         sizes = np.fromiter([entry[1] for entry in entries], np.int64, n)
         requested = np.fromiter([entry[2] for entry in entries], np.int64, n)
         a, b, c, d = _OF_CODE.take(codes, axis=1)
-        parts = np.where(codes & ~1 == CUT, requested, c)
-        changes = np.stack((a, a * sizes, a * requested, b, b * sizes, parts, c * sizes, d, d * sizes))
-        small = changes * (codes & 1)
-        for row, part in ((LARGE, changes - small), (SMALL, small), (ALL, changes)):
-            if part.any():
-                self._take_over(row, np.cumsum(part, axis=1), np.maximum(part, 0).sum(axis=1))
+        changes = np.empty((SEGMENT, n), np.int64)
+        changes[ALLOCATION], changes[ACTIVE] = a, b
+        changes[INACTIVE] = np.where(codes & ~1 == CUT, requested, c)
+        np.multiply(a, sizes, out=changes[ALLOCATED_BYTES])
+        np.multiply(a, requested, out=changes[REQUESTED_BYTES])
+        np.multiply(b, sizes, out=changes[ACTIVE_BYTES])
+        np.multiply(c, sizes, out=changes[INACTIVE_BYTES])
+        for at in np.flatnonzero(d).tolist():
+            self._add(int(codes[at]) & 1, SEGMENT, int(d[at]))
+            self._add(int(codes[at]) & 1, RESERVED_BYTES, int(d[at] * sizes[at]))
+        small = codes & 1
+        count = int(small.sum())
+        if count in (0, n):
+            self._take_over((SMALL if count else LARGE, ALL), changes)
+            return
+        of_small = changes * small
+        self._take_over((SMALL,), of_small)
+        self._take_over((LARGE,), changes - of_small)
+        self._take_over((ALL,), changes)
 
-    def _take_over(self, row: int, sums: np.ndarray[Any, Any], rises: np.ndarray[Any, Any]) -> None:
-        current, peak = self.current[row], self.peak[row]
-        columns = (sums[:, -1].tolist(), sums.max(axis=1).tolist(), rises.tolist())
-        for figure, (net, high, rise) in enumerate(zip(*columns, strict=True)):
-            peak[figure] = max(peak[figure], current[figure] + high)
-            current[figure] += net
-            self.increase[row][figure] += rise
-            self.decrease[row][figure] += rise - net
+    def _take_over(self, rows: Sequence[int], changes: np.ndarray[Any, Any]) -> None:
+        """Add changes, figure by figure, to some pools."""
+        sums = np.cumsum(changes, axis=1)
+        rises = (np.abs(changes).sum(axis=1) + sums[:, -1]) // 2
+        columns = list(zip(sums[:, -1].tolist(), sums.max(axis=1).tolist(), rises.tolist(), strict=True))
+        for row in rows:
+            current, peak = self.current[row], self.peak[row]
+            for figure, (net, high, rise) in enumerate(columns):
+                peak[figure] = max(peak[figure], current[figure] + high)
+                current[figure] += net
+                self.increase[row][figure] += rise
+                self.decrease[row][figure] += rise - net
 
     def reset_peaks(self) -> None:
         """Peaks start again from the current values."""
