@@ -10,6 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import gpus
 import pytest
 from support import torch
 
@@ -77,12 +78,13 @@ def as_torch():
             flag.allow_tf32 = value
 
 
+@gpus.either
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_losses_are_pytorchs_for_50_steps(program, device, theirs):
     wanted = theirs(program)
     assert len(wanted) == 50
-    with as_torch(), flambeau.virtual(devices=1):
+    with as_torch(), gpus.gpus(1):
         assert losses(run(program, device)[1]) == pytest.approx(wanted, rel=1e-4)
 
 
