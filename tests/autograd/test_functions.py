@@ -635,3 +635,19 @@ def test_an_anomaly_without_a_forward_trace() -> None:
         with lib.autograd.set_detect_anomaly(True, check_nan=False):
             x.sqrt().sum().backward()
         assert not lib.is_anomaly_enabled()
+
+
+def test_an_input_that_is_returned_and_marked_requires_no_gradient() -> None:
+    class Passing(flambeau.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: Any, b: Any) -> Any:
+            ctx.mark_non_differentiable(b)
+            return a * 2, b
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any, _: Any) -> Any:
+            return grad * 2, None
+
+    a, b = flambeau.ones(2, requires_grad=True), flambeau.ones(2)
+    x, y = Passing.apply(a, b)
+    assert (x.requires_grad, y.requires_grad, b.requires_grad) == (True, False, False)

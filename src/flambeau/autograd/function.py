@@ -183,7 +183,10 @@ def _apply(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _check_dirty(node, tensors, needed)
     for t in node.dirty_tensors:
         t.counter.version += 1
-    outputs = [_own(t, args, node, needed) if isinstance(t, Tensor) else t for t in outputs]
+    owned = [_own(t, args, node, needed) if isinstance(t, Tensor) else t for t in outputs]
+    fixed = node.non_differentiable
+    node.non_differentiable = tuple([new for new, t in zip(owned, outputs, strict=True) if _among(t, fixed)])
+    outputs = owned
     if needed:
         _record(node, edges, args, outputs)
     node._runs = False

@@ -89,5 +89,8 @@ publish(globals())
 _lacking = lacking("torch.cuda")
 
 
+_LATER = ("amp", "comm")  # modules that are imported when they are first asked for
+
+
 def __getattr__(name: str) -> Any:
-    return import_module("flambeau.cuda.amp") if name == "amp" else _lacking(name)
+    return import_module(f"flambeau.cuda.{name}") if name in _LATER else _lacking(name)

@@ -14,7 +14,7 @@ _LATER = {
     **dict.fromkeys(("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"), "nn.parameter"),
     **dict.fromkeys(_MODULES, "nn.modules"),
 }
-_ROOMS = ("grad", "init", "modules", "parameter", "utils")
+_ROOMS = ("grad", "init", "modules", "parallel", "parameter", "utils")
 __all__ = [*_LATER, *_ROOMS, "functional"]
 
 

@@ -1,0 +1,15 @@
+"""torch.cuda.comm: copies and sums of tensors over several GPUs."""
+
+from flambeau.core.names import lacking
+from flambeau.nn.parallel.comm import (
+    broadcast,
+    broadcast_coalesced,
+    gather,
+    reduce_add,
+    reduce_add_coalesced,
+    scatter,
+)
+
+__all__ = ["broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced", "scatter"]
+
+__getattr__ = lacking("torch.cuda.comm")

@@ -1,0 +1,48 @@
+"""Many small tensors as few large ones: buckets of one dtype, made flat and taken apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flambeau.core.dtype import dtype
+from flambeau.tensor.public import functions
+from flambeau.tensor.tensor import Tensor
+
+
+def buckets(tensors: Sequence[Tensor], nbytes: int) -> Iterator[list[Tensor]]:
+    """The tensors in lists of one dtype of at most `nbytes`; a larger tensor has its own. They keep order."""
+    if nbytes <= 0:
+        raise ValueError(f"buffer_size must be positive, got {nbytes}")
+    open_: dict[dtype, list[Tensor]] = {}
+    for t in tensors:
+        bucket = open_.setdefault(t.dtype, [])
+        if bucket and _nbytes([*bucket, t]) > nbytes:
+            yield bucket
+            bucket = open_[t.dtype] = []
+        bucket.append(t)
+    yield from open_.values()
+
+
+def _nbytes(tensors: Sequence[Tensor]) -> int:
+    return sum(t.meta.nbytes for t in tensors)
+
+
+def flattened(bucket: Sequence[Tensor]) -> Any:
+    """One row of all elements. A single contiguous tensor is its own row."""
+    rows: list[Any] = [t.reshape(-1) for t in bucket]  # type: ignore[attr-defined]
+    return rows[0] if len(rows) == 1 else functions["cat"](rows)
+
+
+def unflattened(flat: Any, like: Sequence[Tensor]) -> list[Any]:
+    """Views of a row with the shapes of `like`, in their order."""
+    parts = flat.split([t.numel() for t in like])
+    return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
+
+
+def in_order(found: Sequence[Any], order: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Any]:
+    """`found[i]` belongs to `order[i]`; they as `wanted` has them. One that is in it twice is taken twice, in turn."""
+    places: dict[int, list[Any]] = {}
+    for one, key in zip(found, order, strict=True):
+        places.setdefault(id(key), []).append(one)
+    return [places[id(t)].pop(0) for t in wanted]
