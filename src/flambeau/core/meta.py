@@ -23,12 +23,13 @@ class Meta:
     """Shape, strides (in elements), dtype and device of a tensor.
 
     Make one with `Meta.of` or `Meta.contiguous_of`, never directly. `span` is the number of
-    bytes from the first element to the end of the last; `nbytes` counts the elements alone.
+    bytes from the first element to the end of the last; `nbytes` counts the elements alone. `contiguous`
+    lets dimensions of one element have any stride, `plain` says that all strides are as a new tensor's.
     """
 
     __slots__ = (
         "__weakref__", "byte_strides", "contiguous", "device", "dtype", "itemsize", "nbytes",
-        "ndim", "numel", "shape", "span", "strides",
+        "ndim", "numel", "plain", "shape", "span", "strides",
     )  # fmt: skip
 
     shape: tuple[int, ...]
@@ -41,6 +42,7 @@ class Meta:
     nbytes: int
     span: int
     contiguous: bool
+    plain: bool
     byte_strides: tuple[int, ...]
 
     @staticmethod
@@ -101,5 +103,6 @@ def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device
     meta.nbytes = meta.numel * meta.itemsize
     meta.span = span(shape, strides) * meta.itemsize
     meta.contiguous = is_contiguous(shape, strides)
+    meta.plain = strides == contiguous_strides(shape)
     meta.byte_strides = tuple(s * meta.itemsize for s in strides)
     return meta

@@ -94,8 +94,7 @@ def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
 @function
 def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
-    key = _key_of("empty", sizes, given)
-    meta = _repeated.get(key)
+    key, meta = _recalled("empty", sizes, given)
     if meta is not None:
         return allocate(meta)
     if "requires_grad" in given:
@@ -118,8 +117,8 @@ _MOST = 4096
 system.on_close(_repeated.clear)
 
 
-def _key_of(function: str, sizes: tuple[Any, ...], given: Sized) -> Any:
-    """What the meta of a creation follows from; None where that cannot be a key."""
+def _recalled(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
+    """What the meta of a creation follows from (None where that cannot be a key), and the meta if it is known."""
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
     key = (
@@ -132,10 +131,9 @@ def _key_of(function: str, sizes: tuple[Any, ...], given: Sized) -> Any:
         *given.items(),
     )
     try:
-        hash(key)
+        return key, _repeated.get(key)
     except TypeError:
-        return None
-    return key
+        return None, None
 
 
 def _remember(key: Any, meta: Meta, options: Options) -> None:
@@ -186,12 +184,15 @@ def check_strides(shape: Shape, strides: Strides) -> None:
         )
 
 
-def _of_default(function: str, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
+def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
     """Zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
-    key = _key_of(function, sizes, given)
-    meta = _repeated.get(key)
+    function = define.__name__
+    key, meta = _recalled(function, sizes, given)
     if meta is not None:
         return filled(meta, value)
+    if "requires_grad" in given:
+        made: Tensor = creates(define)(*sizes, **given)
+        return made
     options = Options(function, given)
     shape = _sizes(function, sizes, given)
     meta = Meta.contiguous_of(shape, _kind(options, flags.default_dtype), options.device or default_device())
@@ -207,17 +208,15 @@ def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural
 
 
 @function
-@creates
 def zeros(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of zeros."""
-    return _of_default("zeros", sizes, 0, given)
+    return _of_default(zeros, sizes, 0, given)
 
 
 @function
-@creates
 def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of ones."""
-    return _of_default("ones", sizes, 1, given)
+    return _of_default(ones, sizes, 1, given)
 
 
 @function

@@ -31,20 +31,20 @@ from flambeau.tensor.tensor import Tensor
 
 def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wide: bool = False) -> Tensor:
     """Fill `target` from a generator (its device's default one if None)."""
-    where = target.device
+    where, count = target.meta.device, target.meta.numel
     source = generator.default_of(where) if source is None else source
     if source.device is not where:
         raise RuntimeError(
             f"Expected a '{where}' generator device but found '{source.device}': a generator serves one device"
         )
-    if not target.numel():
+    if not count:
         return target
     if where is CPU:
         with source.lock:
             call_into(op, (target,), (source.engine, *parameters), (target.meta, None))
         return target
     policy = _policy(where)
-    increment = policy.increment(target.numel(), 2 if wide else 4)
+    increment = policy.increment(count, 2 if wide else 4)
     call_into(op, (target,), (*source.reserve(increment), *parameters), (target.meta, policy))
     return target
 

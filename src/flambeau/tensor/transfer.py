@@ -240,8 +240,9 @@ def empty_pinned(meta: Meta) -> Tensor:
 
 def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = False) -> Tensor:
     """A new tensor of `meta` (dense) with the elements of `source`."""
-    plain = meta is Meta.contiguous_of(meta.shape, meta.dtype, source.meta.device)
-    if plain and not pin:  # the operator's own layout: no need to make the result first
+    if (
+        meta.plain and meta.device is source.meta.device and not pin
+    ):  # the operator's own layout: no need to make the result first
         result: Tensor = call(ops.copy, (source,), (meta.dtype, meta.shape))
         return result
     node = (
@@ -260,7 +261,7 @@ def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = F
 def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
     """A copy; the order of dimensions in memory is kept unless `memory_format` says otherwise."""
     meta = input.meta
-    if memory_format is None and meta is Meta.contiguous_of(meta.shape, meta.dtype, meta.device):
+    if memory_format is None and meta.plain:
         result: Tensor = call(ops.copy, (input,), (meta.dtype, meta.shape))
         return result
     return copied(input, meta.with_(strides=strides_like(meta, memory_format)))
@@ -271,6 +272,9 @@ def contiguous(self: Tensor, memory_format: memory_format = contiguous_format) -
     """Itself if its memory is in this format, else a copy that is."""
     if is_contiguous(self, memory_format):
         return self
+    if memory_format is contiguous_format:
+        copied: Tensor = call(ops.copy, (self,), (self.meta.dtype, self.meta.shape))
+        return copied
     return clone(self, memory_format=memory_format)
 
 
@@ -342,8 +346,16 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     Itself if nothing changes (and not `copy`). With `non_blocking`, a copy from pinned memory to a CUDA
     device returns before it is done, and one to the CPU gives a pinned tensor and leaves the stream busy.
     """
-    where, kind, non_blocking, copy, form = to_arguments(args, kwargs)
     meta = self.meta
+    if (
+        len(args) == 1
+        and not kwargs
+        and args[0].__class__ is dtype
+        and meta.plain
+        and not meta.dtype.is_complex
+    ):
+        return self if args[0] is meta.dtype else call(ops.copy, (self,), (args[0], meta.shape))
+    where, kind, non_blocking, copy, form = to_arguments(args, kwargs)
     if form is None:
         strides = meta.strides if _dense(meta) else strides_like(meta, None)
     else:

@@ -120,14 +120,22 @@ def nll_loss(
     The mean divides by the sum of the weights of the targets. Raises IndexError: a target out of range.
     """
     mode = reduction_of(size_average, reduce, reduction)
-    args = [checked(input, "nll_loss_nd"), checked(target, "nll_loss_nd", "target", 2)]
-    if input.dim() == 0:
-        raise ValueError(f"Expected 1 or more dimensions (got {input.dim()})")
-    if input.dim() != 1 and target.dim() and input.shape[0] != target.shape[0]:
+    return _nll(
+        checked(input, "nll_loss_nd"), checked(target, "nll_loss_nd", "target", 2), weight, ignore_index, mode
+    )
+
+
+def _nll(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mode: str) -> Tensor:
+    x, y = input.meta, target.meta
+    if x.ndim == 0:
+        raise ValueError(f"Expected 1 or more dimensions (got {x.ndim})")
+    if x.ndim != 1 and y.ndim and x.shape[0] != y.shape[0]:
         raise ValueError(
-            f"Expected input batch_size ({input.shape[0]}) to match target batch_size ({target.shape[0]})."
+            f"Expected input batch_size ({x.shape[0]}) to match target batch_size ({y.shape[0]})."
         )
-    return call(ops.nll_loss, args if weight is None else [*args, weight], (mode, ignore_index))
+    args = (input, target) if weight is None else (input, target, weight)
+    loss: Tensor = call(ops.nll_loss, args, (mode, ignore_index))
+    return loss
 
 
 def cross_entropy(
@@ -140,11 +148,12 @@ def cross_entropy(
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
     if autocast.threads:
         input, target, weight = autocast.cast("cross_entropy", input, target, weight)
-    axis = 0 if checked(input, "cross_entropy_loss").dim() == 1 else 1
-    if checked(target, "cross_entropy_loss", "target", 2).shape == input.shape and input.dim():
+    x, y = checked(input, "cross_entropy_loss").meta, checked(target, "cross_entropy_loss", "target", 2).meta
+    axis = 0 if x.ndim == 1 else 1
+    if x.shape == y.shape and x.ndim:
         return _of_probabilities(input, target, weight, ignore_index, mode, label_smoothing, axis)
     scores = log_softmax(input, axis)
-    loss = nll_loss(scores, target, weight, ignore_index=ignore_index, reduction=mode)
+    loss = _nll(scores, target, weight, ignore_index, mode)
     if not label_smoothing:
         return loss
     even = _even(scores, target, weight, ignore_index, mode, axis)

@@ -37,8 +37,9 @@ def embedding(
         _shrink(weight, input, max_norm, norm_type)
     _refuse_sparse(sparse, weight)
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
-    rows = call(embedding_op, (weight, input.reshape(-1)), (padding, scale_grad_by_freq))
-    return rows.reshape(*input.shape, weight.shape[1])
+    flat = input if input.meta.ndim == 1 else input.reshape(-1)
+    rows: Tensor = call(embedding_op, (weight, flat), (padding, scale_grad_by_freq))
+    return rows if flat is input else rows.view(*input.meta.shape, weight.meta.shape[1])
 
 
 def _refuse_sparse(sparse: bool, weight: Tensor) -> None:
