@@ -309,6 +309,7 @@ def test_a_recorded_use_completes_later_and_errors_are_noted() -> None:
     allocator.free(block)
     with pytest.raises(OutOfMemoryError):
         allocator.allocate(30 * MIB, stream)
+    assert snapshot.trace(allocator)[-1]["device_free"] == 4 * MIB
     assert [action for action, _ in actions(allocator)] == [
         "segment_alloc", "alloc", "free_requested", "free_completed", "segment_free", "oom",
     ]  # fmt: skip

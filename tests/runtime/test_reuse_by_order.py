@@ -136,7 +136,7 @@ def test_every_use_by_another_stream_is_noticed() -> None:
         lambda x: x + 1, lambda x: x.add_(1), lambda x: x + x, lambda x: torch.neg(x), lambda x: x.cpu(),
         lambda x: x.copy_(torch.ones(1 << 20)), lambda x: x.zero_(), lambda x: x.sum(), lambda x: x[5:].mul_(2),
         lambda x: torch.cat([x, x]), lambda x: x.clone(), lambda x: torch.add(x, 1, out=x), lambda x: x.to("cuda:1"),
-        lambda x: torch.zeros(1 << 20, device="cuda").copy_(x), lambda x: x.data_ptr(), lambda x: x.resize_(1 << 21),
+        lambda x: torch.zeros(1 << 20, device="cuda").copy_(x), lambda x: x.data_ptr(), lambda x: x.__dlpack__(), lambda x: x.untyped_storage().data_ptr(), lambda x: torch.fft.fft(x), lambda x: x.matmul(x), lambda x: x.resize_(1 << 21),
     ]  # fmt: skip
     for number, use in enumerate(uses):
         with torch.virtual(devices=2):

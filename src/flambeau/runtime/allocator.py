@@ -549,7 +549,8 @@ class CachingAllocator:
     def _refuse(self, pool: Pool, size: int, nbytes: int) -> OutOfMemoryError:
         self.num_ooms += 1
         note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
-        self._journal.append((REFUSE + pool.kind, size, nbytes, 0, pool, *note))
+        free, _ = self._driver.mem_info(self._index)  # in the place of an address
+        self._journal.append((REFUSE + pool.kind, size, nbytes, free, pool, *note))
         self._settle()
         return OutOfMemoryError(explain.out_of_memory(self, pool, size) if self.explains else "out of memory")
 

@@ -75,13 +75,14 @@ class Recording:
         return (self._stack() if wanted else None), self._clock()
 
     def _stack(self) -> Stack:
-        frame: Any = sys._getframe(2)
+        frame: Any = sys._getframe(3)
         while frame is not None and is_inside(frame.f_code):
             frame = frame.f_back
         start = frame
-        key: list[int] = []
+        key: list[Any] = []
         while frame is not None and len(key) < 2 * _DEEPEST:
-            key += (id(frame.f_code), frame.f_lasti)
+            key.append(id(frame.f_code))
+            key.append(frame.f_lasti)
             frame = frame.f_back
         numbers = tuple(key)
         found = self._stacks.get(numbers)

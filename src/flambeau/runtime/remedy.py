@@ -11,14 +11,12 @@ from flambeau.runtime.replay import events_of, play
 from flambeau.runtime.snapshot import segments, trace
 from flambeau.runtime.statistics import format_size
 
-_MOST = 8192  # events that are replayed: an error must not take long
+_MOST = 8192  # events that are replayed, the latest: an error must not take long
 
 
 def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     """What would have helped, as a sentence; what was tried if nothing would."""
-    events = events_of(trace(allocator), segments(allocator))
-    if len(events) > _MOST:
-        return f"(Its trace of {len(events)} events is too long to be replayed here; `flambeau memory replay` can.)"
+    events = events_of(trace(allocator, most=_MOST), segments(allocator))
     free, _ = allocator.context.driver.mem_info(allocator.context.driver_index)
     capacity = allocator.limit or free + allocator.reserved_bytes()
     if events and play(events, capacity, allocator.policy).fits:

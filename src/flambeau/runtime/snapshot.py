@@ -12,7 +12,6 @@ from typing import Any
 
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Block, Pool
-from flambeau.runtime.history import Stack
 from flambeau.runtime.pools import NOBODY, PoolId
 from flambeau.runtime.statistics import (
     ALLOC,
@@ -130,11 +129,11 @@ def pool_id(pool: Pool) -> PoolId:
     return NOBODY if pool.private is None else pool.private.id
 
 
-def trace(allocator: CachingAllocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
-    """What the allocator did, as far back as its history goes."""
+def trace(allocator: CachingAllocator, pool: PoolId | None = None, most: int = 0) -> list[dict[str, Any]]:
+    """What the allocator did, as far back as its history goes, or of the latest `most` entries."""
     recording = allocator.recording
     skip = recording.skip if recording is not None else frozenset()
-    return events(allocator.history(), _Names(allocator), pool, skip)
+    return events(allocator.history()[-most:], _Names(allocator), pool, skip)
 
 
 def events(
@@ -142,31 +141,28 @@ def events(
 ) -> list[dict[str, Any]]:
     """Entries of a journal as PyTorch writes them."""
     found: list[dict[str, Any]] = []
+    places: dict[Pool, tuple[int, PoolId]] = {}
     time_us = 0
-    for code, size, requested, ptr, where, *notes in entries:
-        actions = ACTIONS[code & -2]
-        if not actions or (pool is not None and pool_id(where) != pool):
+    for entry in entries:
+        code, where = entry[0] & -2, entry[4]
+        place = places.get(where)
+        if place is None:
+            place = places[where] = names.stream(where.stream), pool_id(where)
+        if pool is not None and place[1] != pool:
             continue
-        stack: Stack | None = None
-        if notes:
-            stack, time = notes
-            time_us = time // 1000
-        nbytes = size if code & -2 in (GROW, SHRINK) else requested
-        for action in actions:
-            if action in skip:
-                continue
-            event = {
-                "action": action,
-                "addr": ptr,
-                "size": nbytes,
-                "stream": names.stream(where.stream),
-                "time_us": time_us,
-                "pool_id": pool_id(where),
-                "frames": [] if stack is None else stack.frames(),
+        frames: list[dict[str, Any]] = []
+        if len(entry) > 5:
+            time_us = entry[6] // 1000
+            frames = frames if entry[5] is None else entry[5].frames()
+        nbytes = entry[1] if code in (GROW, SHRINK) else entry[2]
+        found += [
+            {
+                "action": action, "device_free" if action == "oom" else "addr": entry[3], "size": nbytes,
+                "stream": place[0], "time_us": time_us, "pool_id": place[1], "frames": frames,
             }
-            if action == "oom":
-                event["device_free"] = event.pop("addr")
-            found.append(event)
+            for action in ACTIONS[code]
+            if action not in skip
+        ]  # fmt: skip
     return found
 
 

@@ -111,6 +111,7 @@ class _Export:
 
     def __init__(self, t: Tensor, form: type[Structure], flags: int) -> None:
         meta = t.meta
+        t.memory.share()  # on which streams it is used from now on, nobody tells us
         shape, strides = (c_int64 * meta.ndim)(*meta.shape), (c_int64 * meta.ndim)(*meta.strides)
         kind, index = dlpack_device(t)
         managed = form()

@@ -123,6 +123,7 @@ def _interface_of(t: Tensor) -> dict[str, Any]:
             "var.detach() to get Variable that doesn't require grad."
         )
     meta = t.meta
+    t.memory.share()  # on which streams it is used from now on, nobody tells us
     return {
         "version": 3,
         "shape": meta.shape,

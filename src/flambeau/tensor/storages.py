@@ -44,7 +44,7 @@ class Face:
 
     def data_ptr(self) -> int:
         """The address of its first byte."""
-        return self._row.memory.ptr
+        return self._row.data_ptr()
 
     def element_size(self) -> int:
         """Bytes per element."""
