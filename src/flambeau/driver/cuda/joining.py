@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import gcd, prod
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.compaction import Compaction
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.elements import Walked, blocks, carrier, file, i64
+from flambeau.driver.cuda.lists import LENGTHS
 from flambeau.driver.cuda.passes import Layout, Pass, Plan, copying
 from flambeau.driver.cuda.program import Program, c_name
 
 # -- cat ------------------------------------------------------------------------------------------------------
 
 
-def cat(launch: Launch, device: Device) -> Plan:
-    """A copy of each input into its part of the output. params: dim."""
+def cat(launch: Launch, device: Device) -> Program | Plan:
+    """Each input into its part of the output. params: dim.
+
+    One kernel where all have one dtype and no gaps, else a copy of each.
+    """
     (dim,) = launch.params
+    length = next((n for n in LENGTHS if n >= len(launch.inputs)), None)
+    alike = all(
+        isinstance(x, Meta) and x.contiguous and x.dtype is launch.outputs[0].dtype for x in launch.inputs
+    )
+    if length is not None and alike and launch.outputs[0].contiguous:
+        return _cat_at_once(launch, dim, length)
     out = launch.outputs[0]
     passes, start = [], 0
     for position, x in enumerate(launch.inputs, 1):
@@ -29,6 +41,58 @@ def cat(launch: Launch, device: Device) -> Plan:
             passes.append(Pass(copy.program, ((0, offset), (position, 0))))
         start += x.shape[dim] if x.shape != (0,) else 0
     return Plan(tuple(passes))
+
+
+_CAT = """
+struct Addresses { u64 at[1 + LENGTH]; };
+struct Parts { i64 size[LENGTH], row[LENGTH], start[LENGTH]; u32 first[LENGTH]; };
+
+// Numbers start to end of x, whose rows lie in the output one after the other with others between; counted in V.
+template<class V> __device__ __forceinline__ void copied(
+    V* out, const V* x, i64 start, i64 end, i64 row, i64 out_row) {
+  for (i64 i = start + threadIdx.x; i < end; i += 256) {
+    const i64 r = i < row ? 0 : i <= 0xffffffff ? (u32)i / (u32)row : i / row;
+    out[r * out_row + (i - r * row)] = x[i];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256) run(
+    const __grid_constant__ Addresses table, const __grid_constant__ Parts parts, i64 count, i64 out_row) {
+  typedef ELEMENT E;
+  typedef VECTOR V;
+  constexpr i64 N = sizeof(V) / sizeof(E), BLOCK = 1024 * N;
+  i64 m = 0, after = count;
+  while (after - m > 1) {
+    const i64 middle = (m + after) / 2;
+    if (parts.first[middle] <= blockIdx.x) m = middle; else after = middle;
+  }
+  E* out = (E*)table.at[0] + parts.start[m];
+  const E* x = (const E*)table.at[1 + m];
+  const i64 start = (i64)(blockIdx.x - parts.first[m]) * BLOCK;
+  const i64 end = start + BLOCK < parts.size[m] ? start + BLOCK : parts.size[m];
+  if (((u64)out | (u64)x) % sizeof(V)) copied<E>(out, x, start, end, parts.row[m], out_row);
+  else copied<V>((V*)out, (const V*)x, start / N, end / N, parts.row[m] / N, out_row / N);
+}
+"""
+
+
+def _cat_at_once(launch: Launch, dim: int, length: int) -> Program:
+    """A block finds its input by bisection and copies a part of it, in the widest words that all rows are whole of."""
+    out = launch.outputs[0]
+    inner = prod(out.shape[dim + 1 :])
+    sizes = [x.numel for x in launch.inputs if isinstance(x, Meta)]
+    rows = [x.shape[dim] * inner if x.numel else 0 for x in launch.inputs if isinstance(x, Meta)]
+    starts = [0, *accumulate(rows)][:-1]
+    word = gcd(16, *[row * out.itemsize for row in rows])
+    firsts = [0, *accumulate([-(-n // (1024 * (word // out.itemsize))) for n in sizes])]
+    spare = [0] * (length - len(sizes))
+    table = struct.pack(
+        f"<{3 * length}q{length}I", *sizes, *spare, *rows, *spare, *starts, *spare, *firsts[:-1], *spare
+    )
+    text = _CAT.replace("LENGTH", str(length))
+    text = text.replace("ELEMENT", carrier(out.itemsize)).replace("VECTOR", carrier(word))
+    tail = (table, i64(len(sizes)), i64(sum(rows)))
+    return Program(text, (max(firsts[-1], 1), 1, 1), 256, tail, slots=1 + length)
 
 
 # -- flip, roll -------------------------------------------------------------------------------------------------

@@ -20,15 +20,15 @@ from flambeau.driver.cuda.program import C_NAMES, Program, c_name
 _THREADS = 256
 _VECTOR = 16  # bytes
 _UNROLL = 2
-_LENGTHS = (4, 16, 64, 256)  # tensors per list that tables are made for: at most 32,764 bytes of parameters
+LENGTHS = (4, 16, 64, 256)  # tensors per list that tables are made for: at most 32,764 bytes of parameters
 
 
 def program(launch: Launch, form: Lists) -> Program | Plan:
     """One kernel, among copies of the flag and of what is laid out otherwise than the tensor's others."""
     count = form.count(launch)
-    length = next((n for n in _LENGTHS if n >= count), None)
+    length = next((n for n in LENGTHS if n >= count), None)
     if length is None:
-        raise NotSupportedError(f"{launch.kernel.name}: at most {_LENGTHS[-1]} tensors a list, got {count}")
+        raise NotSupportedError(f"{launch.kernel.name}: at most {LENGTHS[-1]} tensors a list, got {count}")
     outputs, inputs = _lists(launch.outputs, count), _lists(launch.inputs, count)
     text = _Text(launch, form, outputs, inputs, length)
     numels = [m.numel for m in launch.outputs[:count]]
