@@ -148,7 +148,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
 def _cast(value: Any, device_type: str, to: dtype) -> Any:
     """Tensors cast, in containers too."""
     if isinstance(value, Tensor):
-        return value.to(to) if state._eligible(value, device_type) else value  # type: ignore[attr-defined]
+        return value.to(to) if state.eligible(value, device_type) else value
     if isinstance(value, str | bytes | np.ndarray):
         return value
     if isinstance(value, Mapping):

@@ -74,7 +74,12 @@ class _Manager:
 class _Recording(_Manager):
     on: bool
 
-    def __init__(self) -> None:
+    def __new__(cls, function: Any = None) -> Any:
+        made = super().__new__(cls)
+        made.__init__()  # type: ignore[misc]
+        return made if function is None else made(function)
+
+    def __init__(self, function: Any = None) -> None:
         self._saved: list[bool] = []
 
     def __enter__(self) -> None:
@@ -90,27 +95,11 @@ class no_grad(_Recording):
 
     on = False
 
-    def __new__(cls, function: Any = None) -> Any:
-        made = super().__new__(cls)
-        made.__init__()  # type: ignore[misc]
-        return made if function is None else made(function)
-
-    def __init__(self, function: Any = None) -> None:
-        super().__init__()
-
 
 class enable_grad(_Recording):
     """Operations are recorded inside, within `no_grad` too."""
 
     on = True
-
-    def __new__(cls, function: Any = None) -> Any:
-        made = super().__new__(cls)
-        made.__init__()  # type: ignore[misc]
-        return made if function is None else made(function)
-
-    def __init__(self, function: Any = None) -> None:
-        super().__init__()
 
 
 class set_grad_enabled(_Manager):

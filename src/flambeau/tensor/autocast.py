@@ -77,7 +77,7 @@ def _float32(tensors: Sequence[Any], kind: str) -> list[Any]:
 
 def _widest(tensors: Sequence[Any], kind: str) -> list[Any]:
     """float32 if one of them is; float64 neither counts nor changes."""
-    wide = any(isinstance(t, Tensor) and t.meta.dtype is float32 and _eligible(t, kind) for t in tensors)
+    wide = any(isinstance(t, Tensor) and t.meta.dtype is float32 and eligible(t, kind) for t in tensors)
     return _float32(tensors, kind) if wide else _lower(tensors, kind)
 
 
@@ -100,13 +100,14 @@ def _as_is(tensors: Sequence[Any], kind: str) -> list[Any]:
     return list(tensors)
 
 
-def _eligible(t: Tensor, kind: str) -> bool:
+def eligible(t: Tensor, kind: str) -> bool:
+    """Whether autocast for a kind of device may cast it: floating, narrower than float64, and there."""
     meta = t.meta
     return meta.dtype.is_floating_point and meta.dtype is not float64 and meta.device.type == kind
 
 
 def _to(t: Any, to: dtype, kind: str) -> Any:
-    if not isinstance(t, Tensor) or t.meta.dtype is to or not _eligible(t, kind):
+    if not isinstance(t, Tensor) or t.meta.dtype is to or not eligible(t, kind):
         return t
     lowered = to is not float32
     if not (lowered and local.cache_enabled and t.meta.dtype is float32 and _is_weight(t)):

@@ -50,9 +50,5 @@ def error_of(code: Any) -> Exception:
     return DriverError(f"CUDA error: {text} ({name})")
 
 
-def is_sticky(code: Any) -> bool:
-    return code in _STICKY
-
-
 def _text(result: tuple[Any, ...]) -> str:
     return result[1].decode() if not result[0] and result[1] else ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from flambeau.nn.modules.module import Module, _indented
+from flambeau.nn.modules.module import Module, indented
 from flambeau.nn.modules.utils import typename
 from flambeau.nn.parameter import Parameter
 from flambeau.tensor.tensor import Tensor
@@ -183,7 +183,7 @@ class ModuleList(_Row):
         for first, last, text in runs:
             where = f"({first})" if first == last else f"({first}-{last})"
             times = "" if first == last else f"{last - first + 1} x "
-            lines.append(f"{where}: {times}{_indented(text)}")
+            lines.append(f"{where}: {times}{indented(text)}")
         return self._get_name() + "(\n  " + "\n  ".join(lines) + "\n)"
 
     def insert(self, index: int, module: Module) -> None:
