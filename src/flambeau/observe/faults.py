@@ -17,19 +17,23 @@ class Fault:
     """Let calls named `call` fail: the `nth` one, counting from 1, or each with `probability`.
 
     `call` is "mem_alloc" or "host_alloc" (OutOfMemoryError), "launch", "copy_in", "copy_out", "copy" or
-    "fill" (DriverError). `name` restricts launches to the kernel of that name.
+    "fill" (DriverError). `name` restricts launches to the kernel of that name. A "copy" that `corrupts`
+    does not fail: it delivers wrong bytes, as peer copies do on some machines.
     """
 
     call: str
     nth: int | None = None
     probability: float = 0.0
     name: str | None = None
+    corrupts: bool = False
 
     def __post_init__(self) -> None:
         if self.call not in _ERRORS:
             raise ValueError(f"no fault can be put into {self.call!r}; into {', '.join(_ERRORS)} it can")
         if (self.nth is None) == (not self.probability) or not 0 <= self.probability <= 1:
             raise ValueError("a fault needs either nth or a probability from 0 to 1")
+        if self.corrupts and self.call != "copy":
+            raise ValueError(f"a fault corrupts copies between devices, not {self.call}")
 
 
 _ERRORS: dict[str, Callable[[str], Exception]] = {
@@ -72,8 +76,10 @@ class FaultDriver(Forward):
         self.inner.copy_out(target, source, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._may_fail("copy")
+        corrupt = self._may_fail("copy")
         self.inner.copy(target, source, nbytes, stream)
+        if corrupt:
+            self.inner.fill(target, 0xA5, nbytes, stream)
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         self._may_fail("fill")
@@ -83,13 +89,16 @@ class FaultDriver(Forward):
         self._may_fail("launch", exe.launch.kernel.name)
         self.inner.launch(exe, ptrs, scalars, stream)
 
-    def _may_fail(self, call: str, name: str = "") -> None:
-        """Count the call in every rule that it matches; then raise if one of them says so."""
-        due = [self._is_due(rule, call, name) for rule in self._faults]
-        if any(due):
+    def _may_fail(self, call: str, name: str = "") -> bool:
+        """Count the call in every rule that it matches; then raise, or say that it corrupts, if one of them says so."""
+        due: list[Any] = [rule[0] for rule in self._faults if self._is_due(rule, call, name)]
+        if any(not fault.corrupts for fault in due):
             text = f"injected fault {len(self.injected) + 1}: {call}{f' of {name!r}' if name else ''} failed"
             self.injected.append(f"{call} {name}".strip())
             raise _ERRORS[call](text)
+        if due:
+            self.injected.append(f"{call} corrupted")
+        return bool(due)
 
     def _is_due(self, rule: list[Any], call: str, name: str) -> bool:
         fault: Fault = rule[0]

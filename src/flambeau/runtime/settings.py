@@ -103,6 +103,14 @@ def launch_blocking() -> bool:
     return os.environ.get("CUDA_LAUNCH_BLOCKING", "").strip() not in ("", "0")
 
 
+def peer_canary(driver: str) -> bool:
+    """Whether a pair of devices first copies a pattern, to see it arrive: FLAMBEAU_PEER_CANARY, else on real GPUs."""
+    asked = _get("FLAMBEAU_PEER_CANARY")
+    if asked not in (None, "0", "1"):
+        raise ValueError(f"FLAMBEAU_PEER_CANARY={asked!r}: must be 0 or 1")
+    return asked == "1" if asked else driver == "cuda"
+
+
 def visible_text() -> str | None:
     """CUDA_VISIBLE_DEVICES as it stands; None if it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -25,7 +25,7 @@ from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
-from flambeau.runtime import current, system
+from flambeau.runtime import current, peers, system
 from flambeau.runtime.event import Event
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import recording
@@ -205,13 +205,28 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
         source = packed
     here, there = stream_of(source), stream_of(target)
     giver, taker = source.memory.context, target.memory.context
-    driver = giver.driver
-    _reach(giver, taker)
+    if not peers.direct(giver, taker):
+        _copy_staged(target, source, here, there)
+        return
     _wait(here, there)
     source.memory.used_on(here.handle)
     target.memory.share()  # the copy runs on a stream of the source's device
-    driver.copy(target.ptr, source.ptr, to.nbytes, here.handle)
+    giver.driver.copy(target.ptr, source.ptr, to.nbytes, here.handle)
     _wait(there, here)
+
+
+def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
+    """Through pinned memory: out on the source's stream, in on the target's; each sees it in its own order."""
+    staging = PinnedStorage(target.meta.nbytes)
+    memory = staging.host_memory(staging.ptr, target.meta.nbytes)
+    source.memory.used_on(here.handle)
+    source.memory.context.driver.copy_out(memory, source.ptr, here.handle)
+    staging.record_use(here)
+    _wait(there, here)
+    target.memory.used_on(there.handle)
+    target.memory.context.driver.copy_in(target.ptr, memory, there.handle)
+    staging.record_use(there)
+    _wait(here, there)
 
 
 def _wait(waiter: Any, for_: Any) -> None:
@@ -221,12 +236,6 @@ def _wait(waiter: Any, for_: Any) -> None:
     context.driver.event_record(event, for_.handle)
     waiter.context.driver.stream_wait(waiter.handle, event)
     context.driver.event_destroy(event)
-
-
-def _reach(giver: Any, taker: Any) -> None:
-    """Enable peer access on the first copy, where the devices have it; else the copy is staged."""
-    if giver.driver.peer_can(giver.driver_index, taker.driver_index):
-        giver.driver.peer_enable(giver.driver_index, taker.driver_index)
 
 
 # -- copies to elsewhere ----------------------------------------------------------------------------------
