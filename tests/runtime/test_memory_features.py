@@ -419,6 +419,20 @@ def test_a_replay_does_what_the_program_did() -> None:
     assert outcome.peak_reserved == peak["reserved_bytes"]["all"]["peak"]
 
 
+def test_a_replay_follows_the_order_of_streams() -> None:
+    allocator, _, stream = make()
+    allocator.stream_began()
+    orders, side = stream.context.orders, stream_of(stream.context, 2)
+    allocator.free(allocator.allocate(30 * MIB, stream))
+    orders.wait(2, orders.mark(1))
+    allocator.allocate(30 * MIB, side)
+    assert allocator.reserved_bytes() == 30 * MIB
+    events = events_of(snapshot.trace(allocator, orders=True))
+    assert [event.action for event in events] == ["alloc", "free", "order", "alloc"]
+    assert play(events, 1 << 40).peak_reserved == 30 * MIB
+    assert play(events_of(snapshot.trace(allocator)), 1 << 40).peak_reserved == 60 * MIB
+
+
 def test_a_replay_begins_with_what_lived_before_the_trace() -> None:
     trace = [
         {"action": "free_completed", "addr": 1, "size": 3 * MIB, "stream": 0},

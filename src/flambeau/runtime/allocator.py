@@ -61,6 +61,7 @@ from flambeau.runtime.statistics import (
     GROW,
     LARGE,
     LOOK,
+    ORDER,
     POOLS,
     REFUSE,
     REQUEST,
@@ -454,6 +455,8 @@ class CachingAllocator:
                     other.holes.remove(hole)
                     give(hole, pool, pool.loose)
                     pool.holes.add(hole)
+        for user in order.known():
+            self._journal.append((ORDER + pool.kind, 0, 0, user, pool))
         return True
 
     def _adopt_bin(self, found: Bin, size: int, pool: Pool, order: _Order) -> None:
@@ -891,6 +894,10 @@ class _Order:
         self._stream = stream
         self._index = index
         self._limits: dict[int, int] = {stream: _NEVER + 1}
+
+    def known(self) -> list[int]:
+        """The other streams that were asked for, and of which this one knows something."""
+        return [user for user, limit in self._limits.items() if 0 < limit <= _NEVER]
 
     def covers(self, block: Block) -> bool:
         """Whether all that used a free block is done before what the stream is given from now on."""

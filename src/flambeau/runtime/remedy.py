@@ -16,7 +16,7 @@ _MOST = 8192  # events that are replayed, the latest: an error must not take lon
 
 def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     """What would have helped, as a sentence; what was tried if nothing would."""
-    events = events_of(trace(allocator, most=_MOST), segments(allocator))
+    events = events_of(trace(allocator, most=_MOST, orders=True), segments(allocator))
     free, _ = allocator.context.driver.mem_info(allocator.context.driver_index)
     capacity = allocator.limit or free + allocator.reserved_bytes()
     if events and play(events, capacity, allocator.policy).fits:

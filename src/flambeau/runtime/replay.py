@@ -1,8 +1,8 @@
 """Replay: what an allocator with other settings, or on another device, would have made of a recorded trace.
 
 A trace is a list of `Event`s, from this process's history or from a snapshot file, PyTorch's own included. It is
-played on a real `CachingAllocator` over a driver that has addresses and a capacity, and nothing else. What a trace does
-not hold is not replayed: which waits ordered streams, and programs that would have done otherwise.
+played on a real `CachingAllocator` over a driver that has addresses and a capacity, and nothing else. Snapshot files do
+not say which waits ordered streams, so their replays hand no memory from stream to stream; this process's history does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One request. `key` names the memory from its "alloc" to its "free"; `nbytes` was asked for on `stream`."""
+    """One request. `key` names the memory from its "alloc" to its "free"; `nbytes` was asked for on `stream`.
+
+    "order": all that `stream` does from now on comes after what the stream `key` was given until now.
+    """
 
     action: str
     key: int
@@ -62,18 +65,26 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
     context = Context(device("cuda", 0), 0, cast(Driver, driver), 0)
     allocator = CachingAllocator(context, policy)
     allocator.explains = False
+    allocator.stream_began()
     held: dict[int, Block] = {}
     streams: dict[int, Any] = {}
     failed_at = None
+
+    def stream_of(number: int) -> Any:
+        if number not in streams:  # a handle is never 0
+            streams[number] = SimpleNamespace(handle=len(streams) + 1, context=context)
+        return streams[number]
+
     for number, event in enumerate(events):
         if event.action == "free":
             block = held.pop(event.key, None)
             if block is not None:
                 allocator.free(block)
             continue
-        stream: Any = streams.get(event.stream)
-        if stream is None:  # a handle is never 0
-            stream = streams[event.stream] = SimpleNamespace(handle=len(streams) + 1, context=context)
+        stream = stream_of(event.stream)
+        if event.action == "order":
+            context.orders.wait(stream.handle, context.orders.mark(stream_of(event.key).handle))
+            continue
         try:
             held[event.key] = allocator.allocate(event.nbytes, stream)
         except OutOfMemoryError:
@@ -149,6 +160,8 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] = 
                 events.append(Event("free", count))
             else:
                 events.append(Event("free", found[0]))
+        elif action == "order":
+            events.append(Event("order", _stream(entry["after"]), stream=_stream(entry["stream"])))
         elif action == "oom":
             count += 1
             events.append(Event("alloc", count, entry["size"], _stream(entry["stream"]), _where(entry)))

@@ -23,6 +23,7 @@ from flambeau.runtime.statistics import (
     FREE_PART,
     GROW,
     LOOK,
+    ORDER,
     REFUSE,
     REQUEST,
     SHRINK,
@@ -34,7 +35,7 @@ ACTIONS: dict[int, tuple[str, ...]] = {
     ALLOC: ("alloc",), ALLOC_PART: ("alloc",), FREE: ("free_requested", "free_completed"),
     FREE_PART: ("free_requested", "free_completed"), REQUEST: ("free_requested",), DONE: ("free_completed",),
     DONE_PART: ("free_completed",), CUT: (), GROW: ("segment_alloc",), SHRINK: ("segment_free",), REFUSE: ("oom",),
-    LOOK: ("snapshot",),
+    LOOK: ("snapshot",), ORDER: (),
 }  # fmt: skip
 
 
@@ -129,15 +130,24 @@ def pool_id(pool: Pool) -> PoolId:
     return NOBODY if pool.private is None else pool.private.id
 
 
-def trace(allocator: CachingAllocator, pool: PoolId | None = None, most: int = 0) -> list[dict[str, Any]]:
-    """What the allocator did, as far back as its history goes, or of the latest `most` entries."""
+def trace(
+    allocator: CachingAllocator, pool: PoolId | None = None, most: int = 0, orders: bool = False
+) -> list[dict[str, Any]]:
+    """What the allocator did, as far back as its history goes, or of the latest `most` entries.
+
+    `orders` adds what PyTorch's readers do not know: {"action": "order", "after": ...}, a stream that this one knew.
+    """
     recording = allocator.recording
     skip = recording.skip if recording is not None else frozenset()
-    return events(allocator.history()[-most:], _Names(allocator), pool, skip)
+    return events(allocator.history()[-most:], _Names(allocator), pool, skip, orders)
 
 
 def events(
-    entries: Iterable[Entry], names: _Names, pool: PoolId | None = None, skip: frozenset[str] = frozenset()
+    entries: Iterable[Entry],
+    names: _Names,
+    pool: PoolId | None = None,
+    skip: frozenset[str] = frozenset(),
+    orders: bool = False,
 ) -> list[dict[str, Any]]:
     """Entries of a journal as PyTorch writes them."""
     found: list[dict[str, Any]] = []
@@ -154,6 +164,8 @@ def events(
         if len(entry) > 5:
             time_us = entry[6] // 1000
             frames = frames if entry[5] is None else entry[5].frames()
+        if orders and code == ORDER:
+            found.append({"action": "order", "after": names.stream(entry[3]), "stream": place[0]})
         nbytes = entry[1] if code in (GROW, SHRINK) else entry[2]
         found += [
             {

@@ -31,18 +31,19 @@ ALLOCATION, ALLOCATED_BYTES, REQUESTED_BYTES, ACTIVE, ACTIVE_BYTES = range(5)
 INACTIVE, INACTIVE_BYTES, SEGMENT, RESERVED_BYTES = range(5, 9)
 
 # Codes: what happened. Add LARGE or SMALL, the kind of pool. "Part": of a segment that holds other blocks too.
-ALLOC, ALLOC_PART, FREE, FREE_PART, REQUEST, DONE, DONE_PART, CUT, GROW, SHRINK, REFUSE, LOOK = range(
-    0, 24, 2
+ALLOC, ALLOC_PART, FREE, FREE_PART, REQUEST, DONE, DONE_PART, CUT, GROW, SHRINK, REFUSE, LOOK, ORDER = range(
+    0, 26, 2
 )
 
 # What an event of a code adds: to allocations, to active blocks, to inactive parts, to segments. CUT is a hole that
-# became two parts, or the reverse: `size` and `requested` are then the bytes and the parts that it adds.
+# became two parts, or the reverse: `size` and `requested` are then the bytes and the parts that it adds. ORDER: the
+# pool took over blocks of a stream that it comes after; that one stands in the place of `ptr`.
 _EFFECTS = {
     ALLOC: (1, 1, 0, 0), ALLOC_PART: (1, 1, -1, 0), FREE: (-1, -1, 0, 0), FREE_PART: (-1, -1, 1, 0),
     REQUEST: (-1, 0, 0, 0), DONE: (0, -1, 0, 0), DONE_PART: (0, -1, 1, 0), CUT: (0, 0, 1, 0),
-    GROW: (0, 0, 0, 1), SHRINK: (0, 0, 0, -1), REFUSE: (0, 0, 0, 0), LOOK: (0, 0, 0, 0),
+    GROW: (0, 0, 0, 1), SHRINK: (0, 0, 0, -1), REFUSE: (0, 0, 0, 0), LOOK: (0, 0, 0, 0), ORDER: (0, 0, 0, 0),
 }  # fmt: skip
-_OF_CODE = np.array([_EFFECTS[op] for op in range(0, 24, 2) for _ in (LARGE, SMALL)], np.int64).T
+_OF_CODE = np.array([_EFFECTS[op] for op in _EFFECTS for _ in (LARGE, SMALL)], np.int64).T
 _HOLDS = [row[0] for row in _EFFECTS.values() for _ in (LARGE, SMALL)]  # by code: change of allocations
 
 _FEW = 24  # entries that a plain loop adds up faster than NumPy
