@@ -89,6 +89,28 @@ def test_a30_device_count() -> None:
     assert torch.cuda.device_count() == 3
 
 
+TYPES = {
+    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16, "Int": torch.int32, "Long": torch.int64,
+    "Bool": torch.bool,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a33_cuda_tensor_types(name: str) -> None:
+    kind = getattr(torch.cuda, f"{name}Tensor")
+    with torch.cuda.device(1):
+        made = kind([1, 0])
+        assert (made.device.index, made.dtype, made.tolist()) == (1, TYPES[name], [1, 0])
+        assert kind(2, 3).shape == (2, 3) and kind().numel() == 0
+    assert made.type() == f"torch.cuda.{name}Tensor" == f"{kind.__module__}.{kind.__name__}"
+    assert isinstance(made, kind) and not isinstance(made.cpu(), kind)
+    assert [n for n in TYPES if isinstance(made, getattr(torch.cuda, f"{n}Tensor"))] == [name]
+    cast = torch.tensor([1.5, 0.0]).type(kind)
+    assert isinstance(cast, kind) and cast.device.index == 0
+    assert isinstance(made.type(f"torch.{name}Tensor"), getattr(torch, f"{name}Tensor"))
+
+
 def test_a34_storages_where_tensors_are_taken() -> None:
     storage = torch.ones(3, device="cuda:2").untyped_storage()
     with torch.cuda.device_of(storage):

@@ -18,6 +18,27 @@ def two_gpus() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("where", ["cpu", "cuda:1"])
+def test_j03_modules_move_in_place(where: str) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    before = dict(net.named_parameters())
+    assert net.to(device=torch.device(where)) is net
+    assert {str(t.device) for t in (*net.parameters(), *net.buffers())} == {where}
+    assert all(p is before[name] for name, p in net.named_parameters())
+    assert net(torch.ones(4, 3, device=where)).device == torch.device(where)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_j04_batches_of_a_loader_move_to_a_gpu(workers: int) -> None:
+    data = torch.arange(10.0)
+    cuda1, seen = torch.device("cuda:1"), []
+    for i, x in enumerate(torch.utils.data.DataLoader(data, batch_size=4, num_workers=workers)):
+        x = x.to(cuda1)
+        assert x.device == cuda1
+        seen.append((i, x.tolist()))
+    assert seen == [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7]), (2, [8, 9])]
+
+
 @pytest.mark.parametrize("where", ["cpu", "cuda:0", "cuda:1"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.bool])
 def test_j06_new_keeps_device_and_dtype_whatever_is_selected(where: str, dtype: torch.dtype) -> None:

@@ -84,7 +84,9 @@ from flambeau.cuda.streams import (
     stream,
     synchronize,
 )
+from flambeau.tensor.constructor import cuda_types
 
+globals().update(cuda_types)
 publish(globals())
 _lacking = lacking("torch.cuda")
 
