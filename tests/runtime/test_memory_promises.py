@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -322,3 +324,64 @@ def test_random_programs_keep_every_promise(text: str) -> None:
             program.end()
         except AssertionError as error:
             raise AssertionError(f"seed {seed} of {text!r}: {error}") from error
+
+
+def test_sixteen_threads_with_everything_going_on() -> None:
+    """Streams that wait, MemPools, recordings and reports meanwhile: no block has two owners, and all come back."""
+    driver = FakeDriver()
+    context = context_over(driver)
+    allocator = CachingAllocator(context)
+    streams = [stream_of(context, handle) for handle in STREAMS]
+    owners: dict[int, int] = {}
+    failures: list[str] = []
+    private = PrivatePool((0, 1))
+    interval = sys.getswitchinterval()
+
+    def run(seed: int) -> None:
+        rng = random.Random(seed)
+        mine: list[Block] = []
+        stream = streams[seed % len(streams)]
+        for _ in range(250):
+            choice = rng.randrange(12)
+            if choice == 0:
+                context.orders.wait(stream.handle, context.orders.mark(rng.choice(streams).handle))
+            elif choice == 1:
+                allocator.route(rng.choice([None, private]))
+            elif choice == 2 and seed == 0:
+                allocator.record(rng.choice([None, Recording(max_entries=100)]))
+            elif choice == 3 and seed == 1:
+                allocator.ledger().figures()
+                allocator.empty_cache()
+            elif mine and choice < 8:
+                block = mine.pop(rng.randrange(len(mine)))
+                if owners.pop(block.ptr) != seed:
+                    failures.append("somebody else has the block")
+                allocator.free(block)
+            else:
+                block = allocator.allocate(rng.choice(SIZES), stream)
+                if owners.setdefault(block.ptr, seed) != seed:
+                    failures.append("handed out twice")
+                if rng.random() < 0.1:
+                    allocator.share(block)
+                if rng.random() < 0.1:
+                    allocator.record_stream(block, rng.choice(streams))
+                mine.append(block)
+        allocator.route(None)
+        for block in mine:
+            owners.pop(block.ptr)
+            allocator.free(block)
+
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures and not owners
+    allocator.release_private(private.id)
+    allocator.empty_cache()
+    assert not driver.sizes
+    assert all(value == 0 for row in allocator.ledger().current for value in row)

@@ -31,7 +31,7 @@ class Orders:
         self._known: dict[int, Mapping[int, int]] = {}  # by stream: up to which tick it knows others
         self._host: Mapping[int, int] = _NOTHING
         self._devices: dict[int, int] = {}  # by index: up to which tick its work is known to be done
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may come in the middle, and wait for something itself
 
     def mark(self, stream: int) -> Point:
         """Call it before the driver records an event on the stream, or waits for it on the host."""
