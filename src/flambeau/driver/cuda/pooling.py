@@ -57,11 +57,14 @@ def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> Program
   T best = least<T>();
   i64 where = ((i64)a.first * w.size[1] + b.first) * w.size[2] + c.first;
   for (i32 ia = 0, z = a.first; ia < a.taps; ++ia, z += a.step)
-    for (i32 ib = 0, y = b.first; ib < b.taps; ++ib, y += b.step)
-      for (i32 ic = 0, v = c.first; ic < c.taps; ++ic, v += c.step) {{
-        const T seen = widen(x[from.at(z, y, v)]);
+    for (i32 ib = 0, y = b.first; ib < b.taps; ++ib, y += b.step) {{
+      const E* row = x + from.at(z, y, c.first);
+      const i64 step = c.step * from.step[4];
+      for (i32 ic = 0, v = c.first; ic < c.taps; ++ic, v += c.step, row += step) {{
+        const T seen = widen(*row);
         if (seen > best || is_nan(seen)) {{ best = seen; where = ((i64)z * w.size[1] + y) * w.size[2] + v; }}
       }}
+    }}
   values[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = to<E>(best);
   places[at.plane<I>(o.plane) + at.at(o.at[0], o.at[1], o.at[2])] = where;"""
     parameters = [

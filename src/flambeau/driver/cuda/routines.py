@@ -12,6 +12,7 @@ from flambeau.driver.cuda import (
     cells,
     columns,
     convolution,
+    direct_convolution,
     equations,
     geometry,
     histogram,
@@ -64,12 +65,19 @@ TABLE: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     **unique.ROUTINES,
 }
 
+
+def _convolution(launch: Launch, device: Device, driver: Any) -> Any:
+    return direct_convolution.convolution(launch) or convolution.convolution(launch, device, driver)
+
+
 LIBRARIES: dict[str, Callable[[Launch, Device, Any], Any]] = {
     **attention_gradients.ROUTINES,
     **convolution.ROUTINES,
+    "convolution": _convolution,
     **equations.ROUTINES,
     **products.ROUTINES,
     **spectra.ROUTINES,
     **transforms.ROUTINES,
 }
-"""Each builds `run(ptrs, scalars, native stream, stream handle)`; where that has a `close`, unloading calls it."""
+"""Each builds a program, or `run(ptrs, scalars, native stream, stream handle)`, whose `close`, if it has one, unloading
+calls."""

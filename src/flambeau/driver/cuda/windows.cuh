@@ -2,10 +2,11 @@
 
 struct Lattice { i32 size[3], count[3], kernel[3], stride[3], pad[3], dilation[3]; };
 
-// An operand (N, C, three spatial dims): the step of each, in elements.
+// An operand (N, C, three spatial dims): the step of each, in elements. `even`: all N * C planes are one step apart.
 struct View {
-  i64 step[5], channels;
+  i64 step[5], channels, even;
   template<class I> __device__ __forceinline__ i64 plane(I p) const {
+    if (even) return p * step[1];
     const I sample = p / (I)channels;
     return sample * step[0] + (p - sample * (I)channels) * step[1];
   }
@@ -17,7 +18,7 @@ template<class I> __device__ __forceinline__ Place<I> place_of(I i, const i32 (&
   Place<I> r;
 #pragma unroll
   for (int d = 2; d >= 0; --d) {
-    const I rest = i / (I)n[d];
+    const I rest = n[d] == 1 ? i : i / (I)n[d];  // a division costs more than all else of a small window
     r.at[d] = (i32)(i - rest * (I)n[d]);
     i = rest;
   }
@@ -36,7 +37,7 @@ template<bool adaptive> __device__ __forceinline__ Span span_of(const Lattice& w
   } else {
     const i32 step = w.dilation[d], start = o * w.stride[d] - w.pad[d], room = w.size[d] - start;
     const i32 skipped = start < 0 ? (step - 1 - start) / step : 0;
-    const i32 within = room > 0 ? (room + step - 1) / step : 0;
+    const i32 within = room <= 0 ? 0 : step == 1 ? room : (room + step - 1) / step;
     const i32 stop = w.kernel[d] < within ? w.kernel[d] : within;
     return {start + skipped * step, step, stop > skipped ? stop - skipped : 0};
   }

@@ -55,7 +55,8 @@ class Lattice:
 def view(x: Meta) -> bytes:
     """A `View` of an operand (N, C, spatial ...)."""
     lead = _DIMS - (x.ndim - 2)
-    return i64(*x.strides[:2], *(0,) * lead, *x.strides[2:], x.shape[1])
+    even = x.shape[0] == 1 or x.strides[0] == x.shape[1] * x.strides[1]
+    return i64(*x.strides[:2], *(0,) * lead, *x.strides[2:], x.shape[1], even)
 
 
 def program(
