@@ -18,7 +18,7 @@ class Flags:
     __slots__ = (
         "_subscribers", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled",
         "default_dtype", "deterministic", "deterministic_warn_only", "float32_matmul_precision", "launch_blocking",
-        "matmul_allow_tf32",
+        "matmul_allow_tf32", "portable_random",
     )  # fmt: skip
 
     _subscribers: list[Callable[[], None]]
@@ -32,6 +32,7 @@ class Flags:
     deterministic_warn_only: bool
     default_dtype: dtype
     launch_blocking: bool
+    portable_random: bool  # in which grid CUDA generators draw travels in each launch's params
 
     def __init__(self) -> None:
         put = object.__setattr__
@@ -46,6 +47,7 @@ class Flags:
         put(self, "deterministic_warn_only", False)
         put(self, "default_dtype", float32)
         put(self, "launch_blocking", False)
+        put(self, "portable_random", False)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, name) == value:

@@ -84,6 +84,7 @@ from flambeau.cuda.streams import (
     stream,
     synchronize,
 )
+from flambeau.runtime.generator import cuda_defaults
 from flambeau.tensor.constructor import cuda_types
 
 globals().update(cuda_types)
@@ -95,4 +96,6 @@ _LATER = ("amp", "comm")  # modules that are imported when they are first asked 
 
 
 def __getattr__(name: str) -> Any:
+    if name == "default_generators":
+        return cuda_defaults()
     return import_module(f"flambeau.cuda.{name}") if name in _LATER else _lacking(name)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flambeau.core.device import device
+from flambeau.core.flags import flags
 from flambeau.core.names import lacking
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
@@ -13,8 +14,8 @@ from flambeau.tensor.random import get_state, set_state
 from flambeau.tensor.tensor import Tensor
 
 __all__ = [
-    "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed", "manual_seed_all", "seed", "seed_all",
-    "set_rng_state", "set_rng_state_all",
+    "get_rng_state", "get_rng_state_all", "initial_seed", "is_portable", "manual_seed", "manual_seed_all", "seed",
+    "seed_all", "set_portable", "set_rng_state", "set_rng_state_all",
 ]  # fmt: skip
 
 __getattr__ = lacking("torch.cuda.random")
@@ -76,3 +77,19 @@ def seed_all() -> None:
 def initial_seed() -> int:
     """The seed that the current GPU's generator was last started from. Initializes CUDA."""
     return _default("cuda").initial_seed()
+
+
+def set_portable(mode: bool) -> None:
+    """Draw the same numbers on every GPU model. Flambeau's own.
+
+    PyTorch's numbers depend on the GPU's size, which says how many threads share a tensor. With True every GPU draws
+    as an A100 does; with False (the default) as PyTorch does on it. Raises TypeError: not a bool.
+    """
+    if not isinstance(mode, bool):
+        raise TypeError(f"set_portable() expects a bool, got {type(mode).__name__}")
+    flags.portable_random = mode
+
+
+def is_portable() -> bool:
+    """Whether `set_portable` is on."""
+    return flags.portable_random

@@ -30,7 +30,7 @@ class Generator:
         device: "cpu" (the default), "cuda" or "cuda:1".
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_offset", "_seed", "device", "engine", "lock")
+    __slots__ = ("__dict__", "__weakref__", "_captured", "_offset", "_seed", "device", "engine", "lock")
 
     def __init__(self, device: Any = "cpu") -> None:
         self.device: device = _as_device(device)
@@ -38,6 +38,7 @@ class Generator:
         self.engine = MersenneTwister(DEFAULT_SEED) if self.device is CPU else None
         self._seed = DEFAULT_SEED
         self._offset = 0
+        self._captured: list[int] | None = None  # see `begin_capture`
 
     def __repr__(self) -> str:
         return f"<torch.Generator device={self.device}>"
@@ -45,6 +46,7 @@ class Generator:
     def manual_seed(self, seed: int) -> Generator:
         """Start anew from `seed` (64 bits; negative values wrap). Raises ValueError past 64 bits."""
         seed = checked_seed(seed)
+        self._refuse_in_capture("manual_seed")
         with self.lock:
             self._seed, self._offset = seed, 0
             if self.engine is not None:
@@ -61,15 +63,59 @@ class Generator:
         """The seed it was last started from."""
         return self._seed
 
+    def get_offset(self) -> int:
+        """How many numbers of each subsequence are used up; CUDA generators. RuntimeError: the CPU's has none."""
+        if self.engine is not None:
+            raise RuntimeError("CPU Generator does not use offset")
+        return self._offset
+
+    def set_offset(self, offset: int) -> Generator:
+        """Go to an offset, a multiple of 4. RuntimeError: it is none, or the CPU's generator, which has none."""
+        if self.engine is not None:
+            raise RuntimeError("CPU Generator does not use offset")
+        if not 0 <= offset < 1 << 63 or offset % 4:
+            raise RuntimeError(f"offset must be a multiple of 4 and not negative, got {offset}")
+        with self.lock:
+            self._offset = offset
+        return self
+
     def reserve(self, increment: int) -> tuple[int, int]:
         """(seed, offset) for a kernel that uses `increment` numbers of each subsequence; CUDA generators."""
+        if self._captured is not None or _captures(self.device):
+            return self._reserve_captured(increment)
         with self.lock:
             offset = self._offset
             self._offset = offset + -(-increment // 4) * 4
         return self._seed, offset
 
+    def begin_capture(self, number: int) -> None:
+        """Until `end_capture`, `reserve` gives (number, how much was reserved since): each launch of the graph fills
+        in the seed and adds the offset of its time. Other uses raise RuntimeError."""
+        self._refuse_in_capture("capture_begin")
+        self._captured = [number, 0]
+
+    def end_capture(self) -> int:
+        """How much each launch of the graph must reserve."""
+        captured, self._captured = self._captured, None
+        return 0 if captured is None else captured[1]
+
+    def _reserve_captured(self, increment: int) -> tuple[int, int]:
+        if self._captured is None:
+            raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
+        if not _captures(self.device):
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+        with self.lock:
+            number, offset = self._captured
+            self._captured[1] = offset + -(-increment // 4) * 4
+        return number, offset
+
+    def _refuse_in_capture(self, what: str) -> None:
+        if self._captured is not None:
+            raise RuntimeError(f"Cannot call {what} of a CUDA generator during CUDA graph capture")
+
     def state_bytes(self) -> bytes:
         """The state as PyTorch lays it out: 5,056 bytes on the CPU; seed and offset, 16 bytes, on CUDA."""
+        self._refuse_in_capture("get_state")
         with self.lock:
             if self.engine is None:
                 return struct.pack("<Qq", self._seed, self._offset)
@@ -82,12 +128,21 @@ class Generator:
             raise RuntimeError(
                 f"RNG state is wrong size: a generator of {self.device} has {wanted} bytes, got {len(state)}"
             )
+        self._refuse_in_capture("set_state")
         with self.lock:
             if self.engine is None:
                 self._seed, self._offset = struct.unpack("<Qq", state)
             else:
                 _unpack_cpu_state(self.engine, state)
                 self._seed = self.engine.seed
+
+
+def _captures(where: device) -> bool:
+    """Whether the current stream of a CUDA device is recorded into a graph."""
+    context = system.context_of(where)
+    if not context.orders.capturing:
+        return False
+    return context.driver.capture_active(current.stream_at(context.index).handle)
 
 
 def checked_seed(seed: Any) -> int:
@@ -148,6 +203,11 @@ def default_of(where: device) -> Generator:
         seed = _early_seeds.pop(context.index, _cuda_seed)
         found = _default_cuda.setdefault(context, Generator(context.device).manual_seed(seed))
     return found
+
+
+def cuda_defaults() -> tuple[Generator, ...]:
+    """The default generators of all CUDA devices; none before CUDA is initialized."""
+    return tuple([default_of(c.device) for c in system.contexts()]) if system.is_initialized() else ()
 
 
 def seed_current_cuda(seed: int) -> None:

@@ -13,7 +13,7 @@ from flambeau.core import errors
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64, uint8
 from flambeau.core.flags import flags
-from flambeau.core.random import Policy
+from flambeau.core.random import PORTABLE, Policy
 from flambeau.ops import random as ops
 from flambeau.ops.dropout import EACH, native_dropout
 from flambeau.ops.op import Derivative, Op
@@ -58,6 +58,9 @@ def dropped(x: Tensor, p: float) -> Tensor:
 
 
 def _policy(where: device) -> Policy:
+    """How a device's random kernels deal draws: as PyTorch on this GPU, or alike on every GPU."""
+    if flags.portable_random:
+        return PORTABLE
     context = system.context_of(where)
     if context.policy is None:
         properties = context.driver.device_properties(context.driver_index)
@@ -491,6 +494,12 @@ def set_state(self: Generator, new_state: Tensor) -> Generator:
     return self
 
 
+def clone_state(self: Generator) -> Generator:
+    """A new generator of the same device, seed and state."""
+    return set_state(Generator(self.device).manual_seed(self.initial_seed()), get_state(self))
+
+
+Generator.clone_state = clone_state  # type: ignore[attr-defined]
 Generator.get_state = get_state  # type: ignore[attr-defined]
 Generator.set_state = set_state  # type: ignore[attr-defined]
 
