@@ -11,7 +11,7 @@ from flambeau.core.dtype import FLOATING
 from flambeau.ops.view import view
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node
-from flambeau.tensor.history import FREED, Saved, edge_of, fitted, replace_node, run, used_on, zeros_of
+from flambeau.tensor.history import FREED, Saved, edge_of, fitted, replace_node, run, save, used_on, zeros_of
 from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor
 
 
@@ -119,18 +119,19 @@ class _Node(Node, FunctionCtx):
         return fitted(grad, meta)
 
 
-@functools.cache
-def _node_class(function: type) -> Any:
-    members = {"_function": function, "__module__": "torch.autograd.function"}
-    return type(f"{function.__name__}Backward", (_Node,), members)
-
-
 class Function:
     """Derive from it, define static `forward(ctx, *args)` and `backward(ctx, *grads)`, and call `apply`.
 
     Where `setup_context(ctx, inputs, output)` is defined, `forward` takes no ctx. `backward` returns a gradient,
     or None, for each argument of `forward`.
     """
+
+    _node: type[_Node]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        members = {"_function": cls, "__module__": "torch.autograd.function"}
+        cls._node = type(f"{cls.__name__}Backward", (_Node,), members)  # kept here alone: it dies with cls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
@@ -169,7 +170,7 @@ def _apply(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     apart = function.setup_context is not Function.setup_context
     if apart:
         args, kwargs = _by_position(function.forward, args, kwargs), {}
-    node = _node_class(function)()
+    node = function._node()
     edges = [edge_of(a) if isinstance(a, Tensor) and a.history is not None else None for a in args]
     node.needs_input_grad = tuple([e is not None for e in edges])
     with recording(False):
@@ -262,8 +263,8 @@ def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequ
 def _kept(t: Tensor, outputs: Sequence[Tensor]) -> Saved:
     for i, output in enumerate(outputs):
         if t is output:
-            return Saved(t, None, i)
-    return Saved(t, edge_of(t))
+            return save(t, None, i)
+    return save(t, edge_of(t))
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

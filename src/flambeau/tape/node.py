@@ -32,7 +32,7 @@ class GradientEdge(NamedTuple):
 Grads = Sequence[Any]
 Hooks = OrderedDict[int, Callable[..., Any]]
 
-_sequence = itertools.count()
+next_number = itertools.count().__next__  # the order of recording
 LAST = 1 << 62  # a leaf's sequence: its gradient is accumulated as soon as it is complete
 
 
@@ -65,7 +65,7 @@ class Node:
 
     __slots__ = ("__weakref__", "edges", "index", "outputs", "sequence", "stream", "watchers")
 
-    edges: tuple[Edge, ...]
+    edges: Sequence[Edge]
     outputs: tuple[Meta, ...]
     sequence: int
     stream: Stream
@@ -80,14 +80,18 @@ class Node:
     def placed(self, outputs: tuple[Meta, ...]) -> None:
         """Take the next number and the current stream of the outputs' device."""
         self.outputs = outputs
-        self.sequence = next(_sequence)
+        self.sequence = next_number()
         where = outputs[0].device.index if outputs else None
         self.index = index = -1 if where is None else where
         self.stream = current.local.streams[index]
         if mode.anomaly:
-            self.metadata["traceback_"] = traceback.format_list(traceback.extract_stack()[:-2])
-            if mode.walking:
-                self.metadata["parent_"] = mode.walking[-1]
+            self.note_where()
+
+    def note_where(self) -> None:
+        """Under anomaly detection: remember where this node was made, and in the walk of which."""
+        self.metadata["traceback_"] = traceback.format_list(traceback.extract_stack()[:-3])
+        if mode.walking:
+            self.metadata["parent_"] = mode.walking[-1]
 
     def gradients(self, grads: Grads) -> Grads:
         """The gradients of the inputs from those of the outputs; None stands for zeros on both sides."""

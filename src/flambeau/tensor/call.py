@@ -32,6 +32,7 @@ from flambeau.runtime.plans import cache_of
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.history import (
+    Taped,
     begin,
     begin_in_place,
     called_by,
@@ -50,7 +51,8 @@ class Plan:
     """A call with everything decided but addresses and scalar values."""
 
     __slots__ = (
-        "allocate", "context", "exe", "index", "launch", "nbytes", "output", "outputs", "scalars", "tensors",
+        "allocate", "context", "exe", "index", "launch", "nbytes", "output", "outputs", "scalars", "taped",
+        "tensors",
     )  # fmt: skip
 
     def __init__(self, context: Context, exe: Executable | None, signature: Signature) -> None:
@@ -62,6 +64,7 @@ class Plan:
         self.outputs = signature.outputs
         self.output = signature.outputs[0]
         self.nbytes = self.output.nbytes
+        self.taped: Taped | None = None  # until a call is recorded
         self.tensors = tuple(i for i, x in enumerate(signature.inputs) if isinstance(x, Meta))
         self.scalars = tuple(
             (i, _sender(x, i in signature.checked))
@@ -99,8 +102,11 @@ system.on_close(_forget_plans)
 def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     """`call(op, (a, b))` of two tensors, written out: the warm path of arithmetic."""
     plan = warm.get((op, (), a.meta, b.meta))
-    if plan is None or plan.scalars or a.history is not None or b.history is not None:
+    if plan is None or plan.scalars:
         return call(op, (a, b))
+    node = None
+    if (a.history is not None or b.history is not None) and mode.recording:
+        node = begin(plan.taped or _taped(plan, op, (a, b), ()), (a, b))
     stream = current.local.streams[plan.index]
     handle = stream.handle
     if a.memory.stream != handle or b.memory.stream != handle:
@@ -110,16 +116,21 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
     plan.launch((ptr, a.ptr, b.ptr), (), handle)
+    if node is not None:
+        finish(node, (out,))
     return out
 
 
 def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     """`call(op, (a, value))` of a tensor and a Python bool, int, float or complex, written out."""
     plan = warm.get((op, (), a.meta, value.__class__))
-    if plan is None or a.history is not None:
+    if plan is None:
         return call(op, (a, value))
     _, send = plan.scalars[0]
-    value = send(value)
+    number = send(value)
+    node = None
+    if a.history is not None and mode.recording:
+        node = begin(plan.taped or _taped(plan, op, (a, value), ()), (a, value))
     stream = current.local.streams[plan.index]
     handle = stream.handle
     if a.memory.stream != handle:
@@ -127,15 +138,20 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     block = plan.allocate(plan.nbytes, stream)
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch((ptr, a.ptr), (value,), handle)
+    plan.launch((ptr, a.ptr), (number,), handle)
+    if node is not None:
+        finish(node, (out,))
     return out
 
 
 def unary(op: Op, a: Tensor) -> Tensor:
     """`call(op, (a,))`, written out."""
     plan = warm.get((op, (), a.meta))
-    if plan is None or a.history is not None:
+    if plan is None:
         return call(op, (a,))
+    node = None
+    if a.history is not None and mode.recording:
+        node = begin(plan.taped or _taped(plan, op, (a,), ()), (a,))
     stream = current.local.streams[plan.index]
     handle = stream.handle
     if a.memory.stream != handle:
@@ -144,6 +160,8 @@ def unary(op: Op, a: Tensor) -> Tensor:
     ptr = block.ptr
     out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
     plan.launch((ptr, a.ptr), (), handle)
+    if node is not None:
+        finish(node, (out,))
     return out
 
 
@@ -170,7 +188,9 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         plan = plans.get(key)
         if plan is None:
             plan = plans[key] = _plan(op, args, params)
-    node = begin(op, params, args) if tracked else None
+    node = None
+    if tracked and mode.recording:
+        node = begin(plan.taped or _taped(plan, op, args, params), args)
     stream = current.local.streams[plan.index]
     ptrs, results = [], []
     for meta in plan.outputs:
@@ -220,7 +240,9 @@ def call_into(
         plan = _plan_into(op, outputs, args, params, resize)
         if plan is None:
             return _through_temporary(op, outputs, args, params)
-    node = begin_in_place(op, params, args, outputs[0]) if tracked else None
+    node = None
+    if tracked and mode.recording:
+        node = begin_in_place(plan.taped or _taped(plan, op, args, params), args, outputs[0])
     for target in outputs:
         if target.memory.version < 0:
             refuse_inference(target)
@@ -237,6 +259,11 @@ def call_into(
     if node is not None:
         finish_in_place(node, args, outputs[0])
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _taped(plan: Plan, op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> Taped:
+    plan.taped = taped = Taped(op, params, args, plan.outputs)
+    return taped
 
 
 def _refuse_out(op: Op, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from flambeau.ops.op import Derivative
 from flambeau.tape.mode import recording
-from flambeau.tensor.history import begin, finish
+from flambeau.tensor.history import record
 from flambeau.tensor.tensor import Tensor
 
 
@@ -28,9 +28,7 @@ def recorded(
     composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
 ) -> Tensor:
     """What `run` computes of `args` off the tape, as one call on it. `params`: what its formulas see as such."""
-    node = begin(composite, params, args)
     with recording(False):
         found = run()
-    if node is not None:
-        finish(node, (found,))
+    record(composite, params, args, (found,))
     return found

@@ -25,12 +25,25 @@ from flambeau.core.meta import Meta
 from flambeau.ops import view as records
 from flambeau.ops.joining import cat
 from flambeau.ops.node_names import NAMES
-from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Op, names_of
+from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, names_of
 from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import LAST, Edge, Leaf, Node
-from flambeau.tensor.tensor import CUSTOM, INFERENCE, NO_GRAD, SEVERAL, History, Steps, Tensor, make
+from flambeau.tape.node import LAST, Edge, Leaf, Node, next_number
+from flambeau.tensor.storage import Storage
+from flambeau.tensor.tensor import (
+    CUSTOM,
+    INFERENCE,
+    NO_GRAD,
+    SEVERAL,
+    Counter,
+    History,
+    Steps,
+    Tensor,
+    ViewHistory,
+    make,
+    new_object,
+)
 
 _LIMIT = 20_000  # as many layouts are kept as plans
 _layouts: dict[tuple[Any, ...], tuple[Meta, int]] = {}  # rules are pure: a cache, never cleared but for size
@@ -42,9 +55,9 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """The view of `t` that a record gives. Raises what its rule raises."""
     result = _shown(view, t, params)
     if t.history is None:
-        result.history = History(None, 0, t, (None, view, params), None, _made(), t.counter.version)
+        result.history = ViewHistory(t, (None, view, params), None, _made(), t.counter.version)
     else:
-        result.history = _recorded_view(t, view, params)
+        result.history = _recorded_view(t, view, params, result.meta)
     return result
 
 
@@ -62,26 +75,23 @@ def _shown(view: View, t: Tensor, params: tuple[Any, ...]) -> Tensor:
     return result
 
 
-def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...]) -> History | None:
+def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], shown: Meta) -> ViewHistory | None:
     if view.derivative is None and requires_grad(t):
         return None
     edge = edge_of(t) if mode.recording else None
     result = _history_of_view(t, view, params)
     if mode.recording and (edge is not None or requires_grad(t)):
-        node = node_class(view, (t.meta,), params)((edge,), (t.meta,))
-        node.saved = params
-        node.placed((t.meta,))
-        result.node = node
+        result.node = node_class(view, (t.meta,), params)(edge, t.meta, params, (shown,))
     return result
 
 
-def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...]) -> History:
+def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...]) -> ViewHistory:
     """That of a view without a node."""
     history, made = t.history, _made()
     base, before = (t, None) if history is None or history.base is None else (history.base, history.steps)
     made = made or (None if history is None else history.made)
     seen = None if base.history is None else base.history.node
-    return History(None, 0, base, (before, view, params), seen, made, t.counter.version)
+    return ViewHistory(base, (before, view, params), seen, made, t.counter.version)
 
 
 def _made() -> str | None:
@@ -96,13 +106,10 @@ def run_several(
     edge = edge_of(t) if mode.recording else None
     node: Any = None
     if mode.recording and (edge is not None or requires_grad(t)):
-        node = kind((edge,), (t.meta,))
-        node.saved = dim
-        node.placed(tuple([result.meta for result in results]))
+        node = kind(edge, t.meta, dim, tuple([result.meta for result in results]))
     for i, (result, (view, params)) in enumerate(zip(results, parts, strict=True)):
-        result.history = _history_of_view(t, view, params)
-        result.history.node, result.history.index = node, i
-        result.history.made = result.history.made or SEVERAL
+        result.history = history = _history_of_view(t, view, params)
+        history.node, history.index, history.made = node, i, history.made or SEVERAL
     return tuple(results)
 
 
@@ -154,6 +161,7 @@ def _renew(t: Tensor, history: History, now: Node | None) -> None:
 
 
 def _view_anew(history: History) -> None:
+    assert isinstance(history, ViewHistory)
     assert history.base is not None
     with recording(True):
         fresh = replay(history.steps, history.base).history
@@ -223,31 +231,18 @@ def _own(grad: Any, meta: Meta) -> Any:
 # -- recorded operations ----------------------------------------------------------------------------------
 
 
-class Recorded(Node):
-    """A node of an operator's call; each operator has a class of its own, so that it has PyTorch's name.
+class RecordedShape(Node):
+    """A node of views: meta is their input's, saved what else is to know. No tensor, so it may be walked again."""
 
-    metas: of the inputs. saved: what its formulas need; None once it was freed.
-    """
-
-    __slots__ = ("metas", "saved")
+    __slots__ = ("meta", "saved")
 
     record: Any
-    metas: tuple[Meta | None, ...]
     saved: Any
 
-    def __init__(self, edges: tuple[Edge, ...], metas: tuple[Meta | None, ...]) -> None:
-        """It is not on the tape before it is `placed`."""
-        self.edges = edges
-        self.metas = metas
-        self.watchers = None
-
-    def release(self) -> None:
-        self.saved = None
-
-    def kept(self) -> Any:
-        if self.saved is None:
-            raise RuntimeError(FREED)
-        return self.saved
+    def __init__(self, edge: Edge, meta: Meta, saved: Any, outputs: tuple[Meta, ...]) -> None:
+        self.meta = meta
+        self.saved = saved
+        super().__init__((edge,), outputs)
 
 
 FREED = (
@@ -258,33 +253,27 @@ FREED = (
 )
 
 
-class RecordedView(Recorded):
-    """A node of a view. It saves no tensor, so it may be walked again."""
+class RecordedView(RecordedShape):
+    """A node of a view, with the record's params."""
 
     __slots__ = ()
 
-    def release(self) -> None:
-        pass
-
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        meta = self.metas[0]
-        grad = fitted(self.record.derivative(grads[0], meta, run, *self.kept()), meta)
+        meta = self.meta
+        grad = fitted(self.record.derivative(grads[0], meta, run, *self.saved), meta)
         if not mode.recording and grad.history is not None:
             unviewed(grad)  # who adds it to a leaf sees by the memory's holders whether it shows another's
         return (grad,)
 
 
-class RecordedParts(Recorded):
+class RecordedParts(RecordedShape):
     """A node of several views that are, one after the other along dimension `saved`, what they were made of."""
 
     __slots__ = ()
 
-    def release(self) -> None:
-        pass
-
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         parts = [zeros_of(meta) if g is None else g for g, meta in zip(grads, self.outputs, strict=True)]
-        return (fitted(self.joined(parts, self.kept()), self.metas[0]),)
+        return (fitted(self.joined(parts, self.saved), self.meta),)
 
     def joined(self, parts: list[Any], dim: int) -> Any:
         return _callers[0](cat, parts, (dim,))
@@ -311,47 +300,57 @@ class UnbindBackward0(RecordedParts):
         return super().joined([part.unsqueeze(dim) for part in parts], dim)
 
 
-class RecordedCall(Recorded):
-    """A node of an operator."""
+class RecordedCall(Node):
+    """A node of an operator's call; each operator has a class of its own, so that it has PyTorch's name.
 
-    __slots__ = ("use",)
+    taped: what is known of the call beforehand. use: what its formulas ask for. saved: that, in the order of
+    `use.kept`; None once it was freed.
+    """
 
+    __slots__ = ("saved", "taped", "use")
+
+    record: Any
+    saved: list[Any] | None
+    taped: Taped
     use: Use
 
     def release(self) -> None:
-        if self.use.keeps:
+        if self.use.kept:
             self.saved = None
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
-        use, metas = self.use, self.metas
+        use, metas = self.use, self.taped.metas
         known = self.known(grads)
         given: list[Any]
         if use.whole is None:
             given = [None] * len(self.edges)
-            for i, formula, names in use.formulas:
-                grad = formula(*[known[name] for name in names])
+            for i, formula, places in use.formulas:
+                grad = formula(*[known[k] for k in places])
                 given[i] = grad if grad is None or grad.meta is metas[i] else fitted(grad, metas[i])
             return given
-        given = list(use.whole(*[known[name] for name in use.names]))
+        given = list(use.whole(*[known[k] for k in use.places]))
         given += [None] * (len(self.edges) - len(given))
         return [
             None if edge is None else fitted(g, meta)
             for g, edge, meta in zip(given, self.edges, metas, strict=False)
         ]
 
-    def known(self, grads: Sequence[Any]) -> dict[str, Any]:
-        """What the formulas ask for, by name."""
-        use, saved = self.use, self.kept()
+    def known(self, grads: Sequence[Any]) -> list[Any]:
+        """What the formulas ask for, in the order of `use.kept` and `use.at_walk`."""
+        use, saved = self.use, self.saved
+        if saved is None:
+            raise RuntimeError(FREED)
         if use.missing is not None:
             raise RuntimeError(f"derivative for torch.{use.missing} is not implemented in Flambeau")
-        bare = not mode.recording
-        known: dict[str, Any] = {
-            name: value.unpack(self, bare) if value.__class__ is Saved else value
-            for name, value in saved.items()
-        }
+        known: list[Any] = []
+        if saved:
+            bare = not mode.recording
+            known += [x.unpack(self, bare) if isinstance(x, Saved) else x for x in saved]
+            if use.outs:
+                known[-1] = tuple([x.unpack(self, bare) for x in known[-1]])
         for name in use.at_walk:
             given = grads[0]
-            known[name] = given if name == "grad" and given is not None else self.at_walk(name, grads)
+            known.append(given if name == "grad" and given is not None else self.at_walk(name, grads))
         return known
 
     def at_walk(self, name: str, grads: Sequence[Any]) -> Any:
@@ -363,25 +362,43 @@ class RecordedCall(Recorded):
             return tuple([zeros_of(meta) if g is None else g for g, meta in pairs])
         if name == "given":
             return tuple(grads)
-        if name == "outs":
-            return tuple([x.unpack(self, not mode.recording) for x in self.kept()["outs "]])
+        if name == "params":
+            return self.taped.params
         if name == "metas":
-            return self.metas
+            return self.taped.metas
         return self.use.needs if name == "needs" else _callers[0]
+
+    def __getattr__(self, name: str) -> Any:
+        """What was saved, under PyTorch's names; None if only other gradients need it.
+
+        Raises AttributeError: no formula needs it. RuntimeError: it was freed, or changed in place.
+        """
+        asked = _NAMED.get(name)
+        if asked is None or asked not in _asked_by(self.record.derivative):
+            raise AttributeError(f"'{self.name()}' object has no attribute '{name}'", name=name, obj=self)
+        if self.saved is None:
+            raise RuntimeError(FREED)
+        if asked not in self.use.kept:
+            return None
+        found = self.saved[self.use.kept.index(asked)]
+        return found.unpack(self) if isinstance(found, Saved) else found
+
+
+_NAMED = {"_saved_self": "a", "_saved_other": "b", "_saved_exponent": "b", "_saved_result": "out"}
 
 
 class Use:
     """What a derivative needs where some of the inputs require a gradient: decided once for each set of them.
 
-    formulas: (input, formula, names of what it needs) of those inputs; or `whole`, one for all, and its `names`.
-    inputs: (name, place) of the inputs that are saved. params, out, out1, outs: whether these are.
-    keeps: whether any of these: else the node may be walked again.
-    at_walk: names of what is not saved. needs: which inputs require a gradient.
+    formulas: (input, formula, places of what it needs) of those inputs; or `whole`, one for all, and its `places`:
+        in what is `kept`, by name, followed by what is found `at_walk`.
+    inputs: positions of the inputs that are kept. outputs: whether any output is; outs: all, as one, the last.
+    A node that keeps nothing may be walked again. needs: which inputs require a gradient.
     missing: the operator's name, if nobody has written its derivative.
     """
 
     __slots__ = (
-        "at_walk", "formulas", "inputs", "keeps", "missing", "names", "needs", "out", "out1", "outs", "params", "whole",
+        "at_walk", "formulas", "inputs", "kept", "missing", "needs", "outputs", "outs", "places", "whole",
     )  # fmt: skip
 
     def __init__(self, record: Op, needs: tuple[bool, ...]) -> None:
@@ -389,20 +406,30 @@ class Use:
         self.needs = needs
         self.missing = record.name if derivative is MISSING else None
         self.whole = derivative.whole
-        self.names = () if derivative.whole is None else names_of(derivative.whole)
-        self.formulas = [
+        names = () if derivative.whole is None else names_of(derivative.whole)
+        formulas = [
             (i, formula, names_of(formula))
             for i, (formula, needed) in enumerate(zip(derivative.formulas, needs, strict=False))
             if formula is not None and needed
         ]
-        asked = dict.fromkeys([*self.names, *[name for _, _, names in self.formulas for name in names]])
-        self.inputs = [(name, _PLACES[name]) for name in asked if name in _PLACES]
-        self.params, self.out, self.outs = "params" in asked, "out" in asked, "outs" in asked
-        self.out1 = "out1" in asked
-        self.keeps = bool(self.inputs or self.out or self.out1 or self.outs)
-        self.at_walk = [
-            name for name in asked if name in ("grad", "grads", "given", "metas", "needs", "call", "outs")
-        ]
+        asked = dict.fromkeys(names + tuple([name for _, _, each in formulas for name in each]))
+        inputs = [name for name in asked if name in _PLACES]
+        self.inputs = [_PLACES[name] for name in inputs]
+        self.kept = inputs + [name for name in _OUTPUTS if name in asked]
+        self.outputs = len(self.kept) > len(inputs)
+        self.outs = "outs" in asked
+        self.at_walk = [name for name in asked if name not in self.kept]
+        place = {name: i for i, name in enumerate(self.kept + self.at_walk)}
+        self.formulas = [(i, formula, [place[name] for name in each]) for i, formula, each in formulas]
+        self.places = [place[name] for name in names]
+
+
+_OUTPUTS = ("out", "out1", "outs")
+
+
+def _asked_by(derivative: Derivative) -> set[str]:
+    formulas = [f for f in (derivative.whole, *derivative.formulas) if f is not None]
+    return {name for formula in formulas for name in names_of(formula)}
 
 
 _PLACES = {letter: i for i, letter in enumerate(INPUTS)}
@@ -446,59 +473,86 @@ def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
 
 
 class Saved:
-    """A tensor that a node saved: see Note [What is saved]."""
+    """A tensor that a node saved: see Note [What is saved]. Made by `save`.
 
-    __slots__ = (
-        "counter", "hooked", "index", "memory", "meta", "node", "own", "ptr", "unpacked_by", "version",
-    )  # fmt: skip
+    node, index: what the tensor was an output of; where node is None, of the node that saved it, or (-1) of none.
+    """
 
-    def __init__(self, t: Tensor, edge: Edge = None, own: int | None = None) -> None:
-        """`edge`: the tensor's. `own`: or it is this output of the node that saves it."""
-        if t.memory.version < 0:
-            raise RuntimeError(NOT_SAVED)
-        self.node: Node | None
-        self.node, self.index = edge or (None, 0)
-        self.own = own
-        self.version = t.counter.version
-        self.meta = t.meta
-        self.unpacked_by = None
-        if not mode.pack_hooks:
-            self.counter, self.memory, self.ptr = t.counter, t.memory, t.ptr
-            return
-        pack, self.unpacked_by = mode.pack_hooks[-1]
-        bare = make(t.meta, t.memory, t.ptr) if own is not None else t
+    __slots__ = ("counter", "index", "memory", "meta", "node", "ptr", "version")
+
+    counter: Counter
+    memory: Storage
+    meta: Meta
+    node: Node | None
+    index: int
+    ptr: int
+    version: int
+
+    def unpack(self, node: Node | None, bare: bool = False) -> Tensor:
+        """The tensor again, with its history unless `bare`. Raises RuntimeError if it was changed in place since."""
+        t = self.shown(node)
+        if not bare:
+            source = self.source(node)
+            if source is not None and t.meta.dtype.category >= FLOATING:
+                t.history = History(source, self.index)
+        return t
+
+    def source(self, node: Node | None) -> Node | None:
+        """What it was an output of; `node` is what saved it."""
+        return node if self.node is None and self.index >= 0 else self.node
+
+    def shown(self, node: Node | None) -> Tensor:
+        if self.counter.version != self.version:
+            raise RuntimeError(_changed(self, self.source(node), self.index))
+        t = make(self.meta, self.memory, self.ptr)
+        t.counter = self.counter
+        return t
+
+
+class Packed(Saved):
+    """One that went through the hooks around what nodes save."""
+
+    __slots__ = ("hooked", "unpack_hook")
+
+    def __init__(self, t: Tensor, bare: bool) -> None:
+        pack, self.unpack_hook = mode.pack_hooks[-1]
+        version = t.counter.version
         with recording(False):
-            self.hooked = pack(bare)
-        if t.counter.version != self.version:
+            self.hooked = pack(make(t.meta, t.memory, t.ptr) if bare else t)
+        if t.counter.version != version:
             raise RuntimeError(
                 "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook "
                 "cannot be modified by in-place operations as this can lead to unexpected side-effects. Please open an "
                 "issue if you need to perform in-place operations on the input to a pack hook."
             )
 
-    def unpack(self, node: Node, bare: bool = False) -> Tensor:
-        """The tensor again, with its history unless `bare`. Raises RuntimeError if it was changed in place since."""
-        source, index = (node, self.own) if self.own is not None else (self.node, self.index)
-        if self.unpacked_by is not None:
-            t = self._unhooked()
-        else:
-            if self.counter.version != self.version:
-                raise RuntimeError(_changed(self, source, index))
-            t = make(self.meta, self.memory, self.ptr)
-            t.counter = self.counter
-        if source is not None and not bare and t.meta.dtype.category >= FLOATING:
-            t.history = History(source, index)
-        return t
-
-    def _unhooked(self) -> Tensor:
-        assert self.unpacked_by is not None
+    def shown(self, node: Node | None) -> Tensor:
         with recording(False):
-            t = self.unpacked_by(self.hooked)
+            t = self.unpack_hook(self.hooked)
         if not isinstance(t, Tensor):
             raise TypeError(
                 f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}"
             )
         return make(t.meta, t.memory, t.ptr)
+
+
+def save(t: Tensor, edge: Edge = None, own: int = -1) -> Saved:
+    """Keep `t`: `edge` is the tensor's; or it is output number `own` of the node that saves it.
+
+    Raises RuntimeError for a tensor made in `inference_mode`.
+    """
+    memory = t.memory
+    if memory.version < 0:
+        raise RuntimeError(NOT_SAVED)
+    if mode.pack_hooks:
+        saved: Saved = Packed(t, own >= 0)
+    else:
+        saved = new_object(Saved)
+        saved.meta, saved.memory, saved.ptr = t.meta, memory, t.ptr
+        saved.counter = counter = t.counter
+        saved.version = counter.version
+    saved.node, saved.index = (None, own) if edge is None else edge
+    return saved
 
 
 NOT_SAVED = (
@@ -575,74 +629,114 @@ def _node_name(name: str) -> str:
 _uses: dict[Any, Use] = {}  # by record and which inputs require a gradient: made when first recorded
 
 
-def begin(op: Op, params: tuple[Any, ...], args: Sequence[Any], target: Tensor | None = None) -> Any:
+class Taped:
+    """What is known of a call before it is recorded: decided once for each plan.
+
+    record, params, node: the record, the call's static params, the class of its nodes.
+    metas, outputs: of the inputs (None: a scalar) and outputs; index: the outputs' device's.
+    places: of the inputs that gradients may pass to. given: the outputs that may require a gradient.
+    uses: by which inputs require a gradient, a bit each.
+    """
+
+    __slots__ = ("given", "index", "metas", "node", "outputs", "params", "places", "record", "uses")
+
+    def __init__(
+        self, record: Any, params: tuple[Any, ...], args: Sequence[Any], outputs: tuple[Meta, ...]
+    ) -> None:
+        derivative = record.derivative
+        self.record, self.params, self.outputs = record, params, outputs
+        self.metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
+        self.places = [
+            i
+            for i, meta in enumerate(self.metas)
+            if meta is not None
+            and derivative is not NOT_DIFFERENTIABLE
+            and (derivative.takes is None or i in derivative.takes)
+        ]
+        self.node: Any = node_class(record, self.metas, params) if self.places else None
+        where = outputs[0].device.index
+        self.index = -1 if where is None else where
+        floating = [i for i, meta in enumerate(outputs) if meta.dtype.category >= FLOATING]
+        self.given = [i for i in floating if derivative.outputs is None or i < derivative.outputs]
+        self.uses: dict[int, Use] = {}
+
+    def use(self, wanted: int) -> Use:
+        key = (self.record, wanted, len(self.metas))
+        use = _uses.get(key)
+        if use is None:
+            needs = tuple([bool(wanted >> i & 1) for i in range(len(self.metas))])
+            use = _uses[key] = Use(self.record, needs)
+        self.uses[wanted] = use
+        return use
+
+
+def begin(taped: Taped, args: Sequence[Any], target: Tensor | None = None) -> Any:
     """The node of a call that is about to run, with what it saves of the inputs; None if none requires a gradient.
 
     `target` is about to be overwritten: where a formula needs what it was, a copy is saved.
     """
-    derivative = op.derivative
-    if derivative is NOT_DIFFERENTIABLE or not mode.recording:
+    edges: list[Edge] = [None] * len(args)
+    streams = current.local.streams
+    index = taped.index
+    stream = streams[index]
+    wanted = 0
+    for i in taped.places:
+        history = args[i].history
+        if history is None:
+            continue
+        source = history.node if history.base is None else node_of(args[i])
+        if source is None:
+            continue
+        wanted |= 1 << i
+        edges[i] = (source, history.index)
+        if source.sequence == LAST:  # as in `used_on`
+            source.stream = stream if source.index == index else streams[source.index]
+    if not wanted and not any(requires_grad(args[i]) for i in taped.places):
         return None
-    edges: list[Edge] = []
-    metas: list[Meta | None] = []
-    wanted, some, takes = 0, False, derivative.takes
-    for i, a in enumerate(args):
-        edge: Edge = None
-        if isinstance(a, Tensor):
-            metas.append(a.meta)
-            history = a.history
-            if history is not None and (takes is None or i in takes):
-                found = history.node if history.base is None else node_of(a)
-                if found is not None:
-                    edge = (found, history.index)
-                    wanted |= 1 << i
-                elif not some:
-                    some = requires_grad(a)
-        else:
-            metas.append(None)
-        edges.append(edge)
-    if not (wanted or some):
-        return None
-    use = _uses.get((op, wanted, len(edges)))
-    if use is None:
-        use = _uses[op, wanted, len(edges)] = Use(op, tuple([edge is not None for edge in edges]))
-    known = tuple(metas)
-    node = node_class(op, known, params)(tuple(edges), known)
-    node.use = use
-    saved: dict[str, Any] = {}
-    for name, place in use.inputs:
+    node: Any = new_object(taped.node)
+    node.use = use = taped.uses.get(wanted) or taped.use(wanted)
+    node.saved = saved = []
+    for place in use.inputs:
         a = args[place] if place < len(args) else None
         if isinstance(a, Tensor):
             edge = edges[place]
             if edge is None and a.history is not None:
                 edge = edge_of(a)
-            saved[name] = Saved(a.clone() if a is target else a, edge)
-        else:
-            saved[name] = a
-    if use.params:
-        saved["params"] = params
-    node.saved = saved
+            a = save(a.clone() if a is target else a, edge)
+        saved.append(a)
+    node.taped, node.edges, node.watchers = taped, edges, None
+    node.outputs, node.index, node.stream = taped.outputs, index, stream
+    node.sequence = next_number()
+    if mode.anomaly:
+        node.note_where()
     return node
 
 
 def finish(node: Any, outputs: Sequence[Tensor]) -> None:
     """Give a call's new tensors their node, and save those that its formulas need."""
-    node.placed(tuple([t.meta for t in outputs]))
-    count = node.record.derivative.outputs
-    for i, t in enumerate(outputs if count is None else outputs[:count]):
-        if t.meta.dtype.category >= FLOATING:
-            t.history = History(node, i)
-    used_on(node)
-    _save_outputs(node, outputs)
+    for i in node.taped.given:
+        outputs[i].history = history = new_object(History)
+        history.node, history.index = node, i
+    if node.use.outputs:
+        _save_outputs(node, outputs)
+
+
+def record(op: Any, params: tuple[Any, ...], args: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+    """Put on the tape what was computed otherwise than by a plan, if an input requires a gradient."""
+    if mode.recording:
+        node = begin(Taped(op, params, args, tuple([t.meta for t in outputs])), args)
+        if node is not None:
+            finish(node, outputs)
 
 
 def _save_outputs(node: Any, outputs: Sequence[Tensor]) -> None:
-    if node.use.out:
-        node.saved["out"] = Saved(outputs[0], None, 0)
-    if node.use.out1:
-        node.saved["out1"] = Saved(outputs[1], None, 1)
-    if node.use.outs:
-        node.saved["outs "] = [Saved(t, None, i) for i, t in enumerate(outputs)]
+    kept, saved = node.use.kept, node.saved
+    if "out" in kept:
+        saved.append(save(outputs[0], None, 0))
+    if "out1" in kept:
+        saved.append(save(outputs[1], None, 1))
+    if "outs" in kept:
+        saved.append([save(t, None, i) for i, t in enumerate(outputs)])
 
 
 def used_on(node: Node) -> None:
@@ -656,29 +750,32 @@ def used_on(node: Node) -> None:
 # -- in place ---------------------------------------------------------------------------------------------
 
 
-def begin_in_place(op: Op, params: tuple[Any, ...], args: Sequence[Any], target: Tensor) -> Any:
+def begin_in_place(taped: Taped, args: Sequence[Any], target: Tensor) -> Any:
     """`begin` of a call that changes `target`; a node even where only the target requires a gradient.
 
     Raises RuntimeError for a leaf, or a view of one, that requires a gradient.
     """
-    if not mode.recording:
-        return None
-    node = begin(op, params, args, target)
+    node = begin(taped, args, target)
     if node is None:
         if not requires_grad(target):
             return None
         require_changeable(target)
-        needs = (False,) * len(args)
-        metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
-        node = node_class(op, metas, params)((None,) * len(args), metas)
-        node.use, node.saved = Use(op, needs), {}
-        return node
+        return _constant(taped)
     if target.meta.dtype.category < FLOATING:
         raise RuntimeError(
-            f"a tensor of dtype {target.meta.dtype} cannot hold what requires a gradient, which {op.name} would put "
-            "there in place"
+            f"a tensor of dtype {target.meta.dtype} cannot hold what requires a gradient, which {taped.record.name} "
+            "would put there in place"
         )
     require_changeable(target)
+    return node
+
+
+def _constant(taped: Taped) -> Any:
+    """The node of a call none of whose inputs requires a gradient."""
+    node: Any = new_object(node_class(taped.record, taped.metas, taped.params))
+    node.use, node.saved, node.taped = taped.use(0), [], taped
+    node.watchers, node.edges = None, [None] * len(taped.metas)
+    node.placed(taped.outputs)
     return node
 
 
@@ -741,10 +838,9 @@ _WHY = {
 
 def finish_in_place(node: Any, args: Sequence[Any], target: Tensor) -> None:
     """Give a changed tensor its new node: see Note [In-place changes]."""
-    node.placed((target.meta,))
     replace_node(target, node, next((i for i, a in enumerate(args) if a is target), None))
-    used_on(node)
-    _save_outputs(node, (target,))
+    if node.use.outputs:
+        _save_outputs(node, (target,))
 
 
 def replace_node(target: Tensor, node: Any, place: int | None, index: int = 0) -> None:
@@ -757,8 +853,9 @@ def replace_node(target: Tensor, node: Any, place: int | None, index: int = 0) -
         kept = None if history is None else _keeper_of(history)
         target.history = History(node, index)
     else:
+        assert isinstance(history, ViewHistory)
         kept = _keeper_of(history)
-        base = history.base
+        base: Any = history.base
         replace_node(base, CopySlices(edge_of(base), node, place, history.steps, base.meta), 0)
         history.seen = node  # not the base's: walked again on next use
     if kept is not None:
@@ -777,7 +874,9 @@ class CopySlices(Node):
 
     __slots__ = ("change", "place", "steps")
 
-    def __init__(self, before: Edge, change: Recorded, place: int | None, steps: Steps, meta: Meta) -> None:
+    def __init__(
+        self, before: Edge, change: RecordedCall, place: int | None, steps: Steps, meta: Meta
+    ) -> None:
         others = [edge for i, edge in enumerate(change.edges) if i != place]
         super().__init__((before, *others), (meta,))
         self.change, self.place, self.steps = change, place, steps

@@ -27,28 +27,38 @@ several outputs of a node, or of a custom Function."""
 
 
 class History:
-    """Where a tensor comes from.
+    """Where a tensor comes from: output number `index` of `node`; None if it requires no gradient.
+
+    The rest is told of views, by `ViewHistory`.
+    """
+
+    __slots__ = ("index", "node")
+
+    base: Tensor | None = None
+    steps: Steps = None
+    seen: Node | None = None
+    made: str | None = None
+    version: int = 0
+
+    def __init__(self, node: Node | None, index: int = 0) -> None:
+        self.node = node
+        self.index = index
+
+
+class ViewHistory(History):
+    """That of a view.
 
     base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
     another has taken its place, `base` was changed in place, and `node` is out of date.
-    node, index: the tensor is output number `index` of this node; None if it requires no gradient.
     made: how, where the view may not be changed in place on the tape; version: of the counter at that time.
     """
 
-    __slots__ = ("base", "index", "made", "node", "seen", "steps", "version")
+    __slots__ = ("base", "made", "seen", "steps", "version")
 
-    def __init__(
-        self,
-        node: Node | None,
-        index: int = 0,
-        base: Tensor | None = None,
-        steps: Steps = None,
-        seen: Node | None = None,
-        made: str | None = None,
-        version: int = 0,
-    ) -> None:
-        self.node = node
-        self.index = index
+    def __init__(self, base: Tensor, steps: Steps, seen: Node | None, made: str | None, version: int) -> None:
+        """Not recorded so far."""
+        self.node = None
+        self.index = 0
         self.base = base
         self.steps = steps
         self.seen = seen

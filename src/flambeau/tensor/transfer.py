@@ -28,9 +28,9 @@ from flambeau.ops import copy as ops
 from flambeau.runtime import current, peers, system
 from flambeau.runtime.event import Event
 from flambeau.runtime.stream import Stream
-from flambeau.tape.mode import recording
+from flambeau.tape.mode import mode, recording
 from flambeau.tensor.call import call, call_into, empty
-from flambeau.tensor.history import begin, begin_in_place, finish, finish_in_place, refuse_inference
+from flambeau.tensor.history import Taped, begin_in_place, finish_in_place, record, refuse_inference
 from flambeau.tensor.options import kind_of, place, shape_of
 from flambeau.tensor.public import both, method
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
@@ -63,8 +63,9 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     if src.meta.dtype.is_complex and not self.meta.dtype.is_complex and self.meta.dtype is not dtypes.bool_:
         _warn_of_lost_imaginary()
     refuse_inference(self)
-    tracked = self.history is not None or src.history is not None
-    node = begin_in_place(ops.copy, (), (src,), self) if tracked else None
+    node = None
+    if (self.history is not None or src.history is not None) and mode.recording:
+        node = begin_in_place(Taped(ops.copy, (), (src,), (self.meta,)), (src,), self)
     if self.ptr != src.ptr or self.meta is not src.meta:
         write(self, src, non_blocking)
     self.counter.version += 1
@@ -254,15 +255,10 @@ def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = F
     ):  # the operator's own layout: no need to make the result first
         result: Tensor = call(ops.copy, (source,), (meta.dtype, meta.shape))
         return result
-    node = (
-        begin(ops.copy, (meta.dtype, meta.shape, meta.device), (source,))
-        if source.history is not None
-        else None
-    )
     result = empty_pinned(meta) if pin else empty(meta)
     write(result, source, non_blocking)
-    if node is not None:
-        finish(node, (result,))
+    if source.history is not None:
+        record(ops.copy, (meta.dtype, meta.shape, meta.device), (source,), (result,))
     return result
 
 
@@ -575,7 +571,9 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     target = _once(self)
     meta = target.meta
     params = (meta.dtype, meta.shape, meta.device)
-    node = begin_in_place(ops.fill, params, (number,), self) if target is not self else None
+    node = None
+    if target is not self and mode.recording:
+        node = begin_in_place(Taped(ops.fill, params, (number,), (self.meta,)), (number,), self)
     call_into(ops.fill, (target,), (number,), params)
     if node is not None:
         finish_in_place(node, (number,), self)

@@ -17,7 +17,7 @@ from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor import autocast
 from flambeau.tensor.gradients import run_backward
-from flambeau.tensor.history import Saved, edge_of, requires_grad
+from flambeau.tensor.history import Saved, edge_of, requires_grad, save
 from flambeau.tensor.tensor import Tensor
 
 
@@ -284,7 +284,7 @@ class _Frame:
 
 
 def _kept(a: Any) -> Any:
-    return (Saved(a, edge_of(a)), requires_grad(a)) if isinstance(a, Tensor) else a
+    return (save(a, edge_of(a)), requires_grad(a)) if isinstance(a, Tensor) else a
 
 
 def _alike(a: Any) -> Any:
