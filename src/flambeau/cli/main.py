@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from flambeau import version
-from flambeau.cli import memory, run
+from flambeau.cli import explore, memory, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"flambeau {version.flambeau}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run.add_parser(commands)
+    explore.add_parser(commands)
     memory.add_parser(commands)
     options = parser.parse_args(argv)
     status: int = options.do(options)

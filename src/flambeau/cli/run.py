@@ -64,7 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Run the program as `options` say; the exit status."""
-    if not options.module and (why := _why_not_readable(Path(options.program))):
+    if not options.module and (why := why_not_readable(Path(options.program))):
         print(f"flambeau run: can't open file {options.program!r}: {why}", file=sys.stderr)
         return 2
     files = [file for file in (options.trace, options.picture, options.report) if file is not None]
@@ -78,8 +78,8 @@ def run(options: argparse.Namespace) -> int:
     recorder = Recorder(timeline=bool(options.trace or options.picture))
     system.watch(recorder)
     outer = sys.modules["__main__"]
-    execute = partial(_execute, options.program, options.arguments, options.module)
-    status = _status_of(execute, options.full_traceback)
+    program = partial(execute, options.program, options.arguments, options.module)
+    status = _status_of(program, options.full_traceback)
     try:
         _end_program(outer)
         for problem in system.close_all():
@@ -112,7 +112,8 @@ def _set_environment(options: argparse.Namespace) -> None:
             os.environ["FLAMBEAU_RACES"] = "warn"
 
 
-def _execute(program: str, arguments: list[str], is_module: bool) -> None:
+def execute(program: str, arguments: list[str], is_module: bool) -> None:
+    """Run a script or module as `python` would, in this process."""
     sys.argv = [program, *arguments]
     folder = os.getcwd() if is_module else str(Path(program).resolve().parent)
     if sys.flags.safe_path:
@@ -136,7 +137,7 @@ def _status_of(program: Callable[[], None], full_traceback: bool) -> int:
         program()
         status = 0
     except SystemExit as exit:
-        status = _exit_status(exit.code)
+        status = exit_status(exit.code)
     except BaseException as error:
         _show(error, full_traceback)
         status = _status_of_error(error)
@@ -144,7 +145,8 @@ def _status_of(program: Callable[[], None], full_traceback: bool) -> int:
     return status
 
 
-def _exit_status(code: object) -> int:
+def exit_status(code: object) -> int:
+    """The status that `sys.exit(code)` ends a process with; a text goes to stderr."""
     if code is None:
         return 0
     if isinstance(code, int):
@@ -201,7 +203,7 @@ def _end_program(outer: ModuleType) -> None:
         sys.stdout.flush()
 
 
-def _why_not_readable(program: Path) -> str:
+def why_not_readable(program: Path) -> str:
     """A pipe can be run as well as a file; empty if nothing is in the way."""
     if not program.exists():
         return "no such file"

@@ -62,6 +62,7 @@ from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch
 from flambeau.driver.virtual import cost, scheduler
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
+from flambeau.driver.virtual.graph import Graph
 from flambeau.driver.virtual.memory import Arena, next_generation
 from flambeau.driver.virtual.policy import open_policy, write_token
 from flambeau.driver.virtual.profile import load_profile
@@ -130,6 +131,11 @@ class VirtualDriver:
     @on_command.setter
     def on_command(self, call: Callable[[CommandRecord], None] | None) -> None:
         self._scheduler.on_command = call
+
+    def record(self) -> Graph:
+        """The graph of all commands given from now on; called before the first."""
+        graph = self._scheduler.journal = Graph(self.profile.queue)
+        return graph
 
     def time_ns(self) -> int:
         """The host's simulated time."""

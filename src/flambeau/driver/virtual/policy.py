@@ -188,6 +188,20 @@ class Replay:
         )
 
 
+class Follow(Replay):
+    """Like `Replay`, but from where the program leaves the token the oldest runnable command goes first.
+
+    What a program does may depend on a race: in another order it gives other commands.
+    """
+
+    def take(self, now: int | None) -> Command | None:
+        try:
+            return super().take(now)
+        except DriverError:
+            self._at = len(self._choices)
+            return super().take(now)
+
+
 STOP = -1  # among choices: a poll of the host ended here
 
 _seq = attrgetter("seq")
@@ -197,7 +211,8 @@ _ready = attrgetter("ready", "seq")
 def open_policy(schedule: str) -> Policy:
     """The policy that a schedule string names.
 
-    `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH` or `replay:TOKEN`. Raises ValueError.
+    `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH`, `replay:TOKEN`, or for explorers
+    `follow:TOKEN`. Raises ValueError.
     """
     kind, _, rest = schedule.partition(":") if isinstance(schedule, str) else ("", "", "")
     try:
@@ -212,6 +227,8 @@ def open_policy(schedule: str) -> Policy:
             return Pct(_number(seed), _number(depth, least=1))
         if kind == "replay":
             return Replay(read_token(rest))
+        if kind == "follow":
+            return Follow(read_token(rest))
     except ValueError as error:
         raise ValueError(f"schedule {schedule!r}: {error}") from None
     raise ValueError(

@@ -225,6 +225,15 @@ class Command:
         return (self.kind * 31 + self.nbytes * 7 + self.origin) % 251
 
 
+class Journal(Protocol):
+    """Whoever records what was asked for, in the order of the requests."""
+
+    polls: int
+
+    def enqueued(self, command: Command) -> None: ...
+    def waited(self, target: Stream | DeviceState | Command) -> None: ...
+
+
 class Scheduler:
     """Runs commands; owner of simulated time, of the trace and of the choices made."""
 
@@ -232,6 +241,7 @@ class Scheduler:
         self.now = 0  # the host's simulated time
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
+        self.journal: Journal | None = None
         self._policy = policy
         self._queue = queue
         self._seq = 0
@@ -249,7 +259,7 @@ class Scheduler:
         stream = command.stream
         self._link(command, stream)
         if stream.pending > self._queue:  # full: the host waits until its oldest command is done
-            self.wait(stream, self._queue)
+            self._wait(stream, self._queue)
 
     def defer(self, call: Callable[[], None]) -> None:
         """Call this right after the command that runs now."""
@@ -258,6 +268,8 @@ class Scheduler:
     def _link(self, command: Command, stream: Stream) -> None:
         command.seq = self._seq
         self._seq += 1
+        if self.journal is not None:
+            self.journal.enqueued(command)
         tail = stream.tail
         stream.tail = command
         stream.pending += 1
@@ -283,11 +295,17 @@ class Scheduler:
             else:
                 self._policy.offer(command)
 
-    def wait(self, target: Stream | DeviceState | Command, left: int = 0) -> None:
-        """Let the host wait until at most `left` commands of a stream or device are pending, or a command is done.
+    def wait(self, target: Stream | DeviceState | Command) -> None:
+        """Let the host wait until no command of a stream or device is pending, or a command is done.
 
         KeyboardInterrupt comes between two commands; the rest stays queued.
         """
+        if self.journal is not None:
+            self.journal.waited(target)
+        self._wait(target, 0)
+
+    def _wait(self, target: Stream | DeviceState | Command, left: int) -> None:
+        """The same until at most `left` commands are pending."""
         while target.pending > left:
             with Interrupts() as interrupts:
                 while target.pending > left and not interrupts.pending:
@@ -298,6 +316,8 @@ class Scheduler:
         """Run what the policy thinks is due at this time."""
         if self.running is not None:
             return
+        if self.journal is not None:
+            self.journal.polls += 1
         with Interrupts() as interrupts:
             while not interrupts.pending and (command := self._policy.take(self.now)) is not None:
                 self._run(command)

@@ -1,0 +1,100 @@
+"""`flambeau explore`: run a torch program in every order of its commands that can make a difference."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shlex
+import sys
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
+
+from flambeau.cli import finder
+from flambeau.cli.run import RACE_STATUS, execute, exit_status, why_not_readable
+from flambeau.runtime import settings
+from flambeau.testing.explore import POLICIES, explore
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "explore",
+        help="run a torch program in many legal orders and compare what it prints",
+        description="Run a program written for torch.cuda once, record its command graph, put the graph into other "
+        "legal orders, and run the program again in each that can give another result. What it prints, raises and "
+        "exits with is compared.",
+        epilog="The exit status is 0 if all orders agree and no race was found, 3 otherwise.",
+    )
+    parser.add_argument(
+        "--schedules", metavar="N", type=int, default=100, help="how many orders to look at (100)"
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="P",
+        action="append",
+        help=f"{', '.join(POLICIES)}; may be given again (all of them)",
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="the first seed of each policy (0)")
+    parser.add_argument(
+        "--devices", metavar="N", type=int, default=settings.DEVICES, help="how many virtual GPUs"
+    )
+    parser.add_argument("--profile", metavar="NAME", default=settings.PROFILE, help="which GPU they model")
+    parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
+    parser.add_argument("program", metavar="PROGRAM", help="a script, or with -m a module")
+    parser.add_argument(
+        "arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
+    )
+    parser.set_defaults(do=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explore the program as `options` say, print the report; the exit status."""
+    if not options.module and (why := why_not_readable(Path(options.program))):
+        print(f"flambeau explore: can't open file {options.program!r}: {why}", file=sys.stderr)
+        return 2
+    finder.install()
+    try:
+        found = explore(
+            partial(_printed, options),
+            options.schedules,
+            options.policy or POLICIES,
+            seed=options.seed,
+            devices=options.devices,
+            profile=options.profile,
+            replay=partial(_command, options),
+        )
+    except ValueError as error:
+        print(f"flambeau explore: {error}", file=sys.stderr)
+        return 2
+    print(found)
+    return 0 if found.ok else RACE_STATUS
+
+
+def _printed(options: argparse.Namespace) -> tuple[str, int]:
+    """Run the program as if it were the first time: what it prints and its exit status."""
+    modules, environment, arguments = dict(sys.modules), dict(os.environ), sys.argv
+    paths, folder, text = list(sys.path), os.getcwd(), io.StringIO()
+    status = 0
+    try:
+        with redirect_stdout(text):
+            execute(options.program, list(options.arguments), options.module)
+    except SystemExit as exit:
+        status = exit_status(exit.code)
+    finally:
+        for name in set(sys.modules) - set(modules):
+            if not name.startswith(("flambeau", "torch")):
+                del sys.modules[name]
+        sys.modules["__main__"] = modules["__main__"]
+        sys.path[:], sys.argv = paths, arguments
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+    return text.getvalue(), status
+
+
+def _command(options: argparse.Namespace, schedule: str) -> str:
+    """The line that repeats a schedule."""
+    line = ["flambeau", "run", "--devices", str(options.devices), "--profile", options.profile]
+    line += ["--schedule", schedule, *(["-m"] if options.module else []), options.program, *options.arguments]
+    return shlex.join(line)

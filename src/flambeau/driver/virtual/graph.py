@@ -1,0 +1,266 @@
+"""`Graph`: the commands of one run and what orders them, to be put into other legal orders without running kernels.
+
+A step is a command, or a wait of the host: commands given after a wait come after what was waited for. That the
+host waits where a launch queue is full is part of the machine, whatever the schedule: it is put in here, not recorded.
+An order is legal if it respects each step's `needs`; a replay of it makes the program run in it.
+
+A run whose host polled is no graph: what a poll answers, and so what the program and the allocator do next, depends
+on the order. `polls` counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Any, Protocol
+
+from flambeau.core.meta import Meta
+from flambeau.driver.virtual import scheduler
+from flambeau.driver.virtual.policy import STOP, open_policy, read_token, write_token
+from flambeau.driver.virtual.scheduler import Command, DeviceState, Stream
+
+Access = tuple[int, "Meta | int", bool, bool]
+"""Address, layout (a number of bytes, or a tensor's), whether it is read, whether it is written."""
+
+
+class _Queue(Protocol):
+    """What a policy wants to know of a stream."""
+
+    handle: int
+    priority: int
+
+
+class Step:
+    """A command, or with seq -1 a wait of the host. `place` counts the commands of its stream, from 0."""
+
+    __slots__ = (
+        "accesses",
+        "at",
+        "followers",
+        "kind",
+        "mark",
+        "name",
+        "needs",
+        "place",
+        "ready",
+        "seq",
+        "stream",
+    )
+
+    def __init__(
+        self, at: int, seq: int, kind: int, name: str, stream: _Queue | None, needs: list[int]
+    ) -> None:
+        self.at = at
+        self.seq = seq
+        self.kind = kind
+        self.name = name
+        self.stream = stream
+        self.needs = needs
+        self.place = -1
+        self.mark = 0
+        self.ready = 0  # policies look at it in polls, and here are none
+        self.accesses: tuple[Access, ...] = ()
+        self.followers: list[int] = []
+
+    @property
+    def free(self) -> bool:
+        """Whether a policy chooses when it happens. Markers and waits happen as soon as they can."""
+        return self.seq >= 0 and self.kind in _WORK
+
+
+_WORK = frozenset(
+    {
+        scheduler.KERNEL,
+        scheduler.COPY_IN,
+        scheduler.COPY_OUT,
+        scheduler.COPY,
+        scheduler.FILL,
+        scheduler.HOST_CALL,
+    }
+)
+
+
+class Graph:
+    """Recorded while a program runs (`VirtualDriver.record`); a plain value afterwards."""
+
+    def __init__(self, queue: int) -> None:
+        self.steps: list[Step] = []
+        self.polls = 0
+        self._queue = queue
+        self._at: dict[int, int] = {}  # step of a command, by seq
+        self._of: dict[int, list[int]] = {}  # steps of a stream, by handle
+        self._device: dict[int, list[int]] = {}  # handles of a device's streams
+        self._host = -1  # the host's last wait
+        self._caught: dict[int, int] = {}  # by stream: the wait that its last command came after
+        self._known: dict[int, int] = {}  # by stream: how many commands the host has waited for
+
+    # -- recording --------------------------------------------------------------------------------------
+    def enqueued(self, command: Command) -> None:
+        """A command was put at the end of its stream."""
+        stream = command.stream
+        queue = self._of.get(stream.handle)
+        if queue is None:
+            queue = self._of[stream.handle] = []
+            self._device.setdefault(stream.index, []).append(stream.handle)
+        needs = queue[-1:]
+        if self._host > self._caught.get(stream.handle, -1):
+            needs.append(self._host)
+            self._caught[stream.handle] = self._host
+        needs += [self._at[awaited.seq] for awaited in command.waits if awaited.seq in self._at]
+        step = self._add(command.seq, command.kind, command.name, stream, needs)
+        step.place = len(queue)
+        step.mark = command.mark
+        step.accesses = _accesses(command)
+        queue.append(step.at)
+        self._at[command.seq] = step.at
+        if len(queue) > self._queue:
+            self._wait_for({stream.handle: len(queue) - self._queue})
+
+    def waited(self, target: Stream | DeviceState | Command) -> None:
+        """The host waits for all that a stream or device was given, or for one command."""
+        if isinstance(target, Command):
+            at = self._at.get(target.seq)
+            if at is not None:
+                self._wait_for({target.stream.handle: self.steps[at].place + 1})
+        elif isinstance(target, Stream):
+            self._wait_for({target.handle: len(self._of.get(target.handle, ()))})
+        else:
+            self._wait_for({handle: len(self._of[handle]) for handle in self._device.get(target.index, ())})
+
+    def _wait_for(self, counts: dict[int, int]) -> None:
+        """The host waits for so many commands of each stream."""
+        new = {handle: n for handle, n in counts.items() if n > self._known.get(handle, 0)}
+        if new:
+            self._known.update(new)
+            needs = [self._of[handle][n - 1] for handle, n in new.items()]
+            if self._host >= 0:
+                needs.append(self._host)
+            self._host = self._add(-1, scheduler.WAIT, "the host waits", None, needs).at
+
+    def _add(self, seq: int, kind: int, name: str, stream: _Queue | None, needs: list[int]) -> Step:
+        step = Step(len(self.steps), seq, kind, name, stream, needs)
+        for need in needs:
+            self.steps[need].followers.append(step.at)
+        self.steps.append(step)
+        return step
+
+    # -- orders -----------------------------------------------------------------------------------------
+    def order(self, schedule: str) -> list[Step]:
+        """The commands in the order in which a policy would run them; `schedule` as `VirtualDriver` takes it.
+
+        Raises ValueError for a schedule that needs times: `earliest`.
+        """
+        if schedule.startswith("earliest"):
+            raise ValueError(
+                "schedule 'earliest' follows simulated times, which an order of commands does not have"
+            )
+        policy: Any = open_policy(schedule)
+        steps, offer, take = self.steps, policy.offer, policy.take
+        left = [len(step.needs) for step in steps]
+        found: list[Step] = []
+        happened = [step for step in steps if not step.needs]
+        while True:
+            while happened:
+                step = happened.pop()
+                if step.free:
+                    offer(step)
+                    continue
+                for at in step.followers:
+                    left[at] -= 1
+                    if not left[at]:
+                        happened.append(steps[at])
+            step = take(None)
+            if step is None:
+                return found
+            found.append(step)
+            for at in step.followers:
+                left[at] -= 1
+                if not left[at]:
+                    happened.append(steps[at])
+
+    def oldest(self, forced: Iterable[tuple[int, int]] = ()) -> list[Step] | None:
+        """The oldest command first, but for `forced`: pairs of steps, the first before the second.
+
+        None if no legal order has them all.
+        """
+        steps = self.steps
+        left = [len(step.needs) for step in steps]
+        after: dict[int, list[int]] = {}
+        for first, second in forced:
+            after.setdefault(first, []).append(second)
+            left[second] += 1
+        heap = [
+            (steps[at].free, at) for at, count in enumerate(left) if not count
+        ]  # what needs no choice first
+        heapify(heap)
+        found: list[Step] = []
+        passed = 0
+        while heap:
+            free, at = heappop(heap)
+            passed += 1
+            if free:
+                found.append(steps[at])
+            for follower in (*steps[at].followers, *after.get(at, ())):
+                left[follower] -= 1
+                if not left[follower]:
+                    heappush(heap, (steps[follower].free, follower))
+        return found if passed == len(steps) else None
+
+    def replayed(self, token: str) -> list[Step]:
+        """The order that a token of this program's names."""
+        return [self.steps[self._at[choice >> 8]] for choice in read_token(token) if choice != STOP]
+
+    def token(self, order: list[Step]) -> str:
+        """The shortest token that replays an order: past its end a replay runs the oldest command first."""
+        steps = self.steps
+        left = [len(step.needs) for step in steps]
+        heap = [(step.free, step.at) for step in steps if not step.needs]
+        heapify(heap)
+        gone: set[int] = set()
+        needed = 0
+        for place, chosen in enumerate(order, 1):
+            while not heap[0][0] or heap[0][1] in gone:
+                free, at = heappop(heap)
+                if not free:
+                    self._follow(at, left, heap)
+            if heap[0][1] != chosen.at:
+                needed = place
+            gone.add(chosen.at)
+            self._follow(chosen.at, left, heap)
+        return write_token([step.seq << 8 | step.mark for step in order[:needed]])
+
+    def _follow(self, at: int, left: list[int], heap: list[tuple[bool, int]]) -> None:
+        for follower in self.steps[at].followers:
+            left[follower] -= 1
+            if not left[follower]:
+                heappush(heap, (self.steps[follower].free, follower))
+
+
+def _accesses(command: Command) -> tuple[Access, ...]:
+    """What memory a command touches. Pageable memory was staged: nobody else has those bytes."""
+    kind, args = command.kind, command.args
+    if kind == scheduler.KERNEL:
+        exe, ptrs, _ = args
+        launch = exe.launch
+        outputs = len(launch.outputs)
+        return tuple(
+            [
+                (ptr, meta, place >= outputs or launch.updates, place < outputs)
+                for place, (ptr, meta) in enumerate(zip(ptrs, launch.operands, strict=True))
+                if meta.span
+            ]
+        )
+    if kind == scheduler.COPY_IN:
+        _, target, source = args
+        wrote = (target, source.nbytes, False, True)
+        return (wrote, (source.ptr, source.nbytes, True, False)) if source.pinned else (wrote,)
+    if kind == scheduler.COPY_OUT:
+        target, _, source = args
+        return (target.ptr, target.nbytes, False, True), (source, target.nbytes, True, False)
+    if kind == scheduler.COPY:
+        _, target, _, source, nbytes = args
+        return (target, nbytes, False, True), (source, nbytes, True, False)
+    if kind == scheduler.FILL:
+        _, target, _, nbytes = args
+        return ((target, nbytes, False, True),)
+    return ()

@@ -1,0 +1,149 @@
+"""Which commands of a graph conflict unordered, and in how many ways they can be ordered.
+
+# Note [Classes]
+Two orders of one graph that run each unordered conflicting pair the same way round can be turned into each other by
+exchanging neighbours that do not conflict, so they leave the same memory (Mazurkiewicz; the proof is in
+docs/determinism.md). All legal orders fall into classes, one for each way round of all pairs that is possible, and one
+order of a class stands for all. A program without such pairs has one class.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flambeau.observe.layouts import extent_of, overlap, span_of
+
+Pair = tuple[int, int]
+"""Two steps of a graph, the one requested earlier first."""
+
+MOST_PAIRS = 400  # of which the exhaustive search looks at all ways round
+
+
+class Conflicts:
+    """The unordered conflicting pairs of a graph: `pairs`, at most `limit`; `cut` says that there are more."""
+
+    def __init__(self, graph: Any, limit: int = 20_000) -> None:
+        self.graph = graph
+        self._clocks = _clocks(graph)
+        self.pairs, self.cut = self._find(limit)
+
+    def signature(self, order: Sequence[Any]) -> bytes:
+        """Which way round an order runs each pair. Equal means the same memory; see Note [Classes]."""
+        if not self.pairs:
+            return b""
+        place = {step.at: i for i, step in enumerate(order)}
+        return bytes([place[first] < place[second] for first, second in self.pairs])
+
+    def ordered(self, first: int, second: int) -> bool:
+        """Whether the second step comes after the first in every legal order."""
+        step = self.graph.steps[first]
+        return self._clocks[second].get(step.stream.handle, -1) >= step.place
+
+    def classes(self) -> Iterator[list[Pair]]:
+        """Each possible way round of all pairs, as forced orders; the recorded one first. Each once."""
+        steps = sorted({at for pair in self.pairs for at in pair})
+        number = {at: i for i, at in enumerate(steps)}
+        pairs = [(number[a], number[b]) for a, b in self.pairs]
+        before = [sum(1 << j for j, b in enumerate(steps) if b != a and self.ordered(a, b)) for a in steps]
+        stack: list[tuple[int, list[int], list[Pair]]] = [(0, before, [])]
+        while stack:
+            at, reach, forced = stack.pop()
+            while (
+                at < len(pairs)
+                and (reach[pairs[at][0]] >> pairs[at][1] | reach[pairs[at][1]] >> pairs[at][0]) & 1
+            ):
+                at += 1  # what was forced before orders this pair
+            if at == len(pairs):
+                yield [(steps[a], steps[b]) for a, b in forced]
+                continue
+            a, b = pairs[at]
+            for first, second in ((b, a), (a, b)):  # the recorded way round comes off the stack first
+                stack.append((at + 1, _joined(reach, first, second), [*forced, (first, second)]))
+
+    def _find(self, limit: int) -> tuple[list[Pair], bool]:
+        found: dict[Pair, None] = {}
+        for one, other in _overlapping(_cells(self.graph)):
+            for pair in self._unordered(one, other):
+                found[pair] = None
+                if len(found) > limit:
+                    return sorted(found)[:limit], True
+        return sorted(found), False
+
+    def _unordered(self, one: _Cell, other: _Cell) -> Iterator[Pair]:
+        for handle, users in one.users.items():
+            for stream, theirs in other.users.items():
+                if stream == handle:
+                    continue
+                for at, writes in users:
+                    for them, theirs_write in self._window(at, handle, stream, theirs):
+                        if (writes or theirs_write) and (one is not other or at < them):
+                            yield (at, them) if at < them else (them, at)
+
+    def _window(
+        self, at: int, handle: int, stream: int, theirs: list[tuple[int, bool]]
+    ) -> list[tuple[int, bool]]:
+        """Of another stream's uses, those that neither come before the step nor after it."""
+        steps, clocks = self.graph.steps, self._clocks
+        place = steps[at].place
+        begin = bisect_right(theirs, clocks[at].get(stream, -1), key=lambda use: steps[use[0]].place)
+        end = bisect_left(theirs, place, begin, key=lambda use: clocks[use[0]].get(handle, -1))
+        return theirs[begin:end]
+
+
+class _Cell:
+    """All uses of one address and layout, by stream: (step, whether it writes), in the stream's order."""
+
+    def __init__(self, ptr: int, extent: Any) -> None:
+        self.start, self.end, self.extent = ptr, ptr + span_of(extent), extent
+        self.users: dict[int, list[tuple[int, bool]]] = {}
+
+
+def _clocks(graph: Any) -> list[dict[int, int]]:
+    """By step: the last command of each stream that comes before it, or is it."""
+    clocks: list[dict[int, int]] = []
+    for step in graph.steps:
+        clock = dict(clocks[step.needs[0]]) if step.needs else {}
+        for need in step.needs[1:]:
+            for handle, place in clocks[need].items():
+                if clock.get(handle, -1) < place:
+                    clock[handle] = place
+        if step.seq >= 0:
+            clock[step.stream.handle] = step.place
+        clocks.append(clock)
+    return clocks
+
+
+def _cells(graph: Any) -> list[_Cell]:
+    cells: dict[tuple[int, Any], _Cell] = {}
+    for step in graph.steps:
+        for ptr, layout, _, writes in step.accesses:
+            extent = layout if isinstance(layout, int) else extent_of(layout)
+            cell = cells.get((ptr, extent))
+            if cell is None:
+                cell = cells[ptr, extent] = _Cell(ptr, extent)
+            uses = cell.users.setdefault(step.stream.handle, [])
+            if uses and uses[-1][0] == step.at:
+                uses[-1] = (step.at, writes or uses[-1][1])
+            else:
+                uses.append((step.at, writes))
+    return sorted(cells.values(), key=lambda cell: cell.start)
+
+
+def _overlapping(cells: list[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
+    """Each cell with itself, and with those later in memory that share a byte with it."""
+    open_: list[_Cell] = []
+    for cell in cells:
+        yield cell, cell
+        open_ = [other for other in open_ if other.end > cell.start]
+        for other in open_:
+            if overlap(other.start, other.extent, cell.start, cell.extent):
+                yield other, cell
+        open_.append(cell)
+
+
+def _joined(reach: list[int], first: int, second: int) -> list[int]:
+    """What comes after what, once `first` is before `second`."""
+    after = reach[second] | 1 << second
+    return [r | after if i == first or r >> first & 1 else r for i, r in enumerate(reach)]

@@ -1,0 +1,66 @@
+"""`flambeau explore` in a process of its own: report, exit status, and a replay line that works as it stands."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from cli_kit import environment, program
+
+RACY = """
+    import helper, torch
+    side = torch.cuda.Stream()
+    x = torch.zeros(100, device="cuda")
+    torch.cuda.synchronize()
+    x.fill_(helper.ONE)
+    {wait}
+    with torch.cuda.stream(side):
+        y = x * 2
+    torch.cuda.synchronize()
+    print(y.sum().item())
+"""
+
+
+def flambeau(folder, *arguments):
+    command = [sys.executable, "-m", "flambeau", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment(), cwd=folder, check=False
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    program(tmp_path, "ONE = 1.0", "helper.py")
+    return tmp_path
+
+
+def test_a_race_is_shown_and_its_line_replays_it(folder):
+    program(folder, RACY.format(wait="pass"))
+    done = flambeau(folder, "explore", "--schedules", "20", "program.py")
+    assert done.returncode == 3, done.stderr
+    assert "200.0" not in done.stdout and "'0.0\\n'" in done.stdout
+    assert "Mend: On side stream 1 of cuda:0" in done.stdout
+    line = re.search(r"replay: flambeau (.*)", done.stdout)[1]
+    again = flambeau(folder, *shlex.split(line))
+    assert again.stdout == "0.0\n", again.stderr
+
+
+def test_a_mended_program_is_proved(folder):
+    program(folder, RACY.format(wait="side.wait_stream(torch.cuda.current_stream())"))
+    done = flambeau(folder, "explore", "--schedules", "1000", "program.py")
+    assert done.returncode == 0, done.stderr
+    assert "every legal order" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["none.py"], "can't open"),
+        (["--policy", "best", "helper.py"], "policy 'best'"),
+        (["--schedules", "0", "helper.py"], "at least 1"),
+    ],
+)
+def test_what_cannot_be_explored_is_refused(folder, arguments, why):
+    done = flambeau(folder, "explore", *arguments)
+    assert done.returncode == 2 and why in done.stderr

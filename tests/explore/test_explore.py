@@ -1,0 +1,199 @@
+"""The explorer: each order that can differ runs once, failures replay from one line, what was proved is said."""
+
+import itertools
+
+import pytest
+
+import flambeau
+import flambeau as torch
+from flambeau.runtime import system
+from flambeau.testing.conflicts import Conflicts
+from flambeau.testing.explore import explore
+
+
+def handed_over(wait):
+    side = torch.cuda.Stream()
+    x = torch.zeros(100, device="cuda")
+    torch.cuda.synchronize()
+    x.fill_(1.0)
+    if wait:
+        side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x * 2
+    torch.cuda.synchronize()
+    return y
+
+
+def test_a_missing_wait_is_found_and_its_line_replays_it():
+    found = explore(lambda: handed_over(False), 20)
+    (failure,) = found.failures
+    assert len(found.races) == 1 and found.complete and not found.ok
+    assert (found.pairs, found.orders, found.outcomes) == (1, 2, 2)
+    assert "float32[100] of 0.0" in str(failure)
+    assert len(failure.reorderings) == 1 and "'mul'" in failure.reorderings[0]
+    with eval(failure.replay, {"flambeau": flambeau}):
+        assert handed_over(False).tolist() == [0.0] * 100
+    with pytest.raises(AssertionError, match="replay: flambeau"):
+        found.check()
+
+
+def test_a_program_without_unordered_conflicts_never_runs_again():
+    found = explore(lambda: handed_over(True), 1000, check=False)
+    assert (found.runs, found.orders, found.pairs, found.complete) == (1, 1, 0, True)
+    assert "every legal order" in str(found)
+    found.check()
+
+
+def increments():
+    """Three streams that each do two things to one number: 6! / 2^3 orders, all of them of conflicting commands."""
+    x = torch.ones(1, device="cuda")
+    torch.cuda.synchronize()
+    for i in range(3):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x.add_(i + 1)
+            x.mul_(i + 2)
+    torch.cuda.synchronize()
+    return x
+
+
+def results_by_brute_force():
+    """What the orders of `increments` give, and how many orders there are, by arithmetic alone."""
+    tasks = [i for i in range(3) for _ in range(2)]
+    results = set()
+    orders = set(itertools.permutations(tasks))
+    for order in orders:
+        x, at = 1.0, [0, 0, 0]
+        for i in order:
+            x = x + (i + 1) if at[i] == 0 else x * (i + 2)
+            at[i] += 1
+        results.add(x)
+    return results, len(orders)
+
+
+def test_the_exhaustive_search_runs_each_class_once():
+    results, orders = results_by_brute_force()
+    found = explore(increments, 10_000, ["exhaustive"], check=False, shrink=False, stop=10_000)
+    assert found.complete
+    assert found.orders == orders == 90
+    assert found.outcomes == len(results)
+    assert found.schedules == orders + 1 and found.runs == orders
+
+
+def test_unordered_work_that_shares_nothing_has_one_class():
+    def columns():
+        m = torch.zeros(8, 8, device="cuda")
+        torch.cuda.synchronize()
+        for i in range(8):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                m[:, i].fill_(float(i))
+        torch.cuda.synchronize()
+        return m
+
+    found = explore(columns, 10)
+    assert found.ok and found.pairs == 0 and found.complete
+
+
+@pytest.mark.parametrize("policies", [["random"], ["pct:1"], ["pct:3"], ["adversarial"]])
+def test_each_policy_finds_the_missing_wait_alone(policies):
+    found = explore(lambda: handed_over(False), 30, policies, check=False)
+    assert found.failures and not found.complete
+
+
+def test_shrinking_leaves_the_reorderings_that_matter():
+    def program():
+        x = torch.zeros(1, device="cuda")
+        noise = [torch.zeros(1, device="cuda") for _ in range(3)]
+        torch.cuda.synchronize()
+        side = torch.cuda.Stream()
+        for n in noise:
+            n.add_(1)
+        x.fill_(1.0)
+        with torch.cuda.stream(side):
+            for n in noise:
+                n.add_(2)
+            y = x * 2
+        torch.cuda.synchronize()
+        return y
+
+    found = explore(program, 40, ["adversarial"])
+    assert found.pairs == 4
+    assert len(found.failures) == 1
+    (text,) = found.failures[0].reorderings
+    assert "'mul'" in text and "'fill'" in text
+
+
+def test_a_result_that_steers_the_program_is_followed():
+    def program():
+        y = handed_over(False)
+        if y.sum().item() == 0:
+            raise ValueError("nothing arrived")
+        return y + 1
+
+    found = explore(program, 20)
+    (failure,) = found.failures
+    assert failure.outcome.error == "ValueError: nothing arrived"
+    with eval(failure.replay, {"flambeau": flambeau}), pytest.raises(ValueError, match="nothing arrived"):
+        program()
+
+
+def test_polls_make_each_schedule_a_run():
+    def program():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            y = torch.ones(4, device="cuda")
+        while not side.query():
+            pass
+        return y
+
+    found = explore(program, 6)
+    assert found.runs == found.schedules == 6
+    assert "asked whether work is done" in str(found) and not found.complete
+
+
+def test_nondeterminism_that_no_schedule_controls_is_a_failure():
+    calls = itertools.count()
+    found = explore(lambda: torch.ones(1, device="cuda") * next(calls), 5)
+    (failure,) = found.failures
+    assert failure.nondeterministic and "two runs of this schedule differ" in str(found)
+
+
+def test_random_numbers_are_the_same_in_each_run_and_afterwards():
+    torch.manual_seed(3)
+    before = torch.get_rng_state().tolist()
+    assert explore(lambda: torch.rand(4).to("cuda") + torch.rand(4, device="cuda"), 5).ok
+    assert torch.get_rng_state().tolist() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"policies": ["latest"]}, ValueError),
+        ({"policies": ["pct:0"]}, ValueError),
+        ({"policies": []}, ValueError),
+        ({"schedules": 0}, ValueError),
+    ],
+)
+def test_bad_arguments_are_refused(options, error):
+    with pytest.raises(error):
+        explore(lambda: None, **options)
+
+
+def test_results_that_cannot_be_compared_are_refused():
+    with pytest.raises(TypeError, match="cannot compare object"):
+        explore(object, 2)
+
+
+def test_layouts_that_interleave_are_no_conflict_in_the_graph():
+    with flambeau.virtual(devices=1) as machine:
+        graph = machine.driver.record()
+        m = torch.zeros(8, 8, device="cuda")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        m[:, 0].fill_(1.0)
+        with torch.cuda.stream(side):
+            m[:, 1].fill_(2.0)
+            m[:, :1].add_(1.0)
+        torch.cuda.synchronize()
+        system.accelerator()
+    (pair,) = Conflicts(graph).pairs
+    assert [graph.steps[at].name for at in pair] == ["fill", "add"]
