@@ -410,13 +410,14 @@ class CachingAllocator:
     def _hand_out(self, block: Block, size: int, nbytes: int) -> Block:
         """Split off what is not needed of a hole that was taken out, and book it."""
         pool = block.pool
+        journal = self._journal
         block.is_hole = False
         rest = block.size - size
         if (rest > MIB or (rest and pool.kind == SMALL)) and self._may_split(block):
             if block.previous is None and block.next is None:
-                self._journal.append((CUT + pool.kind, block.size, 2, 0, pool))
+                journal.append((CUT + pool.kind, block.size, 2, 0, pool))
             else:
-                self._journal.append((CUT + pool.kind, 0, 1, 0, pool))
+                journal.append((CUT + pool.kind, 0, 1, 0, pool))
             cut(block, size)
         home = pool.home(size)  # only now: consolidating drops bins that are nobody's home
         block.home = block.bin = home
@@ -426,7 +427,10 @@ class CachingAllocator:
             block.home = self._detour
             self.oversize_allocations.add(1)
         label(block, nbytes)
-        self._book(block)
+        if self._recording is None and len(journal) < _LONG_JOURNAL:
+            journal.append(block.gain)
+        else:
+            self._book(block)
         return block
 
     def _may_split(self, block: Block) -> bool:

@@ -107,15 +107,14 @@ class Pool:
 def label(block: Block, nbytes: int) -> None:
     """Write down what the journal says when the block is handed out, and when it is taken back."""
     pool = block.pool
-    size = block.size
-    ptr = block.ptr
+    kind, size, ptr = pool.kind, block.size, block.ptr
     block.requested = nbytes
     if block.previous is None and block.next is None:
-        block.gain = (ALLOC + pool.kind, size, nbytes, ptr, pool)
-        block.loss = (FREE + pool.kind, size, nbytes, ptr, pool)
+        block.gain = (ALLOC + kind, size, nbytes, ptr, pool)
+        block.loss = (FREE + kind, size, nbytes, ptr, pool)
     else:
-        block.gain = (ALLOC_PART + pool.kind, size, nbytes, ptr, pool)
-        block.loss = (FREE_PART + pool.kind, size, nbytes, ptr, pool)
+        block.gain = (ALLOC_PART + kind, size, nbytes, ptr, pool)
+        block.loss = (FREE_PART + kind, size, nbytes, ptr, pool)
 
 
 def cut(block: Block, size: int) -> None:
