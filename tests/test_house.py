@@ -27,13 +27,14 @@ ROOMS = [
     {"data", "serialization", "amp"},
     {"cuda", "backends", "fft", "linalg", "special", "utils", "multiprocessing"},
     {"top"},
-    {"testing", "cli"},
+    {"testing"},
+    {"cli"},
     {"shim"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 # ops and tape never import each other; ops sees neither runtime nor observe: records name tensors' metas only.
 OPS_MAY = {"core", "driver.api", "ops"}
-GPU_PACKAGES = ("cuda.bindings", "cuda.core", "nvmath", "nccl", "cudnn")
+GPU_PACKAGES = ("cuda.bindings", "cuda.core", "nvmath", "nccl", "cudnn", "nvtx")
 NEVER = ("torch", "cupy", "jax")
 # Each piece of mutable module state has one owner file, which docs/design.md names.
 ROOMS_TABLE, STATE_TABLE = (
