@@ -651,3 +651,15 @@ def test_an_input_that_is_returned_and_marked_requires_no_gradient() -> None:
     a, b = flambeau.ones(2, requires_grad=True), flambeau.ones(2)
     x, y = Passing.apply(a, b)
     assert (x.requires_grad, y.requires_grad, b.requires_grad) == (True, False, False)
+
+
+def test_grad_takes_the_deprecated_only_inputs() -> None:
+    def program(lib: Any) -> Any:
+        x = lib.ones(3, requires_grad=True)
+        return lib.autograd.grad((x * x).sum(), x, None, None, False, True, True)
+
+    both(program)
+    for lib in BOTH:
+        x = lib.ones(3, requires_grad=True)
+        with pytest.warns(FutureWarning, match="only_inputs argument is deprecated and is ignored now"):
+            lib.autograd.grad((x * x).sum(), x, only_inputs=False)

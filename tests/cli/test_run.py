@@ -370,6 +370,26 @@ def test_all_memory_is_back_after_a_program_that_raises(tmp_path):
     assert "never freed" not in done.err
 
 
+def test_all_memory_is_back_after_a_program_with_a_function_of_its_own(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import multiprocessing, torch
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): return x * 2
+            @staticmethod
+            def backward(ctx, grad): return grad * 2
+        x = torch.ones(3, device='cuda', requires_grad=True)
+        Double.apply(x).sum().backward()
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert done.status == 0, done.err
+    assert done.machine["devices"][0]["peak_allocated"] > 0
+    assert done.machine["devices"][0]["left_allocated"] == 0
+
+
 def test_memory_that_is_never_freed_is_said(tmp_path):
     script = program(tmp_path, "import sys, torch\nsys.kept = torch.ones(256, device='cuda:1')\n")
     done = flambeau_run(tmp_path, script)
@@ -497,6 +517,21 @@ def test_options_go_before_the_environment(tmp_path):
     assert done.certificate["race_free"] is True
 
 
+THREADS = """
+import os, subprocess, sys, torch
+print(torch.get_num_threads(), flush=True)
+if not sys.argv[1:]:
+    subprocess.run([sys.executable, __file__, 'child'])
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="BLAS has one thread here anyway")
+@pytest.mark.parametrize("asked, seen", [("", "1\n1\n"), ("2", "2\n2\n")])
+def test_blas_computes_on_one_thread_unless_asked(tmp_path, asked, seen):
+    env = dict.fromkeys(run._BLAS, "") | ({"OPENBLAS_NUM_THREADS": asked} if asked else {})
+    assert flambeau_run(tmp_path, "--quiet", program(tmp_path, THREADS), env=env).out == seen
+
+
 def test_driver_virtual_needs_nothing_else(tmp_path):
     done = flambeau_run(tmp_path, "--driver", "virtual", program(tmp_path, SHOW))
     assert done.out.startswith("2 NVIDIA A100")
@@ -514,9 +549,9 @@ def test_beside_a_gpu_the_defaults_are_the_gpu_and_no_look_for_races(monkeypatch
     options = argparse.Namespace(driver=None, devices=None, profile=None, schedule=None, races=None)
     for no_gpu, found in (("", {}), ("none here", DEFAULTS)):
         monkeypatch.setattr(settings, "why_no_gpu", lambda no_gpu=no_gpu: no_gpu)
-        monkeypatch.setattr(os, "environ", {})
+        monkeypatch.setattr(os, "environ", {"OPENBLAS_NUM_THREADS": "1"})
         run._set_environment(options)
-        assert os.environ == found
+        assert os.environ == {"OPENBLAS_NUM_THREADS": "1"} | found
 
 
 def test_zero_devices_means_not_available(tmp_path):

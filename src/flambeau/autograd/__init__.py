@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from flambeau.autograd import functional, graph
@@ -58,6 +59,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -66,6 +68,13 @@ def grad(
 
     Raises RuntimeError if an input was not used, unless `allow_unused` (None then) or `materialize_grads` (zeros).
     """
+    if not only_inputs:
+        warnings.warn(
+            "only_inputs argument is deprecated and is ignored now (defaults to True). To accumulate gradient for "
+            "other parts of the graph, please use torch.autograd.backward.",
+            FutureWarning,
+            stacklevel=2,
+        )
     if is_grads_batched:
         raise NotImplementedError("Flambeau has no vmap: is_grads_batched=True is not supported")
     return run_grad(

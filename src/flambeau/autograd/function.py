@@ -11,7 +11,8 @@ from flambeau.core.dtype import FLOATING
 from flambeau.ops.view import view
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node
-from flambeau.tensor.history import FREED, Saved, edge_of, fitted, replace_node, run, save, used_on, zeros_of
+from flambeau.tensor.history import edge_of, fitted, replace_node, run, used_on, zeros_of
+from flambeau.tensor.saved import FREED, Saved, save
 from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor
 
 

@@ -19,12 +19,19 @@ from types import ModuleType
 from flambeau.cli import finder
 from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
 from flambeau.cli.screen import write_screen
-from flambeau.core.errors import RaceError
-from flambeau.runtime import settings, system
+from flambeau.core.errors import NotSupportedError, RaceError
+from flambeau.runtime import settings, system, threads
 
 RACE_STATUS, INTERRUPTED = 3, 130
 _RUNNERS = ("<frozen runpy>", "<frozen importlib.util>")
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_BLAS = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "GOTO_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 _DEFAULTS = {"FLAMBEAU_VIRTUAL_DEVICES": "2", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}
 
 
@@ -110,6 +117,22 @@ def _set_environment(options: argparse.Namespace) -> None:
             os.environ.update(_DEFAULTS)
         if driver != "cuda" and not os.environ.get("FLAMBEAU_RACES"):
             os.environ["FLAMBEAU_RACES"] = "warn"
+        if driver != "cuda":
+            _cap_blas()
+
+
+def _cap_blas() -> None:
+    """One thread for BLAS, unless the environment says how many; `torch.set_num_threads` goes before both.
+
+    Virtual GPUs multiply many small matrices, where BLAS's threads cost more than they bring, on a busy machine ten
+    times as much; and how many there are shows in the last bits of a product, so that another machine's would differ.
+    NumPy is imported already: its library is told. The environment tells SciPy's, imported later, and the children.
+    """
+    if any(os.environ.get(name) for name in _BLAS):
+        return
+    os.environ.update(dict.fromkeys(_BLAS, "1"))
+    with suppress(NotSupportedError):  # another library than OpenBLAS: its own to decide
+        threads.limit(1)
 
 
 def execute(program: str, arguments: list[str], is_module: bool) -> None:
@@ -195,7 +218,11 @@ def _end_program(outer: ModuleType) -> None:
             thread.join()
     atexit.unregister(system.close_quietly)  # `run` closes, and hears what went wrong
     atexit._run_exitfuncs()
-    sys.modules["__main__"] = outer
+    ours = sys.modules["__main__"]
+    for name in ("__main__", "__mp_main__"):  # the second is multiprocessing's, if it is imported
+        if sys.modules.get(name) is ours:
+            sys.modules[name] = outer
+    del ours
     gc.collect()
     with suppress(
         OSError, ValueError, AttributeError

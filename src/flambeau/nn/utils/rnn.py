@@ -145,7 +145,8 @@ def invert_permutation(permutation: Tensor | None) -> Tensor | None:
     if permutation is None:
         return None
     places = creation.arange(permutation.numel(), device=permutation.device)
-    return creation.empty_like(permutation).scatter_(0, permutation, places)
+    inverse = creation.zeros_like(permutation)  # not empty: a scatter reads what it is to keep
+    return inverse.scatter_(0, permutation, places)
 
 
 # -- packing ----------------------------------------------------------------------------------------------
