@@ -23,6 +23,7 @@ LAST = {
     "k": 9,
     "m": 11,
     "n": 20,
+    "o": 2,
     "p": 9,
 }
 LATER = {"a32"}  # a cuBLAS handle: products are cuBLASLt's, whose handles are others

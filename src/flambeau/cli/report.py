@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.core.sites import place
+from flambeau.observe.ranges import Ranges
 from flambeau.observe.reports import Certificate, Race
 from flambeau.observe.timeline import Timeline, chrome_trace, svg
-from flambeau.runtime import statistics
+from flambeau.runtime import annotations, statistics
 from flambeau.runtime.machine import Machine
 
 
@@ -64,10 +65,15 @@ class Recorder:
         if self.timeline and machine.wish.driver == "virtual":
             timeline = Timeline()
             machine.bare.on_command = timeline.add  # type: ignore[attr-defined]
+            timeline.ranges = Ranges(machine.bare.time_ns)  # type: ignore[attr-defined]
+            annotations.subscribe(timeline.ranges)
             self.timelines.append(timeline)
 
     def closing(self, machine: Machine) -> None:
         bare: Any = machine.bare
+        for timeline in self.timelines:
+            if timeline.ranges is not None:
+                annotations.unsubscribe(timeline.ranges)
         detector = getattr(machine.driver, "detector", None)
         virtual = machine.wish.driver == "virtual"
         self.machines.append(

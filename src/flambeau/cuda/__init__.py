@@ -92,7 +92,7 @@ publish(globals())
 _lacking = lacking("torch.cuda")
 
 
-_LATER = ("amp", "comm")  # modules that are imported when they are first asked for
+_LATER = ("amp", "comm", "nvtx")  # modules that are imported when they are first asked for
 
 
 def __getattr__(name: str) -> Any:

@@ -26,6 +26,11 @@ def cudnn_version() -> int | None:
     return found
 
 
+def nvtx_tool() -> Any:
+    """What passes the program's ranges on to the NVIDIA tool that runs this process; None if none does."""
+    return import_module("flambeau.driver.cuda.nvtx").tool()
+
+
 def open_driver(name: str, **settings: Any) -> Driver:
     """Open a driver by name, with that driver's settings. Never falls back to another.
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from flambeau.observe.picture import draw
+from flambeau.observe.ranges import Ranges, trace_events
 from flambeau.observe.reports import Race
 
 MARKERS = frozenset({"record", "wait", "poison"})  # take no time and are no work of the program
@@ -45,6 +46,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.ranges: Ranges | None = None  # the program's own, where they are listened to
 
     def __len__(self) -> int:
         return len(self.records)
@@ -138,6 +140,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
         arrow = {"cat": "wait", "name": "wait", "id": number}
         events.append({"ph": "s", **arrow, **_at(earlier, max(earlier.start_ns, earlier.end_ns - 1))})
         events.append({"ph": "f", "bp": "e", **arrow, **_at(later, later.start_ns)})
+    events += trace_events(timeline.ranges.found if timeline.ranges is not None else [])
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
 

@@ -1,0 +1,71 @@
+"""torch.cuda.nvtx: ranges and marks of the program, for the trace of `flambeau run`, profilers and NVIDIA's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flambeau.core.names import lacking
+from flambeau.driver.registry import nvtx_tool
+from flambeau.runtime import annotations
+
+__all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
+
+__getattr__ = lacking("torch.cuda.nvtx")
+
+
+def range_push(msg: str) -> int:
+    """Begin a range on this thread's stack; its depth, from 0.
+
+    Args:
+        msg: ASCII message to associate with the range.
+    """
+    return annotations.push(msg if msg.__class__ is str else _text("range_push", msg))
+
+
+def range_pop() -> int:
+    """End this thread's last range; its depth, or -1 where no range was pushed."""
+    return annotations.pop()
+
+
+def range_start(msg: str) -> int:
+    """Begin a range that may end in another thread; its handle."""
+    return annotations.start(_text("range_start", msg))
+
+
+def range_end(range_id: int) -> None:
+    """End the range of that handle."""
+    if not isinstance(range_id, int):
+        raise TypeError(f"range_end(): expected int, got {type(range_id).__name__}")
+    annotations.end(range_id)
+
+
+def mark(msg: str) -> None:
+    """Describe an instantaneous event that occurred at some point.
+
+    Args:
+        msg: ASCII message to associate with the event.
+    """
+    annotations.mark(_text("mark", msg))
+
+
+@contextmanager
+def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+    """Context manager and decorator: a range around a block or a function, called `msg.format(*args, **kwargs)`."""
+    range_push(msg.format(*args, **kwargs))
+    try:
+        yield
+    finally:
+        range_pop()
+
+
+def _text(function: str, msg: Any) -> str:
+    if not isinstance(msg, str):
+        raise TypeError(f"{function}(): msg must be str, not {type(msg).__name__}")
+    return msg
+
+
+_tool = nvtx_tool()
+if _tool is not None:
+    annotations.subscribe(_tool)

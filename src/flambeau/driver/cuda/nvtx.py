@@ -1,0 +1,47 @@
+"""NVIDIA's tools (Nsight Systems and the like), told of ranges and marks through the nvtx package."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib import import_module
+from typing import Any
+
+
+class Nvtx:
+    """A listener of `runtime.annotations` that passes everything on."""
+
+    def __init__(self, package: Any) -> None:
+        self._package = package
+        self._open: dict[int, Any] = {}
+
+    def began(self, text: str, number: int | None) -> None:
+        if number is None:
+            self._package.push_range(text)
+        else:
+            self._open[number] = self._package.start_range(text)
+
+    def ended(self, number: int | None) -> None:
+        if number is None:
+            self._package.pop_range()
+        elif (begun := self._open.pop(number, None)) is not None:
+            self._package.end_range(begun)
+
+    def marked(self, text: str) -> None:
+        self._package.mark(text)
+
+
+def tool() -> Nvtx | None:
+    """What passes on to the tool that runs this process; None if none does. The environment says."""
+    if not os.environ.get("NVTX_INJECTION64_PATH"):
+        return None
+    try:
+        return Nvtx(import_module("nvtx"))
+    except ImportError:
+        warnings.warn(
+            "a tool that reads NVTX runs this process, but the package nvtx is not installed: torch.cuda.nvtx tells it "
+            "nothing. Install it with `pip install nvtx`.",
+            UserWarning,
+            stacklevel=2,
+        )
+        return None

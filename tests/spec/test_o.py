@@ -1,0 +1,121 @@
+"""SPEC O: NVTX: ranges and marks of the program."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import timeit
+import types
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+import flambeau as torch
+from flambeau.cuda import nvtx
+from flambeau.driver.registry import nvtx_tool
+from flambeau.observe.ranges import Range, Ranges
+from flambeau.runtime import annotations
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Range]]:
+    ranges = Ranges(partial(next, itertools.count()))
+    annotations.subscribe(ranges)
+    yield ranges.found
+    annotations.unsubscribe(ranges)
+
+
+def test_o01_mark(heard: list[Range]) -> None:
+    assert nvtx.mark("here") is None
+    nvtx.range_push("a")
+    nvtx.mark("inside")
+    nvtx.range_pop()
+    assert [(r.text, r.begin_ns, r.is_mark) for r in heard] == [
+        ("here", 0, True),
+        ("inside", 2, True),
+        ("a", 1, False),
+    ]
+    for call in (nvtx.mark, nvtx.range_push, nvtx.range_start):
+        with pytest.raises(TypeError, match="msg must be str, not int"):
+            call(3)
+
+
+def test_o02_ranges_nest(heard: list[Range]) -> None:
+    assert nvtx.range_push("outer") == 0
+    assert nvtx.range_push("inner") == 1
+    assert nvtx.range_pop() == 1
+    assert nvtx.range_pop() == 0
+    assert nvtx.range_pop() == -1
+    assert heard == [Range("inner", 0, 1, 2, 1), Range("outer", 0, 0, 3, 0)]
+
+
+def test_o02_each_thread_has_its_own_stack(heard: list[Range]) -> None:
+    nvtx.range_push("main")
+    depths: list[int] = []
+    other = threading.Thread(target=lambda: depths.extend([nvtx.range_push("other"), nvtx.range_pop()]))
+    other.start()
+    other.join()
+    assert depths == [0, 0] and nvtx.range_pop() == 0
+    assert [(r.text, r.thread) for r in heard] == [("other", 1), ("main", 0)]
+
+
+def test_start_and_end_need_no_order(heard: list[Range]) -> None:
+    a, b = nvtx.range_start("a"), nvtx.range_start("b")
+    assert isinstance(a, int) and a != b
+    nvtx.range_end(a)
+    nvtx.range_end(b)
+    nvtx.range_end(a)
+    assert [(r.text, r.begin_ns, r.end_ns, r.number) for r in heard] == [("a", 0, 2, a), ("b", 1, 3, b)]
+    with pytest.raises(TypeError, match="expected int, got str"):
+        nvtx.range_end("a")
+
+
+def test_range_is_a_context_and_a_decorator(heard: list[Range]) -> None:
+    with pytest.raises(ZeroDivisionError), nvtx.range("step {} of {last}", 1, last=2):
+        nvtx.range_push("inside")
+        nvtx.range_pop()
+        raise ZeroDivisionError
+
+    @nvtx.range("function")
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert double(2) == 4
+    assert [r.text for r in heard] == ["inside", "step 1 of 2", "function"]
+    assert nvtx.range_pop() == -1
+
+
+def test_with_nobody_listening_it_costs_less_than_a_microsecond() -> None:
+    def both() -> None:
+        nvtx.range_push("x")
+        nvtx.range_pop()
+
+    assert min(timeit.repeat(both, number=2000, repeat=20)) / 2000 < 1e-6
+
+
+def test_nvidia_s_tools_hear_through_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert nvtx_tool() is None
+    calls: list[tuple[object, ...]] = []
+    package = types.ModuleType("nvtx")
+    for name in ("push_range", "pop_range", "start_range", "end_range", "mark"):
+        setattr(package, name, lambda *args, name=name: calls.append((name, *args)) or ("id", name))
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
+    monkeypatch.setitem(sys.modules, "nvtx", package)
+    tool = nvtx_tool()
+    annotations.subscribe(tool)
+    with torch.cuda.nvtx.range("a"):
+        nvtx.mark("m")
+    nvtx.range_end(nvtx.range_start("b"))
+    annotations.unsubscribe(tool)
+    assert calls == [
+        ("push_range", "a"),
+        ("mark", "m"),
+        ("pop_range",),
+        ("start_range", "b"),
+        ("end_range", ("id", "start_range")),
+    ]
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    with pytest.warns(UserWarning, match="package nvtx is not installed"):
+        assert nvtx_tool() is None
