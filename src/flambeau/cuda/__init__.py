@@ -24,6 +24,7 @@ from flambeau.cuda.devices import (
     is_initialized,
     set_device,
 )
+from flambeau.cuda.graphs import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from flambeau.cuda.memory import (
     CUDAPluggableAllocator,
     MemPool,
@@ -98,4 +99,6 @@ _LATER = ("amp", "comm", "nvtx")  # modules that are imported when they are firs
 def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return cuda_defaults()
+    if name == "make_graphed_callables":
+        return import_module("flambeau.cuda.graphed").make_graphed_callables
     return import_module(f"flambeau.cuda.{name}") if name in _LATER else _lacking(name)

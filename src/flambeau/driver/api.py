@@ -74,6 +74,7 @@ class Kernel:
     dtype decide (casts, axes, temporary types), and the body it returns does the arithmetic alone.
     `flops` counts floating-point operations of one launch; bytes moved follow from its operands. `rate`
     names the arithmetic that does them, hence a device's peak rate: "float32", "tf32", "float64", ...
+    `draws`: its first two scalars are a random generator's seed and offset, which each launch of a graph sets anew.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Kernel:
     cycles: Callable[[Sequence[Any]], int] | None = None  # of a kernel that only spends time: from scalars
     rate: Callable[[Launch], str] = lambda launch: output_rate(launch)
     cuda: CudaForm | None = None  # what real GPUs run; None: no form yet, and `load` says so
+    draws: bool = False
 
 
 # -- CUDA forms: how a real GPU runs a kernel. Text is C++ in the vocabulary of driver/cuda/prelude.cuh -------
@@ -425,6 +427,44 @@ class Driver(Protocol):
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         """Queue a host function; later work of the stream waits for it. It must make no driver call."""
+        ...
+
+    # -- graphs: work that is recorded once and launched as one ---------------------------------------
+    def capture_begin(self, stream: int, mode: str) -> None:
+        """From now on record what the stream is given, and streams that wait for its events, instead of running it.
+
+        Meanwhile waits and questions of the host raise DriverError and spoil the capture: those on the recorded streams
+        and their devices always; others of any thread in mode "global", of this thread in "thread_local", of nobody in
+        "relaxed". Copies of pageable memory raise too; mem_alloc, host_alloc and load are allowed and not recorded.
+        Not of a default stream. NotSupportedError: the driver has no graphs.
+        """
+        ...
+
+    def capture_end(self, stream: int) -> int:
+        """The graph of what was recorded since capture_begin on this stream, which is over then, also if it raises.
+
+        DriverError: the capture was spoiled, or work of a stream that joined it was not waited for by `stream`.
+        """
+        ...
+
+    def capture_active(self, stream: int) -> bool:
+        """Whether what the stream is given is recorded."""
+        ...
+
+    def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
+        """Queue all that a graph recorded, as one piece of work of a stream of the device that it was recorded on.
+
+        It comes after earlier launches of the graph. A launch of a kernel that `draws`, recorded with scalars
+        (n, offset, ...), gets the seed of seeds[n], and its offset is counted from the one there.
+        """
+        ...
+
+    def graph_dump(self, graph: int, path: str) -> None:
+        """Write what a graph recorded to a file, in Graphviz's language."""
+        ...
+
+    def graph_destroy(self, graph: int) -> None:
+        """Give a graph back; what was launched still runs."""
         ...
 
     # -- peers ----------------------------------------------------------------------------------------

@@ -287,8 +287,12 @@ class Detector:
         self.shadow.forget(ptr, nbytes)
 
     # -- accesses --------------------------------------------------------------------------------------
-    def command(self, stream: int, footprint: Footprint, ptrs: tuple[int, ...]) -> None:
+    def command(
+        self, stream: int, footprint: Footprint, ptrs: tuple[int, ...], site: Site | None = None
+    ) -> None:
         """A command is about to be queued: check it against all that is not ordered before it, then keep it.
+
+        `site`: where it was recorded; None: where the program is now.
 
         Raises RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
         """
@@ -296,7 +300,7 @@ class Detector:
         if agent.caught is not self.known:
             self.catch_up(agent)
         clock = agent.clock
-        command: Command = (agent, self.number + 1, footprint.what, *caller(2), agent.count + 1)
+        command: Command = (agent, self.number + 1, footprint.what, *(site or caller(2)), agent.count + 1)
         writers, readers = self.shadow.find(footprint, ptrs)
         for cell in readers:
             last = cell.write

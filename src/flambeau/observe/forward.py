@@ -137,6 +137,25 @@ class Forward:
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self.inner.host_call(call, stream)
 
+    # -- graphs ---------------------------------------------------------------------------------------
+    def capture_begin(self, stream: int, mode: str) -> None:
+        self.inner.capture_begin(stream, mode)
+
+    def capture_end(self, stream: int) -> int:
+        return self.inner.capture_end(stream)
+
+    def capture_active(self, stream: int) -> bool:
+        return self.inner.capture_active(stream)
+
+    def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
+        self.inner.graph_launch(graph, stream, seeds)
+
+    def graph_dump(self, graph: int, path: str) -> None:
+        self.inner.graph_dump(graph, path)
+
+    def graph_destroy(self, graph: int) -> None:
+        self.inner.graph_destroy(graph)
+
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:
         return self.inner.peer_can(index, peer)

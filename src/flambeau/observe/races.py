@@ -17,6 +17,7 @@ from flambeau.observe.accesses import Footprint, Key, Operation
 from flambeau.observe.detector import Detector
 from flambeau.observe.forward import Forward
 from flambeau.observe.layouts import Extent, extent_of
+from flambeau.observe.tapes import Tape
 
 _READ, _WRITE = "reads", "writes"
 _COPY: Operation = ("copy", (), 0)
@@ -50,6 +51,9 @@ class RaceDriver(Forward):
         self._sizes: dict[int, int] = {}
         self._footprints: dict[Executable, Footprint] = {}
         self._thread = 0  # the first that made a driver call
+        self._tapes: dict[int, Tape] = {}  # by stream: those that are captured
+        self._captured: dict[int, Tape] = {}  # by event: those that were recorded in a capture
+        self._graphs: dict[int, Tape] = {}
         for index, shown in self._shown.items():
             detector.add_stream(shown, inner.stream_default(index), None, default=True)
 
@@ -107,8 +111,7 @@ class RaceDriver(Forward):
         with self._lock:
             key = (source.ptr, source.nbytes)
             if source.pinned:
-                self._command(stream, "copy_in", [(target, source.nbytes), key], 1)
-                self.detector.host_pending(*key)
+                self._command(stream, "copy_in", [(target, source.nbytes), key], 1, pinned=key)
             else:  # the host's bytes are read before the call returns
                 self.detector.host_access(*key, _READ, ("copy_in", (), 0))
                 self._command(stream, "copy_in", [(target, source.nbytes)], 1)
@@ -118,8 +121,7 @@ class RaceDriver(Forward):
         key = (target.ptr, target.nbytes)
         with self._lock:
             if target.pinned:
-                self._command(stream, "copy_out", [key, (source, target.nbytes)], 1)
-                self.detector.host_pending(*key)
+                self._command(stream, "copy_out", [key, (source, target.nbytes)], 1, pinned=key)
                 self.inner.copy_out(target, source, stream)
                 return
             self.detector.host_access(*key, _WRITE, ("copy_out", (), 0))
@@ -173,18 +175,33 @@ class RaceDriver(Forward):
     def stream_wait(self, stream: int, event: int) -> None:
         self._note_thread()
         with self._lock:
-            self.detector.wait(stream, event, caller())
+            tape = self._captured.get(event)
+            if tape is None:
+                if stream not in self._tapes:
+                    self.detector.wait(stream, event, caller())
+                self.inner.stream_wait(stream, event)
+                return
             self.inner.stream_wait(stream, event)
+            tape.join(stream, self.detector.agents[stream].device, caller())
+            tape.wait(stream, event, caller())
+            self._tapes[stream] = tape
 
     # -- events ---------------------------------------------------------------------------------------
     def event_destroy(self, event: int) -> None:
         self.inner.event_destroy(event)
+        self._captured.pop(event, None)
         self.detector.forget_event(event)
 
     def event_record(self, event: int, stream: int) -> None:
         with self._lock:
             self.inner.event_record(event, stream)
-            self.detector.record(event, stream)
+            tape = self._tapes.get(stream)
+            if tape is None:
+                self._captured.pop(event, None)
+                self.detector.record(event, stream)
+            else:
+                self._captured[event] = tape
+                tape.record(event, stream)
 
     def event_query(self, event: int, internal: bool = False) -> bool:
         if not internal:
@@ -228,7 +245,10 @@ class RaceDriver(Forward):
         if get_ident() != self._thread:
             self._note_thread()
         with self._lock:
-            self.detector.command(stream, self._footprints[exe], tuple(ptrs))
+            if self._tapes and stream in self._tapes:
+                self._tapes[stream].command(stream, self._footprints[exe], tuple(ptrs), caller())
+            else:
+                self.detector.command(stream, self._footprints[exe], tuple(ptrs))
             self.inner.launch(exe, ptrs, scalars, stream)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
@@ -236,13 +256,53 @@ class RaceDriver(Forward):
             self._command(stream, "host function", [], 0)
             self.inner.host_call(call, stream)
 
-    # -- the rest ------------------------------------------------------------------------------------
-    def _command(self, stream: int, what: str, keys: list[Key], outputs: int) -> None:
-        """A command that is no launch. Copies and fills of no bytes are none."""
+    # -- graphs ---------------------------------------------------------------------------------------
+    def capture_begin(self, stream: int, mode: str) -> None:
+        with self._lock:
+            self.inner.capture_begin(stream, mode)
+            self._tapes[stream] = Tape(stream)
+
+    def capture_end(self, stream: int) -> int:
+        with self._lock:
+            tape = self._tapes.get(stream)
+            try:
+                graph = self.inner.capture_end(stream)
+            finally:
+                if tape is not None and tape.origin == stream:
+                    self._tapes = {s: t for s, t in self._tapes.items() if t is not tape}
+            assert tape is not None
+            self._graphs[graph] = tape
+            return graph
+
+    def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
         self._note_thread()
-        if not keys or keys[0][1]:
-            extents = tuple([extent for _, extent in keys])
-            self.detector.command(stream, _footprint(what, extents, outputs), tuple([ptr for ptr, _ in keys]))
+        with self._lock:
+            if graph in self._graphs and stream not in self._tapes:
+                self._graphs[graph].play(self.detector, stream, caller())
+            self.inner.graph_launch(graph, stream, seeds)
+
+    def graph_destroy(self, graph: int) -> None:
+        with self._lock:
+            self.inner.graph_destroy(graph)
+            self._graphs.pop(graph).forget(self.detector)
+
+    # -- the rest ------------------------------------------------------------------------------------
+    def _command(
+        self, stream: int, what: str, keys: list[Key], outputs: int, pinned: tuple[int, int] | None = None
+    ) -> None:
+        """A command that is no launch, and the pinned memory that it uses. Copies and fills of no bytes are none."""
+        self._note_thread()
+        if keys and not keys[0][1]:
+            return
+        footprint = _footprint(what, tuple([extent for _, extent in keys]), outputs)
+        ptrs = tuple([ptr for ptr, _ in keys])
+        tape = self._tapes.get(stream)
+        if tape is not None:
+            tape.command(stream, footprint, ptrs, caller(), pinned)
+            return
+        self.detector.command(stream, footprint, ptrs)
+        if pinned is not None:
+            self.detector.host_pending(*pinned)
 
     def _host_waited(self, points: Sequence[Any]) -> None:
         with self._lock:

@@ -141,7 +141,7 @@ native_dropout = define(
     Op(
         "native_dropout",
         _rule,
-        Kernel("native_dropout", _host, cuda=_FORM),
+        Kernel("native_dropout", _host, cuda=_FORM, draws=True),
         FLOATS,
         _samples,
         derivative=Derivative(

@@ -80,7 +80,7 @@ def _distribution(
         return body
 
     form = _cuda_form(deal, parameters)
-    kernel = Kernel(name, host, cuda=form)
+    kernel = Kernel(name, host, cuda=form, draws=True)
     return define(Op(name, rule, kernel, dtypes, lambda make, dtype: [], derivative=NOT_DIFFERENTIABLE))
 
 
@@ -445,7 +445,7 @@ randperm = define(
     Op(
         "randperm",
         _randperm_rule,
-        Kernel("randperm", _randperm_host, cuda=Routine("randperm")),
+        Kernel("randperm", _randperm_host, cuda=Routine("randperm"), draws=True),
         DTYPES,
         lambda make, dtype: [],
         derivative=NOT_DIFFERENTIABLE,
@@ -580,6 +580,7 @@ poisson = define(
                 lambda launch: (launch.outputs[0].numel,),
                 header="random",
             ),
+            draws=True,
         ),
         FLOATS,
         lambda make, dtype: [],

@@ -521,6 +521,13 @@ class CachingAllocator:
     # -- segments -----------------------------------------------------------------------------------------
     def _grow(self, pool: Pool, size: int, nbytes: int) -> Block:
         """A hole of a new segment that `size` fits in; what is cached is given back first if it must be."""
+        if (
+            self._orders.capturing
+        ):  # of a CUDA graph: nothing can be given back, since that waits for the device
+            try:
+                return self._new_segment(pool, self.policy.segment_size(size))
+            except OutOfMemoryError:
+                raise self._refuse(pool, size, nbytes) from None
         if len(self._ended) >= self._many_ended:
             self._release_ended()
         if self.policy.collect_above:
@@ -699,7 +706,7 @@ class CachingAllocator:
             for pool in pools:
                 if pool.private is not None:
                     pool.private.open = False
-            if not nested:
+            if not nested and not self._orders.capturing:
                 self._consolidate_all()
                 self._release_free(pools)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from flambeau.runtime.resources import Resource
 from flambeau.runtime.snapshot import snapshot
 
 _numbers = itertools.count(1)
+_alive: weakref.WeakValueDictionary[PoolId, MemPool] = weakref.WeakValueDictionary()
 
 
 class MemPool:
@@ -31,7 +33,8 @@ class MemPool:
     def __init__(
         self, allocator: Resource | None = None, use_on_oom: bool = False, no_split: bool = False
     ) -> None:
-        self._id = (0, next(_numbers))
+        self._id = new_id()
+        _alive[self._id] = self
         self._source = allocator
         self._use_on_oom = bool(use_on_oom)
         self._no_split = bool(no_split)
@@ -71,6 +74,21 @@ class MemPool:
             allocator = context.allocator
             if isinstance(allocator, CachingAllocator):
                 allocator.release_private(self._id)
+
+
+def new_id() -> PoolId:
+    """An id that no pool has yet."""
+    return 0, next(_numbers)
+
+
+def pool_of(id: PoolId) -> MemPool:
+    """The pool of an id that `new_id` gave: the one that lives, or a new one."""
+    found = _alive.get(id)
+    if found is None:
+        found = MemPool()
+        found._id = id
+        _alive[id] = found
+    return found
 
 
 @contextmanager

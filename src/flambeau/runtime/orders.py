@@ -7,7 +7,7 @@ stream was given before tick t of its own is done before anything that a stream 
 
 A tick is taken before the driver records: then whatever is freed at an earlier tick had been used, on its stream,
 before the mark. Nothing is ever asked of the device, so the answers repeat from run to run; a wait that is not seen
-here loses an opportunity, and nothing else.
+here loses an opportunity, and nothing else. During a capture none is seen: what is only recorded orders nothing yet.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _NOTHING: Mapping[int, int] = {}
 
 
 class Orders:
-    """The order of the streams of one machine. `now` is the last tick taken."""
+    """The order of the streams of one machine. `now` is the last tick taken, `capturing` counts captures underway."""
 
-    __slots__ = ("_devices", "_host", "_known", "_lock", "now")
+    __slots__ = ("_devices", "_host", "_known", "_lock", "capturing", "now")
 
     def __init__(self) -> None:
         self.now = 0
+        self.capturing = 0
         self._known: dict[int, Mapping[int, int]] = {}  # by stream: up to which tick it knows others
         self._host: Mapping[int, int] = _NOTHING
         self._devices: dict[int, int] = {}  # by index: up to which tick its work is known to be done
@@ -41,6 +42,8 @@ class Orders:
 
     def wait(self, stream: int, point: Point) -> None:
         """All that the stream is given from now on comes after the point."""
+        if self.capturing:
+            return
         with self._lock:
             self._known[stream] = _joined(self._known.get(stream, _NOTHING), point)
 

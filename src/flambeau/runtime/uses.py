@@ -43,22 +43,27 @@ class Wait(Generic[T]):
 class Uses(Generic[T]):
     """One queue of (event, context, who waits) per stream, in the order of recording: only heads are asked.
 
-    Not locked: its allocator sees to that. Events are kept and used again.
+    Not locked: its allocator sees to that. Events are kept and used again. During a capture (of a CUDA graph) nothing
+    is recorded for this and nobody is asked: what would wait is held until it has ended.
     """
 
-    __slots__ = ("_over", "_queues", "_spare", "waiting")
+    __slots__ = ("_held", "_over", "_queues", "_spare", "waiting")
 
     def __init__(self) -> None:
         self._queues: dict[int | Mark, deque[tuple[int, Context, Wait[T]]]] = {}
         self._spare: dict[Context, list[int]] = {}
         self._over: list[Wait[T]] = []
+        self._held: list[tuple[T, list[Stream | Mark]]] = []
         self.waiting: dict[T, None] = {}
 
     def wait(self, block: T, uses: Iterable[Stream | Mark]) -> None:
         """Let `block` wait for the work that these streams have queued until now, and for these marks."""
         live = [use for use in uses if not use.context.closed]
-        wait = Wait(block, len(live))
         self.waiting[block] = None  # forever, if recording fails: better a leak than reuse too early
+        if any(use.context.orders.capturing for use in live):
+            self._held.append((block, live))
+            return
+        wait = Wait(block, len(live))
         for use in live:
             context = use.context
             if isinstance(use, Mark):
@@ -78,7 +83,12 @@ class Uses(Generic[T]):
 
         `block_host` waits on the host for all. The events are recorded anew by the next `wait`.
         """
+        held, self._held = self._held, []
+        for block, uses in held:
+            self.wait(block, uses)
         for key, queue in list(self._queues.items()):
+            if queue[0][1].orders.capturing:
+                continue
             while queue and _is_done(queue[0][0], queue[0][1], block_host):
                 event, context, wait = queue.popleft()
                 if not isinstance(key, Mark):

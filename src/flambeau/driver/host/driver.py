@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -252,6 +252,32 @@ class HostDriver:
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self._check_stream(stream)
         call()
+
+    # -- graphs: there are none -----------------------------------------------------------------------
+    def capture_begin(self, stream: int, mode: str) -> None:
+        self._check_stream(stream)
+        raise NotSupportedError("the host driver has no graphs: CUDA graphs need a CUDA device")
+
+    def capture_end(self, stream: int) -> int:
+        self._check_stream(stream)
+        raise DriverError(f"capture_end: stream {stream} is not being captured")
+
+    def capture_active(self, stream: int) -> bool:
+        self._check_stream(stream)
+        return False
+
+    def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
+        self._no_graph(graph)
+
+    def graph_dump(self, graph: int, path: str) -> None:
+        self._no_graph(graph)
+
+    def graph_destroy(self, graph: int) -> None:
+        self._no_graph(graph)
+
+    def _no_graph(self, graph: int) -> NoReturn:
+        self._check_open()
+        raise DriverError(f"{graph} is no graph of the host driver, which has none")
 
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flambeau.driver.virtual.capture import Capture
 from flambeau.driver.virtual.memory import Arena
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Lane, Processors, Stream
 
@@ -25,11 +26,12 @@ class Device:
 
 
 class Event:
-    """An event of a device. `record` is the marker of its last record."""
+    """An event of a device. `record` is the marker of its last record, in `capture` if it was recorded in one."""
 
-    __slots__ = ("index", "record", "timing")
+    __slots__ = ("capture", "index", "record", "timing")
 
     def __init__(self, index: int, timing: bool) -> None:
         self.index = index
         self.timing = timing
         self.record: Command | None = None
+        self.capture: Capture | None = None

@@ -25,6 +25,7 @@ operators' own host bodies on NumPy views of device memory, so results are real 
   waits.
 - Memory: capacity, less what a context takes; allocations aligned to 512 bytes; mem_free waits for the
   device. A command's addresses are checked when it is enqueued, where hardware faults later, or never.
+- Graphs: what a stream and those that join it are given is recorded, and launched as one; see Note [Captures].
 - Time: durations by roofline and by the profile's rates and latencies; multiprocessors, engines and links
   are contended. The host's clock advances by the profile's cost of each driver call and poll and by
   waiting; the host's own computing costs nothing, so the host is always ahead of its devices.
@@ -32,7 +33,7 @@ operators' own host bodies on NumPy views of device memory, so results are real 
 # What is not modelled
 - Commands are indivisible: two racing kernels run one after the other, in either order, never interleaved.
 - Caches, clocks that throttle, power, occupancy limits by registers or shared memory, page faults, ECC.
-- Graphs, managed memory, stream-ordered allocation, cooperative launches, MPS and MIG.
+- Managed memory, stream-ordered allocation, cooperative launches, MPS and MIG.
 - Host reads of pinned memory between the start and the end of a copy: a copy's bytes move in one step, when
   the scheduler runs it; the scheduler runs commands when the host waits, polls, or fills a queue.
 
@@ -59,7 +60,8 @@ from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedE
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.quiet import Quiet
 from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch, Launcher
-from flambeau.driver.virtual import cost, scheduler
+from flambeau.driver.virtual import capture, cost, scheduler
+from flambeau.driver.virtual.capture import Capture, Recorded
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph import Graph
@@ -115,6 +117,8 @@ class VirtualDriver:
         self._streams = {d.default.handle: d.default for d in self._devices}
         self._events: dict[int, Event] = {}
         self._pinned: dict[int, HostMemory] = {}
+        self._capturing: dict[Stream, Capture] = {}  # the streams that are recorded
+        self._graphs: dict[int, Recorded] = {}
         self._closed = False
 
     def _open(self, index: int) -> Device:
@@ -173,6 +177,7 @@ class VirtualDriver:
     def device_sync(self, index: int) -> None:
         with self._lock:
             device = self._device(index)
+            self._refuse_in_capture(device.state)
             self._scheduler.now += self.profile.costs.sync_ns
             self._scheduler.wait(device.state)
             self._check_error(device.state)
@@ -197,6 +202,8 @@ class VirtualDriver:
             self._streams = {}
             self._events = {}
             self._pinned = {}
+            self._capturing = {}
+            self._graphs = {}
 
     # -- memory -----------------------------------------------------------------------------------------
     def mem_alloc(self, index: int, nbytes: int) -> int:
@@ -214,6 +221,7 @@ class VirtualDriver:
             if self._scheduler.running is not None:  # a destructor amid a kernel's body
                 self._scheduler.defer(partial(self.mem_free, ptr))
                 return
+            self._refuse_in_capture(device.state)
             self._scheduler.wait(device.state)
             self._scheduler.now += self.profile.costs.alloc_ns
             device.arena.release(ptr)
@@ -240,6 +248,8 @@ class VirtualDriver:
                 raise DriverError(
                     f"host_free: {memory.ptr:#x} is none of this machine's pinned memory, or freed already"
                 )
+            for device in self._devices:
+                self._refuse_in_capture(device.state)
             for device in self._devices:
                 self._scheduler.wait(device.state)
             self._scheduler.now += self.profile.costs.alloc_ns
@@ -281,6 +291,7 @@ class VirtualDriver:
             profile = self.profile
             rate = profile.links.pcie if source.pinned else profile.links.pageable
             if not source.pinned:
+                self._refuse_in_capture(queue)
                 source = _staged(source)
                 self._scheduler.now += cost.bytes_ns(nbytes, profile.links.host_copy)
             self._scheduler.now += profile.costs.launch_ns
@@ -294,6 +305,8 @@ class VirtualDriver:
         with self._lock:
             queue = self._stream(stream)
             self._check_error(queue.device)
+            if not target.pinned:
+                self._refuse_in_capture(queue)
             if nbytes:
                 device = self._range("copy_out", source, nbytes)
                 links = self.profile.links
@@ -362,6 +375,8 @@ class VirtualDriver:
     def stream_destroy(self, stream: int) -> None:
         with self._lock:
             gone = self._stream(stream)
+            if gone in self._capturing:
+                raise DriverError(capture.UNSUPPORTED)
             if gone is self._devices[gone.index].default:
                 raise DriverError(
                     f"stream_destroy: stream {stream} is the default stream of cuda:{gone.index}"
@@ -390,6 +405,7 @@ class VirtualDriver:
     def stream_query(self, stream: int) -> bool:
         with self._lock:
             found = self._stream(stream)
+            self._refuse_in_capture(found)
             core = self._scheduler
             core.now += self.profile.costs.poll_ns
             core.poll()
@@ -399,15 +415,19 @@ class VirtualDriver:
     def stream_sync(self, stream: int) -> None:
         with self._lock:
             found = self._stream(stream)
+            self._refuse_in_capture(found)
             self._scheduler.now += self.profile.costs.sync_ns
             self._scheduler.wait(found)
             self._check_error(found.device)
 
     def stream_wait(self, stream: int, event: int) -> None:
         with self._lock:
-            queue, awaited = self._stream(stream), self._event(event).record
+            queue, found = self._stream(stream), self._event(event)
+            awaited = found.record
             self._scheduler.now += self.profile.costs.call_ns
             if awaited is not None:
+                if self._capturing or found.capture is not None:
+                    self._join_capture(queue, found)
                 self._put(scheduler.WAIT, "wait", queue, 0, None, 0, 0, None, (), awaited.seq, 0, (awaited,))
 
     # -- events -----------------------------------------------------------------------------------------
@@ -438,10 +458,12 @@ class VirtualDriver:
                 )
             self._scheduler.now += self.profile.costs.call_ns
             found.record = self._put(scheduler.RECORD, "record", queue, 0, None, 0, 0, None, (), event)
+            found.capture = self._capturing.get(queue)
 
     def event_query(self, event: int, internal: bool = False) -> bool:
         with self._lock:
             found = self._event(event)
+            self._refuse_question(found)
             core, record = self._scheduler, found.record
             core.now += self.profile.costs.poll_ns
             core.poll()
@@ -451,6 +473,7 @@ class VirtualDriver:
     def event_sync(self, event: int, internal: bool = False) -> None:
         with self._lock:
             found = self._event(event)
+            self._refuse_question(found)
             self._scheduler.now += self.profile.costs.sync_ns
             if found.record is not None:
                 self._scheduler.wait(found.record)
@@ -464,6 +487,8 @@ class VirtualDriver:
                     f"event_elapsed_ns: the events belong to cuda:{first.index} and cuda:{last.index}; "
                     "time is measured on one device"
                 )
+            self._refuse_question(first)
+            self._refuse_question(last)
             self._scheduler.poll()
             times = [self._time_of(event, found) for event, found in ((start, first), (end, last))]
             return times[1] - times[0]
@@ -513,7 +538,10 @@ class VirtualDriver:
             )  # fmt: skip
             core = self._scheduler
             core.now += costs.launch_ns
-            core.enqueue(command)
+            if self._capturing:
+                self._enqueue(command)
+            else:
+                core.enqueue(command)
 
     def launcher(self, exe: VirtualExecutable) -> Launcher:
         return partial(self.launch, exe)
@@ -526,6 +554,122 @@ class VirtualDriver:
             self._scheduler.now += costs.launch_ns
             name = getattr(call, "__qualname__", "host function")
             self._put(scheduler.HOST_CALL, name, queue, 0, UNLIMITED, costs.host_call_ns, 0, call, ())
+
+    # -- graphs: see Note [Captures] in capture.py --------------------------------------------------------
+    def capture_begin(self, stream: int, mode: str) -> None:
+        with self._lock:
+            queue = self._stream(stream)
+            self._check_error(queue.device)
+            if mode not in capture.MODES:
+                raise DriverError(f"capture_begin: the mode must be one of {capture.MODES}, not {mode!r}")
+            if queue in self._capturing or queue is self._devices[queue.index].default:
+                raise DriverError(capture.UNSUPPORTED)
+            self._scheduler.now += self.profile.costs.call_ns
+            self._capturing[queue] = Capture(queue, mode)
+
+    def capture_end(self, stream: int) -> int:
+        with self._lock:
+            queue = self._stream(stream)
+            found = self._capturing.get(queue)
+            if found is None or found.origin is not queue:
+                raise DriverError(f"CUDA error: invalid argument: no capture began on stream {stream}")
+            for joined in found.streams:
+                del self._capturing[joined]
+            found.end()
+            handle = next(self._handles)
+            lanes = {s: self._streams[self.stream_create(s.index, s.priority)] for s in found.streams[1:]}
+            self._graphs[handle] = Recorded(found, lanes)
+            return handle
+
+    def capture_active(self, stream: int) -> bool:
+        return self._stream(stream) in self._capturing
+
+    def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
+        with self._lock:
+            found, queue = self._graph(graph), self._stream(stream)
+            self._check_error(queue.device)
+            if found.index != queue.index:
+                raise DriverError(
+                    f"graph_launch: graph {graph} was recorded on cuda:{found.index}, stream {stream} is "
+                    f"cuda:{queue.index}'s"
+                )
+            if queue in self._capturing:
+                raise NotSupportedError(
+                    "a graph cannot be launched into a capture: virtual GPUs nest no graphs"
+                )
+            for command in found.commands:
+                self._check_ranges(command)
+            self._scheduler.now += self.profile.costs.launch_ns
+            before = () if found.last is None else (found.last,)
+            self._put(scheduler.WAIT, "graph", queue, 0, None, 0, 0, None, (), 0, 0, before)
+            for command in found.copies(queue, seeds):
+                self._scheduler.enqueue(command)
+            found.last = self._put(scheduler.RECORD, "graph", queue, 0, None, 0, 0, None, ())
+
+    def graph_dump(self, graph: int, path: str) -> None:
+        self._graph(graph).dump(path)
+
+    def graph_destroy(self, graph: int) -> None:
+        with self._lock:
+            for lane in self._graph(graph).lanes.values():
+                self.stream_destroy(lane.handle)
+            del self._graphs[graph]
+
+    def _graph(self, handle: int) -> Recorded:
+        found = self._graphs.get(handle)
+        return found if found is not None else self._unknown("graph", handle)
+
+    def _check_ranges(self, command: Command) -> None:
+        """What a recorded command reaches may have been given back since."""
+        args = command.args
+        if command.kind == scheduler.KERNEL:
+            exe, ptrs, _ = args
+            for ptr, span in zip(ptrs, exe.spans, strict=True):
+                if span:
+                    self._range(exe.name, ptr, span)
+        elif command.kind == scheduler.COPY_IN:
+            self._range("copy_in", args[1], command.nbytes)
+        elif command.kind == scheduler.COPY_OUT:
+            self._range("copy_out", args[2], command.nbytes)
+        elif command.kind == scheduler.COPY:
+            self._range("copy", args[1], command.nbytes)
+            self._range("copy", args[3], command.nbytes)
+        elif command.kind == scheduler.FILL:
+            self._range("fill", args[1], command.nbytes)
+
+    def _join_capture(self, queue: Stream, event: Event) -> None:
+        """A stream is about to wait for an event where one of them is captured: the stream may join the capture."""
+        mine, other = self._capturing.get(queue), event.capture
+        if other is not None and not other.active:
+            raise DriverError(capture.CAPTURED_EVENT)
+        if mine is other:
+            return
+        if mine is not None:
+            mine.spoil()
+            raise DriverError(capture.ISOLATION if other is None else capture.MERGE)
+        assert other is not None
+        if queue is self._devices[queue.index].default:
+            other.spoil()
+            raise DriverError(capture.IMPLICIT)
+        other.join(queue)
+        self._capturing[queue] = other
+
+    def _refuse_in_capture(self, target: Stream | DeviceState | None) -> None:
+        """The host is about to wait for something, or to ask after it: not during a capture that forbids it."""
+        if self._capturing:
+            spoiled = [c for c in self._capturing.values() if c.forbids(target)]
+            for found in spoiled:
+                found.spoil()
+            if spoiled:
+                raise DriverError(capture.UNSUPPORTED)
+
+    def _refuse_question(self, event: Event) -> None:
+        """The same of an event."""
+        if event.capture is not None:
+            if event.capture.active:
+                event.capture.spoil()
+            raise DriverError(capture.CAPTURED_EVENT)
+        self._refuse_in_capture(None)
 
     # -- peers ------------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:
@@ -583,8 +727,16 @@ class VirtualDriver:
         command = Command(
             kind, name, stream, nbytes, engine, sms, latency, work, effect, args, relative, waits
         )
-        self._scheduler.enqueue(command)
+        self._enqueue(command)
         return command
+
+    def _enqueue(self, command: Command) -> None:
+        """Queue a command, or record it if its stream is captured."""
+        recorder = self._capturing.get(command.stream)
+        if recorder is None:
+            self._scheduler.enqueue(command)
+        else:
+            recorder.add(command)
 
     def _check_open(self) -> None:
         if self._closed:

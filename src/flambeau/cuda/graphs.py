@@ -1,0 +1,63 @@
+"""torch.cuda's CUDA graphs: `CUDAGraph`, the context that captures one, what asks after captures."""
+
+from __future__ import annotations
+
+import gc
+from types import TracebackType
+
+from flambeau.core.names import lacking
+from flambeau.cuda.memory import empty_cache
+from flambeau.cuda.streams import synchronize
+from flambeau.runtime.graph import CUDAGraph, graph_pool_handle, is_current_stream_capturing
+from flambeau.runtime.pools import PoolId
+from flambeau.runtime.stream import Stream
+
+__all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing"]
+
+
+class graph:
+    """A context in which work is recorded into a CUDAGraph instead of run. It waits for the device first.
+
+    Args:
+        cuda_graph: where to record.
+        pool: `other.pool()` or `graph_pool_handle()`, to share memory with other graphs; None: memory of its own.
+        stream: the stream to record, and to be current inside; None: a new one.
+        capture_error_mode: "global" (default), "thread_local" or "relaxed", see `CUDAGraph.capture_begin`.
+
+    Static inputs, which the graph reads at each replay, are made outside; write to them with `copy_`.
+    """
+
+    def __init__(
+        self,
+        cuda_graph: CUDAGraph,
+        pool: PoolId | None = None,
+        stream: Stream | None = None,
+        capture_error_mode: str = "global",
+    ) -> None:
+        self.cuda_graph = cuda_graph
+        self.pool = () if pool is None else (pool,)
+        self.capture_stream = Stream() if stream is None else stream
+        self.stream_ctx = self.capture_stream
+        self.capture_error_mode = capture_error_mode
+
+    def __enter__(self) -> None:
+        synchronize()
+        gc.collect()
+        empty_cache()
+        self.stream_ctx.__enter__()
+        try:
+            self.cuda_graph.capture_begin(*self.pool, capture_error_mode=self.capture_error_mode)
+        except BaseException:
+            self.stream_ctx.__exit__()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.cuda_graph.capture_end()
+        finally:
+            self.stream_ctx.__exit__()
+
+
+__getattr__ = lacking("torch.cuda.graphs")

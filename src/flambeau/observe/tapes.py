@@ -1,0 +1,79 @@
+"""`Tape`: what a capture would do to the race detector, to be played at each launch of its graph.
+
+A capture runs nothing, so nothing races in it. At a launch its commands are checked one by one, with the places in
+the program that recorded them: those of the stream where the capture began as commands of the stream that the graph
+is launched on, those of each stream that joined as commands of a stream of the graph's own. Launches of one graph
+come one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from flambeau.core.sites import Site
+from flambeau.observe.accesses import Footprint
+from flambeau.observe.detector import Detector
+
+_keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
+
+
+class Tape:
+    """The steps of one capture, or of the graph that it became."""
+
+    def __init__(self, origin: int) -> None:
+        self.streams: dict[int, tuple[int, Site | None]] = {}  # those that joined: device and where
+        self.origin = origin
+        self._steps: list[Callable[[Detector, dict[int, int]], None]] = []
+        self._lanes: dict[int, int] = {}
+        self._events: dict[int, int] = {}
+        self._last = next(_keys)
+
+    def join(self, stream: int, device: int, site: Site) -> None:
+        if stream != self.origin:
+            self.streams.setdefault(stream, (device, site))
+
+    def command(
+        self,
+        stream: int,
+        footprint: Footprint,
+        ptrs: tuple[int, ...],
+        site: Site,
+        pinned: tuple[int, int] | None = None,
+    ) -> None:
+        """A command, and the pinned memory that it uses."""
+
+        def play(detector: Detector, handles: dict[int, int]) -> None:
+            detector.command(handles[stream], footprint, ptrs, site)
+            if pinned is not None:
+                detector.host_pending(*pinned)
+
+        self._steps.append(play)
+
+    def record(self, event: int, stream: int) -> None:
+        key = self._events[event] = next(_keys)
+        self._steps.append(lambda detector, handles: detector.record(key, handles[stream]))
+
+    def wait(self, stream: int, event: int, site: Site) -> None:
+        key = self._events.get(event)
+        if key is not None:
+            self._steps.append(lambda detector, handles: detector.wait(handles[stream], key, site))
+
+    def play(self, detector: Detector, stream: int, site: Site) -> None:
+        """A launch on a stream. Raises RaceError in mode "error"; the caller must not launch then."""
+        for joined, (device, where) in self.streams.items():
+            if joined not in self._lanes:
+                self._lanes[joined] = next(_keys)
+                detector.add_stream(device, self._lanes[joined], where)
+        detector.wait(stream, self._last, site)
+        handles = {**self._lanes, self.origin: stream}
+        for step in self._steps:
+            step(detector, handles)
+        detector.record(self._last, stream)
+
+    def forget(self, detector: Detector) -> None:
+        """The graph is gone."""
+        for lane in self._lanes.values():
+            detector.remove_stream(lane)
+        for event in (self._last, *self._events.values()):
+            detector.forget_event(event)

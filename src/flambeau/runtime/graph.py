@@ -1,0 +1,191 @@
+"""`CUDAGraph`: what a stream was given, recorded once and launched as one.
+
+# Note [Memory of graphs]
+A launch of a graph uses the addresses that were recorded, so what is allocated during a capture comes from a pool of
+the graph's own, which keeps it until `reset`, even where the tensors are gone: the next launch writes there again.
+Graphs that share a pool share such memory, hence must be launched one after the other, in the order of their captures.
+What the program made before and a graph reads or writes, its static inputs, the program must keep alive.
+
+# Note [Random numbers of graphs]
+Kernels that draw get their generator's seed and offset by value. A capture records the generator's number among those
+registered and the offset since the capture began; each launch reserves as much as all of them draw and fills in what it
+got (`Driver.graph_launch`). So a launch draws what the same calls outside of a graph would have drawn.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any
+
+from flambeau.core.errors import DriverError
+from flambeau.runtime import current, system
+from flambeau.runtime.context import Context
+from flambeau.runtime.generator import Generator, default_of
+from flambeau.runtime.mempool import MemPool, new_id, pool_of
+from flambeau.runtime.pools import PoolId, PrivatePool
+from flambeau.runtime.stream import Stream
+
+MODES = ("global", "thread_local", "relaxed")
+
+
+class CUDAGraph:
+    """A graph of the work that a stream, and streams that wait for it, are given between two calls.
+
+    `with torch.cuda.graph(g):` records, `g.replay()` launches it on the current stream. Nothing runs meanwhile.
+
+    Args:
+        keep_graph: not supported: a graph is ready to be launched when its capture ends.
+    """
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        if keep_graph:
+            raise NotImplementedError(
+                "CUDAGraph(keep_graph=True): Flambeau keeps a graph in its launchable form only"
+            )
+        self._context: Context | None = None
+        self._stream: Stream | None = None  # while it captures
+        self._handle = 0
+        self._pool: MemPool | None = None
+        self._before: PrivatePool | None = None
+        self._thread = 0
+        self._generators: list[Generator] = []
+        self._draws: list[int] = []  # what each generator must reserve for a launch
+
+    def register_generator_state(self, generator: Generator) -> None:
+        """Let a generator beside the device's default one be used in the capture; before it begins.
+
+        Raises RuntimeError: the capture has begun.
+        """
+        if self._stream is not None or self._handle:
+            raise RuntimeError("register_generator_state must be called before the capture begins")
+        if generator not in self._generators:
+            self._generators.append(generator)
+
+    def capture_begin(self, pool: PoolId | None = None, capture_error_mode: str = "global") -> None:
+        """Begin to record what the current stream is given. Better: `with torch.cuda.graph(g):`.
+
+        Args:
+            pool: `other.pool()` or `graph_pool_handle()`, to share memory; None: memory of its own.
+            capture_error_mode: whose waits for the device are refused meanwhile: of all threads ("global"), of this one
+                ("thread_local"), of none but on the captured streams ("relaxed").
+
+        Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a capture.
+        """
+        if capture_error_mode not in MODES:
+            raise RuntimeError(
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
+                + str(capture_error_mode)
+            )
+        if self._stream is not None or self._handle:
+            raise RuntimeError(
+                "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+            )
+        stream = current.stream_at(current.local.device)
+        context = stream.context
+        if stream.handle == context.default_stream.handle:
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+                "on the default stream.)"
+            )
+        memory = MemPool() if pool is None else pool_of(pool)
+        generators = [
+            default_of(context.device),
+            *[g for g in self._generators if g is not default_of(context.device)],
+        ]
+        context.driver.capture_begin(stream.handle, capture_error_mode)
+        self._context, self._stream, self._pool, self._generators = context, stream, memory, generators
+        self._thread = threading.get_ident()
+        context.orders.capturing += 1
+        for number, generator in enumerate(generators):
+            generator.begin_capture(number)
+        allocator: Any = context.allocator
+        self._before = allocator.route(memory.part_of(context))
+        memory._uses += 1
+
+    def capture_end(self) -> None:
+        """End the recording, on the stream where it began: the graph can be launched from now on.
+
+        Raises RuntimeError: something that is not allowed in a capture was tried, or the stream does not wait for all
+        that was recorded. The capture is over all the same.
+        """
+        stream, context = self._stream, self._context
+        if stream is None or context is None:
+            raise RuntimeError("capture_end() was called without a capture_begin()")
+        if self._thread != threading.get_ident() or stream != current.stream_at(context.index):
+            raise RuntimeError("Capture must end on the same stream it began on.")
+        self._stream = None
+        context.orders.capturing -= 1
+        self._draws = [generator.end_capture() for generator in self._generators]
+        allocator: Any = context.allocator
+        allocator.route(self._before)
+        self._before = None
+        try:
+            self._handle = context.driver.capture_end(stream.handle)
+        except DriverError:
+            self._release()
+            raise
+
+    def instantiate(self) -> None:
+        """Not needed: RuntimeError, as in PyTorch where the graph was not kept."""
+        raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
+
+    def replay(self) -> None:
+        """Launch the graph on the current stream of its device; returns at once.
+
+        Raises RuntimeError: nothing was captured.
+        """
+        context = self._context
+        if not self._handle or context is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        drawn = zip(self._generators, self._draws, strict=True)
+        seeds = [g.reserve(increment) if increment else (0, 0) for g, increment in drawn]
+        context.driver.graph_launch(self._handle, current.stream_at(context.index).handle, seeds)
+
+    def reset(self) -> None:
+        """Give the graph and its memory back; it may capture anew. Raises RuntimeError: it is capturing."""
+        if self._stream is not None:
+            raise RuntimeError("reset() cannot be called during a capture")
+        self._release()
+
+    def pool(self) -> PoolId:
+        """The id of its memory, to share it with other graphs. Raises RuntimeError: nothing was captured."""
+        if self._pool is None:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self._pool.id
+
+    def enable_debug_mode(self) -> None:
+        """`debug_dump` works without it: nothing to do, as it costs nothing to keep the graph."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Write the graph to a file, in Graphviz's language. Raises RuntimeError: nothing was captured."""
+        if not self._handle or self._context is None:
+            raise RuntimeError("Called CUDAGraph::debug_dump without a preceding successful capture.")
+        self._context.driver.graph_dump(self._handle, debug_path)
+
+    def _release(self) -> None:
+        handle, self._handle = self._handle, 0
+        context, self._context = self._context, None
+        if handle and context is not None and not context.closed:
+            context.backing.graph_destroy(handle)
+        if self._pool is not None:
+            self._pool._uses -= 1
+        self._pool = None
+        self._generators, self._draws = [], []
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # the constructor raised
+            self._release()
+
+
+def graph_pool_handle() -> PoolId:
+    """An id that graphs which are to share memory are given as `pool`."""
+    return new_id()
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether what the current stream is given is recorded into a graph."""
+    if not system.is_initialized():
+        return False
+    stream = current.stream_at(current.local.device)
+    return stream.context.driver.capture_active(stream.handle)
