@@ -506,9 +506,9 @@ def _extra(launch: Launch) -> tuple[float, ...]:
 
 
 def _moments(*lower: str) -> Form:
-    spread = "spread(s.m2, s.n, k0)"
+    spread = "spread(moments(s).m2, s.n, k0)"
     return _form(
-        "Moments<twice<T>>", "{}", "{to<twice<T>>(x), 0, 1}", "a + b", *[x.format(spread) for x in lower],
+        "Shifted<twice<T>>", "{}", "{to<twice<T>>(x), {}, 0, 1}", "a + b", *[x.format(spread) for x in lower],
         constants=_extra,
     )  # fmt: skip
 

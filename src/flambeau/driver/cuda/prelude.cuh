@@ -501,6 +501,24 @@ template<class D> __device__ __forceinline__ Moments<D> operator+(Moments<D> a, 
   const D gap = b.mean - a.mean;
   return {a.mean + times(gap, share), a.m2 + b.m2 + squared(gap) * a.n * share, n};
 }
+// Moments of what a thread folds, without a division for each number: sums of distances from the first one. The first is
+// one of the numbers, so what cancels in `moments` is at most n times what stays.
+template<class D> struct Shifted { D first, sum; double squares; i64 n; };
+template<class D> __device__ __forceinline__ Moments<D> moments(Shifted<D> s) {
+  if (s.n == 0) return {};
+  const double share = 1 / (double)s.n, m2 = s.squares - squared(s.sum) * share;
+  return {s.first + times(s.sum, share), m2 < 0 ? 0 : m2, (double)s.n};
+}
+template<class D> __device__ __forceinline__ Shifted<D> operator+(Shifted<D> a, Shifted<D> b) {
+  if (a.n == 0) return b;
+  if (b.n == 0) return a;
+  if (b.n == 1) {
+    const D gap = b.first - a.first;
+    return {a.first, a.sum + gap, a.squares + squared(gap), a.n + 1};
+  }
+  const Moments<D> all = moments(a) + moments(b);
+  return {all.mean, D{}, all.m2, a.n + b.n};
+}
 template<class F> struct Spread { F mean, m2, n; };  // the same in the numbers' own precision
 template<class F> __device__ __forceinline__ Spread<F> operator+(Spread<F> a, Spread<F> b) {
   if (a.n == 0) return b;
@@ -508,7 +526,9 @@ template<class F> __device__ __forceinline__ Spread<F> operator+(Spread<F> a, Sp
   const F n = a.n + b.n, share = b.n / n, gap = b.mean - a.mean;
   return {a.mean + gap * share, a.m2 + b.m2 + gap * gap * a.n * share, n};
 }
-template<class D> __device__ __forceinline__ D mean_of(Moments<D> s) { return s.n == 0 ? to<D>((double)NAN) : s.mean; }
+template<class D> __device__ __forceinline__ D mean_of(Shifted<D> s) {
+  return s.n == 0 ? to<D>((double)NAN) : moments(s).mean;
+}
 __device__ __forceinline__ double spread(double m2, double n, double correction) {
   const double freedom = n - correction;
   return m2 / (freedom > 0 ? freedom : 0.0);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from flambeau.core.errors import argument_type
@@ -61,7 +62,7 @@ def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | Non
 
 def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
     """One int for each spatial dimension, from one for all or a sequence. Raises RuntimeError, TypeError."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if value.__class__ is int or (isinstance(value, int) and not isinstance(value, bool)):
         return (value,) * ndim
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(argument_type(name, argument, 3, "tuple of ints", value))
@@ -89,10 +90,15 @@ def _check_dims(x: Tensor, weight: Tensor, ndim: int, name: str) -> bool:
     return x.dim() == ndim + 2
 
 
+@lru_cache(1024)
+def _geometry(stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Geometry:
+    return Geometry(stride, padding, dilation, groups=groups)
+
+
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry, name: str, ndim: int) -> Tensor:
     batched = _check_dims(x, weight, ndim, name)
-    args = [x if batched else x.unsqueeze(0), weight]
-    out = call(ops.convolution, args if bias is None else [*args, bias], (how,))
+    batch = x if batched else x.unsqueeze(0)
+    out: Tensor = call(ops.convolution, (batch, weight) if bias is None else (batch, weight, bias), (how,))
     return out if batched else out.squeeze(0)
 
 
@@ -107,7 +113,7 @@ def _forward(ndim: int, name: str) -> Callable[..., Tensor]:
             input, pads = _named_padding(input, weight, padding, steps, dilations, ndim)
         else:
             pads = ints(padding, ndim, name, "padding")
-        return _convolve(input, weight, bias, Geometry(steps, pads, dilations, groups=groups), name, ndim)
+        return _convolve(input, weight, bias, _geometry(steps, pads, dilations, groups), name, ndim)
 
     return _published(conv, name, f"Convolution over {ndim} dimensions; `padding` may be 'same' or 'valid'.")
 
