@@ -1,0 +1,210 @@
+"""The pytest plugin: tests of torch.cuda programs on virtual GPUs, under many schedules, with races as errors.
+
+`pytest --virtual-gpus=2 --gpu-schedules=50 --gpu-races=error` in any repository: `import torch` finds Flambeau, each
+test has virtual GPUs of its own, and runs once per schedule. Without `--virtual-gpus` nothing changes but for tests
+that ask for the fixture `virtual_gpus`.
+
+A schedule is part of a test's name, so the name alone repeats it. A test whose first run, in the same process, was
+certified race-free under every schedule passes under the others without being run.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flambeau.cli import finder
+from flambeau.observe.reports import Certificate
+from flambeau.runtime import settings, system
+
+_FIXTURE = "_gpu_schedule"
+_KINDS = ("random:{}", "pct:{}:1", "adversarial:{}", "pct:{}:2", "pct:{}:3")
+_LONGEST = 40  # characters of a schedule in a test's name: tokens are long
+_CERTIFIED = pytest.StashKey[set[str]]()
+_COUNTS = pytest.StashKey[dict[str, int]]()
+_RUN = pytest.StashKey[Any]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("flambeau", "virtual GPUs (flambeau)")
+    group.addoption(
+        "--virtual-gpus", type=int, metavar="N", help="run every test on N virtual GPUs; torch is Flambeau"
+    )
+    group.addoption(
+        "--gpu-profile", metavar="NAME", help="which GPU they model: a100-40g, h100, ... or a TOML file"
+    )
+    group.addoption(
+        "--gpu-schedules", type=int, default=1, metavar="N", help="run each test under N schedules (1)"
+    )
+    group.addoption(
+        "--gpu-schedule", metavar="S", help="run each test under this one schedule, as replay:TOKEN"
+    )
+    group.addoption(
+        "--gpu-races", choices=("off", "warn", "error"), default="error",
+        help="look for races: report them, or fail the test (error)",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu_schedules(n): run this test under n schedules of virtual GPUs")
+    config.stash[_CERTIFIED] = set()
+    config.stash[_COUNTS] = {}
+    wanted = config.getoption("virtual_gpus")
+    if config.getoption("gpu_schedules") < 1 or (wanted is not None and wanted < 1):
+        raise pytest.UsageError("--virtual-gpus and --gpu-schedules must be at least 1")
+    if wanted is None:
+        return
+    for name in ("FLAMBEAU_SCHEDULE", "FLAMBEAU_RACES"):  # the options decide
+        os.environ.pop(name, None)
+    try:
+        finder.install()
+    except RuntimeError as error:
+        raise pytest.UsageError(
+            f"--virtual-gpus: {error}: another plugin imported it; take that out (-p no:NAME)"
+        ) from None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each schedule, where there is more than one or it is not the usual one."""
+    config = metafunc.config
+    if config.getoption("virtual_gpus") is None and "virtual_gpus" not in metafunc.fixturenames:
+        return
+    schedules = _schedules(metafunc)
+    if schedules != ["earliest"]:
+        metafunc.fixturenames.append(_FIXTURE)
+        metafunc.parametrize(_FIXTURE, schedules, indirect=True, ids=[s[:_LONGEST] for s in schedules])
+
+
+def _schedules(metafunc: pytest.Metafunc) -> list[str]:
+    one = metafunc.config.getoption("gpu_schedule")
+    if one is not None:
+        return [one]
+    marker = metafunc.definition.get_closest_marker("gpu_schedules")
+    count = metafunc.config.getoption("gpu_schedules")
+    if marker is not None:
+        count = marker.args[0] if len(marker.args) == 1 and not marker.kwargs else None
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise pytest.UsageError(
+                f"{metafunc.definition.nodeid}: gpu_schedules takes one integer of at least 1"
+            )
+    kinds = len(_KINDS)
+    return ["earliest", *[_KINDS[i % kinds].format(i // kinds) for i in range(count - 1)]]
+
+
+@pytest.fixture
+def _gpu_schedule(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Virtual GPUs of the test's own, from before its other fixtures until after them."""
+    config = request.config
+    if config.getoption("virtual_gpus") is None and "virtual_gpus" not in request.fixturenames:
+        yield None
+        return
+    spec = getattr(request.node, "callspec", None)
+    schedule = "earliest" if spec is None else spec.params.get(_FIXTURE, "earliest")
+    devices = config.getoption("virtual_gpus") or settings.DEVICES
+    with system.virtual(
+        devices, config.getoption("gpu_profile"), schedule, config.getoption("gpu_races")
+    ) as machine:
+        request.node.stash[_RUN] = (machine, schedule, devices)
+        yield machine
+        for index in range(_opened()):
+            system.accelerator().device_sync(index)
+
+
+@pytest.fixture
+def virtual_gpus(_virtual_machine: Any) -> Any:
+    """The test's virtual GPUs, as `flambeau.virtual` gives them; `.driver` has the trace hash and the token."""
+    return _virtual_machine
+
+
+def _opened() -> int:
+    return len(system.contexts()) if system.is_initialized() else 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Pass a test that is certified for every schedule; otherwise leave it to pytest."""
+    run = pyfuncitem.stash.get(_RUN, None)
+    if run is None or run[1] == "earliest" or _name(pyfuncitem) not in pyfuncitem.config.stash[_CERTIFIED]:
+        return None
+    _count(pyfuncitem, "certified")
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """After the call: the certificate, or for a failure the line that repeats it."""
+    report = yield
+    run = item.stash.get(_RUN, None)
+    if run is None or call.when != "call":
+        return report
+    machine, schedule, devices = run
+    certificate = _certificate(machine)
+    _count(item, "runs")
+    if report.passed and schedule == "earliest" and certificate is not None and certificate.race_free:
+        item.config.stash[_CERTIFIED].add(_name(item))
+    if report.passed and certificate is not None and certificate.races:
+        if item.config.getoption("gpu_races") == "error":  # raised and caught by the test
+            report.outcome, report.longrepr = "failed", str(certificate)
+        else:
+            report.sections.append(("races", str(certificate)))
+            _count(item, "racy")
+    if report.failed:
+        report.sections.append(("virtual GPUs", _replay(item, machine, devices)))
+    return report
+
+
+def _certificate(machine: Any) -> Certificate | None:
+    if machine.closed or not system.is_initialized():
+        return None
+    detector = getattr(system.accelerator(), "detector", None)
+    found: Certificate | None = detector.certificate() if detector is not None else None
+    return found
+
+
+def _replay(item: pytest.Item, machine: Any, devices: int) -> str:
+    """The line that repeats this order of commands."""
+    options = ["--virtual-gpus", str(devices)]
+    if profile := item.config.getoption("gpu_profile"):
+        options += ["--gpu-profile", profile]
+    races = item.config.getoption("gpu_races")
+    if races != "error":
+        options += ["--gpu-races", races]
+    token = "replay:" + machine.driver.token()
+    spec = getattr(item, "callspec", None)
+    if spec is not None and _FIXTURE in spec.params:
+        test = item.nodeid.replace(spec.params[_FIXTURE][:_LONGEST], token[:_LONGEST])
+    else:
+        test = item.nodeid.partition("[")[0]
+    return "replay: " + shlex.join(["pytest", *options, "--gpu-schedule", token, test])
+
+
+def _name(item: pytest.Item) -> str:
+    """A test's name without its schedule."""
+    spec = getattr(item, "callspec", None)
+    others = {} if spec is None else {name: i for name, i in spec.indices.items() if name != _FIXTURE}
+    return f"{item.nodeid.partition('[')[0]} {others}"
+
+
+def _count(item: pytest.Item, what: str) -> None:
+    counts = item.config.stash[_COUNTS]
+    counts[what] = counts.get(what, 0) + 1
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    counts = config.stash[_COUNTS]
+    if not counts:
+        return
+    skipped = counts.get("certified", 0)
+    text = f"virtual GPUs: {counts.get('runs', 0)} tests and schedules, {skipped} of them proved by a certificate"
+    if counts.get("racy"):
+        text += f", {counts['racy']} with races (shown by -rA; --gpu-races=error makes them failures)"
+    terminalreporter.write_line(text)

@@ -1,0 +1,144 @@
+"""The pytest plugin in repositories of users: pytest in a process of its own, in a folder that knows nothing of it."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from cli_kit import EXAMPLES, ROOT, environment, program
+
+PLUGIN = ("-p", "flambeau.cli.plugin")
+EXAMPLE = EXAMPLES / "ci_without_gpu"
+
+RACY = """
+    import pytest, torch
+
+    @pytest.mark.parametrize("size", [10, 20])
+    def test_sum(size):
+        side = torch.cuda.Stream()
+        x = torch.zeros(size, device="cuda")
+        torch.cuda.synchronize()
+        x.fill_(1.0)
+        with torch.cuda.stream(side):
+            y = x * 2
+        torch.cuda.synchronize()
+        assert y.sum().item() == 2 * size
+"""
+
+
+def run(folder, *arguments):
+    command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    command += ["-W", "error", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, env=environment(), cwd=folder, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_example_project_passes_and_is_mostly_proved():
+    status, text = run(EXAMPLE, "--virtual-gpus=2", "--gpu-profile=h100", "--gpu-schedules=20")
+    assert status == 0, text
+    assert "90 passed" in text
+    assert "87 of them proved by a certificate" in text
+
+
+def test_the_example_with_a_wait_taken_out_fails(tmp_path):
+    text = (EXAMPLE / "prefetch.py").read_text()
+    without = text.replace("current.wait_stream(self._stream)", "pass")
+    assert without != text
+    (tmp_path / "prefetch.py").write_text(without)
+    (tmp_path / "test_it.py").write_text((EXAMPLE / "tests" / "test_prefetch.py").read_text())
+    status, said = run(tmp_path, "--virtual-gpus=2")
+    assert status == 1
+    assert "RaceError" in said and "wait_stream(side stream 1 of cuda:0)" in said
+
+
+def test_each_failing_schedule_has_a_line_that_replays_it(tmp_path):
+    program(tmp_path, RACY, "test_it.py")
+    status, text = run(tmp_path, "--virtual-gpus=1", "--gpu-schedules=6", "--gpu-races=off")
+    assert status == 1, text
+    assert re.search(r"[1-9]\d* failed, [1-9]\d* passed", text), text
+    lines = re.findall(r"replay: pytest (.*)", text)
+    status, again = run(tmp_path, *shlex.split(lines[0]))
+    assert status == 1 and "1 failed" in again, again
+
+
+def test_races_are_failures_by_default_and_reports_if_asked(tmp_path):
+    program(tmp_path, RACY, "test_it.py")
+    status, text = run(tmp_path, "--virtual-gpus=1")
+    assert status == 1 and "2 failed" in text
+    status, text = run(tmp_path, "--virtual-gpus=1", "--gpu-races=warn", "-rA")
+    assert status == 0 and "2 with races" in text and "nothing orders them" in text
+
+
+def test_a_race_error_that_the_test_swallows_fails_it_all_the_same(tmp_path):
+    text = RACY.replace(
+        "            y = x * 2", "            try: y = x * 2\n            except RuntimeError: return"
+    )
+    program(tmp_path, text, "test_it.py")
+    status, text = run(tmp_path, "--virtual-gpus=1")
+    assert status == 1 and "2 failed" in text, text
+
+
+def test_the_marker_and_the_fixture(tmp_path):
+    text = """
+        import flambeau as torch, pytest
+
+        @pytest.mark.gpu_schedules(7)
+        def test_marked(virtual_gpus):
+            assert torch.cuda.device_count() == 2
+            assert torch.ones(3, device="cuda").sum().item() == 3
+            assert virtual_gpus.driver.token()
+
+        def test_plain():
+            assert not torch.cuda.is_initialized()
+    """
+    program(tmp_path, text, "test_it.py")
+    status, said = run(tmp_path, "--strict-markers")
+    assert status == 0 and "8 passed" in said, said
+    assert "6 of them proved" in said
+
+
+def test_state_of_one_test_does_not_reach_the_next(tmp_path):
+    text = """
+        import torch
+        kept = []
+        def test_first():
+            kept.append(torch.ones(1 << 20, device="cuda"))
+            torch.cuda.set_stream(torch.cuda.Stream())
+        def test_second():
+            assert torch.cuda.memory_allocated() == 0
+            assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    """
+    program(tmp_path, text, "test_it.py")
+    status, said = run(tmp_path, "--virtual-gpus=2")
+    assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--virtual-gpus=0"], "at least 1"),
+        (["--virtual-gpus=1", "--gpu-schedules=0"], "at least 1"),
+        (["--virtual-gpus=1", "--gpu-races=maybe"], "invalid choice"),
+        (["--virtual-gpus=1", "--gpu-schedule=latest"], "schedule 'latest'"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path, arguments, why):
+    program(tmp_path, "def test_it(): pass", "test_it.py")
+    status, text = run(tmp_path, *arguments)
+    assert status != 0 and why in text
+
+
+def test_a_bad_marker_is_refused(tmp_path):
+    program(tmp_path, "import pytest\n@pytest.mark.gpu_schedules('many')\ndef test_it(): pass", "test_it.py")
+    status, text = run(tmp_path, "--virtual-gpus=1")
+    assert status != 0 and "gpu_schedules takes one integer" in text
+
+
+def test_installing_the_package_installs_the_plugin():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"flambeau": "flambeau.cli.plugin"}
+    assert project["optional-dependencies"]["pytest"]
