@@ -1,0 +1,99 @@
+"""docs/coverage.md is generated, says what is so, and its list of names is PyTorch's."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from cli.cli_kit import environment
+from support import torch
+
+from flambeau.testing import coverage_page
+
+ROOT = Path(__file__).parents[2]
+NAMES = ROOT / "tests" / "goldens" / "torch_modules.txt"
+WRITE = "python -m flambeau.testing.coverage_page tests/goldens/torch_modules.txt > docs/coverage.md"
+LISTED = [
+    "amp", "autograd", "autograd.functional", "autograd.graph", "backends.cuda", "backends.cudnn", "cuda.amp", "linalg",
+    "fft", "nn", "nn.functional", "nn.init", "nn.parameter", "nn.utils", "nn.utils.parametrizations",
+    "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "optim", "optim.lr_scheduler", "optim.swa_utils",
+    "random", "serialization", "special", "utils.checkpoint", "utils.data", "utils.dlpack",
+]  # fmt: skip
+
+
+def public(module):
+    """The names that a module of PyTorch says are its own."""
+    room = import_module(f"torch.{module}")
+    said = getattr(room, "__all__", None)
+    if said is not None:
+        return sorted(set(said))
+    made = [name for name, value in vars(room).items() if not name.startswith("_") and callable(value)]
+    return sorted(
+        n for n in made if (getattr(getattr(room, n), "__module__", "") or "").startswith(f"torch.{module}")
+    )
+
+
+def written():
+    """The list of names, as PyTorch has them."""
+    return "".join(f"{module}.{name}\n" for module in LISTED for name in public(module))
+
+
+def test_the_list_of_names_is_pytorchs():
+    assert torch.__version__
+    assert NAMES.read_text() == written()
+
+
+@pytest.fixture(scope="module")
+def page():
+    return coverage_page.page(NAMES.read_text().split())
+
+
+def test_the_committed_page_is_the_generated_one(page):
+    assert (ROOT / "docs" / "coverage.md").read_text() == page, f"write it anew: {WRITE}"
+
+
+def test_a_reason_stands_for_what_is_absent_and_for_nothing_else():
+    gone = {module for module in coverage_page.MODULES if coverage_page.found(module) is None}
+    assert gone == set(coverage_page.WHY)
+
+
+def test_every_page_that_is_pointed_to_is_there():
+    for _, file in coverage_page.NOTES:
+        assert file is None or (ROOT / "docs" / file).is_file(), file
+
+
+ASK = """
+import importlib, sys, torch
+for path in sys.argv[1:]:
+    room, _, name = path.rpartition(".")
+    try:
+        getattr(eval({"": "torch", "Tensor": "torch.ones(1)"}.get(room, f"torch.{room}")), name)
+        print("there", path)
+    except AttributeError as error:
+        print("Flambeau lacks it" in str(error), end=" ")
+    try:
+        importlib.import_module(f"torch.{path}")
+    except ImportError as error:
+        print(f"torch.{path}" in str(error) or f"torch.{room}" in str(error))
+"""
+
+
+def test_what_is_absent_raises_by_its_name():
+    gone = [m for m in coverage_page.MODULES if coverage_page.found(m) is None and m != "distributed.rpc"]
+    command = "import sys; from flambeau.cli.finder import install; install(); " + f"exec({ASK!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", command, *gone], capture_output=True, text=True, timeout=60, env=environment()
+    )
+    assert done.stderr == ""
+    assert done.stdout.split("\n")[:-1] == ["True True"] * len(gone)
+    assert len(gone) > 10
+
+
+def test_found_gives_what_is_there_and_none_for_what_is_not():
+    assert inspect.isclass(coverage_page.found("nn.Linear"))
+    assert inspect.ismodule(coverage_page.found("utils.checkpoint"))
+    assert coverage_page.found("nn.Nothing") is None
