@@ -18,9 +18,8 @@ from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
 from flambeau.ops.attention_gradients import attention_backward
-from flambeau.ops.indexing import one_device
 from flambeau.ops.matmul import c_name, round_to_tf32, uses_tf32
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 

@@ -14,9 +14,8 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
-from flambeau.ops.indexing import one_device
 from flambeau.ops.matmul import round_to_tf32, uses_tf32
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, table
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 

@@ -19,8 +19,7 @@ from flambeau.core.dtype import dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.gradients import refused
-from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 
 Array = np.ndarray[Any, Any]
 

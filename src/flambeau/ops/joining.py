@@ -13,8 +13,17 @@ from flambeau.core.layout import dense_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.copy import caster
-from flambeau.ops.indexing import one_device
-from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    define,
+    one_device,
+)
 from flambeau.ops.pointwise import result_type
 from flambeau.ops.view import distinct
 

@@ -20,8 +20,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, wide
 from flambeau.ops.reduction import grouped, pairwise_sum, to_computing
 

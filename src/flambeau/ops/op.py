@@ -156,3 +156,12 @@ def common_device(operands: Sequence[Operand]) -> device:
         return found
     devices = [x.device for x in operands if isinstance(x, Meta)]
     return devices[0] if devices else CPU
+
+
+def one_device(operands: Sequence[Operand]) -> device:
+    """The device of all tensors. Raises RuntimeError where they differ: no 0-dim tensor travels."""
+    metas = [x for x in operands if isinstance(x, Meta)]
+    for meta in metas[1:]:
+        if meta.device is not metas[0].device:
+            raise RuntimeError(errors.devices_differ(metas[0].device, meta.device))
+    return metas[0].device

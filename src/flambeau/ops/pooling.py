@@ -16,8 +16,7 @@ from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import pooling_gradients as gradients
-from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, NUMBERS
 from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import Array, Ints, Windows, bounds_of, divisors, padded, taps

@@ -15,8 +15,7 @@ import numpy as np
 from flambeau.core.dtype import dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, table
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import Array, Ints, Windows, bounds_of, divisors, summed_at

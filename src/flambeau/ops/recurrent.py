@@ -17,9 +17,8 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import matmul
-from flambeau.ops.indexing import one_device
 from flambeau.ops.joining import cat
-from flambeau.ops.op import Derivative, Make, Op, Operand, Rule, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Rule, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 

@@ -11,8 +11,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import dense_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.indexing import one_device
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
+from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
 

@@ -21,9 +21,11 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.ops import indexing as ops
+from flambeau.ops import masks, scattering
 from flambeau.ops import view as records
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op
+from flambeau.ops.places import INDEX_TYPES
 from flambeau.tensor import autocast, data
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.history import run
@@ -156,7 +158,7 @@ def _part(x: Any) -> Any:
     if x is None or x is Ellipsis or isinstance(x, bool | int | slice):
         return x
     if isinstance(x, Tensor):
-        if x.meta.dtype not in (*ops.INDEX_TYPES, *_MASKS) and not (
+        if x.meta.dtype not in (*INDEX_TYPES, *_MASKS) and not (
             x.meta.ndim == 0 and x.meta.dtype.category == dtypes.INTEGRAL
         ):
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
@@ -259,8 +261,8 @@ def _check_mask(t: Tensor, dim: int, mask: Tensor) -> None:
 
 
 def _nonzero(t: Tensor) -> Tensor:
-    count = int(call(ops.nonzero_count, (t,)).item())
-    result: Tensor = call(ops.nonzero, (t,), (count,))
+    count = int(call(masks.nonzero_count, (t,)).item())
+    result: Tensor = call(masks.nonzero, (t,), (count,))
     return result
 
 
@@ -274,8 +276,8 @@ def nonzero(input: Tensor, *, out: Tensor | None = None, as_tuple: bool = False)
         return unbind(_nonzero(input if input.meta.ndim else unsqueeze(input, 0)), 1)
     if out is None:
         return _nonzero(input)
-    count = int(call(ops.nonzero_count, (input,)).item())
-    return call_into(ops.nonzero, (out,), (input,), (count,), resize=True)
+    count = int(call(masks.nonzero_count, (input,)).item())
+    return call_into(masks.nonzero, (out,), (input,), (count,), resize=True)
 
 
 @both
@@ -331,25 +333,25 @@ def _scalar(value: Any, like: Tensor, name: str) -> Any:
 @both
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """`value` where the (broadcast) mask is True, else the tensor's own elements."""
-    result: Tensor = call(ops.masked_fill, (input, mask, _scalar(value, input, "masked_fill_")))
+    result: Tensor = call(masks.masked_fill, (input, mask, _scalar(value, input, "masked_fill_")))
     return result
 
 
 @method
 def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return _in_place(ops.masked_fill, self, (mask, _scalar(value, self, "masked_fill_")))
+    return _in_place(masks.masked_fill, self, (mask, _scalar(value, self, "masked_fill_")))
 
 
 @both
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The elements of `source`, in order, where the (broadcast) mask is True."""
-    result: Tensor = call(ops.masked_scatter, (input, mask, source))
+    result: Tensor = call(masks.masked_scatter, (input, mask, source))
     return result
 
 
 @method
 def masked_scatter_(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    return _in_place(ops.masked_scatter, self, (mask, source))
+    return _in_place(masks.masked_scatter, self, (mask, source))
 
 
 # -- along one dimension -------------------------------------------------------------------------------
@@ -452,7 +454,7 @@ def gather(
     input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: Tensor | None = None
 ) -> Tensor:
     """The elements that `index` names along `dim`, each at its own place along the others."""
-    return _into(ops.gather, out, (input, index), (dim,))
+    return _into(scattering.gather, out, (input, index), (dim,))
 
 
 @both
@@ -480,19 +482,19 @@ def take_along_dim(
 @both
 def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The elements that `index` names in the flattened tensor, in the shape of `index`."""
-    return _into(ops.take, out, (input, index))
+    return _into(scattering.take, out, (input, index))
 
 
 @both
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """The elements of `source` at places of the flattened tensor."""
-    result: Tensor = call(ops.put, (input, index, source), (bool(accumulate),))
+    result: Tensor = call(scattering.put, (input, index, source), (bool(accumulate),))
     return result
 
 
 @method
 def put_(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    return _in_place(ops.put, self, (index, source), (bool(accumulate),))
+    return _in_place(scattering.put, self, (index, source), (bool(accumulate),))
 
 
 def _scatter_args(self: Tensor, src: Any, value: Any, reduce: str | None) -> tuple[Any, str]:
@@ -522,7 +524,7 @@ def scatter(
 ) -> Tensor:  # fmt: skip
     """`src` (or one value) put at the places that `index` names along `dim`; the last of repeats wins."""
     source, how = _scatter_args(input, src, value, reduce)
-    return _into(ops.scatter, out, (input, index, source), (dim, how, True, "scatter"))
+    return _into(scattering.scatter, out, (input, index, source), (dim, how, True, "scatter"))
 
 
 @method
@@ -530,7 +532,7 @@ def scatter_(
     self: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Tensor:
     source, how = _scatter_args(self, src, value, reduce)
-    return _in_place(ops.scatter, self, (index, source), (dim, how, True, "scatter"))
+    return _in_place(scattering.scatter, self, (index, source), (dim, how, True, "scatter"))
 
 
 @both
@@ -538,12 +540,12 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Ten
     """`src` added at the places that `index` names along `dim`; repeated places add up."""
     if autocast.threads and out is None:
         input, src = autocast.cast("scatter_add", input, src)
-    return _into(ops.scatter, out, (input, index, src), (dim, "sum", True, "scatter"))
+    return _into(scattering.scatter, out, (input, index, src), (dim, "sum", True, "scatter"))
 
 
 @method
 def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return _in_place(ops.scatter, self, (index, src), (dim, "sum", True, "scatter"))
+    return _in_place(scattering.scatter, self, (index, src), (dim, "sum", True, "scatter"))
 
 
 def _reduction(reduce: str) -> str:
@@ -559,11 +561,13 @@ def scatter_reduce(
 ) -> Tensor:  # fmt: skip
     """`src` reduced (sum, prod, mean, amax, amin) into the places that `index` names along `dim`."""
     params = (dim, _reduction(reduce), include_self, "scatter")
-    return _into(ops.scatter, out, (input, index, src), params)
+    return _into(scattering.scatter, out, (input, index, src), params)
 
 
 @method
 def scatter_reduce_(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    return _in_place(ops.scatter, self, (index, src), (dim, _reduction(reduce), include_self, "scatter"))
+    return _in_place(
+        scattering.scatter, self, (index, src), (dim, _reduction(reduce), include_self, "scatter")
+    )

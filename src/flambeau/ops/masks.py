@@ -1,0 +1,184 @@
+"""Where a mask is true: masked_fill, masked_scatter, and how many elements are not zero and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import DTYPES, bool_, dtype, int64
+from flambeau.core.layout import broadcast_shapes, dense_strides, expand_strides
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    define,
+    one_device,
+)
+from flambeau.ops.places import Array, Params, by_value, start_from
+
+
+def _masked_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    x, mask, value = operands
+    assert isinstance(x, Meta) and isinstance(mask, Meta)
+    where = one_device([x, mask])
+    if mask.dtype is not bool_:
+        raise RuntimeError(
+            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype.name}"
+        )
+    shape = broadcast_shapes([x.shape, mask.shape])
+    views = [m.with_(shape, expand_strides(m.shape, m.strides, shape)) for m in (x, mask)]
+    strides = dense_strides(shape, views[0].strides)
+    return Signature((Meta.of(shape, strides, x.dtype, where),), (*views, by_value(value, x)))
+
+
+def _masked_fill_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        x, mask, value = inputs
+        start_from(outputs[0], x)
+        np.copyto(outputs[0], np.asarray(value).astype(x.dtype), where=mask)
+
+    return body
+
+
+def _masked_scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    x, mask, source = operands
+    assert isinstance(x, Meta) and isinstance(mask, Meta) and isinstance(source, Meta)
+    where = one_device(operands)
+    if x.dtype is not source.dtype:
+        raise RuntimeError(
+            f"masked_scatter_: expected self and source to have same dtypes but got {x.dtype.torch_name} and "
+            f"{source.dtype.torch_name}"
+        )
+    if mask.dtype is not bool_:
+        raise RuntimeError(
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype.torch_name}"
+        )
+    shape = broadcast_shapes([x.shape, mask.shape])
+    views = [m.with_(shape, expand_strides(m.shape, m.strides, shape)) for m in (x, mask)]
+    strides = dense_strides(shape, views[0].strides)
+    return Signature((Meta.of(shape, strides, x.dtype, where),), (*views, source))
+
+
+def _masked_scatter_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, mask, source = inputs
+        count = int(np.count_nonzero(mask))
+        if count > source.size:
+            raise RuntimeError("Number of elements of source < number of ones in mask")
+        start_from(outputs[0], x)
+        outputs[0][mask] = source.reshape(-1)[:count]
+
+    return body
+
+
+def _count_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    x = operands[0]
+    assert isinstance(x, Meta)
+    return Signature((Meta.contiguous_of((), int64, x.device),), (x,))
+
+
+def _count_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        outputs[0][...] = np.count_nonzero(inputs[0] != 0)
+
+    return body
+
+
+def _nonzero_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """params: how many there are; the host had to ask the device for that."""
+    x, count = operands[0], params[0]
+    assert isinstance(x, Meta)
+    return Signature((Meta.of((count, x.ndim), (1, count), int64, x.device),), (x,), params)
+
+
+def _nonzero_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        outputs[0][...] = np.argwhere(inputs[0] != 0)
+
+    return body
+
+
+def _masked_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    mask = np.array([True, False, True, True])
+    return [((make(5, 4), mask, 1), ()), ((make(), np.array(True), 1), ())]
+
+
+def _masked_scatter_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(5, 4), np.array([True, False, True, True]), make(20)), ())]
+
+
+def _count_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(5, 4),), ()), ((make(0),), ())]
+
+
+def _nonzero_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    x = make(5, 4)
+    return [((x,), (int(np.count_nonzero(x)),))]
+
+
+_MASKED_FILL = Expression(
+    "b ? c : a",
+    lambda launch: (((), (), () if isinstance(launch.inputs[2], Meta) else (launch.outputs[0].dtype,)), ()),
+)
+masked_fill = define(
+    Op(
+        "masked_fill",
+        _masked_fill_rule,
+        Kernel("masked_fill", _masked_fill_host, cuda=_MASKED_FILL),
+        DTYPES,
+        _masked_samples,
+        derivative=Derivative(
+            lambda grad, b: grad.masked_fill(b, 0), None, lambda grad, b: grad.masked_fill(~b, 0)
+        ),
+    )
+)
+
+
+def _masked_source_back(grad: Any, b: Any, metas: Any) -> Any:
+    """The first elements of the source went to the mask's places; the others nowhere."""
+    source = metas[2]
+    taken = grad.masked_select(b)
+    whole = grad.new_zeros((source.numel,))
+    whole[: taken.numel()] = taken
+    return whole.reshape(source.shape)
+
+
+masked_scatter = define(
+    Op("masked_scatter", _masked_scatter_rule,
+       Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("masked_scatter")),
+       DTYPES, _masked_scatter_samples,
+       derivative=Derivative(
+           lambda grad, b: grad.masked_fill(b, 0),
+           None,
+           _masked_source_back,
+       ),
+)
+)  # fmt: skip
+nonzero_count = define(
+    Op(
+        "nonzero_count",
+        _count_rule,
+        Kernel("nonzero_count", _count_host, cuda=Routine("nonzero_count")),
+        DTYPES,
+        _count_samples,
+        derivative=NOT_DIFFERENTIABLE,
+    )
+)
+nonzero = define(
+    Op(
+        "nonzero",
+        _nonzero_rule,
+        Kernel("nonzero", _nonzero_host, cuda=Routine("nonzero")),
+        DTYPES,
+        _nonzero_samples,
+        derivative=NOT_DIFFERENTIABLE,
+    )
+)

@@ -1,0 +1,55 @@
+"""What the operators that read and write at places share: `indexing`, `scattering` and `masks`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import dtype, int32, int64
+from flambeau.core.layout import dense_strides, numel
+from flambeau.core.meta import Meta
+from flambeau.ops.op import Operand
+
+Array = np.ndarray[Any, Any]
+Params = tuple[Any, ...]
+INDEX_TYPES = (int64, int32)
+
+
+def by_value(x: Operand, like: Meta) -> Meta | dtype:
+    """A value operand: by value if it is a Python scalar or a 0-dim CPU tensor beside CUDA tensors."""
+    if isinstance(x, Meta) and not (x.ndim == 0 and x.device is CPU):
+        return x
+    return like.dtype
+
+
+def changed(meta: Meta) -> Meta:
+    """The meta of a changed copy of a tensor."""
+    return meta.with_(strides=dense_strides(meta.shape, meta.strides))
+
+
+def start_from(out: Array, x: Array) -> None:
+    """Begin with the tensor that is changed; in place it is there already."""
+    if not np.may_share_memory(out, x):
+        np.copyto(out, x)
+
+
+def in_range(index: Array, size: int, dim: int) -> Array:
+    """Indices that must be in [0, size). Raises RuntimeError for one out of range."""
+    places = index.astype(np.intp)
+    if places.size and (places.min() < 0 or places.max() >= size):
+        bad = (places < 0) | (places >= size)
+        raise RuntimeError(f"index {places[bad][0]} is out of bounds for dimension {dim} with size {size}")
+    return places
+
+
+def sample_indices(low: int, high: int, *shape: int) -> Array:
+    """Sample indices: deterministic, some of them repeated."""
+    return (low + np.arange(numel(shape)) * 7 % (high - low)).reshape(shape).astype(np.int64)
+
+
+def zeros_of(grad: Any, metas: Sequence[Any]) -> Any:
+    """Zeros where the indexed tensor is, to put the gradient in."""
+    return grad.new_zeros(metas[0].shape)
