@@ -113,6 +113,19 @@ def test_json_and_older_forms_are_read(snapshot: Path, tmp_path: Path) -> None:
     assert memory_page.picture(memory.load(old))["devices"][0]["lives"]
 
 
+def test_what_is_left_out_of_a_long_trace_is_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = []
+    for i in range(100):
+        event = {"addr": 512 * i, "size": 512, "stream": 0, "frames": []}
+        trace += [event | {"action": "alloc"}] + [event | {"action": "snapshot"}] * (i % 2)
+        trace += [event | {"action": "free_completed"}]
+    monkeypatch.setattr(memory_page, "_MOST_LIVES", 50)
+    (device,) = memory_page.picture({"segments": [], "device_traces": [trace]})["devices"]
+    assert device["left_out"] == 50
+    assert {life["end"] - life["begin"] for life in device["lives"]} == {2}
+    assert device["lives"][-1]["addr"] == 512 * 99  # of the whole trace, not of its beginning
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return (print, ("run",))

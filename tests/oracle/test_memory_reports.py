@@ -101,6 +101,10 @@ def test_snapshots_have_the_documented_keys() -> None:
                     ["<listcomp>", "program"],
                     ["program", "test_snapshots_have_the_documented_keys"],
                 )
+                (life,) = block["history"]
+                assert (life["addr"], life["real_size"], life["frames"]) == (
+                    block["address"], block["requested_size"], block["frames"],
+                )  # fmt: skip
                 assert set(block["frames"][0]) == {"filename", "line", "name"}
     states = {block["state"] for segment in snapshot["segments"] for block in segment["blocks"]}
     assert states == {"active_allocated", "active_awaiting_free", "inactive"}

@@ -117,13 +117,19 @@ _STATES = ("active_allocated", "active_awaiting_free", "inactive")
 
 
 def _block(block: Block, state: str) -> dict[str, Any]:
-    return {
+    shown = {
         "address": block.ptr,
         "size": block.size,
         "requested_size": 0 if state == "inactive" else block.requested,
         "state": state,
-        "frames": [] if block.frames is None or state == "inactive" else block.frames.frames(),
+        "frames": [],
     }
+    if block.frames is not None and state != "inactive":
+        frames = shown["frames"] = block.frames.frames()
+        shown["history"] = [
+            {"addr": block.ptr, "real_size": block.requested, "frames": frames}
+        ]  # as PyTorch 2.0
+    return shown
 
 
 def pool_id(pool: Pool) -> PoolId:
