@@ -94,7 +94,7 @@ def _sizes(function: str, size: tuple[Any, ...], given: Sized) -> Shape:
 @function
 def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """A new tensor of uninitialized memory, of the default dtype unless told otherwise."""
-    key, meta = _recalled("empty", sizes, given)
+    key, meta = recalled("empty", sizes, given)
     if meta is not None:
         return allocate(meta)
     if "requires_grad" in given:
@@ -117,7 +117,7 @@ _MOST = 4096
 system.on_close(_repeated.clear)
 
 
-def _recalled(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
+def recalled(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
     """What the meta of a creation follows from (None where that cannot be a key), and the meta if it is known."""
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
@@ -187,7 +187,7 @@ def check_strides(shape: Shape, strides: Strides) -> None:
 def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
     """Zeros or ones of the default dtype, unless told otherwise. See Note [Repeated creations]."""
     function = define.__name__
-    key, meta = _recalled(function, sizes, given)
+    key, meta = recalled(function, sizes, given)
     if meta is not None:
         return filled(meta, value)
     if "requires_grad" in given:

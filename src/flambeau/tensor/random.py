@@ -13,6 +13,7 @@ from flambeau.core import errors
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64, uint8
 from flambeau.core.flags import flags
+from flambeau.core.meta import Meta
 from flambeau.core.random import PORTABLE, Policy
 from flambeau.ops import random as ops
 from flambeau.ops.dropout import EACH, native_dropout
@@ -32,11 +33,7 @@ from flambeau.tensor.tensor import Tensor
 def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wide: bool = False) -> Tensor:
     """Fill `target` from a generator (its device's default one if None)."""
     where, count = target.meta.device, target.meta.numel
-    source = generator.default_of(where) if source is None else source
-    if source.device is not where:
-        raise RuntimeError(
-            f"Expected a '{where}' generator device but found '{source.device}': a generator serves one device"
-        )
+    source = _source(where, source)
     if not count:
         return target
     if where is CPU:
@@ -47,6 +44,36 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
     increment = policy.increment(count, 2 if wide else 4)
     call_into(op, (target,), (*source.reserve(increment), *parameters), (target.meta, policy))
     return target
+
+
+def _source(where: device, given: Generator | None) -> Generator:
+    source = generator.default_of(where) if given is None else given
+    if source.device is not where:
+        raise RuntimeError(
+            f"Expected a '{where}' generator device but found '{source.device}': a generator serves one device"
+        )
+    return source
+
+
+def _new(
+    fill: Callable[..., Tensor], op: Op, size: Any, options: Any, source: Generator | None, *parameters: float
+) -> Tensor:
+    """A new tensor of real numbers of a distribution: on CUDA drawn as it is made, else made and filled."""
+    _, meta = creation.recalled("empty", size, options)
+    if meta is None or not _is_drawn_at_once(meta):
+        made = creation.empty(*size, **options)
+        meta = made.meta
+        if not _is_drawn_at_once(meta):
+            return fill(made, generator=source)
+    policy = _policy(meta.device)
+    increment = policy.increment(meta.numel, 2 if meta.dtype is float64 else 4)
+    seed, offset = _source(meta.device, source).reserve(increment)
+    drawn: Tensor = call(op, (seed, offset, *parameters), (meta, policy))
+    return drawn
+
+
+def _is_drawn_at_once(meta: Meta) -> bool:
+    return meta.device is not CPU and not meta.dtype.is_complex and meta.numel > 0
 
 
 def dropped(x: Tensor, p: float) -> Tensor:
@@ -204,6 +231,8 @@ def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) ->
 @creates
 def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
     """Numbers uniform in [0, 1) of shape `size`."""
+    if out is None:
+        return _new(uniform_, ops.uniform, size, options, generator, 0.0, 1.0)
     return uniform_(_made(size, out, options), generator=generator)
 
 
@@ -213,6 +242,8 @@ def randn(
     *size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any
 ) -> Tensor:
     """Normal numbers (mean 0, variance 1) of shape `size`."""
+    if out is None:
+        return _new(normal_, ops.normal, size, options, generator, 0.0, 1.0)
     return normal_(_made(size, out, options), generator=generator)
 
 
