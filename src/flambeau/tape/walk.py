@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
@@ -62,9 +62,9 @@ class _Walk:
             self.wanted.setdefault(node, []).append(i)
         self.found: list[Any] = [None] * len(inputs or ())
         self.buffers: dict[Node, list[Any]] = {}
-        self.ready: list[tuple[int, int, Node]] = []
+        self.ready: list[tuple[int, Node]] = []
+        self.leaves: list[Leaf] = []  # that have all of their gradients
         self.ended: dict[int, list[Stream]] = {}  # by device: streams on which gradients came to rest
-        self.count = 0
         self.waited: set[tuple[Stream, Stream]] = set()
         self.number = next(_numbers)
 
@@ -72,8 +72,9 @@ class _Walk:
         self.waiting, self.runs = _survey(
             [node for node, _, _ in roots], self.wanted, self.places is not None
         )
-        here = current.local
+        self.here = here = current.local
         self.streams = here.streams
+        self.anomaly, self.context = mode.anomaly, None
         streams, device = list(here.streams), here.device
         recorded, around = mode.recording, mode.walk
         mode.recording, mode.walk = self.create, self
@@ -83,8 +84,8 @@ class _Walk:
             for node in dict.fromkeys([node for node, _, _ in roots]):
                 if not self.waiting.get(node):
                     self.push(node)
-            while self.ready:
-                self.step(heapq.heappop(self.ready)[2])
+            while self.leaves or self.ready:
+                self.step(self.leaves.pop(0) if self.leaves else heapq.heappop(self.ready)[1])
         finally:
             here.streams[:] = streams
             here.device = device
@@ -104,8 +105,10 @@ class _Walk:
         return self.runs is None or node in self.runs or node in self.wanted
 
     def push(self, node: Node) -> None:
-        self.count += 1
-        heapq.heappush(self.ready, (-node.sequence, self.count, node))
+        if isinstance(node, Leaf):
+            self.leaves.append(node)
+        else:
+            heapq.heappush(self.ready, (-node.sequence, node))
 
     def deliver(self, node: Node, output: int, grad: Any) -> None:
         """Add a gradient to what a node has got so far, on that node's stream: see Note [Streams of the walk]."""
@@ -139,23 +142,30 @@ class _Walk:
         """Run one node and pass on what it gives."""
         grads = self.buffers.pop(node, None)
         index, stream = node.index, node.stream
-        system.require_open(stream.context)
+        if stream.context is not self.context:
+            system.require_open(stream.context)
+            self.context = stream.context
         if self.waited:
             self.waited.clear()
         self.streams[index] = stream
         if index >= 0:
-            current.local.device = index
-        if grads is not None and (node.watchers is not None or node in self.wanted):
+            self.here.device = index
+        if grads is not None and (node.watchers is not None or (self.wanted and node in self.wanted)):
             self.arrived(node, grads)
-        if node.sequence == LAST:
+        if isinstance(node, Leaf):
             if grads is not None and grads[0] is not None:
-                self.rest(node, grads.pop())  # type: ignore[arg-type]
+                self.rest(node, grads.pop())
             return
         if self.runs is not None and node not in self.runs:
             return
         given = None
-        if grads is not None and _any(grads) and _any(node.edges):
-            given = self.gradients(node, grads)
+        if grads is not None:
+            if node.watchers is None and not self.anomaly:
+                given = node.gradients(grads)
+                if not self.keep:
+                    node.release()
+            else:
+                given = self.gradients(node, grads)
         del grads
         self.pass_on(node.edges, given)
 
@@ -221,7 +231,7 @@ class _Walk:
         if watchers is not None:
             for hook in list(watchers.pre.values()):
                 grads = list(_hooked_all(hook, grads))
-        given = _explained(node, grads) if mode.anomaly else node.gradients(grads)
+        given = _explained(node, grads) if self.anomaly else node.gradients(grads)
         if watchers is not None:
             for hook in list(watchers.post.values()):
                 given = _hooked_all(hook, given, tuple(grads))
@@ -233,13 +243,6 @@ class _Walk:
 def order(waiter: Stream, other: Stream) -> None:
     """Let a stream wait for what another was given: each edge of the walk goes through here."""
     waiter.wait_stream(other)
-
-
-def _any(grads: Iterable[Any]) -> bool:
-    for g in grads:  # noqa: SIM110 (a loop of one or two is cheaper than a generator)
-        if g is not None:
-            return True
-    return False
 
 
 # -- what hooks return ------------------------------------------------------------------------------------

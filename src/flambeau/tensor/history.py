@@ -5,16 +5,11 @@ A tensor that is changed in place gets the node of the change as its own. Where 
 `CopySlices` node: outside the view gradients pass unchanged, inside they pass the change. The other views
 of that base find out when they are used next: their base has another node than the one they have `seen`, so
 their steps are walked again from the base as it is now.
-
-# Note [What is saved]
-Not tensors but what they are made of, with the version counter's count and the node: a node that held its own
-output would keep itself alive. On use the count is compared: a tensor that was changed in place since raises.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any
@@ -30,13 +25,12 @@ from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LAST, Edge, Leaf, Node, next_number
-from flambeau.tensor.storage import Storage
+from flambeau.tensor.saved import FREED, Saved, called, save
 from flambeau.tensor.tensor import (
     CUSTOM,
     INFERENCE,
     NO_GRAD,
     SEVERAL,
-    Counter,
     History,
     Steps,
     Tensor,
@@ -78,18 +72,21 @@ def _shown(view: View, t: Tensor, params: tuple[Any, ...]) -> Tensor:
 def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], shown: Meta) -> ViewHistory | None:
     if view.derivative is None and requires_grad(t):
         return None
-    edge = edge_of(t) if mode.recording else None
-    result = _history_of_view(t, view, params)
-    if mode.recording and (edge is not None or requires_grad(t)):
+    on = mode.recording
+    edge = edge_of(t) if on else None
+    result = _history_of_view(t, view, params, None if on else _made())
+    if on and (edge is not None or requires_grad(t)):
         result.node = node_class(view, (t.meta,), params)(edge, t.meta, params, (shown,))
+        used_on(result.node)
     return result
 
 
-def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...]) -> ViewHistory:
+def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...], made: str | None) -> ViewHistory:
     """That of a view without a node."""
-    history, made = t.history, _made()
-    base, before = (t, None) if history is None or history.base is None else (history.base, history.steps)
-    made = made or (None if history is None else history.made)
+    history, base, before = t.history, t, None
+    if history is not None and history.base is not None:
+        base, before = history.base, history.steps
+        made = made or history.made
     seen = None if base.history is None else base.history.node
     return ViewHistory(base, (before, view, params), seen, made, t.counter.version)
 
@@ -104,11 +101,13 @@ def run_several(
     """Several views of `t` that are the outputs of one node."""
     results = [_shown(view, t, params) for view, params in parts]
     edge = edge_of(t) if mode.recording else None
+    made = _made()
     node: Any = None
     if mode.recording and (edge is not None or requires_grad(t)):
         node = kind(edge, t.meta, dim, tuple([result.meta for result in results]))
+        used_on(node)
     for i, (result, (view, params)) in enumerate(zip(results, parts, strict=True)):
-        result.history = history = _history_of_view(t, view, params)
+        result.history = history = _history_of_view(t, view, params, made)
         history.node, history.index, history.made = node, i, history.made or SEVERAL
     return tuple(results)
 
@@ -240,17 +239,11 @@ class RecordedShape(Node):
     saved: Any
 
     def __init__(self, edge: Edge, meta: Meta, saved: Any, outputs: tuple[Meta, ...]) -> None:
+        self.edges = (edge,)
         self.meta = meta
         self.saved = saved
-        super().__init__((edge,), outputs)
-
-
-FREED = (
-    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
-    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
-    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
-    "after calling backward."
-)
+        self.watchers = None
+        self.placed(outputs)
 
 
 class RecordedView(RecordedShape):
@@ -323,34 +316,35 @@ class RecordedCall(Node):
         known = self.known(grads)
         given: list[Any]
         if use.whole is None:
-            given = [None] * len(self.edges)
+            given = [None] * len(metas)
             for i, formula, places in use.formulas:
-                grad = formula(*[known[k] for k in places])
+                grad = formula(*known) if places is None else formula(*[known[k] for k in places])
                 given[i] = grad if grad is None or grad.meta is metas[i] else fitted(grad, metas[i])
             return given
         given = list(use.whole(*[known[k] for k in use.places]))
-        given += [None] * (len(self.edges) - len(given))
+        given += [None] * (len(metas) - len(given))
         return [
             None if edge is None else fitted(g, meta)
             for g, edge, meta in zip(given, self.edges, metas, strict=False)
         ]
 
     def known(self, grads: Sequence[Any]) -> list[Any]:
-        """What the formulas ask for, in the order of `use.kept` and `use.at_walk`."""
+        """What the formulas ask for, in the order of `use.at_walk` and `use.kept`."""
         use, saved = self.use, self.saved
         if saved is None:
             raise RuntimeError(FREED)
         if use.missing is not None:
             raise RuntimeError(f"derivative for torch.{use.missing} is not implemented in Flambeau")
         known: list[Any] = []
-        if saved:
-            bare = not mode.recording
-            known += [x.unpack(self, bare) if isinstance(x, Saved) else x for x in saved]
-            if use.outs:
-                known[-1] = tuple([x.unpack(self, bare) for x in known[-1]])
         for name in use.at_walk:
             given = grads[0]
             known.append(given if name == "grad" and given is not None else self.at_walk(name, grads))
+        if saved:
+            bare = not mode.recording
+            for x in saved:
+                known.append(x.unpack(self, bare) if isinstance(x, Saved) else x)  # noqa: PERF401 (dearer)
+            if use.outs:
+                known[-1] = tuple([x.unpack(self, bare) for x in known[-1]])
         return known
 
     def at_walk(self, name: str, grads: Sequence[Any]) -> Any:
@@ -391,7 +385,7 @@ class Use:
     """What a derivative needs where some of the inputs require a gradient: decided once for each set of them.
 
     formulas: (input, formula, places of what it needs) of those inputs; or `whole`, one for all, and its `places`:
-        in what is `kept`, by name, followed by what is found `at_walk`.
+        in what is found `at_walk`, by name, followed by what is `kept`; None for all of it, in that order.
     inputs: positions of the inputs that are kept. outputs: whether any output is; outs: all, as one, the last.
     A node that keeps nothing may be walked again. needs: which inputs require a gradient.
     missing: the operator's name, if nobody has written its derivative.
@@ -404,9 +398,9 @@ class Use:
     def __init__(self, record: Op, needs: tuple[bool, ...]) -> None:
         derivative = record.derivative
         self.needs = needs
-        self.missing = record.name if derivative is MISSING else None
-        self.whole = derivative.whole
-        names = () if derivative.whole is None else names_of(derivative.whole)
+        self.missing = record.name if derivative is MISSING and any(needs) else None
+        self.whole = derivative.whole if any(needs) else None
+        names = () if self.whole is None else names_of(self.whole)
         formulas = [
             (i, formula, names_of(formula))
             for i, (formula, needed) in enumerate(zip(derivative.formulas, needs, strict=False))
@@ -419,8 +413,12 @@ class Use:
         self.outputs = len(self.kept) > len(inputs)
         self.outs = "outs" in asked
         self.at_walk = [name for name in asked if name not in self.kept]
-        place = {name: i for i, name in enumerate(self.kept + self.at_walk)}
-        self.formulas = [(i, formula, [place[name] for name in each]) for i, formula, each in formulas]
+        known = self.at_walk + self.kept
+        place = {name: i for i, name in enumerate(known)}
+        self.formulas = [
+            (i, formula, None if list(each) == known else [place[name] for name in each])
+            for i, formula, each in formulas
+        ]
         self.places = [place[name] for name in names]
 
 
@@ -470,117 +468,6 @@ def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
     if dims:
         grad = grad.sum(tuple(dims), True)
     return unviewed(grad.view(shape)) if lead and grad.meta.shape != shape else grad
-
-
-class Saved:
-    """A tensor that a node saved: see Note [What is saved]. Made by `save`.
-
-    node, index: what the tensor was an output of; where node is None, of the node that saved it, or (-1) of none.
-    """
-
-    __slots__ = ("counter", "index", "memory", "meta", "node", "ptr", "version")
-
-    counter: Counter
-    memory: Storage
-    meta: Meta
-    node: Node | None
-    index: int
-    ptr: int
-    version: int
-
-    def unpack(self, node: Node | None, bare: bool = False) -> Tensor:
-        """The tensor again, with its history unless `bare`. Raises RuntimeError if it was changed in place since."""
-        t = self.shown(node)
-        if not bare:
-            source = self.source(node)
-            if source is not None and t.meta.dtype.category >= FLOATING:
-                t.history = History(source, self.index)
-        return t
-
-    def source(self, node: Node | None) -> Node | None:
-        """What it was an output of; `node` is what saved it."""
-        return node if self.node is None and self.index >= 0 else self.node
-
-    def shown(self, node: Node | None) -> Tensor:
-        if self.counter.version != self.version:
-            raise RuntimeError(_changed(self, self.source(node), self.index))
-        t = make(self.meta, self.memory, self.ptr)
-        t.counter = self.counter
-        return t
-
-
-class Packed(Saved):
-    """One that went through the hooks around what nodes save."""
-
-    __slots__ = ("hooked", "unpack_hook")
-
-    def __init__(self, t: Tensor, bare: bool) -> None:
-        pack, self.unpack_hook = mode.pack_hooks[-1]
-        version = t.counter.version
-        with recording(False):
-            self.hooked = pack(make(t.meta, t.memory, t.ptr) if bare else t)
-        if t.counter.version != version:
-            raise RuntimeError(
-                "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook "
-                "cannot be modified by in-place operations as this can lead to unexpected side-effects. Please open an "
-                "issue if you need to perform in-place operations on the input to a pack hook."
-            )
-
-    def shown(self, node: Node | None) -> Tensor:
-        with recording(False):
-            t = self.unpack_hook(self.hooked)
-        if not isinstance(t, Tensor):
-            raise TypeError(
-                f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}"
-            )
-        return make(t.meta, t.memory, t.ptr)
-
-
-def save(t: Tensor, edge: Edge = None, own: int = -1) -> Saved:
-    """Keep `t`: `edge` is the tensor's; or it is output number `own` of the node that saves it.
-
-    Raises RuntimeError for a tensor made in `inference_mode`.
-    """
-    memory = t.memory
-    if memory.version < 0:
-        raise RuntimeError(NOT_SAVED)
-    if mode.pack_hooks:
-        saved: Saved = Packed(t, own >= 0)
-    else:
-        saved = new_object(Saved)
-        saved.meta, saved.memory, saved.ptr = t.meta, memory, t.ptr
-        saved.counter = counter = t.counter
-        saved.version = counter.version
-    saved.node, saved.index = (None, own) if edge is None else edge
-    return saved
-
-
-NOT_SAVED = (
-    "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
-    "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in "
-    "autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
-)
-
-
-def called(node: Node) -> str:
-    """What messages call a node: the operation whose gradients it computes."""
-    return re.sub(r"Backward\d*$", "", node.name())
-
-
-def _changed(saved: Saved, source: Node | None, index: int | None) -> str:
-    meta = saved.meta
-    kind = f"{'torch.cuda' if meta.device.type == 'cuda' else 'torch'}.{meta.dtype.torch_name}Tensor"
-    of = (
-        ""
-        if source is None or isinstance(source, Leaf)
-        else f", which is output {index} of {called(source)},"
-    )
-    return (
-        f"one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{kind} {list(meta.shape)}]{of} is at version {saved.counter.version}; expected version {saved.version} "
-        "instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
-        "torch.autograd.set_detect_anomaly(True, check_nan=False)."
-    )
 
 
 # -- recording --------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor import autocast
 from flambeau.tensor.gradients import run_backward
-from flambeau.tensor.history import Saved, edge_of, requires_grad, save
+from flambeau.tensor.history import edge_of, requires_grad
+from flambeau.tensor.saved import Saved, save
 from flambeau.tensor.tensor import Tensor
 
 

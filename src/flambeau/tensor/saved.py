@@ -1,0 +1,136 @@
+"""`Saved`: a tensor that a node saved for its formulas.
+
+# Note [What is saved]
+Not tensors but what they are made of, with the version counter's count and the node: a node that held its own
+output would keep itself alive. On use the count is compared: a tensor that was changed in place since raises.
+"""
+
+from __future__ import annotations
+
+import re
+
+from flambeau.core.dtype import FLOATING
+from flambeau.core.meta import Meta
+from flambeau.tape.mode import mode, recording
+from flambeau.tape.node import Edge, Leaf, Node
+from flambeau.tensor.storage import Storage
+from flambeau.tensor.tensor import Counter, History, Tensor, make, new_object
+
+
+class Saved:
+    """A tensor that a node saved: see Note [What is saved]. Made by `save`.
+
+    node, index: what the tensor was an output of; where node is None, of the node that saved it, or (-1) of none.
+    """
+
+    __slots__ = ("counter", "index", "memory", "meta", "node", "ptr", "version")
+
+    counter: Counter
+    memory: Storage
+    meta: Meta
+    node: Node | None
+    index: int
+    ptr: int
+    version: int
+
+    def unpack(self, node: Node | None, bare: bool = False) -> Tensor:
+        """The tensor again, with its history unless `bare`. Raises RuntimeError if it was changed in place since."""
+        t = self.shown(node)
+        if not bare:
+            source = self.source(node)
+            if source is not None and t.meta.dtype.category >= FLOATING:
+                t.history = History(source, self.index)
+        return t
+
+    def source(self, node: Node | None) -> Node | None:
+        """What it was an output of; `node` is what saved it."""
+        return node if self.node is None and self.index >= 0 else self.node
+
+    def shown(self, node: Node | None) -> Tensor:
+        if self.counter.version != self.version:
+            raise RuntimeError(_changed(self, self.source(node), self.index))
+        t = make(self.meta, self.memory, self.ptr)
+        t.counter = self.counter
+        return t
+
+
+class Packed(Saved):
+    """One that went through the hooks around what nodes save."""
+
+    __slots__ = ("hooked", "unpack_hook")
+
+    def __init__(self, t: Tensor, bare: bool) -> None:
+        pack, self.unpack_hook = mode.pack_hooks[-1]
+        version = t.counter.version
+        with recording(False):
+            self.hooked = pack(make(t.meta, t.memory, t.ptr) if bare else t)
+        if t.counter.version != version:
+            raise RuntimeError(
+                "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook "
+                "cannot be modified by in-place operations as this can lead to unexpected side-effects. Please open an "
+                "issue if you need to perform in-place operations on the input to a pack hook."
+            )
+
+    def shown(self, node: Node | None) -> Tensor:
+        with recording(False):
+            t = self.unpack_hook(self.hooked)
+        if not isinstance(t, Tensor):
+            raise TypeError(
+                f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(t).__name__}"
+            )
+        return make(t.meta, t.memory, t.ptr)
+
+
+def save(t: Tensor, edge: Edge = None, own: int = -1) -> Saved:
+    """Keep `t`: `edge` is the tensor's; or it is output number `own` of the node that saves it.
+
+    Raises RuntimeError for a tensor made in `inference_mode`.
+    """
+    memory = t.memory
+    if memory.version < 0:
+        raise RuntimeError(NOT_SAVED)
+    if mode.pack_hooks:
+        saved: Saved = Packed(t, own >= 0)
+    else:
+        saved = new_object(Saved)
+        saved.meta, saved.memory, saved.ptr = t.meta, memory, t.ptr
+        saved.counter = counter = t.counter
+        saved.version = counter.version
+    saved.node, saved.index = (None, own) if edge is None else edge
+    return saved
+
+
+NOT_SAVED = (
+    "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
+    "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in "
+    "autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
+)
+
+
+def called(node: Node) -> str:
+    """What messages call a node: the operation whose gradients it computes."""
+    return re.sub(r"Backward\d*$", "", node.name())
+
+
+def _changed(saved: Saved, source: Node | None, index: int | None) -> str:
+    meta = saved.meta
+    kind = f"{'torch.cuda' if meta.device.type == 'cuda' else 'torch'}.{meta.dtype.torch_name}Tensor"
+    of = (
+        ""
+        if source is None or isinstance(source, Leaf)
+        else f", which is output {index} of {called(source)},"
+    )
+    return (
+        f"one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{kind} {list(meta.shape)}]{of} is at version {saved.counter.version}; expected version {saved.version} "
+        "instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
+        "torch.autograd.set_detect_anomaly(True, check_nan=False)."
+    )
+
+
+FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward."
+)
