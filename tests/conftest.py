@@ -63,6 +63,20 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         raise
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """A test that leaves a switch changed fails, not the one after it that finds it so."""
+    from flambeau.core.flags import Flags, flags
+
+    yield
+    fresh, left = Flags(), {}
+    for name in Flags.__annotations__.keys() - {"_subscribers", "launch_blocking"}:  # that is the machine's
+        if getattr(flags, name) != getattr(fresh, name):
+            left[name] = getattr(flags, name)
+            setattr(flags, name, getattr(fresh, name))
+    assert not left, f"left changed by this test: {left}"
+
+
 def pytest_collection_finish() -> None:
     """What is there before the first test stays: collections that tests ask for look at what came since, in a
     millisecond instead of a hundred."""

@@ -43,6 +43,8 @@ def test_a_failing_call_does_not_end_the_run(
     monkeypatch.setattr(bench, "import_module", _absent)
     monkeypatch.setattr(bench, "SMALL", {"bad": lambda m, t: m.no_such_name, "a + b": lambda m, t: t.a + t.b})
     monkeypatch.setattr(bench, "LARGE", {})
+    for switches in (flambeau.backends.cuda.matmul, flambeau.backends.cudnn):
+        monkeypatch.setattr(switches, "allow_tf32", True)  # `main` sets them, and leaves them
     with flambeau.virtual(devices=1):
         bench.main(smaller=64)
     said = capsys.readouterr().out

@@ -109,13 +109,16 @@ def test_what_has_many_steps_is_rounded_once_too(kind: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ampere() -> Iterator[Any]:
-    """A GPU with TF32; the flags are as before when it is closed."""
-    matmul, cudnn = flambeau.backends.cuda.matmul, flambeau.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
+def a100() -> Iterator[Any]:
     with flambeau.virtual(devices=1, profile="a100"):
         yield flambeau.device("cuda:0")
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+@pytest.fixture
+def ampere(a100: Any) -> Iterator[Any]:
+    """A GPU with TF32; the switches are on again after the test."""
+    yield a100
+    set_tf32(True)
 
 
 def set_tf32(on: bool) -> None:
