@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, device
-from flambeau.core.dtype import dtype
+from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape
@@ -122,6 +122,8 @@ def creates(define: F) -> F:
             return define(*args, **given)
         wanted = given.pop("requires_grad")
         made = define(*args, **given)
+        if wanted and made.meta.dtype.category < FLOATING:
+            raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
         return made.requires_grad_() if wanted else made
 
     return create  # type: ignore[return-value]
