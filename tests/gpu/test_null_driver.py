@@ -16,10 +16,17 @@ HERE = Path(__file__).parent
 NEED_KERNELS = {
     "load_and_launch_run_the_kernels_body",
     "launch_passes_scalars_by_value_in_their_place",
+    "launcher_launches_the_executable_it_was_asked_for",
     "launch_follows_strides",
     "launch_is_ordered_on_its_stream",
     "unload_after_its_launches_are_queued",
     "mem_processes_names_this_one",
+    # It captures nothing, either.
+    "capture_begin_records_instead_of_running",
+    "capture_begin_refuses_what_cannot_be_captured",
+    "capture_end_refuses_work_that_nobody_waits_for",
+    "graph_launch_runs_what_was_recorded_each_time",
+    "graph_dump_writes_it_for_graphviz",
 }
 
 
@@ -133,6 +140,35 @@ out, a, scalar, constant = struct.unpack_from("<QQd8xq", exe.params.raw)
 print(out, a, scalar, constant)
 """
     assert run(library, program).split() == ["512", "1024", "1.5", "7"]
+
+
+def test_a_graph_sets_seed_and_offset_of_each_draw(library: Path) -> None:
+    program = """
+import ctypes
+from flambeau.core.device import device
+from flambeau.core.dtype import float32, uint64
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Kernel, Launch
+from flambeau.driver.cuda.driver import CudaDriver
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+driver = CudaDriver()
+meta = Meta.contiguous_of((10,), float32, device("cuda", 0))
+kernel = Kernel("k", lambda launch: None, cuda=Expression("a + b + c"), draws=True)
+exe = driver.load(Launch(kernel, (meta,), (meta, uint64, uint64)), 0)
+stream = driver.stream_create(0, 0)
+driver.capture_begin(stream, "global")
+driver.launch(exe, (512, 1024), (1, 40), stream)
+graph = driver.capture_end(stream)
+draws = (ctypes.c_uint64 * 2).in_dll(ctypes.CDLL("libcuda.so.1"), "null_draws")
+driver.launch(exe, (512, 1024), (3, 3), stream)
+for offset in (0, 100):
+    driver.graph_launch(graph, stream, [(0, 0), (2**63 + 5, offset)])
+    print(*draws)
+driver.graph_destroy(graph)
+driver.close()
+"""
+    assert run(library, program).split() == [str(2**63 + 5), "40", str(2**63 + 5), "140"]
 
 
 RACE = """

@@ -15,6 +15,7 @@ devices check the refusals of one where the driver has only one.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -99,6 +100,9 @@ def close_makes_every_later_call_raise(driver: Driver) -> None:
         (driver.event_query, (event,)), (driver.event_sync, (event,)),
         (driver.event_elapsed_ns, (event, event)), (driver.load, (exe.launch, 0)), (driver.unload, (exe,)),
         (driver.launch, (exe, (ptr, ptr, ptr), (), stream)), (driver.host_call, (lambda: None, stream)),
+        (driver.capture_begin, (stream, "global")), (driver.capture_end, (stream,)),
+        (driver.capture_active, (stream,)), (driver.graph_launch, (stream, stream)),
+        (driver.graph_dump, (stream, "graph.dot")), (driver.graph_destroy, (stream,)),
         (driver.peer_can, (0, 0)),
     ]  # fmt: skip
     for call, args in calls:
@@ -495,6 +499,13 @@ def load_and_launch_run_the_kernels_body(driver: Driver) -> None:
     assert (_read(driver, out, _NBYTES).view(np.float32) == np.arange(_COUNT) + 2).all()
 
 
+def launcher_launches_the_executable_it_was_asked_for(driver: Driver) -> None:
+    launcher, stream = driver.launcher(_adder(driver)), driver.stream_default(0)
+    a = _upload(driver, np.arange(_COUNT, dtype=np.float32))
+    launcher((a, a, a), (), stream)
+    assert (_read(driver, a, _NBYTES).view(np.float32) == np.arange(_COUNT) * 2).all()
+
+
 def launch_passes_scalars_by_value_in_their_place(driver: Driver) -> None:
     meta = Meta.contiguous_of((_COUNT,), float32, CPU)
     exe = driver.load(Launch(_SCALE, (meta,), (float32, meta, int64)), 0)
@@ -547,6 +558,131 @@ def host_call_holds_its_stream_up(driver: Driver) -> None:
     driver.host_call(_appender(seen, 2), stream)
     driver.stream_sync(stream)
     assert seen == [1, 2]
+
+
+# -- graphs ----------------------------------------------------------------------------------------------
+
+
+def capture_begin_records_instead_of_running(driver: Driver) -> None:
+    stream = driver.stream_create(0, 0)
+    if driver.name == "host":
+        return _raises(NotSupportedError, driver.capture_begin, stream, "global")
+    ptr = _upload(driver, np.zeros(_COUNT, np.uint8))
+    driver.capture_begin(stream, "global")
+    driver.fill(ptr, 7, _COUNT, stream)
+    graph = driver.capture_end(stream)
+    assert not _read(driver, ptr, _COUNT).any()
+    driver.graph_destroy(graph)
+
+
+def capture_begin_refuses_what_cannot_be_captured(driver: Driver) -> None:
+    stream = driver.stream_create(0, 0)
+    if driver.name == "host":
+        return _raises(DriverError, driver.capture_end, stream)
+    _raises(DriverError, driver.capture_begin, driver.stream_default(0), "global")
+    _raises(DriverError, driver.capture_begin, stream, "always")
+    _raises(DriverError, driver.capture_end, stream)
+    event, ptr = driver.event_create(0, False), driver.mem_alloc(0, _NBYTES)
+    host = _host(np.zeros(_NBYTES, np.uint8))
+    refused: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (driver.stream_sync, (stream,)), (driver.stream_query, (stream,)), (driver.device_sync, (0,)),
+        (driver.event_sync, (event,)), (driver.copy_out, (host, ptr, stream)),
+        (driver.stream_wait, (driver.stream_default(0), event)),
+    ]  # fmt: skip
+    for call, args in refused:
+        driver.capture_begin(stream, "thread_local")
+        driver.event_record(event, stream)
+        _raises(DriverError, call, *args)
+        _raises(DriverError, driver.capture_end, stream)
+    driver.fill(ptr, 7, _NBYTES, stream)  # the stream is as it was
+    driver.stream_sync(stream)
+    assert (_read(driver, ptr, _NBYTES) == 7).all()
+
+
+def capture_end_refuses_work_that_nobody_waits_for(driver: Driver) -> None:
+    if driver.name == "host":
+        return _raises(DriverError, driver.capture_end, driver.stream_create(0, 0))
+    stream, side = driver.stream_create(0, 0), driver.stream_create(0, 0)
+    event, ptr = driver.event_create(0, False), driver.mem_alloc(0, _NBYTES)
+    driver.capture_begin(stream, "global")
+    driver.event_record(event, stream)
+    driver.stream_wait(side, event)
+    driver.fill(ptr, 7, _NBYTES, side)
+    _raises(DriverError, driver.capture_end, stream)
+    driver.stream_sync(side)
+
+
+def capture_active_of_the_stream_and_those_that_joined(driver: Driver) -> None:
+    stream, side = driver.stream_create(0, 0), driver.stream_create(0, 0)
+    assert not driver.capture_active(stream)
+    if driver.name == "host":
+        return
+    event, back = driver.event_create(0, False), driver.event_create(0, False)
+    driver.capture_begin(stream, "global")
+    driver.event_record(event, stream)
+    assert driver.capture_active(stream) and not driver.capture_active(side)
+    driver.stream_wait(side, event)
+    assert driver.capture_active(side)
+    driver.event_record(back, side)
+    driver.stream_wait(stream, back)
+    driver.graph_destroy(driver.capture_end(stream))
+    assert not driver.capture_active(stream) and not driver.capture_active(side)
+
+
+def graph_launch_runs_what_was_recorded_each_time(driver: Driver) -> None:
+    """On any stream of the device, in its order; work of a stream that joined is waited for."""
+    if driver.name == "host":
+        return _raises(DriverError, driver.graph_launch, 1, driver.stream_default(0))
+    stream, side, other = (driver.stream_create(0, 0) for _ in range(3))
+    event, back = driver.event_create(0, False), driver.event_create(0, False)
+    exe, one = _adder(driver), _upload(driver, np.ones(_COUNT, np.float32))
+    x, y = (_upload(driver, np.zeros(_COUNT, np.float32)) for _ in range(2))
+    driver.capture_begin(stream, "global")
+    driver.launch(exe, (x, x, one), (), stream)
+    driver.event_record(event, stream)
+    driver.stream_wait(side, event)
+    driver.launch(exe, (y, x, one), (), side)
+    driver.event_record(back, side)
+    driver.stream_wait(stream, back)
+    driver.launch(exe, (y, y, one), (), stream)
+    graph = driver.capture_end(stream)
+    for queue in (stream, other, driver.stream_default(0)):
+        driver.graph_launch(graph, queue)
+    driver.device_sync(0)
+    assert (_read(driver, x, _NBYTES).view(np.float32) == 3).all()
+    assert (_read(driver, y, _NBYTES).view(np.float32) == 5).all()
+    driver.graph_launch(graph, stream)
+    driver.graph_destroy(graph)
+    driver.stream_sync(stream)
+    assert (_read(driver, y, _NBYTES).view(np.float32) == 6).all()
+
+
+def graph_dump_writes_it_for_graphviz(driver: Driver) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "graph.dot")
+        if driver.name == "host":
+            return _raises(DriverError, driver.graph_dump, 1, path)
+        stream, ptr = driver.stream_create(0, 0), driver.mem_alloc(0, _NBYTES)
+        driver.capture_begin(stream, "global")
+        driver.fill(ptr, 7, _NBYTES, stream)
+        graph = driver.capture_end(stream)
+        driver.graph_dump(graph, path)
+        assert os.path.exists(path)
+        with open(path) as text:
+            assert "digraph" in text.read()
+        driver.graph_destroy(graph)
+
+
+def graph_destroy_twice_is_refused(driver: Driver) -> None:
+    if driver.name == "host":
+        return _raises(DriverError, driver.graph_destroy, 1)
+    stream = driver.stream_create(0, 0)
+    driver.capture_begin(stream, "relaxed")
+    graph = driver.capture_end(stream)
+    driver.graph_launch(graph, stream)
+    driver.graph_destroy(graph)
+    _raises(DriverError, driver.graph_destroy, graph)
+    _raises(DriverError, driver.graph_launch, graph, stream)
 
 
 # -- peers -----------------------------------------------------------------------------------------------

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver as cu
 
 from flambeau.driver.api import DeviceProperties
 from flambeau.driver.cuda.assertions import Assertions
 from flambeau.driver.cuda.calls import check
+
+if TYPE_CHECKING:
+    from flambeau.driver.cuda.capture import Capture
 
 _POOL_KEEPS = 1 << 30  # bytes of workspace that the pool keeps between launches
 
@@ -48,6 +51,9 @@ class Device:
         )
         self.context: Any = None
         self.scratch: dict[int, tuple[int, int]] = {}  # stream handle -> address, bytes
+        self.captures: dict[
+            int, Capture
+        ] = {}  # by handle: streams that are captured, see Note [What a graph keeps]
         self.assertions = Assertions()
         self._pool: Any = None
         self.blas: Any = None  # the handle of cuBLASLt, once a product asks for it
@@ -63,6 +69,8 @@ class Device:
 
     def scratch_of(self, stream: int, nbytes: int, native: Any) -> int:
         """At least `nbytes` bytes that the stream's kernels use one after the other; zeroed when new."""
+        if stream in self.captures:
+            return self.captures[stream].scratch_of(stream, nbytes)
         ptr, size = self.scratch.get(stream, (0, 0))
         if size < nbytes:
             size = max(nbytes, 1 << 20)
@@ -87,6 +95,8 @@ class Device:
 
         `nbytes` is the same each time.
         """
+        if stream in self.captures:
+            return self.captures[stream].workspace_of(stream, nbytes, native)
         found = self._workspaces.get(stream)
         if found is None:
             address = ctypes.c_void_p(self.take(nbytes, native))

@@ -17,6 +17,7 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedE
 from flambeau.driver.api import DeviceProperties, HostMemory, Launch, Launcher
 from flambeau.driver.cuda import build, nvml
 from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
+from flambeau.driver.cuda.capture import MODES, UNSUPPORTED, Capture, Graph, refuse, relaxed
 from flambeau.driver.cuda.compiler import Compiler
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.program import ADDRESS, CudaExecutable, Late, Program, flattened, mark
@@ -53,13 +55,14 @@ class _Queue:
 
 
 class _Event:
-    __slots__ = ("device", "native", "recorded", "timing")
+    __slots__ = ("capture", "device", "native", "recorded", "timing")
 
     def __init__(self, native: Any, device: Device, timing: bool) -> None:
         self.native = native
         self.device = device
         self.timing = timing
         self.recorded = False
+        self.capture: Capture | None = None  # that it was last recorded in
 
 
 def _complete(late: Late, queue: _Queue, stream: int) -> None:
@@ -96,6 +99,8 @@ class CudaDriver:
         }
         self._stopped: dict[int, _Queue] = {}  # of devices where an assertion failed: they run nothing more
         self._events: dict[int, _Event] = {}
+        self._graphs: dict[int, Graph] = {}
+        self._captures: dict[int, Capture] = {}  # by the stream where they began
         self._memory: dict[int, Device] = {}
         self._pinned: dict[int, int] = {}
         self._peers: set[tuple[int, int]] = set()
@@ -106,6 +111,7 @@ class CudaDriver:
         self._functions: dict[tuple[int, str], Any] = {}  # device and source -> loaded function
         self._libraries: list[Any] = []
         self._calls: dict[int, Callable[[], None]] = {}  # host functions that are queued
+        self._kept: set[int] = set()  # those of graphs
         self._raised: list[BaseException] = []  # what they raised, for the next wait
         self._trampoline = _HOST_FUNCTION(self._run_host_call)
         self._trampoline_at = ctypes.cast(self._trampoline, ctypes.c_void_p).value
@@ -144,11 +150,15 @@ class CudaDriver:
         self._closed = True
         for table in (self._queues, self._stopped, self._events, self._memory, self._pinned, self._functions):
             table.clear()
+        self._graphs.clear()
+        self._captures.clear()
 
     def _give_back(self, device: Device) -> None:
         """Everything of one device, in the order that its work may need it; what fails is lost with the context."""
         self._enter(device)
         cu.cuCtxSynchronize()
+        for graph in [g for g in self._graphs.values() if g.device is device]:
+            graph.destroy()
         for queue in [q for q in (*self._queues.values(), *self._stopped.values()) if q.device is device]:
             device.drop_scratch(queue.handle, cu.CUstream(0) if queue.borrowed else queue.native)
             if not queue.default and not queue.borrowed:
@@ -173,10 +183,11 @@ class CudaDriver:
         if nbytes < 0:
             raise DriverError(f"mem_alloc: the size must not be negative, got {nbytes}")
         self._enter(device)
-        code, ptr = cu.cuMemAlloc(max(nbytes, 1))
-        if code == OUT_OF_MEMORY:  # what the pool of workspaces keeps may be what is missing
-            device.trim()
+        with self._uncaptured():
             code, ptr = cu.cuMemAlloc(max(nbytes, 1))
+            if code == OUT_OF_MEMORY:  # what the pool of workspaces keeps may be what is missing
+                device.trim()
+                code, ptr = cu.cuMemAlloc(max(nbytes, 1))
         ptr = int(check((code, ptr)))
         self._memory[ptr] = device
         return ptr
@@ -195,7 +206,8 @@ class CudaDriver:
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         self._enter(self._device(0))
-        ptr = int(check(cu.cuMemHostAlloc(max(nbytes, 1), _PORTABLE)))
+        with self._uncaptured():
+            ptr = int(check(cu.cuMemHostAlloc(max(nbytes, 1), _PORTABLE)))
         self._pinned[ptr] = nbytes
         return HostMemory(ptr, nbytes, None, pinned=True)
 
@@ -227,6 +239,8 @@ class CudaDriver:
         queue = self._queue(stream)
         if not source.nbytes:
             return
+        if not source.pinned:
+            refuse(queue.device.captures, stream)
         check(cu.cuMemcpyHtoDAsync(target, source.ptr, source.nbytes, queue.native))
         if not source.pinned and queue.device.reads_pageable:
             check(cu.cuStreamSynchronize(queue.native))
@@ -235,6 +249,8 @@ class CudaDriver:
         queue = self._queue(stream)
         if not target.nbytes:
             return
+        if not target.pinned:
+            refuse(queue.device.captures, stream)
         check(cu.cuMemcpyDtoHAsync(target.ptr, source, target.nbytes, queue.native))
         if not target.pinned:
             check(cu.cuStreamSynchronize(queue.native))
@@ -268,6 +284,8 @@ class CudaDriver:
             raise DriverError("stream_destroy: the default stream stays")
         if queue.borrowed:
             raise DriverError("stream_destroy: the stream is another library's")
+        if stream in queue.device.captures:
+            raise DriverError(UNSUPPORTED)
         queue.device.drop_scratch(stream, queue.native)
         check(cu.cuStreamDestroy(queue.native))
         del self._queues[stream]
@@ -297,8 +315,10 @@ class CudaDriver:
         self._raise_late(queue.device)
 
     def stream_wait(self, stream: int, event: int) -> None:
-        queue = self._queue(stream)
-        check(cu.cuStreamWaitEvent(queue.native, self._event(event).native, 0))
+        queue, found = self._queue(stream), self._event(event)
+        check(cu.cuStreamWaitEvent(queue.native, found.native, 0))
+        if found.capture is not None and found.capture.active:
+            found.capture.join(stream, queue.device)
 
     # -- events ---------------------------------------------------------------------------------------
     def event_create(
@@ -324,6 +344,7 @@ class CudaDriver:
             )
         check(cu.cuEventRecord(found.native, queue.native))
         found.recorded = True
+        found.capture = queue.device.captures.get(stream)
 
     def event_query(self, event: int, internal: bool = False) -> bool:
         found = self._event(event)
@@ -353,13 +374,16 @@ class CudaDriver:
         device = self._device(index)
         exe = CudaExecutable(launch, index)
         self._enter(device)
-        built = build.build(launch, device, self)
-        if isinstance(built, Program):
-            exe.prepare(built, partial(cu.cuLaunchKernel, self._function(device, built.source)))
-            exe.launch_on = self._launcher_of_kernel(exe)
-        else:
-            exe.run = built
-            exe.launch_on = self._launcher_of_run(built)
+        with self._uncaptured():
+            built = build.build(launch, device, self)
+            if isinstance(built, Program):
+                exe.prepare(built, partial(cu.cuLaunchKernel, self._function(device, built.source)))
+                exe.launch_on = self._launcher_of_kernel(exe)
+            else:
+                exe.run = built
+                exe.launch_on = self._launcher_of_run(built)
+        if launch.kernel.draws:
+            exe.launch_on = self._launcher_of_draws(exe, device, exe.launch_on)
         return exe
 
     def unload(self, exe: CudaExecutable) -> None:
@@ -385,10 +409,10 @@ class CudaDriver:
             if several or not thread.entered:
                 self._enter(queue.device)
             with lock:
-                if flat:
-                    pack(*ptrs, *scalars)
-                else:
-                    pack(*ptrs, *flattened(scalars))
+                if scalars:
+                    pack(*ptrs, *(scalars if flat else flattened(scalars)))
+                else:  # the time of one more unpacking shows
+                    pack(*ptrs)
                 if late is not None:
                     _complete(late, queue, stream)
                 (code,) = call(queue.native, address, 0)
@@ -408,10 +432,31 @@ class CudaDriver:
 
         return launch
 
+    def _launcher_of_draws(self, exe: CudaExecutable, device: Device, plain: Launcher) -> Launcher:
+        """A capture takes note of each kernel that draws: launches of its graph give it other seeds."""
+        captures = device.captures
+
+        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+            capture = captures.get(stream)
+            if capture is None:
+                plain(ptrs, scalars, stream)
+            elif exe.run is not None:
+                raise NotSupportedError(
+                    f"{exe.launch.kernel.name} on CUDA cannot be captured into a graph yet"
+                )
+            else:
+                plain(ptrs, scalars, stream)
+                capture.note_draw(exe, ptrs, scalars, self._queue(stream).native)
+
+        return launch
+
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         queue = self._queue(stream)
         key = next(self._handles)
         self._calls[key] = call
+        if stream in queue.device.captures:
+            queue.device.captures[stream].calls.append(key)
+            self._kept.add(key)
         (code,) = cu.cuLaunchHostFunc(queue.native, cu.CUhostFn(self._trampoline_at), key)
         if code:
             del self._calls[key]
@@ -420,9 +465,78 @@ class CudaDriver:
     def _run_host_call(self, key: int) -> None:
         """Runs in a thread of CUDA's, which takes the GIL: every wait of this driver has released it."""
         try:
-            self._calls.pop(key)()
+            (self._calls[key] if key in self._kept else self._calls.pop(key))()
         except BaseException as error:
             self._raised.append(error)
+
+    # -- graphs ---------------------------------------------------------------------------------------
+    def capture_begin(self, stream: int, mode: str) -> None:
+        queue = self._queue(stream)
+        if mode not in MODES:
+            raise DriverError(f"capture_begin: the mode must be one of {tuple(MODES)}, not {mode!r}")
+        if queue.default or stream in queue.device.captures:
+            raise DriverError(UNSUPPORTED)
+        check(cu.cuStreamBeginCapture(queue.native, MODES[mode]))
+        capture = self._captures[stream] = Capture()
+        capture.join(stream, queue.device)
+
+    def capture_end(self, stream: int) -> int:
+        queue = self._queue(stream)
+        capture = self._captures.pop(stream, None)
+        if capture is None:
+            raise DriverError(f"CUDA error: invalid argument: no capture began on stream {stream}")
+        code, native = cu.cuStreamEndCapture(queue.native)
+        capture.leave()
+        try:
+            graph = Graph(check((code, native)), queue.device, capture)
+        except DriverError:
+            self._forget_capture(capture)
+            raise
+        handle = next(self._handles)
+        self._graphs[handle] = graph
+        return handle
+
+    def capture_active(self, stream: int) -> bool:
+        return stream in self._queue(stream).device.captures
+
+    def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
+        found, queue = self._graph(graph), self._queue(stream)
+        if found.device is not queue.device:
+            raise DriverError(
+                f"graph_launch: the graph is of device {found.device.index}, the stream of {queue.device.index}"
+            )
+        if stream in queue.device.captures:
+            raise NotSupportedError("a graph cannot be launched into a capture")
+        found.launch(queue.native, seeds)
+
+    def graph_dump(self, graph: int, path: str) -> None:
+        self._graph(graph).dump(path)
+
+    def graph_destroy(self, graph: int) -> None:
+        found = self._graph(graph)
+        if found.capture.calls:  # launches that are underway may yet call them
+            check(cu.cuCtxSynchronize())
+        found.destroy()
+        self._forget_capture(found.capture)
+        del self._graphs[graph]
+
+    def _graph(self, graph: int) -> Graph:
+        found = self._graphs.get(graph)
+        if found is None:
+            self._check_open()
+            raise DriverError(f"{graph} is no graph of the cuda driver, or was destroyed")
+        self._enter(found.device)
+        return found
+
+    def _forget_capture(self, capture: Capture) -> None:
+        capture.release()
+        for key in capture.calls:
+            self._kept.discard(key)
+            self._calls.pop(key, None)
+
+    def _uncaptured(self) -> AbstractContextManager[None]:
+        """What may be done amid a capture without being part of it: see `Driver.capture_begin`."""
+        return relaxed() if self._captures else nullcontext()
 
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:

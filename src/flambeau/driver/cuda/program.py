@@ -78,7 +78,7 @@ class CudaExecutable(Executable):
     """
 
     __slots__ = (
-        "address", "call", "flat", "keep", "late", "launch_on", "lock", "pack", "params", "run",
+        "address", "call", "flat", "keep", "late", "launch_on", "lock", "pack", "params", "run", "scalars_at",
     )  # fmt: skip
 
     call: Callable[..., Any]  # the driver API's launch, up to the stream
@@ -98,6 +98,7 @@ class CudaExecutable(Executable):
         packed, sizes = program.addresses(len(self.launch.operands))
         packing = struct.Struct("<" + packed + "".join(wire))
         self.flat = "dd" not in wire
+        self.scalars_at = sum(sizes)
         sizes += [8 * len(w) for w in wire]
         tail = [*program.tail, bytes(8)] if program.scratch else list(program.tail)
         offsets, at = [], 0
