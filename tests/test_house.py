@@ -25,7 +25,7 @@ ROOMS = [
     {"nn"},
     {"optim"},
     {"data", "serialization", "amp"},
-    {"cuda", "backends", "fft", "linalg", "special", "utils", "multiprocessing"},
+    {"cuda", "backends", "fft", "linalg", "special", "utils", "multiprocessing", "profiler"},
     {"top"},
     {"testing"},
     {"cli"},

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module as _import_module
 from typing import Any
 
 from flambeau.autograd import functional, graph
@@ -23,6 +24,7 @@ from flambeau.autograd.grad_mode import (
     set_grad_enabled,
 )
 from flambeau.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from flambeau.core.names import lacking as _missing
 from flambeau.tensor.gradients import run_backward, run_grad
 from flambeau.tensor.tensor import Tensor as Variable
 
@@ -84,3 +86,10 @@ def grad(
 
 for _function in (backward, grad):
     _function.__module__ = "torch.autograd"
+
+
+def __getattr__(name: str) -> Any:
+    return _import_module("flambeau.autograd.profiler") if name == "profiler" else _lacking(name)
+
+
+_lacking = _missing("torch.autograd")

@@ -18,7 +18,7 @@ class Flags:
     __slots__ = (
         "_subscribers", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled",
         "default_dtype", "deterministic", "deterministic_warn_only", "float32_matmul_precision", "launch_blocking",
-        "matmul_allow_tf32", "portable_random",
+        "matmul_allow_tf32", "portable_random", "profiled",
     )  # fmt: skip
 
     _subscribers: list[Callable[[], None]]
@@ -32,6 +32,7 @@ class Flags:
     deterministic_warn_only: bool
     default_dtype: dtype
     launch_blocking: bool
+    profiled: bool  # launches are told to profilers
     portable_random: bool  # in which grid CUDA generators draw travels in each launch's params
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class Flags:
         put(self, "deterministic_warn_only", False)
         put(self, "default_dtype", float32)
         put(self, "launch_blocking", False)
+        put(self, "profiled", False)
         put(self, "portable_random", False)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -64,7 +66,7 @@ class Flags:
         """The values that plans depend on."""
         return (
             self.matmul_allow_tf32, self.cudnn_allow_tf32, self.cudnn_enabled, self.deterministic,
-            self.default_dtype, self.launch_blocking,
+            self.default_dtype, self.launch_blocking, self.profiled,
         )  # fmt: skip
 
 

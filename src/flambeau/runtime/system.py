@@ -167,6 +167,13 @@ def accelerator() -> Driver:
     return _contexts[0].driver
 
 
+def bare_driver() -> Any:
+    """The driver of the CUDA devices below all observers, initialized."""
+    init()
+    assert _machine is not None
+    return _machine.bare
+
+
 class VirtualMachine:
     """Virtual GPUs that `flambeau.virtual` opened. `with` closes them when the block is left."""
 

@@ -26,7 +26,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op, Operand, Signature
-from flambeau.runtime import current, system
+from flambeau.runtime import calls, current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.plans import cache_of
 from flambeau.tape.mode import mode
@@ -330,6 +330,8 @@ def _launch_nothing(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) ->
 def _launcher(driver: Driver, exe: Executable) -> Launcher:
     """The driver's launch of `exe`; with CUDA_LAUNCH_BLOCKING=1 each is waited for, so that errors show at the call."""
     launch = driver.launcher(exe)
+    if flags.profiled:
+        launch = calls.told(exe, launch)
     if not flags.launch_blocking:
         return launch
 

@@ -1,0 +1,274 @@
+"""What a profile holds: events, their averages by name, tables. Times in microseconds."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_SORTABLE = (
+    "cpu_time", "cpu_time_total", "self_cpu_time_total", "device_time", "device_time_total",
+    "self_device_time_total", "count",
+)  # fmt: skip
+
+
+class DeviceType(enum.Enum):
+    """Where an event took its time."""
+
+    CPU = 0
+    CUDA = 1
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A span of time in microseconds."""
+
+    start: float
+    end: float
+
+    def elapsed_us(self) -> float:
+        """How long it is."""
+        return self.end - self.start
+
+
+class _Times:
+    """Figures that events and averages share."""
+
+    count: int
+    cpu_time_total: float
+    device_time_total: float
+
+    @property
+    def cpu_time(self) -> float:
+        """Host time of one call on average."""
+        return self.cpu_time_total / self.count if self.count else 0.0
+
+    @property
+    def device_time(self) -> float:
+        """Device time of one call on average."""
+        return self.device_time_total / self.count if self.count else 0.0
+
+
+@dataclass(eq=False)
+class FunctionEvent(_Times):
+    """An operator's call, a `record_function` block, or what a device did.
+
+    thread: of the host, numbered from 0; for a device's event, its stream. kernels: what the call itself started on
+    devices. device_index: -1 for the host's.
+    """
+
+    name: str
+    time_range: Interval
+    thread: int = 0
+    device_type: DeviceType = DeviceType.CPU
+    device_index: int = -1
+    is_user_annotation: bool = False
+    input_shapes: list[list[int]] = field(default_factory=list)
+    flops: int = 0
+    cpu_parent: FunctionEvent | None = field(default=None, repr=False)
+    cpu_children: list[FunctionEvent] = field(default_factory=list, repr=False)
+    kernels: list[FunctionEvent] = field(default_factory=list, repr=False)
+    count: int = 1
+
+    @property
+    def key(self) -> str:
+        """Its name, by which averages are made."""
+        return self.name
+
+    @property
+    def _on_host(self) -> bool:
+        return self.device_type is DeviceType.CPU
+
+    @property
+    def cpu_time_total(self) -> float:  # type: ignore[override]
+        """Host time of the call and what it called."""
+        return self.time_range.elapsed_us() if self._on_host else 0.0
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Host time of the call less what it called."""
+        return self.cpu_time_total - sum(child.cpu_time_total for child in self.cpu_children)
+
+    @property
+    def self_device_time_total(self) -> float:
+        """Device time of what the call itself started."""
+        if not self._on_host:
+            return self.time_range.elapsed_us()
+        return sum(kernel.time_range.elapsed_us() for kernel in self.kernels)
+
+    @property
+    def device_time_total(self) -> float:  # type: ignore[override]
+        """Device time of what the call, and what it called, started."""
+        return self.self_device_time_total + sum(child.device_time_total for child in self.cpu_children)
+
+
+@dataclass(eq=False)
+class FunctionEventAvg(_Times):
+    """Events of one name, added up."""
+
+    key: str
+    device_type: DeviceType = DeviceType.CPU
+    input_shapes: list[list[int]] = field(default_factory=list)
+    is_user_annotation: bool = False
+    count: int = 0
+    cpu_time_total: float = 0.0
+    self_cpu_time_total: float = 0.0
+    device_time_total: float = 0.0
+    self_device_time_total: float = 0.0
+    flops: int = 0
+
+    def add(self, event: FunctionEvent | FunctionEventAvg) -> FunctionEventAvg:
+        """Add an event's figures; itself. Of an event inside another of its name only its own count as total."""
+        self.count += event.count
+        inside = isinstance(event, FunctionEvent) and _inside_itself(event)
+        if not inside:
+            self.cpu_time_total += event.cpu_time_total
+            self.device_time_total += event.device_time_total
+        self.self_cpu_time_total += event.self_cpu_time_total
+        self.self_device_time_total += event.self_device_time_total
+        self.flops += event.flops
+        return self
+
+
+def _inside_itself(event: FunctionEvent) -> bool:
+    parent = event.cpu_parent
+    while parent is not None:
+        if parent.name == event.name:
+            return True
+        parent = parent.cpu_parent
+    return False
+
+
+class EventList(list[Any]):
+    """A list of events, or of their averages."""
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Host time of all."""
+        return sum(event.self_cpu_time_total for event in self)
+
+    def key_averages(self, group_by_input_shapes: bool = False) -> EventList:
+        """The events added up by name, and by the shapes of inputs if so asked; in the order of first calls."""
+        found: dict[Any, FunctionEventAvg] = {}
+        for event in self:
+            key: tuple[Any, ...] = (event.key, event.device_type, event.is_user_annotation)
+            if group_by_input_shapes:
+                key += (str(event.input_shapes),)
+            if key not in found:
+                shapes = event.input_shapes if group_by_input_shapes else []
+                found[key] = FunctionEventAvg(event.key, event.device_type, shapes, event.is_user_annotation)
+            found[key].add(event)
+        return EventList(found.values())
+
+    def total_average(self) -> FunctionEventAvg:
+        """All of them added up."""
+        total = FunctionEventAvg("Total")
+        for event in self:
+            total.add(event)
+        return total
+
+    def table(
+        self, sort_by: str | None = None, row_limit: int = 100, max_name_column_width: int = 55,
+        top_level_events_only: bool = False,
+    ) -> str:  # fmt: skip
+        """The events as text, the largest first by `sort_by` ("cuda_time_total" and "device_time_total" are one).
+
+        Raises ValueError: nothing is sorted by that.
+        """
+        rows = [e for e in self if not top_level_events_only or getattr(e, "cpu_parent", None) is None]
+        if sort_by is not None:
+            name = sort_by.replace("cuda", "device")
+            if name not in _SORTABLE:
+                raise ValueError(f"nothing is sorted by {sort_by!r}; by {', '.join(_SORTABLE)} it is")
+            rows.sort(key=lambda event: -getattr(event, name))
+        lines = [_COLUMNS, *[_row(event, self, max_name_column_width) for event in rows[:row_limit]]]
+        return _laid_out(lines) + _totals(self)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def export_chrome_trace(self, path: str | Path) -> None:
+        """Write the Trace Event Format that chrome://tracing and ui.perfetto.dev read."""
+        Path(path).write_text(json.dumps({"traceEvents": chrome_events(self), "displayTimeUnit": "ns"}))
+
+
+_COLUMNS = [
+    "Name", "Self CPU %", "Self CPU", "CPU total", "CPU time avg", "Self CUDA", "Self CUDA %", "CUDA total",
+    "CUDA time avg", "# of Calls",
+]  # fmt: skip
+
+
+def _device_total(events: Iterable[Any]) -> float:
+    return sum(e.self_device_time_total for e in events if e.device_type is DeviceType.CUDA)
+
+
+def _row(event: Any, events: EventList, width: int) -> list[str]:
+    name = event.key if len(event.key) <= width else event.key[: width - 3] + "..."
+    host, device = events.self_cpu_time_total, _device_total(events)
+    return [
+        name, _percent(event.self_cpu_time_total, host), time_text(event.self_cpu_time_total),
+        time_text(event.cpu_time_total), time_text(event.cpu_time), time_text(event.self_device_time_total),
+        _percent(event.self_device_time_total, device), time_text(event.device_time_total),
+        time_text(event.device_time), str(event.count),
+    ]  # fmt: skip
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole else 0:.2f}%"
+
+
+def time_text(us: float) -> str:
+    """Microseconds as people read them."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.3f}{unit}"
+    return f"{us:.3f}us"
+
+
+def _laid_out(lines: list[list[str]]) -> str:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    rule = "  ".join("-" * width for width in widths) + "\n"
+    texts = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    return rule + texts[0] + "\n" + rule + "".join(f"{text}\n" for text in texts[1:]) + rule
+
+
+def _totals(events: EventList) -> str:
+    host, device = time_text(events.self_cpu_time_total), _device_total(events)
+    return f"Self CPU time total: {host}\n" + (
+        f"Self CUDA time total: {time_text(device)}\n" if device else ""
+    )
+
+
+def chrome_events(events: Iterable[FunctionEvent]) -> list[dict[str, Any]]:
+    """Slices of a process for the program and one for each device, and an arrow from each call to what it started."""
+    found: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    flow = 0
+    for event in events:
+        if event.device_index not in seen:
+            seen.add(event.device_index)
+            name = "program" if event.device_index < 0 else f"cuda:{event.device_index}"
+            found.append(
+                {"ph": "M", "name": "process_name", "pid": event.device_index, "args": {"name": name}}
+            )
+        category = "user_annotation" if event.is_user_annotation else "cpu_op"
+        if event.device_type is DeviceType.CUDA:
+            category = "kernel"
+        args: dict[str, Any] = {"Input Dims": event.input_shapes} if event.input_shapes else {}
+        duration = event.time_range.elapsed_us()
+        found.append(
+            {"ph": "X", "name": event.name, "cat": category, "dur": duration, "args": args} | _at(event)
+        )
+        for kernel in event.kernels:
+            flow += 1
+            arrow = {"cat": "ac2g", "name": "ac2g", "id": flow}
+            found.append({"ph": "s", **arrow, **_at(event)})
+            found.append({"ph": "f", "bp": "e", **arrow, **_at(kernel)})
+    return found
+
+
+def _at(event: FunctionEvent) -> dict[str, Any]:
+    return {"pid": event.device_index, "tid": event.thread, "ts": event.time_range.start}

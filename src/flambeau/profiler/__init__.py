@@ -1,0 +1,223 @@
+"""torch.profiler: profiles by steps of a training loop."""
+
+from __future__ import annotations
+
+import enum
+import gzip
+import itertools
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from flambeau.autograd import profiler as autograd_profiler
+from flambeau.autograd.profiler import record_function
+from flambeau.autograd.profiler_events import DeviceType, EventList, chrome_events
+from flambeau.core.names import lacking
+from flambeau.runtime import system
+
+__all__ = [
+    "DeviceType", "ProfilerAction", "ProfilerActivity", "profile", "record_function", "schedule",
+    "supported_activities", "tensorboard_trace_handler",
+]  # fmt: skip
+
+__getattr__ = lacking("torch.profiler")
+
+
+class ProfilerActivity(enum.Enum):
+    """What is recorded: calls on the host, work of CUDA devices."""
+
+    CPU = 0
+    CUDA = 2
+
+
+class ProfilerAction(enum.Enum):
+    """What a profiler does in a step."""
+
+    NONE = 0
+    WARMUP = 1
+    RECORD = 2
+    RECORD_AND_SAVE = 3
+
+
+def supported_activities() -> set[ProfilerActivity]:
+    """What can be recorded here."""
+    return {ProfilerActivity.CPU} | ({ProfilerActivity.CUDA} if system.is_available() else set())
+
+
+def schedule(
+    *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0
+) -> Callable[[int], ProfilerAction]:
+    """A function of the step's number: after `skip_first` steps, cycles of `wait`, `warmup`, `active` steps.
+
+    `repeat` is how many cycles there are; 0: no end. With `skip_first_wait` other than 0 the first cycle waits not.
+    """
+    if wait < 0 or warmup < 0 or active <= 0 or repeat < 0 or skip_first < 0:
+        raise AssertionError("Invalid profiler schedule arguments")
+    cycle = wait + warmup + active
+
+    def action(step: int) -> ProfilerAction:
+        if step < 0:
+            raise AssertionError(f"Step must be non-negative. Got {step}.")
+        step -= skip_first
+        if step < 0:
+            return ProfilerAction.NONE
+        step += wait if skip_first_wait else 0
+        if repeat and step >= repeat * cycle:
+            return ProfilerAction.NONE
+        at = step % cycle
+        if at < wait:
+            return ProfilerAction.NONE
+        if at < wait + warmup:
+            return ProfilerAction.WARMUP
+        return ProfilerAction.RECORD if at < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
+
+    return action
+
+
+def _always(step: int) -> ProfilerAction:
+    return ProfilerAction.RECORD
+
+
+class profile:
+    """Context manager that records a program's calls and its devices' work, step by step if there is a schedule.
+
+    Args:
+        activities: which (default: all that are supported).
+        schedule: what to do in each step; `step()` ends one. Without it all is recorded.
+        on_trace_ready: called with the profiler when a recording is complete.
+        record_shapes, with_flops: keep the shapes of inputs, count floating-point operations.
+
+    NotSupportedError: profile_memory and with_stack, which `torch.cuda.memory._record_memory_history` tells of.
+    """
+
+    def __init__(
+        self,
+        *,
+        activities: Iterable[ProfilerActivity] | None = None,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[[profile], Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+    ) -> None:
+        self.activities = set(activities) if activities is not None else supported_activities()
+        if not self.activities:
+            raise AssertionError("No valid profiler activities found")
+        self._make = lambda: autograd_profiler.profile(
+            use_cuda=ProfilerActivity.CUDA in self.activities,
+            use_cpu=ProfilerActivity.CPU in self.activities,
+            record_shapes=record_shapes,
+            with_flops=with_flops,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_modules=with_modules,
+        )
+        self._make()  # what it refuses, it refuses now
+        self.schedule = schedule or _always
+        self.on_trace_ready = on_trace_ready
+        self._stepwise = schedule is not None
+        self.step_num = 0
+        self.current_action = ProfilerAction.NONE
+        self._running: autograd_profiler.profile | None = None
+        self._last: autograd_profiler.profile | None = None
+        self._step: record_function | None = None
+        self._metadata: dict[str, Any] = {}
+
+    def __enter__(self) -> profile:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin the first step."""
+        self._go_to(self.schedule(self.step_num))
+        self._begin_step()
+
+    def step(self) -> None:
+        """The next step begins."""
+        self._end_step()
+        if self.current_action is ProfilerAction.RECORD_AND_SAVE:
+            self._finish(tell=True)
+        self.step_num += 1
+        self._go_to(self.schedule(self.step_num))
+        self._begin_step()
+
+    def stop(self) -> None:
+        """End the last step. A recording that is under way is complete with it."""
+        self._end_step()
+        self._finish(tell=True)
+        self.current_action = ProfilerAction.NONE
+
+    def _go_to(self, action: ProfilerAction) -> None:
+        recording = action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+        if recording and self._running is None:
+            self._running = self._make().__enter__()
+        elif not recording:
+            self._finish(tell=False)
+        self.current_action = action
+
+    def _finish(self, tell: bool) -> None:
+        if self._running is None:
+            return
+        self._running.__exit__()
+        self._last, self._running = self._running, None
+        if tell and self.on_trace_ready is not None:
+            self.on_trace_ready(self)
+
+    def _begin_step(self) -> None:
+        if self._stepwise:
+            self._step = record_function(f"ProfilerStep#{self.step_num}").__enter__()
+
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self._step.__exit__()
+            self._step = None
+
+    def _recorded(self) -> autograd_profiler.profile:
+        if self._last is None:
+            raise AssertionError("Profiler must be initialized before getting results")
+        return self._last
+
+    def events(self) -> EventList:
+        """The events of the last complete recording."""
+        return self._recorded()._events()
+
+    def key_averages(self, group_by_input_shape: bool = False) -> EventList:
+        """The events added up by name, and by the shapes of inputs if so asked."""
+        return self._recorded().key_averages(group_by_input_shape)
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Put a text into the trace."""
+        self._metadata[key] = value
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Put a value, given as JSON, into the trace."""
+        self._metadata[key] = json.loads(value)
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the last recording for chrome://tracing and ui.perfetto.dev; compressed if it is called `.gz`."""
+        trace = {"traceEvents": chrome_events(self.events()), "displayTimeUnit": "ns", **self._metadata}
+        text = json.dumps(trace).encode()
+        Path(path).write_bytes(gzip.compress(text) if str(path).endswith(".gz") else text)
+
+
+def tensorboard_trace_handler(
+    dir_name: str, worker_name: str | None = None, use_gzip: bool = False
+) -> Callable[[profile], None]:
+    """For `on_trace_ready`: write each recording into a folder, under names as TensorBoard looks for."""
+    numbers = itertools.count()
+    worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+
+    def handle(done: profile) -> None:
+        os.makedirs(dir_name, exist_ok=True)
+        ending = "pt.trace.json.gz" if use_gzip else "pt.trace.json"
+        done.export_chrome_trace(os.path.join(dir_name, f"{worker}.{next(numbers)}.{ending}"))
+
+    return handle

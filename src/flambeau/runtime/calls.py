@@ -1,0 +1,53 @@
+"""Launches of operators, told to profilers. Owner of who is told.
+
+While somebody is, calls use plans of their own (see Note [The plan cache]), whose launches tell; otherwise a launch
+costs what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from flambeau.core.flags import flags
+from flambeau.driver.api import Executable, Launcher
+
+
+class Recorder(Protocol):
+    """`stream` is the handle that the launch goes to."""
+
+    def before(self, exe: Executable, stream: int, /) -> None: ...
+    def after(self, exe: Executable, stream: int, /) -> None: ...
+
+
+_recorders: tuple[Recorder, ...] = ()
+
+
+def subscribe(recorder: Recorder) -> None:
+    """Tell `recorder` of each launch from now on."""
+    global _recorders
+    _recorders = (*_recorders, recorder)
+    flags.profiled = True
+
+
+def unsubscribe(recorder: Recorder) -> None:
+    """Tell it no more."""
+    global _recorders
+    _recorders = tuple([other for other in _recorders if other is not recorder])
+    flags.profiled = bool(_recorders)
+
+
+def told(exe: Executable, launch: Launcher) -> Launcher:
+    """A launch that tells."""
+
+    def launch_and_tell(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        recorders = _recorders
+        for recorder in recorders:
+            recorder.before(exe, stream)
+        try:
+            launch(ptrs, scalars, stream)
+        finally:
+            for recorder in reversed(recorders):
+                recorder.after(exe, stream)
+
+    return launch_and_tell

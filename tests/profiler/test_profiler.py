@@ -1,0 +1,252 @@
+"""Profilers: what is called, what devices ran for it, when; by steps; as tables and traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpus import either, gpus, simulated
+
+import flambeau as torch
+from flambeau.autograd import profiler as autograd_profiler
+from flambeau.observe.ranges import Ranges
+from flambeau.profiler import DeviceType, ProfilerAction, ProfilerActivity, profile, record_function, schedule
+from flambeau.runtime import annotations, calls
+
+pytestmark = either
+
+
+@pytest.fixture(autouse=True)
+def two_gpus() -> Iterator[None]:
+    with gpus(devices=2):
+        yield
+    assert not torch.core.flags.flags.profiled and not calls._recorders and not annotations._listeners
+
+
+def by_name(events: Any) -> dict[str, Any]:
+    return {e.key: e for e in events if e.device_type is DeviceType.CPU}
+
+
+def test_calls_nest_in_blocks_and_own_what_they_started() -> None:
+    x = torch.randn(64, 64, device="cuda:1")
+    torch.ones(3, device="cuda:1") @ torch.ones(3, device="cuda:1")
+    with profile(record_shapes=True, with_flops=True) as prof:
+        with record_function("outer"):
+            y = x @ x
+            with record_function("inner"):
+                y.sum()
+        x.add_(1)
+    events = prof.events()
+    calls_ = by_name(events)
+    assert list(calls_) == ["outer", "aten::matmul", "inner", "aten::sum", "aten::add"]
+    assert calls_["aten::sum"].cpu_parent is calls_["inner"] and calls_["inner"].cpu_parent is calls_["outer"]
+    assert calls_["aten::add"].cpu_parent is None
+    assert calls_["outer"].is_user_annotation and not calls_["aten::sum"].is_user_annotation
+    assert calls_["aten::matmul"].input_shapes == [[64, 64], [64, 64]]
+    assert calls_["aten::matmul"].flops == 2 * 64**3
+    ran = [e for e in events if e.device_type is DeviceType.CUDA]
+    assert [e.name for e in ran] == ["matmul", "sum", "add"] and {e.device_index for e in ran} == {1}
+    assert [k.name for k in calls_["aten::matmul"].kernels] == ["matmul"]
+    outer = calls_["outer"]
+    assert outer.self_device_time_total == 0
+    assert outer.device_time_total == pytest.approx(sum(e.time_range.elapsed_us() for e in ran[:2]))
+    assert outer.self_cpu_time_total <= outer.cpu_time_total
+
+
+def test_averages_and_the_table() -> None:
+    x = torch.ones(100, device="cuda")
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as prof:
+        for n in (100, 50, 50):
+            x[:n].exp()
+    averages = prof.key_averages()
+    host, device = averages
+    assert (host.key, host.count, device.key, device.count) == ("aten::exp", 3, "exp", 3)
+    assert host.device_time_total == pytest.approx(device.self_device_time_total)
+    assert host.cpu_time == pytest.approx(host.cpu_time_total / 3)
+    by_shape = by_name(prof.key_averages(group_by_input_shape=True))
+    assert by_shape["aten::exp"].count == 2
+    table = averages.table(sort_by="cuda_time_total", row_limit=1)
+    assert "Self CUDA time total" in table and table.count("exp") == 1
+    assert "CPU total" in str(averages) and str(averages).count("exp") == 2
+    with pytest.raises(ValueError, match="nothing is sorted by 'size'"):
+        averages.table(sort_by="size")
+
+
+def test_a_block_inside_itself_counts_once() -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as prof, record_function("a"), record_function("a"):
+        torch.ones(1000).sum()
+    average = by_name(prof.key_averages())["a"]
+    outer = by_name(prof.events()[:1])["a"]
+    assert average.count == 2 and average.cpu_time_total == outer.cpu_time_total
+
+
+def test_the_host_alone() -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        torch.ones(2) + 1
+        torch.ones(2, device="cuda").mul(2)
+    assert {e.device_type for e in prof.events()} == {DeviceType.CPU}
+    assert {"aten::add", "aten::mul"} <= set(by_name(prof.events()))
+    with profile(activities=[ProfilerActivity.CUDA]) as prof:
+        torch.ones(2, device="cuda").mul(2)
+    assert [e.name for e in prof.events()][-1] == "mul" and {e.device_type for e in prof.events()} == {
+        DeviceType.CUDA
+    }
+
+
+@simulated
+def test_copies_are_device_events_and_times_repeat() -> None:
+    def run() -> list[tuple[Any, ...]]:
+        with torch.virtual(devices=2):
+            x = torch.ones(1 << 20).pin_memory()
+            with profile() as prof:
+                y = x.cuda(non_blocking=True)
+                torch.cuda._sleep(10**6)
+                y.to("cuda:1").mul(2).cpu()
+            return [(e.name, e.device_index, e.time_range.start, e.time_range.end) for e in prof.events()]
+
+    first = run()
+    names = [name for name, index, *_ in first if index >= 0]
+    assert names == ["Memcpy HtoD", "_sleep", "Memcpy DtoD", "mul", "Memcpy DtoH"]
+    assert first == run()
+
+
+def test_backward_is_recorded() -> None:
+    x = torch.randn(4, 4, device="cuda", requires_grad=True)
+    with profile() as prof:
+        (x @ x).sum().backward()
+    assert by_name(prof.key_averages())["aten::matmul"].count == 3
+
+
+@simulated
+def test_work_of_before_is_not_counted_and_an_outer_listener_goes_on() -> None:
+    machine = torch.virtual(devices=1)
+    with machine:
+        kinds: list[str] = []
+        x = torch.ones(4, device="cuda")
+        machine.driver.on_command = lambda record: kinds.append(record.name)
+        x.add_(1)
+        with profile() as prof:
+            x.mul_(2)
+        x.exp()
+        torch.cuda.synchronize()
+        assert [e.name for e in prof.events() if e.device_type is DeviceType.CUDA] == ["mul"]
+        assert [k for k in kinds if k in ("add", "mul", "exp")] == ["add", "mul", "exp"]
+
+
+@simulated
+def test_timing_events_stand_in_where_no_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on real GPUs: the times of a pair of events around each launch."""
+    x = torch.ones(1 << 22, device="cuda:1")
+    real = autograd_profiler._Recorder.start
+
+    def start(self: Any) -> None:
+        monkeypatch.setattr(autograd_profiler.system, "is_virtual", lambda: False)
+        real(self)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(autograd_profiler._Recorder, "start", start)
+    with profile() as prof:
+        x.mul(2)
+        torch.cuda._sleep(10**6)
+        torch.ones(3).add(1)
+    ran = [e for e in prof.events() if e.device_type is DeviceType.CUDA]
+    assert [(e.name, e.device_index) for e in ran] == [("_sleep", 0), ("mul", 1)]
+    assert ran[0].time_range.elapsed_us() == pytest.approx(10**6 / 1410, rel=0.05)
+    assert by_name(prof.events())["aten::mul"].kernels == [ran[1]]
+
+
+def test_schedules() -> None:
+    act = schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2)
+    names = ["none", "none", *["warmup", "record", "record_and_save", "none"] * 2, "none"]
+    assert [act(i).name.lower() for i in range(11)] == names
+    endless = schedule(wait=0, warmup=0, active=1)
+    assert [endless(i) for i in (0, 99)] == [ProfilerAction.RECORD_AND_SAVE] * 2
+    with pytest.raises(AssertionError, match="Invalid profiler schedule arguments"):
+        schedule(wait=-1, warmup=0, active=1)
+
+
+def test_steps_are_recorded_by_the_schedule() -> None:
+    saved: list[list[str]] = []
+    x = torch.ones(3, device="cuda")
+    with profile(
+        schedule=schedule(wait=1, warmup=1, active=2, repeat=2),
+        on_trace_ready=lambda prof: saved.append([e.name for e in prof.events() if e.device_index < 0]),
+    ) as prof:
+        for _ in range(9):
+            x.add_(1)
+            prof.step()
+    steps = [[name for name in names if name.startswith("ProfilerStep")] for names in saved]
+    assert steps == [["ProfilerStep#2", "ProfilerStep#3"], ["ProfilerStep#6", "ProfilerStep#7"]]
+    assert [names.count("aten::add") for names in saved] == [2, 2]
+
+
+def test_traces(tmp_path: Path) -> None:
+    x = torch.ones(3, device="cuda")
+    with profile(
+        on_trace_ready=torch.profiler.tensorboard_trace_handler(str(tmp_path / "log"), "me", True)
+    ) as prof:
+        with record_function("block"):
+            x.add_(1)
+        prof.add_metadata("who", "me")
+        prof.add_metadata_json("n", "[1]")
+    (file,) = (tmp_path / "log").iterdir()
+    assert file.name == "me.0.pt.trace.json.gz"
+    trace = json.loads(gzip.decompress(file.read_bytes()))
+    assert trace["who"] == "me" and trace["n"] == [1]
+    slices = {e["name"]: e for e in trace["traceEvents"] if e["ph"] == "X"}
+    assert {n: e["cat"] for n, e in slices.items()} == {
+        "block": "user_annotation",
+        "aten::add": "cpu_op",
+        "add": "kernel",
+    }
+    start, finish = (next(e for e in trace["traceEvents"] if e["ph"] == ph) for ph in "sf")
+    assert (start["ts"], finish["ts"]) == (slices["aten::add"]["ts"], slices["add"]["ts"])
+    assert slices["block"]["ts"] <= slices["aten::add"]["ts"] <= slices["add"]["ts"]
+
+
+def test_the_old_profiler(tmp_path: Path) -> None:
+    x = torch.ones(3, device="cuda")
+    with torch.autograd.profiler.profile(use_cuda=True) as prof:
+        x.add_(1)
+        with pytest.raises(RuntimeError, match="Profiler didn't finish running"):
+            prof.table()
+    assert [e.name for e in prof.function_events] == ["aten::add", "add"]
+    assert prof.total_average().count == 2 and prof.self_cpu_time_total >= 0 and "aten::add" in prof.table()
+    prof.export_chrome_trace(tmp_path / "t.json")
+    assert len(json.loads((tmp_path / "t.json").read_text())["traceEvents"]) == 6
+    with pytest.raises(RuntimeError, match="not reentrant"), prof:
+        pass
+    with torch.autograd.profiler.profile(enabled=False) as prof:
+        x.add_(1)
+    assert prof.function_events is None
+    for missing in ("profile_memory", "with_stack", "with_modules"):
+        with pytest.raises(torch.NotSupportedError, match="_record_memory_history"):
+            torch.autograd.profiler.profile(**{missing: True})
+        with pytest.raises(torch.NotSupportedError, match="_record_memory_history"):
+            profile(**{missing: True})
+
+
+def test_emit_nvtx_makes_ranges_of_calls() -> None:
+    ranges = Ranges(lambda: 0)
+    annotations.subscribe(ranges)
+    with torch.autograd.profiler.emit_nvtx(record_shapes=True) as emitter:
+        torch.ones(2, 3, device="cuda") * 2
+    torch.ones(2).exp()
+    annotations.unsubscribe(ranges)
+    assert [r.text for r in ranges.found][-1] == "aten::mul, sizes = [[2, 3], []]"
+    with pytest.raises(RuntimeError, match="not reentrant"), emitter:
+        pass
+
+
+def test_errors_end_a_recording() -> None:
+    with pytest.raises(ZeroDivisionError), profile() as prof, record_function("x"):
+        raise ZeroDivisionError
+    assert [e.name for e in prof.events()] == ["x"]
+    with pytest.raises(AssertionError, match="must be initialized before getting results"):
+        profile().events()
+    with pytest.raises(AssertionError, match="No valid profiler activities found"):
+        profile(activities=[])
