@@ -165,6 +165,24 @@ def test_the_design_names_what_is_there() -> None:
     assert named == there, "the rooms of docs/design.md are not those of the tree"
 
 
+PAGES = [*PACKAGE.parents[1].glob("*.md"), *PACKAGE.parents[1].glob("docs/*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_pages_name_files_that_are_there(page: Path) -> None:
+    """Links; files by their paths, in commands too; a name alone may lie in any folder, as its page says."""
+    root, text = PACKAGE.parents[1], page.read_text()
+    links = re.findall(r"\]\((?!http)([^)#]+)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    folders = [root / folder for folder in ("src", "docs", "tests", "bench", "examples")]
+    names = {path.name for folder in folders for path in folder.rglob("*.*")} | {
+        "program.py"
+    }  # a reader's own
+    named = re.findall(r"(?<![\w/.])((?:\w[\w-]*/)*\w[\w-]*\.(?:py|md|toml))\b", text)
+    missing = [n for n in named if "/" in n and not any((place / n).exists() for place in (root, PACKAGE))]
+    assert missing + [n for n in named if "/" not in n and n not in names] == []
+
+
 def test_each_note_is_defined_once_and_each_reference_has_one() -> None:
     defined: dict[str, list[str]] = {}
     referenced: dict[str, str] = {}
