@@ -23,6 +23,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
+from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op, Operand, Signature
@@ -371,7 +372,7 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
     if checked:
         convert = partial(checked_scalar, kind=to)
         if to.category == FLOATING:
-            as_is = type(None)
+            least, most = -finfo(to).max, finfo(to).max
 
     def send(x: Any) -> Any:
         if x.__class__ is as_is and least <= x <= most:
