@@ -131,7 +131,7 @@ _publish(globals())
 
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
-    "optim": "", "amp": "", "profiler": "", "autocast": "flambeau.amp",
+    "optim": "", "amp": "", "profiler": "", "doctor": "flambeau.runtime.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(
     (
         "autocast_decrement_nesting", "autocast_increment_nesting", "clear_autocast_cache", "get_autocast_cpu_dtype",

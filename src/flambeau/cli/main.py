@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from flambeau import version
-from flambeau.cli import explore, memory, run
+from flambeau.cli import doctor, explore, memory, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_parser(commands)
     explore.add_parser(commands)
     memory.add_parser(commands)
+    doctor.add_parser(commands)
     options = parser.parse_args(argv)
     status: int = options.do(options)
     return status

@@ -11,6 +11,7 @@ from flambeau import observe
 from flambeau.core import errors
 from flambeau.core.device import device
 from flambeau.core.meta import Meta, set_aside, take_up
+from flambeau.core.sites import Site, caller
 from flambeau.driver.api import Driver
 from flambeau.driver.registry import open_driver
 from flambeau.runtime import current, settings
@@ -57,6 +58,7 @@ class Machine:
         self.visible = _visible(self.driver, self.visible_text)
         self.contexts: list[Context] = []
         self.selection: current.Selection | None = None
+        self.started_at: Site | None = None  # who initialized it
         self.closed = False
         self.entered = False  # by `with`: leaving it goes back to the outer machine
         self.outer: Machine | None = None
@@ -68,6 +70,7 @@ class Machine:
             self.driver, self.host = observe.observed(
                 self.driver, self.host, races=self.wish.races, visible=self.visible
             )
+        self.started_at = caller()
         contexts = []
         policy, orders = from_environment(), Orders()
         self.pinned = PinnedAllocator(self.driver, policy.pinned_cap)

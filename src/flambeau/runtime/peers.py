@@ -34,13 +34,14 @@ _pinned: WeakKeyDictionary[Driver, HostMemory] = WeakKeyDictionary()  # the same
 _lock = threading.Lock()
 
 
-def direct(giver: Context, taker: Context) -> bool:
+def direct(giver: Context, taker: Context, look: bool = False) -> bool:
     """Whether a copy from one device to another may be left to the driver. Enables access on the first use of a pair.
 
-    False only where the driver's copies were seen to arrive changed. See Note [The canary of peer copies].
+    False only where the driver's copies were seen to arrive changed; `look` says to look now, whatever the settings
+    are. See Note [The canary of peer copies].
     """
-    found = _pairs.get((giver, taker))
-    return (found if found is not None else _meet(giver, taker)) is not CORRUPT
+    found = None if look else _pairs.get((giver, taker))
+    return (found if found is not None else _meet(giver, taker, look)) is not CORRUPT
 
 
 def state(giver: Context, taker: Context) -> str:
@@ -48,14 +49,14 @@ def state(giver: Context, taker: Context) -> str:
     return _pairs.get((giver, taker), UNKNOWN)
 
 
-def _meet(giver: Context, taker: Context) -> str:
+def _meet(giver: Context, taker: Context, look: bool) -> str:
     with _lock:
         found = _pairs.get((giver, taker))
-        if found is not None:
+        if found is CORRUPT or (found is not None and not look):
             return found
         if not _enable(giver, taker):
             found = HOST
-        elif not settings.peer_canary(giver.driver.name):
+        elif not (look or settings.peer_canary(giver.driver.name)):
             found = DIRECT
         else:
             try:

@@ -22,6 +22,7 @@ from typing import Any
 from flambeau.core import errors
 from flambeau.core.device import CPU, device
 from flambeau.core.flags import flags
+from flambeau.core.sites import place
 from flambeau.driver.api import Driver
 from flambeau.driver.registry import open_driver, why_no_gpu
 from flambeau.runtime import current, settings
@@ -165,6 +166,23 @@ def accelerator() -> Driver:
     """The driver of the CUDA devices, initialized."""
     init()
     return _contexts[0].driver
+
+
+def is_forked() -> bool:
+    """Whether this process was forked from one whose machine was initialized."""
+    return _forked
+
+
+def wish() -> settings.Settings:
+    """What was asked for: of the machine in use, or by the environment. Initializes nothing."""
+    machine = _opened()
+    return settings.from_environment() if machine is None else machine.wish
+
+
+def started_at() -> str | None:
+    """The line of the program that initialized CUDA; None if it is not."""
+    site = None if _machine is None else _machine.started_at
+    return None if site is None else place(site)
 
 
 def bare_driver() -> Any:

@@ -1,0 +1,113 @@
+"""`flambeau doctor` and `flambeau.doctor()`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from cli_kit import environment
+
+import flambeau
+from flambeau.observe.faults import Fault, FaultDriver
+from flambeau.runtime import doctor as room
+from flambeau.runtime import system
+
+
+def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flambeau", "doctor", *arguments],
+        capture_output=True, text=True, env=environment(**variables), timeout=60,
+    )  # fmt: skip
+
+
+def test_the_command_says_what_is_there() -> None:
+    done = call(FLAMBEAU_VIRTUAL_DEVICES="3", CUDA_VISIBLE_DEVICES="2,0")
+    assert done.returncode == 0, done.stderr
+    for text in (
+        "Devices: 2 (virtual a100-40g); the environment says",
+        "CUDA_VISIBLE_DEVICES='2,0'",
+        "cuda:0: NVIDIA A100-SXM4-40GB, capability 8.0 (the machine's device 2)",
+        "Peers cuda:0 and cuda:1 reach each other; copies: direct",
+        "TF32: matrix products on, cuDNN on",
+        "FFT plans: 0 of 4096",
+    ):
+        assert text in done.stdout
+    assert f"numpy {__import__('numpy').__version__}" in done.stdout
+
+
+def test_json_and_no_devices() -> None:
+    done = call("--json", FLAMBEAU_VIRTUAL_DEVICES="0")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and found["visible"] == 0 and found["devices"] == []
+    assert not found["initialized"] and found["driver"] == "virtual"
+
+
+def test_it_initializes_nothing_and_then_says_who_did() -> None:
+    with flambeau.virtual(devices=2):
+        assert "CUDA: not initialized yet; this process may fork" in flambeau.doctor()
+        assert not flambeau.cuda.is_initialized()
+        flambeau.cuda.init()
+        assert "test_doctor.py:" in flambeau.doctor()
+        found = room.examine()
+        assert found["initialized"] and found["process"] == os.getpid()
+        assert [p["copies"] for p in found["peers"]] == ["not used yet"]
+
+
+def test_memory_adds_up() -> None:
+    with flambeau.virtual(devices=1):
+        kept = flambeau.ones(1 << 20, device="cuda")
+        gone = flambeau.ones(1 << 21, device="cuda")
+        pinned = flambeau.ones(1 << 10).pin_memory()
+        del gone
+        flambeau.fft.fft(kept)
+        (device,) = room.examine()["devices"]
+        assert device["allocated"] == flambeau.cuda.memory_allocated()
+        assert device["reserved"] == flambeau.cuda.memory_reserved() > device["allocated"]
+        free, total = flambeau.cuda.mem_get_info()
+        assert (device["total"], device["used"]) == (total, total - free)
+        assert device["processes"] == {os.getpid(): total - free}
+        assert device["plans"] == 1 and room.examine()["pinned_bytes"] >= pinned.nbytes
+        text = flambeau.doctor()
+        assert "4.0 MiB in tensors" in text or "4.00 MiB in tensors" in text
+        assert f"process {os.getpid()} (this one)" in text
+
+
+def test_it_finds_pairs_whose_copies_arrive_changed() -> None:
+    with flambeau.virtual(devices=2):
+        contexts = system.contexts()
+        flambeau.ones(1, device="cuda:0").to("cuda:1")
+        faulty = FaultDriver(contexts[0].driver, [Fault("copy", nth=1, corrupts=True)])
+        for context in contexts:
+            context.driver = context.backing = faulty
+        with pytest.warns(RuntimeWarning, match="arrived changed"):
+            text = flambeau.doctor(try_peers=True)
+        assert "copies: corrupt, so through the host" in text
+
+
+def test_flags_are_told() -> None:
+    flambeau.backends.cudnn.allow_tf32 = False
+    try:
+        assert "TF32: matrix products on, cuDNN off" in flambeau.doctor()
+    finally:
+        flambeau.backends.cudnn.allow_tf32 = True
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_is_told() -> None:
+    source = (
+        "import os, flambeau\n"
+        "flambeau.virtual(devices=1); flambeau.cuda.init()\n"
+        "pid = os.fork()\n"
+        "if not pid: print(flambeau.doctor(), flush=True); os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        env=environment(FLAMBEAU_VIRTUAL_DEVICES="1"),
+    )
+    assert "forked from one that had initialized it; start processes by 'spawn'" in done.stdout, done.stderr
