@@ -1,6 +1,7 @@
 """The explorer: each order that can differ runs once, failures replay from one line, what was proved is said."""
 
 import itertools
+import threading
 
 import pytest
 
@@ -197,3 +198,56 @@ def test_layouts_that_interleave_are_no_conflict_in_the_graph():
         system.accelerator()
     (pair,) = Conflicts(graph).pairs
     assert [graph.steps[at].name for at in pair] == ["fill", "add"]
+
+
+def test_orders_that_make_the_program_do_something_else_void_the_proof():
+    def program():
+        y = handed_over(False)
+        if y.sum().item() == 0:
+            y.add_(200)
+        return y.sum().item() > 0
+
+    found = explore(program, 20)
+    assert found.outcomes == 1 and found.failures == []
+    assert "other commands" in found.violated[-1]
+
+
+def test_host_threads_void_the_proof():
+    def program():
+        results = []
+        thread = threading.Thread(target=lambda: results.append(torch.ones(4, device="cuda").sum().item()))
+        thread.start()
+        thread.join()
+        return [*results, torch.ones(2, device="cuda").sum().item()]
+
+    found = explore(program, 5)
+    assert found.ok and "2 host threads" in str(found) and "every legal order" not in str(found)
+
+
+def test_thousands_of_streams_and_no_synchronization():
+    def program():
+        streams = [torch.cuda.Stream() for _ in range(2000)]
+        x = torch.zeros(2000, device="cuda")
+        torch.cuda.synchronize()
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                x[i].fill_(float(i))
+
+    found = explore(program, 3, check=False)
+    assert found.ok and found.complete and found.commands >= 2001
+
+
+def test_many_conflicts_are_cut_and_said_so():
+    def program():
+        x = torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
+        for _ in range(2):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(150):
+                    x.add_(1)
+        torch.cuda.synchronize()
+        return x
+
+    found = explore(program, 3, ["random"], check=False, shrink=False)
+    assert found.pairs == 20_000 and not found.complete
+    assert any("first 20000" in text for text in found.violated)

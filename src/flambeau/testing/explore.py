@@ -24,6 +24,7 @@ from flambeau.testing.conflicts import MOST_PAIRS, Conflicts, Pair
 from flambeau.testing.outcome import Outcome, frozen
 
 _ADDRESS = re.compile("0x[0-9a-f]+")  # each machine has its own
+_LEFT = "in some orders the program gave other commands, whose own orders were not looked at"
 POLICIES = ("exhaustive", "random", "pct:1", "pct:2", "pct:3", "adversarial")
 
 
@@ -97,11 +98,14 @@ class Exploration:
         )
 
     def _verdict(self) -> str:
-        if self.whole:
-            return f"The same outcome in all of them. Not proved for others: {self.whole}."
-        if self.complete and not self.violated:
+        why = [*filter(None, [self.whole]), *self.violated]
+        if self.complete and not why:
             return "The same outcome in every legal order of these commands: all that can differ were run."
-        return "\n  - ".join(["The same outcome in all of them. Not proved for others.", *self.violated])
+        return (
+            "\n  - ".join(["The same outcome in all of them. Not proved for others:", *why])
+            if why
+            else ("The same outcome in all of them; more orders can differ.")
+        )
 
 
 def explore(
@@ -210,21 +214,21 @@ class _Search:
         return Failure(schedule, run.token, run.outcome, self.replay(schedule), nondeterministic=True)
 
     def judge(self, found: Exploration, schedule: str, how: str) -> _Run | None:
-        """Run the program as `how` says; the run if its outcome is another one than expected."""
+        """Run the program as `how` says; None if it did not do the same twice, which is then noted."""
         run = self.once(how)
         found.runs += 1
         self.outcomes[run.outcome] = None
         if self.check and not self.same(run, again := self.once(how)):
             found.failures.append(self.nondeterministic(schedule, again))
             return None
-        return run if run.outcome != found.expected else None
+        return run
 
     def _whole(self, found: Exploration, schedules: int, kinds: list[str], seed: int, stop: int) -> None:
         kinds = [kind for kind in kinds if kind != "exhaustive"] or ["random"]
         for schedule in _names(kinds, seed, schedules - 1):
             found.schedules += 1
             run = self.judge(found, schedule, schedule)
-            if run is not None:
+            if run is not None and run.outcome != found.expected:
                 found.failures.append(
                     Failure(schedule, run.token, run.outcome, self.replay("replay:" + run.token))
                 )
@@ -287,6 +291,10 @@ class _Orders:
         token = self.graph.token(order)
         run = self.search.judge(self.found, schedule, "follow:" + token)
         if run is None:
+            return
+        if self._left(run) and _LEFT not in self.found.violated:
+            self.found.violated = [*self.found.violated, _LEFT]
+        if run.outcome == self.found.expected:
             return
         forced = self._forced(order)
         if self.search.shrink:
