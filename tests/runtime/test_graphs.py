@@ -1,0 +1,601 @@
+"""CUDA graphs on virtual GPUs: replays against eager runs, memory, random numbers, what a capture refuses, races."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flambeau as torch
+from flambeau.core.errors import InvalidAddressError, RaceError
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def gpu() -> Iterator[None]:
+    with torch.virtual(devices=2, races="error"):
+        yield
+
+
+def captured(work: Callable[[], Any], **options: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **options):
+        result = work()
+    return graph, result
+
+
+def refuse(match: str, work: Callable[[], Any], **options: Any) -> None:
+    """The work raises inside of a capture, which then gives no graph; afterwards all is as ever."""
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.current_stream()
+    with pytest.raises(RuntimeError, match="previous error during capture") as caught:
+        with torch.cuda.graph(graph, **options):
+            work()
+    assert isinstance(caught.value.__context__, RuntimeError)
+    assert match in str(caught.value.__context__)
+    assert torch.cuda.current_stream() == stream
+    assert not torch.cuda.is_current_stream_capturing()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+    assert torch.ones(3, device="cuda").sum().item() == 3
+
+
+# -- replays ---------------------------------------------------------------------------------------------
+
+
+def test_a_replay_reads_its_static_inputs_anew(gpu: None) -> None:
+    x = torch.zeros(8, device="cuda")
+    graph, y = captured(lambda: (x * 2 + 1).relu())
+    for value in (1.0, -3.0, 5.0):
+        x.fill_(value)
+        graph.replay()
+        assert y.tolist() == [max(2 * value + 1, 0)] * 8
+
+
+def test_nothing_runs_while_it_is_captured(gpu: None) -> None:
+    x = torch.ones(8, device="cuda")
+    captured(lambda: x.add_(1))
+    assert x.tolist() == [1.0] * 8
+
+
+PROGRAM_STREAMS = 3
+
+
+def program(seed: int, x: Any, streams: list[Any]) -> list[Any]:
+    """Sums and products on several streams, which wait for each other where one needs another's result."""
+    chance = random.Random(seed)
+    origin = torch.cuda.current_stream()
+    made = [(x, origin)]
+    events = {}
+    start = torch.cuda.Event()
+    start.record()
+    for stream in streams:
+        stream.wait_event(start)
+    for _ in range(14):
+        stream = chance.choice([origin, *streams])
+        (a, of_a), (b, of_b) = chance.choice(made), chance.choice(made)
+        for tensor, other in ((a, of_a), (b, of_b)):
+            if other != stream and id(tensor) in events:
+                stream.wait_event(events[id(tensor)])
+        with torch.cuda.stream(stream):
+            out = a + b if chance.random() < 0.5 else a * b - 1
+            events[id(out)] = torch.cuda.Event()
+            events[id(out)].record()
+        made.append((out, stream))
+    for stream in streams:
+        origin.wait_stream(stream)
+    return [tensor for tensor, _ in made[1:]]
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "random:1", "random:2", "adversarial:0", "pct:3:2"])
+def test_replays_equal_eager_runs_under_every_schedule(schedule: str) -> None:
+    with torch.virtual(devices=1, races="error", poison=True, schedule=schedule):
+        for seed in range(4):
+            streams = [torch.cuda.Stream() for _ in range(PROGRAM_STREAMS)]
+            x = torch.zeros(5, device="cuda")
+            graph, outs = captured(lambda: program(seed, x, streams))  # noqa: B023
+            for value in (0.5, -1.25):
+                x.fill_(value)
+                graph.replay()
+                torch.cuda.synchronize()
+                wanted = program(seed, x, streams)
+                torch.cuda.synchronize()
+                assert [t.tolist() for t in outs] == [t.tolist() for t in wanted]
+
+
+def test_two_devices_in_one_graph(gpu: None) -> None:
+    x = torch.ones(4, device="cuda:0")
+    side = torch.cuda.Stream(1)
+
+    def work() -> Any:
+        here = torch.cuda.current_stream()
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            y = torch.empty(4, device="cuda:1")
+            y.copy_(x, non_blocking=True)
+            y += 1
+        here.wait_stream(side)
+        return y
+
+    graph, y = captured(work)
+    x.fill_(41)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.tolist() == [42.0] * 4
+
+
+def test_launches_of_one_graph_come_one_after_the_other() -> None:
+    for seed in range(5):
+        with torch.virtual(devices=1, races="error", schedule=f"random:{seed}"):
+            x = torch.zeros(4, device="cuda")
+            graph, _ = captured(lambda: x.add_(1).mul_(2))
+            streams = [torch.cuda.Stream() for _ in range(4)]
+            for stream in streams:
+                stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream):
+                    graph.replay()
+            torch.cuda.synchronize()
+            assert x.tolist() == [30.0] * 4
+
+
+def test_the_default_stream_may_replay_but_not_capture(gpu: None) -> None:
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
+        graph.capture_begin()
+    with pytest.raises(RuntimeError, match="without a capture_begin"):
+        graph.capture_end()
+
+
+def test_begin_end_pool_and_reset(gpu: None) -> None:
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(4, device="cuda")
+    for call in (graph.replay, graph.pool, lambda: graph.debug_dump("nowhere")):
+        with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+            call()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin()
+        assert torch.cuda.is_current_stream_capturing()
+        with pytest.raises(RuntimeError, match="already owns a captured graph"):
+            graph.capture_begin()
+        with pytest.raises(RuntimeError, match="during a capture"):
+            graph.reset()
+        y = x + 1
+        with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(RuntimeError, match="same stream"):
+            graph.capture_end()
+        graph.capture_end()
+        with pytest.raises(RuntimeError, match="already owns a captured graph"):
+            graph.capture_begin()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.tolist() == [2.0] * 4
+    graph.reset()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+    with torch.cuda.graph(graph):
+        z = x + 2
+    graph.replay()
+    torch.cuda.synchronize()
+    assert z.tolist() == [3.0] * 4
+
+
+def test_unknown_modes_and_kept_graphs_are_refused(gpu: None) -> None:
+    with pytest.raises(RuntimeError, match="Unknown capture error mode"):
+        captured(lambda: None, capture_error_mode="always")
+    with pytest.raises(NotImplementedError, match="keep_graph"):
+        torch.cuda.CUDAGraph(keep_graph=True)
+    with pytest.raises(RuntimeError, match="keep_graph=true"):
+        torch.cuda.CUDAGraph().instantiate()
+
+
+def test_it_is_written_for_graphviz(gpu: None, tmp_path: Path) -> None:
+    x = torch.ones(4, device="cuda")
+    graph, _ = captured(lambda: (x + 1).exp())
+    graph.enable_debug_mode()
+    graph.debug_dump(str(tmp_path / "graph.dot"))
+    text = (tmp_path / "graph.dot").read_text()
+    assert text.startswith("digraph") and "kernel add" in text and "kernel exp" in text and " -> " in text
+
+
+def test_outside_of_captures_nobody_captures() -> None:
+    with torch.virtual(devices=1):
+        assert not torch.cuda.is_current_stream_capturing()
+        assert not torch.cuda.is_initialized()
+
+
+def test_a_launch_costs_the_host_one_launch() -> None:
+    def host_time(replayed: bool) -> int:
+        with torch.virtual(devices=1) as machine:
+            x = torch.ones(4, device="cuda")
+
+            def work() -> None:
+                for _ in range(50):
+                    x.add_(1)
+
+            graph, _ = captured(work)
+            torch.cuda.synchronize()
+            before = machine.driver.time_ns()
+            graph.replay() if replayed else work()
+            return machine.driver.time_ns() - before
+
+    assert 20 * host_time(True) < host_time(False)
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+
+def test_memory_of_the_capture_is_nobody_elses(gpu: None) -> None:
+    x = torch.full((MIB,), 3.0, device="cuda")
+    graph, y = captured(
+        lambda: (x * 2) + (x * 3)
+    )  # the products are gone after the capture, their memory is kept
+    others = [torch.zeros(MIB, device="cuda") for _ in range(4)]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.max().item() == 15.0 and all(not other.any() for other in others)
+
+
+def test_memory_comes_back_with_reset(gpu: None) -> None:
+    x = torch.ones(4 * MIB, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    graph, y = captured(lambda: x * 2)
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved()
+    assert held >= before + 16 * MIB
+    del y
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == held
+    graph.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before
+
+
+def test_graphs_share_a_pool(gpu: None) -> None:
+    x = torch.ones(4 * MIB, device="cuda")
+    first, y = captured(lambda: x * 2 + 1)
+    alone = torch.cuda.memory_reserved()
+    second, z = captured(lambda: y * 2 + 1, pool=first.pool())
+    assert second.pool() == first.pool()
+    assert torch.cuda.memory_reserved() - alone <= 32 * MIB
+    x.fill_(3)
+    first.replay()
+    second.replay()
+    torch.cuda.synchronize()
+    assert z.min().item() == z.max().item() == 15.0
+    handle = torch.cuda.graph_pool_handle()
+    third, _ = captured(lambda: x * 2, pool=handle)
+    assert third.pool() == handle != first.pool()
+
+
+def test_a_static_input_that_is_gone_is_noticed() -> None:
+    with torch.virtual(devices=1):
+        x = torch.ones(4 * MIB, device="cuda")
+        graph, y = captured(lambda: x * 2)
+        graph.replay()
+        torch.cuda.synchronize()
+        del x
+        torch.cuda.empty_cache()
+        with pytest.raises(InvalidAddressError, match="not allocated"):
+            graph.replay()
+        assert y.min().item() == 2.0
+
+
+def test_tensors_used_on_other_streams_may_die_in_a_capture(gpu: None) -> None:
+    x, side = torch.ones(MIB, device="cuda"), torch.cuda.Stream()
+    pinned = torch.ones(16).pin_memory()
+
+    def work() -> Any:
+        here = torch.cuda.current_stream()
+        side.wait_stream(here)
+        temporary = x * 2
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            y = temporary + 1
+        temporary.record_stream(side)
+        del temporary
+        more = torch.zeros(MIB, device="cuda") + 5
+        here.wait_stream(side)
+        return y, more, pinned.to("cuda", non_blocking=True)
+
+    graph, (y, more, copied) = captured(work)
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert y.min().item() == y.max().item() == 3.0
+        assert more.min().item() == more.max().item() == 5.0
+        assert copied.tolist() == [1.0] * 16
+    torch.cuda.empty_cache()
+
+
+# -- random numbers --------------------------------------------------------------------------------------
+
+
+def draws() -> tuple[Any, ...]:
+    rate = torch.full((40,), 3.0, device="cuda")
+    dropped = torch.nn.functional.dropout(rate, 0.5)
+    return torch.rand(5, device="cuda"), torch.randn(7, device="cuda"), torch.poisson(rate), dropped
+
+
+def test_replays_draw_what_eager_calls_would(gpu: None) -> None:
+    torch.cuda.manual_seed(5)
+    wanted = [[t.tolist() for t in draws()] for _ in range(3)]
+    torch.cuda.manual_seed(5)
+    graph, drawn = captured(draws)
+    found = []
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        found.append([t.tolist() for t in drawn])
+    found.append([t.tolist() for t in draws()])
+    assert found == wanted
+
+
+def test_a_generator_must_be_registered(gpu: None) -> None:
+    generator = torch.Generator("cuda:0").manual_seed(7)
+    wanted = [torch.rand(6, device="cuda", generator=generator).tolist() for _ in range(2)]
+    generator.manual_seed(7)
+    with pytest.raises(RuntimeError, match="not in capture mode"):
+        captured(lambda: torch.rand(6, device="cuda", generator=generator))
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        drawn = torch.rand(6, device="cuda", generator=generator)
+        for call in (lambda: generator.manual_seed(1), generator.get_state):
+            with pytest.raises(RuntimeError, match="during CUDA graph capture"):
+                call()
+        with (
+            torch.cuda.stream(torch.cuda.default_stream()),
+            pytest.raises(RuntimeError, match="outside graph"),
+        ):
+            torch.rand(6, device="cuda", generator=generator)
+    found = []
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        found.append(drawn.tolist())
+    assert found == wanted
+    with pytest.raises(RuntimeError, match="before the capture"):
+        graph.register_generator_state(generator)
+
+
+# -- what a capture refuses ------------------------------------------------------------------------------
+
+CAPTURING = "operation not permitted when stream is capturing"
+
+
+def test_waits_and_questions_are_refused() -> None:
+    with torch.virtual(devices=1):
+        x, event = torch.ones(4, device="cuda"), torch.cuda.Event()
+        event.record()
+        refuse(CAPTURING, lambda: x.sum().item())
+        refuse(CAPTURING, lambda: x.cpu())
+        refuse(CAPTURING, torch.cuda.synchronize)
+        refuse(CAPTURING, lambda: torch.cuda.current_stream().synchronize(), capture_error_mode="relaxed")
+        refuse(CAPTURING, lambda: torch.cuda.current_stream().query())
+        refuse(CAPTURING, event.query)
+        refuse(CAPTURING, event.synchronize, capture_error_mode="thread_local")
+        refuse(CAPTURING, lambda: torch.ones(4).to("cuda"))
+
+
+def test_relaxed_captures_let_others_wait(gpu: None) -> None:
+    x, event = torch.ones(4, device="cuda"), torch.cuda.Event()
+    event.record()
+    graph, (y, done) = captured(lambda: (x + 1, event.query()), capture_error_mode="relaxed")
+    assert done
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.tolist() == [2.0] * 4
+
+
+def test_events_of_a_capture_are_not_asked(gpu: None) -> None:
+    x, event = torch.ones(4, device="cuda"), torch.cuda.Event()
+
+    def work() -> Any:
+        y = x + 1
+        event.record()
+        return y
+
+    captured(work)
+    for call in (event.query, event.synchronize, torch.cuda.Stream().wait_event):
+        with pytest.raises(RuntimeError, match="last recorded in a capturing stream"):
+            call(event) if call.__name__ == "wait_event" else call()
+    event.record()
+    event.synchronize()
+    assert event.query()
+
+
+def test_work_that_was_not_captured_is_not_waited_for(gpu: None) -> None:
+    event = torch.cuda.Event()
+    event.record()
+    refuse("dependency created on uncaptured work", lambda: torch.cuda.current_stream().wait_event(event))
+
+
+def test_the_default_stream_does_not_join(gpu: None) -> None:
+    refuse(
+        "would make the legacy stream depend on a capturing",
+        lambda: torch.cuda.default_stream().wait_stream(torch.cuda.current_stream()),
+    )
+
+
+def test_work_of_a_stream_that_does_not_come_back_is_refused(gpu: None) -> None:
+    x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
+
+    def work() -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x.add(1)
+
+    with pytest.raises(RuntimeError, match="capturing stream has unjoined work"):
+        captured(work)
+    with torch.cuda.stream(side):  # which captures no longer
+        assert not torch.cuda.is_current_stream_capturing()
+        side.wait_stream(torch.cuda.default_stream())
+        assert x.add(1).tolist() == [2.0] * 4
+
+
+def test_an_error_of_the_program_ends_the_capture(gpu: None) -> None:
+    stream = torch.cuda.current_stream()
+
+    def work() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        captured(work)
+    assert torch.cuda.current_stream() == stream
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_memory_runs_out_without_harm() -> None:
+    with torch.virtual(devices=1, profile="v100-16g"):
+        x = torch.ones(4, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            with pytest.raises(torch.cuda.OutOfMemoryError):
+                torch.empty(1 << 40, device="cuda")
+            y = x + 1
+        graph.replay()
+        torch.cuda.synchronize()
+        assert y.tolist() == [2.0] * 4
+
+
+# -- races -----------------------------------------------------------------------------------------------
+
+
+def test_a_replay_races_with_what_does_not_wait_for_it() -> None:
+    with torch.virtual(devices=1, races="error"):
+        x, stream = torch.ones(64, device="cuda"), torch.cuda.Stream()
+        graph, y = captured(lambda: x * 2)
+        with torch.cuda.stream(stream):
+            graph.replay()
+        with pytest.raises(RaceError, match="mul") as caught:
+            y.sum()
+        assert "lambda: x * 2" in str(caught.value)
+        torch.cuda.current_stream().wait_stream(stream)
+        y.sum()
+        with torch.cuda.stream(stream), pytest.raises(RaceError, match="sum"):
+            graph.replay()  # writes what the sum may still read
+
+
+def test_streams_inside_of_a_graph_race_too() -> None:
+    with torch.virtual(devices=1, races="error"):
+        x, side = torch.ones(64, device="cuda"), torch.cuda.Stream()
+
+        def work() -> None:
+            here = torch.cuda.current_stream()
+            side.wait_stream(here)
+            x.add_(1)
+            with torch.cuda.stream(side):
+                x.mul_(2)
+            here.wait_stream(side)
+
+        graph, _ = captured(work)
+        with pytest.raises(RaceError, match="side stream"):
+            graph.replay()
+
+
+def test_a_capture_orders_nothing_that_runs() -> None:
+    with torch.virtual(devices=1, races="error"):
+        x, one, two = torch.ones(64, device="cuda"), torch.cuda.Stream(), torch.cuda.Stream()
+        one.wait_stream(torch.cuda.current_stream())
+
+        def work() -> None:
+            two.wait_stream(one)
+            with torch.cuda.stream(two):
+                x.add(1)
+            one.wait_stream(two)
+
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=one):
+            work()
+        with torch.cuda.stream(one):
+            x.add_(1)
+        with torch.cuda.stream(two), pytest.raises(RaceError):
+            x.mul(2)
+
+
+# -- networks --------------------------------------------------------------------------------------------
+
+
+class Several(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        y = self.inner(x).tanh()
+        return {"a": y, "b": [y * 2, (x.sum(),)]}
+
+
+def network(seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Dropout(0.25), torch.nn.Linear(8, 3)
+    ).cuda()
+
+
+def test_graphed_modules_learn_as_eager_ones(gpu: None) -> None:
+    eager = network(0)
+    graphed = copy.deepcopy(eager)
+    made = torch.cuda.make_graphed_callables(graphed, (torch.zeros(5, 6, device="cuda"),))
+    assert made is graphed
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (eager, graphed)]
+    for step in range(3):
+        x = torch.randn(5, 6, device="cuda")
+        losses = []
+        for net, optimizer in zip((eager, graphed), optimizers, strict=True):
+            torch.cuda.manual_seed(step)
+            loss = net(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[0] == losses[1]
+    for mine, theirs in zip(graphed.parameters(), eager.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    for net in (eager, graphed):
+        net.eval()
+    x = torch.randn(2, 6, device="cuda")  # another shape: the graph could not take it
+    assert torch.equal(eager(x), graphed(x))
+
+
+def test_graphed_callables_in_a_row_and_nested_results(gpu: None) -> None:
+    first, second = network(1).eval(), Several().cuda()
+    inner = torch.nn.Linear(3, 6).cuda()
+    reference = [copy.deepcopy(net) for net in (first, inner, second)]
+    x = torch.randn(5, 6, device="cuda", requires_grad=True)
+    hidden = torch.randn(5, 3, device="cuda", requires_grad=True)
+    wide = torch.randn(5, 6, device="cuda", requires_grad=True)
+    made = torch.cuda.make_graphed_callables((first, inner, second), ((x,), (hidden,), (wide,)))
+    results = []
+    for a, b, c in (made, reference):
+        given = torch.arange(30.0, device="cuda").reshape(5, 6).div(30).requires_grad_()
+        out = c(b(a(given)))
+        (out["a"].sum() + out["b"][0].square().sum() + out["b"][1][0]).backward()
+        results.append((given.grad.tolist(), out["a"].tolist(), [p.grad.tolist() for p in c.parameters()]))
+    assert results[0] == results[1]
+
+
+def test_graphed_functions_and_what_they_refuse(gpu: None) -> None:
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    double = torch.cuda.make_graphed_callables(lambda t: t * 2, (x,))
+    y = torch.full((3,), 5.0, device="cuda", requires_grad=True)
+    double(y).sum().backward()
+    assert y.grad.tolist() == [2.0] * 3
+    with pytest.raises(AssertionError, match="only Tensors"):
+        torch.cuda.make_graphed_callables(lambda t: t, (1.0,))
+    with pytest.raises(TypeError, match="returns tensors"):
+        torch.cuda.make_graphed_callables(lambda t: 3, (x,))
+    hooked = network(0)
+    hooked.register_forward_hook(lambda *_: None)
+    with pytest.raises(AssertionError, match="hooks"):
+        torch.cuda.make_graphed_callables(hooked, (torch.zeros(5, 6, device="cuda"),))
+    with torch.autocast("cuda"), pytest.raises(RuntimeError, match="autocast caching"):
+        torch.cuda.make_graphed_callables(network(0), (torch.zeros(5, 6, device="cuda"),))
