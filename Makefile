@@ -30,6 +30,7 @@ bench: $(VENV)/ready-test
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/allocator.py
 	$(BIN)/python bench/races.py
+	$(BIN)/python bench/explore.py
 	$(BIN)/python bench/imports.py
 
 clean:
