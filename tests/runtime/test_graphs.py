@@ -34,9 +34,9 @@ def refuse(match: str, work: Callable[[], Any], **options: Any) -> None:
     """The work raises inside of a capture, which then gives no graph; afterwards all is as ever."""
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.current_stream()
-    with pytest.raises(RuntimeError, match="previous error during capture") as caught:
-        with torch.cuda.graph(graph, **options):
-            work()
+    error = pytest.raises(RuntimeError, match="previous error during capture")
+    with error as caught, torch.cuda.graph(graph, **options):
+        work()
     assert isinstance(caught.value.__context__, RuntimeError)
     assert match in str(caught.value.__context__)
     assert torch.cuda.current_stream() == stream
@@ -134,7 +134,7 @@ def test_launches_of_one_graph_come_one_after_the_other() -> None:
     for seed in range(5):
         with torch.virtual(devices=1, races="error", schedule=f"random:{seed}"):
             x = torch.zeros(4, device="cuda")
-            graph, _ = captured(lambda: x.add_(1).mul_(2))
+            graph, _ = captured(lambda x=x: x.add_(1).mul_(2))
             streams = [torch.cuda.Stream() for _ in range(4)]
             for stream in streams:
                 stream.wait_stream(torch.cuda.current_stream())
@@ -277,11 +277,11 @@ def test_graphs_share_a_pool(gpu: None) -> None:
 
 def test_a_static_input_that_is_gone_is_noticed() -> None:
     with torch.virtual(devices=1):
-        x = torch.ones(4 * MIB, device="cuda")
-        graph, y = captured(lambda: x * 2)
+        inputs = [torch.ones(4 * MIB, device="cuda")]
+        graph, y = captured(lambda: inputs[0] * 2)
         graph.replay()
         torch.cuda.synchronize()
-        del x
+        inputs.clear()
         torch.cuda.empty_cache()
         with pytest.raises(InvalidAddressError, match="not allocated"):
             graph.replay()
