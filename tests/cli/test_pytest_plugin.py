@@ -5,11 +5,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import entry_points
 
 import pytest
 from cli_kit import EXAMPLES, ROOT, environment, program
 
-PLUGIN = ("-p", "flambeau.cli.plugin")
+# An installation since the plugin came has its entry point; an older one of a checkout is told.
+INSTALLED = bool(entry_points(group="pytest11", name="flambeau"))
+PLUGIN = () if INSTALLED else ("-p", "flambeau.cli.plugin")
 EXAMPLE = EXAMPLES / "ci_without_gpu"
 
 RACY = """

@@ -143,7 +143,8 @@ class Pct(Choice):
         return self._first(runnable)
 
     def _first(self, runnable: list[Command]) -> int:
-        return min(range(len(runnable)), key=lambda i: self._rank[runnable[i].stream.handle])
+        ranks = [self._rank[command.stream.handle] for command in runnable]
+        return ranks.index(min(ranks))
 
 
 class Replay:
