@@ -20,7 +20,7 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.core.dtype import BOOL, COMPLEX, FLOATING, INTEGRAL, can_cast, dtype, int64
 from flambeau.core.flags import flags
-from flambeau.core.layout import may_self_overlap
+from flambeau.core.layout import is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
@@ -499,11 +499,19 @@ def _check_overlap(target: Tensor, source: Tensor) -> None:
         and target.meta.shape == source.meta.shape
     ):
         return
-    if target.ptr < source.ptr + source.meta.span and source.ptr < target.ptr + target.meta.span:
-        raise RuntimeError(
-            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
-            "single memory location. Please clone() the tensor before performing the operation."
-        )
+    refuse_overlap(target, source)
+
+
+def refuse_overlap(target: Tensor, source: Tensor) -> None:
+    """Raise RuntimeError where two dense tensors share memory; of layouts with holes PyTorch does not ask either."""
+    to, of = target.meta, source.meta
+    apart = target.ptr >= source.ptr + of.span or source.ptr >= target.ptr + to.span
+    if apart or not (is_dense(to.shape, to.strides) and is_dense(of.shape, of.strides)):
+        return
+    raise RuntimeError(
+        "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+        "single memory location. Please clone() the tensor before performing the operation."
+    )
 
 
 called_by(call)

@@ -10,6 +10,7 @@ from typing import Any
 from flambeau.core.dtype import FLOATING
 from flambeau.core.errors import argument_type
 from flambeau.core.handle import RemovableHandle
+from flambeau.core.meta import Meta
 from flambeau.tape import walk
 from flambeau.tape.mode import mode
 from flambeau.tape.node import GradientEdge, Leaf, Node, hooked
@@ -153,15 +154,24 @@ def _check_grad(t: Tensor, value: Any) -> None:
             "ensure that the gradient and the tensor have the same dtype"
         )
     if here.device is not there.device:
-        raise RuntimeError(
-            f"attempting to assign a gradient on device '{there.device}' to a tensor on device '{here.device}'. Please "
-            "ensure that the gradient and the tensor are on the same device"
-        )
+        raise RuntimeError(_other_device(here, there))
     if here.shape != there.shape:
         raise RuntimeError(
             f"attempting to assign a gradient of size '{list(there.shape)}' to a tensor of size '{list(here.shape)}'. "
             "Please ensure that the gradient and the tensor are the same size"
         )
+
+
+def _other_device(here: Meta, there: Meta) -> str:
+    if here.device.type != there.device.type:
+        kinds = f"with device type '{there.device.type}' to a tensor with device type '{here.device.type}'"
+    else:
+        kinds = (
+            f"located on device with index '{there.device.index}' to a tensor located on device with index "
+            f"'{here.device.index}'"
+        )
+    same = "Please ensure that the gradient and the tensor are on the same device"
+    return f"attempting to assign a gradient {kinds}. {same}"
 
 
 _property(_grad, _set_grad)

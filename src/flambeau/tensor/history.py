@@ -367,18 +367,29 @@ class RecordedCall(Node):
 
         Raises AttributeError: no formula needs it. RuntimeError: it was freed, or changed in place.
         """
-        asked = _NAMED.get(name)
+        names = _SAVED_AS.get(self.name(), _USUALLY)
+        asked = names.get(name)
         if asked is None or asked not in _asked_by(self.record.derivative):
             raise AttributeError(f"'{self.name()}' object has no attribute '{name}'", name=name, obj=self)
-        if self.saved is None:
-            raise RuntimeError(FREED)
         if asked not in self.use.kept:
             return None
+        if self.saved is None:
+            raise RuntimeError(FREED)
         found = self.saved[self.use.kept.index(asked)]
         return found.unpack(self) if isinstance(found, Saved) else found
 
 
-_NAMED = {"_saved_self": "a", "_saved_other": "b", "_saved_exponent": "b", "_saved_result": "out"}
+_USUALLY = {"_saved_self": "a", "_saved_other": "b", "_saved_result": "out"}
+_POWER = {"_saved_self": "a", "_saved_exponent": "b"}
+_PRODUCT = {"_saved_self": "a", "_saved_mat2": "b"}
+_SAVED_AS = {
+    "PowBackward0": _POWER,
+    "PowBackward1": {**_POWER, "_saved_result": "out"},
+    "MmBackward0": _PRODUCT,
+    "BmmBackward0": _PRODUCT,
+    "AddmmBackward0": {"_saved_mat1": "b", "_saved_mat2": "c"},
+    "MvBackward0": {"_saved_self": "a", "_saved_vec": "b"},
+}
 
 
 class Use:

@@ -27,7 +27,7 @@ from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op
 from flambeau.ops.places import INDEX_TYPES
 from flambeau.tensor import autocast, data
-from flambeau.tensor.call import call, call_into
+from flambeau.tensor.call import call, call_into, refuse_overlap
 from flambeau.tensor.history import run
 from flambeau.tensor.public import alias, both, method
 from flambeau.tensor.tensor import Tensor
@@ -82,7 +82,7 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
         operand: Any = _without_leading_ones(value)
     else:
         operand = checked_scalar(value, self.meta.dtype)
-    call_into(ops.index_put, (view,), (view, operand, *indices), (dims, False))
+    _in_place(ops.index_put, view, (operand, *indices), (dims, False))
 
 
 alias("__getitem__", get, as_function=False)
@@ -314,6 +314,10 @@ def _into(op: Op, out: Tensor | None, args: Sequence[Any], params: tuple[Any, ..
 
 
 def _in_place(op: Op, self: Tensor, rest: Sequence[Any], params: tuple[Any, ...] = ()) -> Tensor:
+    """Raises RuntimeError where the tensor is written from its own memory: in which order is not said."""
+    for t in rest:
+        if isinstance(t, Tensor) and t.memory is self.memory:
+            refuse_overlap(self, t)
     result: Tensor = call_into(op, (self,), (self, *rest), params)
     return result
 
@@ -339,7 +343,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 @method
 def masked_fill_(self: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return _in_place(masks.masked_fill, self, (mask, _scalar(value, self, "masked_fill_")))
+    return call_into(masks.masked_fill, (self,), (self, mask, _scalar(value, self, "masked_fill_")))
 
 
 @both
@@ -351,7 +355,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 @method
 def masked_scatter_(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    return _in_place(masks.masked_scatter, self, (mask, source))
+    return call_into(masks.masked_scatter, (self,), (self, mask, source))
 
 
 # -- along one dimension -------------------------------------------------------------------------------
@@ -434,8 +438,7 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
     if dim > self.meta.ndim:
         raise IndexError(f"too many indices for tensor of dimension {self.meta.ndim} (got {dim})")
     dims, places = _expanded(self, found)
-    call_into(ops.index_put, (self,), (self, values, *places), (dims, bool(accumulate)))
-    return self
+    return _in_place(ops.index_put, self, (values, *places), (dims, bool(accumulate)))
 
 
 @both
