@@ -16,9 +16,9 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.attention_gradients import attention_backward
-from flambeau.ops.matmul import c_name, round_to_tf32, uses_tf32
+from flambeau.ops.matmul import c_name, product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
@@ -114,10 +114,6 @@ def _flops(launch: Launch) -> int:
     return 2 * (q.numel + launch.outputs[0].numel) * k.shape[-2]
 
 
-def _rate(launch: Launch) -> str:
-    return "tf32" if uses_tf32(launch) else output_rate(launch)
-
-
 def _back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any, needs: Any, call: Any) -> Any:
     given = (grad, a, b, c) if d is None else (grad, a, b, c, d)
     return call(attention_backward, given, (*params[:2], d is not None and needs[3]))
@@ -134,7 +130,7 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 attention = define(
     Op(
         "scaled_dot_product_attention", _rule,
-        Kernel("attention", _host, _flops, rate=_rate, cuda=Routine("attention")), FLOATS, _samples,
+        Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("attention")), FLOATS, _samples,
         flags=("matmul_allow_tf32",), derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0"),
 )
 )  # fmt: skip

@@ -13,8 +13,8 @@ import numpy as np
 
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
-from flambeau.ops.matmul import round_to_tf32, uses_tf32
+from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.matmul import product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise import FLOATS
 from flambeau.ops.reduction import to_computing
@@ -81,10 +81,6 @@ def _flops(launch: Launch) -> int:
     return 2 * (3 * q.numel + 2 * launch.outputs[2].numel // max(k.shape[-2], 1) * q.shape[-2]) * k.shape[-2]
 
 
-def _rate(launch: Launch) -> str:
-    return "tf32" if uses_tf32(launch) else output_rate(launch)
-
-
 # -- its derivative ---------------------------------------------------------------------------------------------
 
 
@@ -135,7 +131,8 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 attention_backward = define(
     Op(
         "scaled_dot_product_attention_backward", _rule,
-        Kernel("attention_backward", _host, _flops, rate=_rate, cuda=Routine("attention_backward")), FLOATS, _samples,
+        Kernel("attention_backward", _host, _flops, rate=product_rate, cuda=Routine("attention_backward")),
+        FLOATS, _samples,
         flags=("matmul_allow_tf32",), derivative=Derivative(whole=_back),
     )
 )  # fmt: skip

@@ -19,9 +19,9 @@ import numpy as np
 
 from flambeau.core.dtype import complex32, dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
+from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.gradients import conj
-from flambeau.ops.matmul import c_name, round_to_tf32, uses_tf32
+from flambeau.ops.matmul import c_name, product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, wide
 from flambeau.ops.reduction import to_computing
@@ -233,10 +233,6 @@ def _meetings(narrow: Meta, weight: Meta) -> int:
     return 2 * narrow.numel * weight.numel // max(weight.shape[0], 1)
 
 
-def _rate(launch: Launch) -> str:
-    return "tf32" if uses_tf32(launch) else output_rate(launch)
-
-
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 3, 7), make(4, 3, 3), make(4)), (Geometry((1,), (1,), (1,)),)
     yield (make(2, 4, 6, 5), make(6, 2, 3, 2)), (Geometry((2, 1), (1, 0), (1, 2), groups=2),)
@@ -263,7 +259,7 @@ def _bias_back(grad: Any) -> Any:
 
 convolution = define(
     Op(
-        "convolution", _rule, Kernel("convolution", _host, _flops, rate=_rate, cuda=Routine("convolution")),
+        "convolution", _rule, Kernel("convolution", _host, _flops, rate=product_rate, cuda=Routine("convolution")),
         FLOATING_OR_COMPLEX, _samples, flags=FLAGS,
         derivative=Derivative(_x_back, _w_back, _bias_back),
     )
@@ -392,7 +388,7 @@ convolution_backward_input = define(
     Op(
         "convolution_backward_input", _input_rule,
         Kernel(
-            "convolution_backward_input", _input_host, _input_flops, rate=_rate,
+            "convolution_backward_input", _input_host, _input_flops, rate=product_rate,
             cuda=Routine("convolution_backward_input"),
         ),
         FLOATING_OR_COMPLEX, _input_samples, flags=FLAGS,
@@ -403,7 +399,7 @@ convolution_backward_weight = define(
     Op(
         "convolution_backward_weight", _weight_rule,
         Kernel(
-            "convolution_backward_weight", _weight_host, _weight_flops, rate=_rate,
+            "convolution_backward_weight", _weight_host, _weight_flops, rate=product_rate,
             cuda=Routine("convolution_backward_weight"),
         ),
         FLOATING_OR_COMPLEX, _weight_samples, flags=FLAGS,

@@ -33,6 +33,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import linalg_gradients as back
 from flambeau.ops.gradients import Refusal
+from flambeau.ops.matmul import expanded
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Derivative,
@@ -108,11 +109,6 @@ def broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
     """Both with one batch shape."""
     batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
     return expanded(a, batch), expanded(b, batch)
-
-
-def expanded(x: Meta, batch: tuple[int, ...]) -> Meta:
-    shape = (*batch, *x.shape[-2:])
-    return x.with_(shape, expand_strides(x.shape, x.strides, shape))
 
 
 def check_fits(name: str, a: Meta, b: Meta, left: bool = True) -> None:

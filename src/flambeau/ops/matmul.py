@@ -71,7 +71,7 @@ def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
     folded = _folded(a) if b.ndim == 2 else None
     if folded is not None:
         return folded, b, shape
-    return _expanded(a, batch), _expanded(b, batch), shape
+    return expanded(a, batch), expanded(b, batch), shape
 
 
 def _folded(a: Meta) -> Meta | None:
@@ -83,7 +83,7 @@ def _folded(a: Meta) -> Meta | None:
     return None if strides is None else a.with_(tall, strides)
 
 
-def _expanded(x: Meta, batch: tuple[int, ...]) -> Meta:
+def expanded(x: Meta, batch: tuple[int, ...]) -> Meta:
     shape = (*batch, *x.shape[-2:])
     return x.with_(shape, expand_strides(x.shape, x.strides, shape))
 
@@ -131,6 +131,11 @@ def uses_tf32(launch: Launch) -> bool:
     return bool(allowed and modern and launch.outputs[0].dtype is float32)
 
 
+def product_rate(launch: Launch) -> str:
+    """Which peak of a profile bounds it: TF32's or its dtype's."""
+    return "tf32" if uses_tf32(launch) else output_rate(launch)
+
+
 def _product(launch: Launch, source: dtype) -> Callable[[Array, Array], Array]:
     """A function of the two arrays that gives the product in the dtype computed in."""
     if uses_tf32(launch):
@@ -173,10 +178,6 @@ def _flops(launch: Launch) -> int:
     a = launch.inputs[-4] if len(launch.inputs) == 5 else launch.inputs[0]
     assert isinstance(a, Meta)
     return 2 * launch.outputs[0].numel * a.shape[-1]
-
-
-def _rate(launch: Launch) -> str:
-    return "tf32" if uses_tf32(launch) else output_rate(launch)
 
 
 # -- derivatives: a vector stands for a matrix of one row (left) or one column (right) --------------------------
@@ -272,7 +273,7 @@ matmul = define(
     Op(
         "matmul",
         _rule,
-        Kernel("matmul", _host, _flops, rate=_rate, cuda=Routine("matmul")),
+        Kernel("matmul", _host, _flops, rate=product_rate, cuda=Routine("matmul")),
         PRODUCTS,
         _samples,
         flags=("matmul_allow_tf32",),
@@ -281,7 +282,7 @@ matmul = define(
 )
 addmm = define(
     Op(
-        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=_rate, cuda=Routine("addmm")),
+        "addmm", _added_rule, Kernel("addmm", _added_host, _flops, rate=product_rate, cuda=Routine("addmm")),
         PRODUCTS, _added_samples, flags=("matmul_allow_tf32",),
         derivative=Derivative(
             lambda grad, d: _times(grad, d),

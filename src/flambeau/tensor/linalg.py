@@ -16,11 +16,10 @@ from typing import Any
 from flambeau.core.errors import LinAlgError
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import linalg as ops
-from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tensor import return_types as types
 from flambeau.tensor.call import call
-from flambeau.tensor.outputs import deliver, run
+from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.public import alias, both, function, functions
 from flambeau.tensor.random import randn
 from flambeau.tensor.tensor import Tensor
@@ -43,10 +42,7 @@ def stored(results: Any, out: Out) -> Any:
         return results
     several = not isinstance(results, Tensor)
     for one, target in zip(results, out, strict=True) if several else [(results, out)]:
-        if one.dtype is not target.dtype:
-            raise RuntimeError(
-                f"Expected out tensor to have dtype {c_name(one.dtype)}, but got {c_name(target.dtype)} instead"
-            )
+        require_dtype(one.dtype, target)
     return deliver(results, out)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.dtype import can_cast
+from flambeau.core.dtype import can_cast, dtype
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tape.mode import mode
@@ -20,12 +20,16 @@ def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -
         return call(op, args, params)
     outputs = (out,) if isinstance(out, Tensor) else tuple(out)
     for natural, target in zip(signature(op, args, params).outputs, outputs, strict=True):
-        if natural.dtype is not target.meta.dtype:
-            raise RuntimeError(
-                f"Expected out tensor to have dtype {c_name(natural.dtype)}, "
-                f"but got {c_name(target.meta.dtype)} instead"
-            )
+        require_dtype(natural.dtype, target)
     return call_into(op, outputs, args, params, resize=True)
+
+
+def require_dtype(kind: dtype, out: Tensor) -> None:
+    """RuntimeError where `out` is not of the result's very dtype."""
+    if out.meta.dtype is not kind:
+        raise RuntimeError(
+            f"Expected out tensor to have dtype {c_name(kind)}, but got {c_name(out.meta.dtype)} instead"
+        )
 
 
 def deliver(result: Any, out: Any, name: str | None = None) -> Any:

@@ -12,13 +12,12 @@ from flambeau.core.dtype import BOOL, FLOATING, dtype, float32, float64
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import reduction as ops
 from flambeau.ops import scan
-from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.call import call
 from flambeau.tensor.data import tensor
 from flambeau.tensor.norms import matrix_norm
-from flambeau.tensor.outputs import run
+from flambeau.tensor.outputs import require_dtype, run
 from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.settings import alert_not_deterministic
 from flambeau.tensor.tensor import Tensor
@@ -44,10 +43,8 @@ def _folded(
 ) -> Tensor:
     """A reduction whose result has the dtype of `out` where that is given: sum, prod, mean and their kin."""
     if out is not None:
-        if kind is not None and kind is not out.dtype:
-            raise RuntimeError(
-                f"Expected out tensor to have dtype {c_name(kind)}, but got {c_name(out.dtype)} instead"
-            )
+        if kind is not None:
+            require_dtype(kind, out)
         kind = out.dtype
     return run(op, (input,), (_dims(dim, name), keepdim, kind), out)
 

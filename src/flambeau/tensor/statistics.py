@@ -9,11 +9,10 @@ from typing import Any
 
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64
 from flambeau.core.layout import wrap_dim
-from flambeau.ops.matmul import c_name
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.arithmetic import publish
 from flambeau.tensor.norms import vector_norm
-from flambeau.tensor.outputs import deliver
+from flambeau.tensor.outputs import deliver, require_dtype
 from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 
@@ -360,10 +359,8 @@ def renorm(input: Any, p: Any, dim: int, maxnorm: Any, *, out: Any = None) -> An
     if autocast.threads and out is None:
         (input,) = autocast.cast("renorm", input)
     found = _renormed(input, p, dim, maxnorm)
-    if out is not None and out.dtype is not found.dtype:
-        raise RuntimeError(
-            f"Expected out tensor to have dtype {c_name(found.dtype)}, but got {c_name(out.dtype)} instead"
-        )
+    if out is not None:
+        require_dtype(found.dtype, out)
     return deliver(found, out)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import memory_order, span, wrap_dim
-from flambeau.ops.matmul import c_name
 from flambeau.tensor import views
+from flambeau.tensor.outputs import require_dtype
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import contiguous_format
@@ -26,10 +26,7 @@ def _fresh(view: Any, out: Any) -> Any:
 
 
 def _stored(view: Tensor, out: Tensor) -> Tensor:
-    if out.meta.dtype is not view.meta.dtype:
-        raise RuntimeError(
-            f"Expected out tensor to have dtype {c_name(view.meta.dtype)}, but got {c_name(out.meta.dtype)} instead"
-        )
+    require_dtype(view.meta.dtype, out)
     if out.meta.shape != view.meta.shape:
         out.resize_(view.meta.shape)
     copied: Tensor = out.copy_(view)

@@ -19,6 +19,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.driver.cuda.cublaslt import DATA, WORKSPACE, Gemm, Library, Matrix, Product, scalar
 from flambeau.driver.cuda.device import Device
+from flambeau.driver.cuda.matrices import turned
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 TF32_SINCE = (8, 0)
@@ -57,10 +58,10 @@ class Operands:
         self.inner, self.batch = a.shape[-1], prod(a.shape[:-2])
         # The operands' batch may be folded into rows; what no view folds likewise is staged as it is.
         d, c = _seen_as(out, shape), None if added is None else _seen_as(added, shape)
-        self.turned = d is not None and self._matrix(d) is None and self._matrix(_turn(d)) is not None
+        self.turned = d is not None and self._matrix(d) is None and self._matrix(turned(d)) is not None
         if self.turned:
             assert d is not None
-            a, b, d, c = _turn(b), _turn(a), _turn(d), None if c is None else _turn(c)
+            a, b, d, c = turned(b), turned(a), turned(d), None if c is None else turned(c)
             shape = d.shape
         self.shape, self.a, self.b, self.d = shape, a, b, out if d is None else d
         self.a_at, self.b_at = self._either(a), self._either(b)
@@ -78,7 +79,7 @@ class Operands:
         """Row-major, or column-major and so taken transposed."""
         found = self._matrix(x)
         if found is None:
-            other = self._matrix(_turn(x))
+            other = self._matrix(turned(x))
             return None if other is None else replace(other, transposed=True)
         return found
 
@@ -120,12 +121,6 @@ def tensors(launch: Launch) -> tuple[Meta | None, Meta, Meta]:
 def _seen_as(x: Meta, shape: tuple[int, ...]) -> Meta | None:
     strides = view_strides(x.shape, x.strides, shape)
     return None if strides is None else x.with_(shape, strides)
-
-
-def _turn(x: Meta) -> Meta:
-    """The matrices transposed."""
-    shape, strides = x.shape, x.strides
-    return x.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
 
 
 # -- launches -----------------------------------------------------------------------------------------------

@@ -18,9 +18,14 @@ from flambeau.tensor.tensor import Tensor
 _ALPHA = 1.7580993408473766  # -selu(-inf)
 
 
-def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, alpha: bool) -> Tensor:
+def check_probability(p: float) -> None:
+    """Raises ValueError: p is outside of 0 to 1."""
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+
+
+def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, alpha: bool) -> Tensor:
+    check_probability(p)
     if p == 0 or not train or not checked(input, "dropout").numel():
         return input
     if p == 1:
@@ -66,8 +71,7 @@ def feature_alpha_dropout(
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout of whole channels of (N, C, L) or (C, L). Raises RuntimeError: other dimensions."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    check_probability(p)
     if checked(input, "dropout1d").dim() not in (2, 3):
         raise RuntimeError(
             f"dropout1d: Expected 2D or 3D input, but received a {input.dim()}D input. Note that dropout1d exists to "
@@ -79,8 +83,7 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout of whole channels of (N, C, H, W)."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    check_probability(p)
     if checked(input, "dropout2d").dim() not in (3, 4):
         _warn(f"dropout2d: Received a {input.dim()}-D input to dropout2d, which is deprecated.")
     elif input.dim() == 3:
@@ -92,8 +95,7 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout of whole channels of (N, C, D, H, W) or (C, D, H, W)."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    check_probability(p)
     if checked(input, "dropout3d").dim() not in (4, 5):
         _warn(f"dropout3d: Received a {input.dim()}-D input to dropout3d, which is deprecated.")
     return _batched(input, p, training, inplace, input.dim() == 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flambeau.nn import functional as F
+from flambeau.nn.functional.dropout import check_probability
 from flambeau.nn.modules.module import Module
 from flambeau.tensor.tensor import Tensor
 
@@ -10,8 +11,7 @@ from flambeau.tensor.tensor import Tensor
 class _DropoutNd(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        if p < 0 or p > 1:
-            raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+        check_probability(p)
         self.p = p
         self.inplace = inplace
 
