@@ -19,6 +19,7 @@ class Flags:
         "_subscribers", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled",
         "default_dtype", "deterministic", "deterministic_warn_only", "float32_matmul_precision", "launch_blocking",
         "matmul_allow_tf32", "portable_random", "profiled",
+        "sync_debug_mode",
     )  # fmt: skip
 
     _subscribers: list[Callable[[], None]]
@@ -32,6 +33,7 @@ class Flags:
     deterministic_warn_only: bool
     default_dtype: dtype
     launch_blocking: bool
+    sync_debug_mode: int  # 1: warn of operations that wait for a device, 2: refuse them
     profiled: bool  # launches are told to profilers
     portable_random: bool  # in which grid CUDA generators draw travels in each launch's params
 
@@ -48,6 +50,7 @@ class Flags:
         put(self, "deterministic_warn_only", False)
         put(self, "default_dtype", float32)
         put(self, "launch_blocking", False)
+        put(self, "sync_debug_mode", 0)
         put(self, "profiled", False)
         put(self, "portable_random", False)
 

@@ -9,6 +9,7 @@ from flambeau.core.names import lacking, publish
 from flambeau.cuda.devices import (
     OutOfMemoryError,
     can_device_access_peer,
+    current_blas_handle,
     current_device,
     device,
     device_count,
@@ -18,11 +19,14 @@ from flambeau.cuda.devices import (
     get_device_name,
     get_device_properties,
     get_gencode_flags,
+    get_sync_debug_mode,
     init,
     is_available,
     is_bf16_supported,
     is_initialized,
+    is_tf32_supported,
     set_device,
+    set_sync_debug_mode,
 )
 from flambeau.cuda.graphs import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from flambeau.cuda.memory import (
@@ -72,6 +76,7 @@ from flambeau.cuda.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from flambeau.cuda.sensors import clock_rate, memory_usage, power_draw, temperature, utilization
 from flambeau.cuda.streams import (
     Event,
     ExternalStream,
@@ -87,13 +92,14 @@ from flambeau.cuda.streams import (
 )
 from flambeau.runtime.generator import cuda_defaults
 from flambeau.tensor.constructor import cuda_types
+from flambeau.tensor.storages import cuda_storages
 
-globals().update(cuda_types)
+globals().update(cuda_types | cuda_storages)
 publish(globals())
 _lacking = lacking("torch.cuda")
 
 
-_LATER = ("amp", "comm", "nvtx")  # modules that are imported when they are first asked for
+_LATER = ("amp", "comm", "nvtx", "profiler")  # modules that are imported when they are first asked for
 
 
 def __getattr__(name: str) -> Any:

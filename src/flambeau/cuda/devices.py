@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.errors import OutOfMemoryError
+from flambeau.core.errors import NotSupportedError, OutOfMemoryError
+from flambeau.core.flags import flags
 from flambeau.driver.api import DeviceProperties
 from flambeau.runtime import current, system
 from flambeau.runtime.guards import device, device_of
 from flambeau.runtime.system import device_count, init, is_available, is_initialized
 
 __all__ = [
-    "OutOfMemoryError", "can_device_access_peer", "current_device", "device", "device_count", "device_of",
-    "get_arch_list", "get_device_capability", "get_device_name", "get_device_properties", "get_gencode_flags",
-    "init", "is_available", "is_bf16_supported", "is_initialized", "set_device",
+    "OutOfMemoryError",
+    "can_device_access_peer",
+    "current_blas_handle",
+    "current_device",
+    "device",
+    "device_count",
+    "device_of",
+    "get_arch_list",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_gencode_flags",
+    "get_sync_debug_mode",
+    "init",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "is_tf32_supported",
+    "set_device",
+    "set_sync_debug_mode",
 ]  # fmt: skip
 
 
@@ -91,6 +109,43 @@ def get_gencode_flags() -> str:
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether the current device has bfloat16: in hardware from capability 8.0 on, else by emulation."""
     return is_available() and (including_emulation or get_device_properties().major >= 8)
+
+
+def is_tf32_supported() -> bool:
+    """Whether the current device has TF32: from capability 8.0 on."""
+    return is_available() and get_device_properties().major >= 8
+
+
+def set_sync_debug_mode(debug_mode: Any) -> None:
+    """What to do when an operation makes the host wait for a device: "default" or 0 nothing, "warn" or 1, "error" or 2.
+
+    These are copies between host and device that block, `item()` and the like, and `Stream.synchronize`;
+    `torch.cuda.synchronize` and `Event.synchronize`, whose purpose it is, are not. Raises RuntimeError: another mode.
+    """
+    if isinstance(debug_mode, str):
+        if debug_mode not in _SYNC_MODES:
+            raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
+        debug_mode = _SYNC_MODES.index(debug_mode)
+    if debug_mode not in (0, 1, 2):
+        raise RuntimeError(f"invalid value of debug_mode, expected 0, 1 or 2, but got {debug_mode!r}")
+    flags.sync_debug_mode = int(debug_mode)
+
+
+_SYNC_MODES = ("default", "warn", "error")
+
+
+def get_sync_debug_mode() -> int:
+    """0, 1 or 2: default, warn or error."""
+    return flags.sync_debug_mode
+
+
+def current_blas_handle() -> int:
+    """The cuBLAS handle of the current device. NotSupportedError: products run by cuBLASLt, which has none to share."""
+    init()
+    raise NotSupportedError(
+        "torch.cuda.current_blas_handle: products run by cuBLASLt on real GPUs and by NumPy on virtual ones; "
+        "there is no cublasHandle_t. Make one with cublasCreate, and set its stream to current_stream().cuda_stream"
+    )
 
 
 class _CudaDeviceProperties:

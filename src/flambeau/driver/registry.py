@@ -26,6 +26,17 @@ def cudnn_version() -> int | None:
     return found
 
 
+def sensor(name: str, uuid: str) -> int:
+    """What a real GPU's sensor says, by the names of `driver/cuda/nvml.py`. NotSupportedError: there is no NVML."""
+    found: int = import_module("flambeau.driver.cuda.nvml").sensor(name, uuid)
+    return found
+
+
+def tools_range(on: bool) -> None:
+    """Let the NVIDIA tool that runs this process record from now on, or no more."""
+    import_module("flambeau.driver.cuda.nvtx").tools_range(on)
+
+
 def nvtx_tool() -> Any:
     """What passes the program's ranges on to the NVIDIA tool that runs this process; None if none does."""
     return import_module("flambeau.driver.cuda.nvtx").tool()

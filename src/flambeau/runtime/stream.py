@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacks
-from flambeau.runtime import current
+from flambeau.runtime import current, syncs
 from flambeau.runtime.context import Context
 from flambeau.runtime.event import Event
 from flambeau.runtime.guards import put_back, select
@@ -78,6 +78,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait on the host for all the work of this stream."""
+        syncs.announce()
         orders = self.context.orders
         point = orders.mark(self.handle)
         self.context.driver.stream_sync(self.handle)

@@ -12,6 +12,7 @@ from flambeau.core.meta import Meta
 from flambeau.tensor import public
 from flambeau.tensor.call import empty
 from flambeau.tensor.creation import check_strides
+from flambeau.tensor.data import new as made_of
 from flambeau.tensor.options import checked_shape, integer, place
 from flambeau.tensor.public import method
 from flambeau.tensor.tensor import Tensor, make
@@ -149,6 +150,49 @@ class TypedStorage(Face):
 
 
 public.functions.update(UntypedStorage=UntypedStorage, TypedStorage=TypedStorage)
+
+
+class _OldStorage(type):
+    """The type of the old storage types: instances are the storages of their dtype and kind of device."""
+
+    kind: dtype
+    where: str
+
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return isinstance(obj, TypedStorage) and obj.dtype is cls.kind and obj.device.type == cls.where
+
+
+def _old_type(kind: dtype, where: str) -> Any:
+    """`torch.FloatStorage(3)` is uninitialized, `torch.FloatStorage([1, 2])` holds 1 and 2."""
+
+    def construct(cls: Any, *args: Any) -> TypedStorage:
+        if len(args) > 1:
+            raise TypeError(f"{cls.__name__}() takes a size or a sequence, got {len(args)} arguments")
+        size = args[0] if args else 0
+        if isinstance(size, int):
+            row = empty(Meta.contiguous_of((integer(size, cls.__name__, "size", 1),), kind, place(where)))
+        else:
+            row = made_of(list(size), kind, place(where))
+        made: TypedStorage = face(TypedStorage, row)
+        return made
+
+    members = {"__new__": construct, "__module__": "torch" if where == "cpu" else "torch.cuda", "dtype": kind}
+    made = _OldStorage(f"{kind.torch_name}Storage", (), members)
+    made.kind, made.where = kind, where
+    return made
+
+
+_OLD = [
+    d
+    for d in dtypes.DTYPES
+    if d.name in (
+        "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64",
+        "complex128",
+    )
+]  # fmt: skip
+public.functions.update({f"{d.torch_name}Storage": _old_type(d, "cpu") for d in _OLD})
+cuda_storages: dict[str, Any] = {f"{d.torch_name}Storage": _old_type(d, "cuda") for d in _OLD}
+"""The storage types of `torch.cuda`, by name."""
 
 
 def face(cls: Any, row: Tensor) -> Any:

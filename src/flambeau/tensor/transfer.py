@@ -21,11 +21,12 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import argument_type
+from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
-from flambeau.runtime import current, peers, system
+from flambeau.runtime import current, peers, syncs, system
 from flambeau.runtime.event import Event
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode, recording
@@ -91,6 +92,8 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
         _check(target, source)
     if to.numel == 0:
         return
+    if flags.sync_debug_mode and not non_blocking and CPU in (to.device, where.device):
+        syncs.announce()
     if where.device is CPU:
         _copy_in(target, source, non_blocking)
     elif to.device is CPU:
@@ -602,8 +605,13 @@ def zero_(self: Tensor) -> Tensor:
 
 @method
 def resize_(self: Tensor, *sizes: Any, memory_format: memory_format = contiguous_format) -> Tensor:
-    """Give it another size; memory grows if it must, and what is new is uninitialized. Returns itself."""
+    """Give it another size; memory grows if it must, and what is new is uninitialized. Returns itself.
+
+    Raises RuntimeError: it requires a gradient.
+    """
     shape = shape_of(sizes, "resize_")
+    if self.requires_grad:
+        raise RuntimeError("cannot resize variables that require grad")
     plain = self.meta.with_(shape=shape, strides=contiguous_strides(shape))
     meta = plain.with_(strides=strides_like(plain, memory_format))
     if shape == self.meta.shape and memory_format is contiguous_format:

@@ -1,8 +1,11 @@
-"""NVML, for what the CUDA driver does not tell: which processes use a device."""
+"""NVML, for what the CUDA driver does not tell: which processes use a device, and what its sensors say."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from flambeau.core.errors import DriverError, NotSupportedError
 
@@ -26,21 +29,60 @@ def processes(uuid: str) -> list[tuple[int, int]]:
 
     NotSupportedError: the machine has no NVML; DriverError: it failed.
     """
+    with _opened(uuid) as (nvml, device):
+        return _processes(nvml, device)
+
+
+class _Utilization(ctypes.Structure):
+    """nvmlUtilization_t: percents of the last sample period."""
+
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+def sensor(name: str, uuid: str) -> int:
+    """ "utilization" or "memory_usage" in percent, "temperature" in Celsius, "power_draw" in mW, "clock_rate" in MHz.
+
+    NotSupportedError: the machine has no NVML; DriverError: it failed, as where the device has no such sensor.
+    """
+    with _opened(uuid) as (nvml, device):
+        if name in ("utilization", "memory_usage"):
+            rates = _Utilization()
+            _check(
+                nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(rates)),
+                "nvmlDeviceGetUtilizationRates",
+            )
+            return rates.gpu if name == "utilization" else rates.memory
+        value = ctypes.c_uint()
+        call, *which = _SENSORS[name]
+        _check(getattr(nvml, call)(device, *which, ctypes.byref(value)), call)
+        return value.value
+
+
+_SENSORS: dict[str, tuple[Any, ...]] = {
+    "temperature": ("nvmlDeviceGetTemperature", 0),  # NVML_TEMPERATURE_GPU
+    "power_draw": ("nvmlDeviceGetPowerUsage",),
+    "clock_rate": ("nvmlDeviceGetClockInfo", 1),  # NVML_CLOCK_SM
+}
+
+
+@contextmanager
+def _opened(uuid: str) -> Iterator[tuple[Any, ctypes.c_void_p]]:
+    """The library and a device's handle."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
         raise NotSupportedError(f"NVML cannot be loaded: {error}") from None
     _check(nvml.nvmlInit_v2(), "nvmlInit")
     try:
-        return _processes(nvml, uuid)
+        device = ctypes.c_void_p()
+        name = (uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}").encode()
+        _check(nvml.nvmlDeviceGetHandleByUUID(name, ctypes.byref(device)), "nvmlDeviceGetHandleByUUID")
+        yield nvml, device
     finally:
         nvml.nvmlShutdown()
 
 
-def _processes(nvml: ctypes.CDLL, uuid: str) -> list[tuple[int, int]]:
-    device = ctypes.c_void_p()
-    name = (uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}").encode()
-    _check(nvml.nvmlDeviceGetHandleByUUID(name, ctypes.byref(device)), "nvmlDeviceGetHandleByUUID")
+def _processes(nvml: Any, device: ctypes.c_void_p) -> list[tuple[int, int]]:
     room = 64
     while True:
         count, found = ctypes.c_uint(room), (_Process * room)()

@@ -7,6 +7,8 @@ import warnings
 from importlib import import_module
 from typing import Any
 
+from flambeau.core.errors import DriverError
+
 
 class Nvtx:
     """A listener of `runtime.annotations` that passes everything on."""
@@ -45,3 +47,13 @@ def tool() -> Nvtx | None:
             stacklevel=2,
         )
         return None
+
+
+def tools_range(on: bool) -> None:
+    """Let the tool record from now on, or no more: cuProfilerStart and cuProfilerStop."""
+    driver = import_module("cuda.bindings.driver")
+    (code,) = driver.cuProfilerStart() if on else driver.cuProfilerStop()
+    if int(code):
+        raise DriverError(
+            f"{'cuProfilerStart' if on else 'cuProfilerStop'} failed with CUDA error {int(code)}"
+        )

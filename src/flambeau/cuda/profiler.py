@@ -1,0 +1,42 @@
+"""torch.cuda.profiler: from where to where an NVIDIA tool records. For profiles of our own there is torch.profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flambeau.core.names import lacking
+from flambeau.driver.registry import tools_range
+from flambeau.runtime import annotations, system
+
+__all__ = ["profile", "start", "stop"]
+
+__getattr__ = lacking("torch.cuda.profiler")
+
+
+def start() -> None:
+    """Let a tool record from now on (cudaProfilerStart). On virtual GPUs: a mark in the trace"""
+    _switch(True)
+
+
+def stop() -> None:
+    """Let it record no more (cudaProfilerStop)."""
+    _switch(False)
+
+
+@contextmanager
+def profile() -> Iterator[None]:
+    """Record what is inside."""
+    start()
+    try:
+        yield
+    finally:
+        stop()
+
+
+def _switch(on: bool) -> None:
+    system.init()
+    if system.is_virtual():
+        annotations.mark("cudaProfilerStart" if on else "cudaProfilerStop")
+    else:
+        tools_range(on)

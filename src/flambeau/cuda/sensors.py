@@ -1,0 +1,48 @@
+"""`torch.cuda`'s functions on what a GPU does and how warm it is: NVML's, of real GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core.errors import NotSupportedError
+from flambeau.driver.registry import sensor
+from flambeau.runtime import current, system
+
+__all__ = ["clock_rate", "memory_usage", "power_draw", "temperature", "utilization"]
+
+
+def utilization(device: Any = None) -> int:
+    """Percent of the last sample period (1/6 to 1 s) in which a kernel ran on the device, as nvidia-smi says."""
+    return _read("utilization", device)
+
+
+def memory_usage(device: Any = None) -> int:
+    """Percent of the last sample period in which the device's memory was read or written, as nvidia-smi says."""
+    return _read("memory_usage", device)
+
+
+def temperature(device: Any = None) -> int:
+    """The device's temperature in degrees Celsius."""
+    return _read("temperature", device)
+
+
+def power_draw(device: Any = None) -> int:
+    """What the device draws, in milliwatts."""
+    return _read("power_draw", device)
+
+
+def clock_rate(device: Any = None) -> int:
+    """The clock of the device's multiprocessors in MHz. A virtual GPU runs at its profile's."""
+    if system.is_virtual():
+        context = current.context_at(current.index_of(device, optional=True))
+        return context.driver.device_properties(context.driver_index).clock_rate // 1000
+    return _read("clock_rate", device)
+
+
+def _read(name: str, device: Any) -> int:
+    context = current.context_at(current.index_of(device, optional=True))
+    if system.is_virtual():
+        raise NotSupportedError(
+            f"torch.cuda.{name}: virtual GPUs have no sensors, and no time passes on them"
+        )
+    return sensor(name, context.driver.device_properties(context.driver_index).uuid)

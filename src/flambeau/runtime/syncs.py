@@ -1,0 +1,18 @@
+"""`announce`: an operation is about to make the host wait for a device; what `set_sync_debug_mode` asks is done."""
+
+from __future__ import annotations
+
+import warnings
+
+from flambeau.core.flags import flags
+
+WARN, ERROR = 1, 2
+_TEXT = "called a synchronizing CUDA operation"
+
+
+def announce() -> None:
+    """Warn of the operation, or refuse it with RuntimeError. To be called before it changes anything."""
+    if flags.sync_debug_mode == WARN:
+        warnings.warn(_TEXT, UserWarning, stacklevel=6)
+    elif flags.sync_debug_mode == ERROR:
+        raise RuntimeError(_TEXT)

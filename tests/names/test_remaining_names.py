@@ -1,0 +1,182 @@
+"""Names of torch.cuda that belong to no group of the specification: sensors, modes of waiting, storages, the old profiler."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import flambeau as torch
+from flambeau.driver import registry
+from flambeau.driver.cuda import nvml
+from flambeau.observe.ranges import Ranges
+from flambeau.runtime import annotations
+
+
+@pytest.fixture(autouse=True)
+def two_gpus() -> Iterator[None]:
+    with torch.virtual(devices=2):
+        yield
+    torch.cuda.set_sync_debug_mode(0)
+
+
+WAITING = {
+    "item": lambda x, pinned, stream: x[0].item(),
+    "tolist": lambda x, pinned, stream: x.tolist(),
+    "cpu": lambda x, pinned, stream: x.cpu(),
+    "cuda": lambda x, pinned, stream: pinned.cuda(),
+    "copy_": lambda x, pinned, stream: pinned.copy_(x),
+    "nonzero": lambda x, pinned, stream: x.nonzero(),
+    "bool": lambda x, pinned, stream: bool(x.any()),
+    "stream": lambda x, pinned, stream: stream.synchronize(),
+}
+FREE = {
+    "sum": lambda x, pinned, stream: x.sum(),
+    "non_blocking": lambda x, pinned, stream: x.copy_(pinned, non_blocking=True),
+    "peer": lambda x, pinned, stream: x.to("cuda:1"),
+    "device": lambda x, pinned, stream: torch.cuda.synchronize(),
+    "event": lambda x, pinned, stream: stream.record_event().synchronize(),
+    "on the CPU": lambda x, pinned, stream: pinned.clone().tolist(),
+}
+
+
+@pytest.mark.parametrize("name", [*WAITING, *FREE])
+def test_sync_debug_mode(name: str) -> None:
+    x, pinned = torch.ones(4, device="cuda"), torch.zeros(4).pin_memory()
+    run = (WAITING | FREE)[name]
+    stream = torch.cuda.current_stream()
+    run(x, pinned, stream)
+    pinned.zero_()
+    torch.cuda.set_sync_debug_mode("error")
+    assert torch.cuda.get_sync_debug_mode() == 2
+    if name in FREE:
+        run(x, pinned, stream)
+        return
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        run(x, pinned, stream)
+    torch.cuda.set_sync_debug_mode("default")
+    assert pinned.tolist() == [0] * 4, "a call that raises changed nothing"
+    torch.cuda.set_sync_debug_mode(1)
+    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation"):
+        run(x, pinned, stream)
+
+
+def test_modes_that_are_none() -> None:
+    for bad in ("loud", 3, -1, None):
+        with pytest.raises(RuntimeError, match="invalid value of debug_mode"):
+            torch.cuda.set_sync_debug_mode(bad)
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
+def test_virtual_gpus_have_a_clock_and_no_sensors() -> None:
+    assert torch.cuda.clock_rate() == torch.cuda.clock_rate("cuda:1") == 1410
+    for name in ("utilization", "memory_usage", "temperature", "power_draw"):
+        with pytest.raises(torch.NotSupportedError, match=f"torch.cuda.{name}: virtual GPUs have no sensors"):
+            getattr(torch.cuda, name)()
+    with pytest.raises(torch.NotSupportedError, match="no cublasHandle_t"):
+        torch.cuda.current_blas_handle()
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.cuda.temperature(7)
+
+
+def fake_nvml(opened: list[int]) -> Any:
+    """NVML as its header has it, of one device."""
+
+    def utilization(device: Any, rates: Any) -> int:
+        rates._obj.gpu, rates._obj.memory = 37, 12
+        return 0
+
+    def says(found: int, which: int | None = None) -> Any:
+        def call(device: Any, *arguments: Any) -> int:
+            assert arguments[:-1] == (() if which is None else (which,))
+            arguments[-1]._obj.value = found
+            return 0
+
+        return call
+
+    return types.SimpleNamespace(
+        nvmlInit_v2=lambda: opened.append(1) or 0,
+        nvmlShutdown=lambda: opened.pop() and 0,
+        nvmlDeviceGetHandleByUUID=lambda uuid, handle: 0 if uuid == b"GPU-abc" else 6,
+        nvmlDeviceGetUtilizationRates=utilization,
+        nvmlDeviceGetTemperature=says(55, 0),
+        nvmlDeviceGetPowerUsage=says(250_000),
+        nvmlDeviceGetClockInfo=says(1980, 1),
+    )
+
+
+def test_sensors_are_nvml_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    fake = fake_nvml(opened)
+    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: fake)
+    names = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
+    assert [registry.sensor(name, "abc") for name in names] == [37, 12, 55, 250_000, 1980]
+    with pytest.raises(torch.DriverError, match="nvmlDeviceGetHandleByUUID failed with NVML error 6"):
+        registry.sensor("temperature", "GPU-other")
+    assert opened == []
+
+
+def test_without_nvml_sensors_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise OSError("libnvidia-ml.so.1: cannot open")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(torch.NotSupportedError, match="NVML cannot be loaded"):
+        registry.sensor("temperature", "abc")
+
+
+def test_capabilities() -> None:
+    assert torch.cuda.is_tf32_supported() and torch.cuda.is_bf16_supported(including_emulation=False)
+    assert torch.cuda.get_arch_list() == ["sm_80"]
+    assert torch.cuda.get_gencode_flags() == "-gencode compute=compute_80,code=sm_80"
+    with torch.virtual(devices=1, profile="v100-16g"):
+        assert not torch.cuda.is_tf32_supported()
+        assert torch.cuda.is_bf16_supported() and not torch.cuda.is_bf16_supported(including_emulation=False)
+        assert torch.cuda.get_arch_list() == ["sm_70"]
+    with torch.virtual(devices=0):
+        assert torch.cuda.get_arch_list() == [] and torch.cuda.get_gencode_flags() == ""
+        assert not torch.cuda.is_tf32_supported() and not torch.cuda.is_bf16_supported()
+
+
+@pytest.mark.parametrize("room", [torch, torch.cuda], ids=["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "name", ["Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"]
+)
+def test_old_storage_types(room: Any, name: str) -> None:
+    kind = getattr(room, f"{name}Storage")
+    values = kind([1, 0, 1])
+    assert isinstance(values, kind) and isinstance(values, torch.TypedStorage)
+    assert values.tolist() == [1, 0, 1] and values.is_cuda == (room is torch.cuda)
+    assert len(kind(5)) == 5 and len(kind()) == 0
+    assert values.dtype is kind.dtype
+    other = torch.DoubleStorage if name != "Double" else torch.FloatStorage
+    assert not isinstance(values, other)
+    tensor = getattr(room, f"{name}Tensor")(3)
+    assert isinstance(tensor, getattr(room, f"{name}Tensor")) and isinstance(tensor.storage(), kind)
+    with pytest.raises(TypeError, match="takes a size or a sequence"):
+        kind(1, 2)
+
+
+def test_the_tools_range_is_marked_in_the_trace() -> None:
+    ranges = Ranges(lambda: 0)
+    annotations.subscribe(ranges)
+    with pytest.raises(ZeroDivisionError), torch.cuda.profiler.profile():
+        raise ZeroDivisionError
+    annotations.unsubscribe(ranges)
+    assert [r.text for r in ranges.found] == ["cudaProfilerStart", "cudaProfilerStop"]
+
+
+def test_the_tools_range_on_real_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    driver = types.ModuleType("cuda.bindings.driver")
+    driver.cuProfilerStart = lambda: (calls.append("start") or 0,)  # type: ignore[attr-defined]
+    driver.cuProfilerStop = lambda: (calls.append("stop") or 5,)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
+    registry.tools_range(True)
+    with pytest.raises(torch.DriverError, match="cuProfilerStop failed with CUDA error 5"):
+        registry.tools_range(False)
+    assert calls == ["start", "stop"]
