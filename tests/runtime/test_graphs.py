@@ -275,6 +275,18 @@ def test_graphs_share_a_pool(gpu: None) -> None:
     assert third.pool() == handle != first.pool()
 
 
+def test_a_graphs_memory_outlives_the_stream_that_it_was_captured_on(gpu: None) -> None:
+    x = torch.ones(4 * MIB, device="cuda")
+    graph, y = captured(lambda: (x * 2) + (x * 3))
+    for _ in range(100):  # streams end, and their memory goes back when many have
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.empty(MIB, device="cuda")
+    x.fill_(2)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.min().item() == y.max().item() == 10.0
+
+
 def test_a_static_input_that_is_gone_is_noticed() -> None:
     with torch.virtual(devices=1):
         inputs = [torch.ones(4 * MIB, device="cuda")]

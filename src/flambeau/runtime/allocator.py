@@ -577,11 +577,13 @@ class CachingAllocator:
             self._orders.forget(handle)
 
     def _release_ended(self) -> None:
-        """Give back what ended streams keep; pools with blocks in use stay."""
-        for pool in self._ended:
+        """Give back what ended streams keep; pools with blocks in use stay, and those of MemPools that live."""
+        private = {pool for pool in self._ended if pool.private is not None and pool.private.open}
+        ended = [pool for pool in self._ended if pool not in private]
+        for pool in ended:
             self._consolidate(pool)
-        self._release_free(self._ended)
-        used = {block.pool for block in self._blocks()}
+        self._release_free(ended)
+        used = private.union([block.pool for block in self._blocks()])
         for pool in self._ended:
             if pool not in used:
                 self._pools.pop((pool.stream, pool.kind, pool.private), None)

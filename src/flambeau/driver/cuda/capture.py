@@ -125,8 +125,10 @@ class Capture:
 
     def release(self) -> None:
         """Give its memory back; the device waits for the work that uses it."""
-        for ptr in self._memory:
-            cu.cuMemFree(ptr)
+        if self._memory:
+            with relaxed():  # a destructor may come here amid another capture
+                for ptr in self._memory:
+                    cu.cuMemFree(ptr)
         self._memory.clear()
 
 
