@@ -51,8 +51,6 @@ def test_p06_streams_are_constructed_by_their_class() -> None:
 
 
 def test_p07_data_parallel_runs_a_module() -> None:
-    if not hasattr(nn, "DataParallel"):
-        pytest.skip("DataParallel comes with the step on several GPUs")
     net = nn.DataParallel(nn.Linear(3, 2).cuda())
     assert net(torch.ones(4, 3, device="cuda")).shape == (4, 2)
 

@@ -13,6 +13,7 @@ from flambeau.nn.modules import NAMES as _MODULES
 _LATER = {
     **dict.fromkeys(("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"), "nn.parameter"),
     **dict.fromkeys(_MODULES, "nn.modules"),
+    "DataParallel": "nn.parallel",
 }
 _ROOMS = ("grad", "init", "modules", "parallel", "parameter", "utils")
 __all__ = [*_LATER, *_ROOMS, "functional"]

@@ -1,0 +1,65 @@
+"""`parallel_apply`: several modules, each on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.caught import ExceptionWrapper
+from flambeau.core.names import lacking
+from flambeau.nn.modules.module import Module
+from flambeau.runtime import current, system
+from flambeau.runtime.guards import device
+from flambeau.tape.mode import mode, recording
+
+__all__ = ["parallel_apply"]
+
+__getattr__: Any = lacking("torch.nn.parallel.parallel_apply")
+
+
+def parallel_apply(
+    modules: Sequence[Module],
+    inputs: Sequence[Any],
+    kwargs_tup: Sequence[dict[str, Any]] | None = None,
+    devices: Sequence[Any] | None = None,
+) -> list[Any]:
+    """Each module's output for its arguments, on its device. One thread issues them all, in order.
+
+    Launches are asynchronous, so the devices compute at the same time; a module that waits for its device (`item()`,
+    a copy to pageable memory) keeps the next one waiting, too.
+
+    Args:
+        inputs: for each module its positional arguments, a tuple or list, or its only one.
+        kwargs_tup: for each its keyword arguments.
+        devices: torch.device, str, int or None (the current one); default: the current one for all.
+
+    Raises AssertionError: arguments of several lengths, no GPU; what a module raises, of the same type, with the
+    module's number and device before its message. Modules after that one do not run.
+    """
+    keywords = [{} for _ in modules] if kwargs_tup is None else kwargs_tup
+    places = [None] * len(modules) if devices is None else devices
+    for what, given in (("inputs", inputs), ("kwargs_tup", keywords), ("devices", places)):
+        if len(given) != len(modules):
+            raise AssertionError(
+                f"The number of modules {len(modules)} is not equal to the number of {what} {len(given)}"
+            )
+    if not system.is_available():
+        raise AssertionError("No available accelerator found.")
+    indices = [current.index_of(place, optional=True) for place in places]
+    return [
+        _applied(i, module, given, named, index)
+        for i, (module, given, named, index) in enumerate(
+            zip(modules, inputs, keywords, indices, strict=True)
+        )
+    ]
+
+
+def _applied(number: int, module: Module, given: Any, keywords: dict[str, Any], index: int) -> Any:
+    """One module's output. What it selects in this thread (device, grad mode) is its own, as with a thread for each."""
+    arguments = given if isinstance(given, tuple | list) else (given,)
+    try:
+        with device(index), recording(mode.recording):
+            return module(*arguments, **keywords)
+    except Exception:
+        caught = ExceptionWrapper(where=f"in replica {number} on device {index}")
+    caught.reraise()

@@ -1,0 +1,84 @@
+"""`replicate`: a module on several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from flambeau.core.names import lacking
+from flambeau.nn.modules.module import Module
+from flambeau.nn.parallel import comm
+from flambeau.nn.parallel._functions import Broadcast
+from flambeau.runtime import current
+from flambeau.tensor.tensor import Tensor
+
+__all__ = ["replicate"]
+
+__getattr__: Any = lacking("torch.nn.parallel.replicate")
+
+T = TypeVar("T", bound=Module)
+
+
+def replicate(network: T, devices: Sequence[Any], detach: bool = False) -> list[T]:
+    """`network` on each of several GPUs. Its parameters and buffers must be on one GPU.
+
+    A replica's parameters are copies on the tape, plain attributes of it: gradients sum up in those of `network`.
+    On the GPU of `network` they, and the buffers, share its memory, so that changes in place are seen there.
+
+    Args:
+        devices: torch.device, str or int.
+        detach: copy aside of the tape.
+
+    Raises RuntimeError: lazy modules that have not run yet; AssertionError: a parameter on the CPU.
+    """
+    indices = [current.index_of(where, optional=True) for where in devices]
+    modules = list(network.modules())
+    bare = [{module: module._replicate_for_data_parallel() for module in modules} for _ in indices]
+    copies = _copies(network, indices, detach)
+    for replicas, copy_of in zip(bare, copies, strict=True):
+        for module, replica in replicas.items():
+            _furnish(replica, module, replicas, copy_of)
+    return [replicas[network] for replicas in bare]
+
+
+def _copies(network: Module, indices: Sequence[int], detach: bool) -> list[dict[int, Tensor]]:
+    """For each device the copies of the network's tensors, by the `id` of the original."""
+    buffers = list(network.buffers())
+    plain = [b for b in buffers if detach or not b.requires_grad]  # these travel aside of the tape
+    traced = [*network.parameters(), *[b for b in buffers if not detach and b.requires_grad]]
+    found: list[dict[int, Tensor]] = [{} for _ in indices]
+    for tensors, copies in (
+        (plain, _broadcast(plain, indices, True)),
+        (traced, _broadcast(traced, indices, detach)),
+    ):
+        for here, parts in zip(found, copies, strict=False):
+            here.update(zip(map(id, tensors), parts, strict=True))
+    return found
+
+
+def _broadcast(tensors: Sequence[Tensor], indices: Sequence[int], detach: bool) -> Iterable[Sequence[Tensor]]:
+    """The copies of all tensors: a sequence for each device."""
+    if not tensors or not indices:
+        return ()
+    if detach:
+        return comm.broadcast_coalesced(tensors, indices)
+    flat = Broadcast.apply(indices, *tensors)
+    count = len(tensors)
+    return [flat[i : i + count] for i in range(0, len(flat), count)]
+
+
+def _furnish(
+    replica: Any, module: Module, replicas: Mapping[Module, Module], copy_of: Mapping[int, Tensor]
+) -> None:
+    """Give a replica its submodules, parameters and buffers. By `setattr`: modules may define what that does."""
+    for key, child in module._modules.items():
+        if child is not None:
+            setattr(replica, key, replicas[child])
+    for key, param in module._parameters.items():
+        if param is None:
+            replica._parameters[key] = None
+        else:
+            setattr(replica, key, copy_of[id(param)])
+    for key, buffer in module._buffers.items():
+        if buffer is not None:
+            setattr(replica, key, copy_of[id(buffer)])
