@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from support import torch
 
@@ -663,3 +664,22 @@ def test_grad_takes_the_deprecated_only_inputs() -> None:
         x = lib.ones(3, requires_grad=True)
         with pytest.warns(FutureWarning, match="only_inputs argument is deprecated and is ignored now"):
             lib.autograd.grad((x * x).sum(), x, only_inputs=False)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [lambda x: x.numpy(), np.asarray, lambda x: x.__dlpack__(), lambda x: x.resize_(5)],
+    ids=["numpy", "array", "dlpack", "resize_"],
+)
+def test_what_would_lose_the_history_is_refused(take: Callable[[Any], Any]) -> None:
+    def program(lib: Any) -> Any:
+        take(lib.ones(3, requires_grad=True))
+
+    assert "grad" in both(program)[1]
+
+
+def test_numpy_of_a_leaf_is_allowed_detached() -> None:
+    x = flambeau.ones(3, requires_grad=True)
+    with flambeau.no_grad():
+        assert x.numpy().tolist() == [1, 1, 1]
+    assert x.numpy(force=True).tolist() == x.detach().numpy().tolist() == [1, 1, 1]

@@ -217,6 +217,48 @@ def test_refusals() -> None:
     both(lambda nn, a, b, w: nn.nll_loss(a, b, w), x, y % 3, draw(3))
 
 
+INPUTS = {"0d": (), "1d": (4,), "2d": (3, 4), "3d": (3, 4, 2), "4d": (2, 4, 3, 3), "5d": (2, 4, 2, 2, 2)}
+TARGETS = [(), (1,), (2,), (3,), (3, 4), (3, 2), (3, 1, 1), (2, 3, 3), (2, 3, 2), (2, 2, 2, 2)]
+
+
+def said(call: Any) -> str:
+    try:
+        call()
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return f"{type(error).__name__}: {error}".split("\n")[0]
+    return ""
+
+
+@pytest.mark.parametrize("loss", ("nll_loss", "cross_entropy"))
+@pytest.mark.parametrize("shape", INPUTS.values(), ids=INPUTS)
+def test_targets_that_do_not_fit_are_refused_in_pytorchs_words(shape: Any, loss: str) -> None:
+    """People search for these."""
+    refused = 0
+    for target in TARGETS:
+        for kind in ("int64", "int32", "float32", "bool"):
+            if loss == "cross_entropy" and (target == shape or not shape):
+                continue  # probabilities
+            ours, theirs = (
+                said(
+                    lambda lib=lib, target=target, kind=kind: getattr(lib.nn.functional, loss)(
+                        lib.zeros(shape), lib.zeros(target, dtype=getattr(lib, kind))
+                    )
+                )
+                for lib in (flambeau, torch)
+            )
+            assert ours == theirs, (target, kind)
+            refused += bool(theirs)
+    assert refused > 20 or not shape
+
+
+def test_weights_that_do_not_fit_are_refused_in_pytorchs_words() -> None:
+    ours, theirs = (
+        said(lambda lib=lib: lib.nn.functional.nll_loss(lib.zeros(3, 4), lib.zeros(3).long(), lib.ones(3)))
+        for lib in (flambeau, torch)
+    )
+    assert ours == theirs != ""
+
+
 def test_a_target_out_of_range_is_a_late_error_on_a_device() -> None:
     nn = flambeau.nn.functional
     with flambeau.virtual(devices=1):

@@ -124,29 +124,45 @@ def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     where = one_device(operands)
     if x.ndim < 1:
         raise RuntimeError("input tensor should be 1D or 2D")
-    if target.dtype not in (int64, uint8):
-        raise RuntimeError(f"expected scalar type Long but found {target.dtype.torch_name}")
+    expected = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
+    counts = target.dtype in (int64, uint8)
+    if target.shape != expected and (
+        counts or not x.ndim == target.ndim == 1
+    ):  # the order of PyTorch's checks
+        raise _misfit(x, target, expected)
+    if not counts:
+        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {target.dtype.torch_name}")
     if x.dtype not in FLOATS:
         raise NotImplementedError(f"\"nll_loss_out_frame\" not implemented for '{x.dtype.torch_name}'")
-    expected = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
-    if target.shape != expected:
-        raise RuntimeError(
-            f"size mismatch (got input: {list(x.shape)}, target: {list(target.shape)}): expected target of "
-            f"shape {list(expected)}"
-        )
     classes = x.shape[1] if x.ndim > 1 else x.shape[0]
     for w in weight:
         assert isinstance(w, Meta)
         if w.shape != (classes,):
             raise RuntimeError(
-                "weight tensor should be defined either for all or no classes, or for all "
-                f"{classes} classes but got weight tensor of shape: {list(w.shape)}"
+                f"weight tensor should be defined either for all {classes} classes or no classes but got weight "
+                f"tensor of shape: {list(w.shape)}"
             )
         if w.dtype is not x.dtype:
             raise RuntimeError(f"expected scalar type {x.dtype.torch_name} but found {w.dtype.torch_name}")
     shape = expected if reduction == "none" else ()
     out = Meta.contiguous_of(shape, x.dtype, where)
     return Signature((out,), (x, target, *[w for w in weight if isinstance(w, Meta)]), params)
+
+
+def _misfit(x: Meta, target: Meta, expected: tuple[int, ...]) -> Exception:
+    """PyTorch's words for a target of another shape than `expected`: it has them by the input's dimensions."""
+    if x.ndim not in (1, 2, 4):
+        return RuntimeError(f"Expected target size {list(expected)}, got {list(target.shape)}")
+    if x.ndim == 4 and target.ndim != 3:
+        return RuntimeError(
+            "only batches of spatial targets supported (3D tensors) but got targets of dimension: "
+            f"{target.ndim}"
+        )
+    if x.ndim < 3 and target.ndim > 1:
+        return RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    if x.ndim == 1:
+        return ValueError(f"For 1D input, 1D target must have size 1, but got target size: {target.shape[0]}")
+    return RuntimeError(f"size mismatch (got input: {list(x.shape)} , target: {list(target.shape)}")
 
 
 def _nll_host(launch: Launch) -> Body:

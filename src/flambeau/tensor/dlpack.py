@@ -183,8 +183,11 @@ def __dlpack__(
 ) -> Any:
     """A capsule over this tensor's memory. `stream`: where the consumer will use it; -1 asks for no ordering.
 
-    Raises BufferError: it cannot be given on `dl_device` (without the copy that `copy=False` forbids).
+    Raises BufferError: it requires a gradient, or cannot be given on `dl_device` (without the copy that `copy=False`
+    forbids).
     """
+    if self.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     source, flags = _as_asked(self, dl_device, copy)
     if source.meta.device is not CPU:
         _order(source, stream)

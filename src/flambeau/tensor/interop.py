@@ -15,6 +15,7 @@ from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
 from flambeau.runtime import current, system
 from flambeau.runtime.stream import Stream
+from flambeau.tape.mode import mode
 from flambeau.tensor.data import new, numpy_kind, over
 from flambeau.tensor.dlpack import from_dlpack, is_real
 from flambeau.tensor.options import creates, kind_of, place
@@ -71,7 +72,11 @@ class _Owner:
 
 @method
 def numpy(self: Tensor, *, force: bool = False) -> Array:
-    """The tensor as an array over the same memory, which it keeps alive. `force` copies to the host first."""
+    """The tensor as an array over the same memory, which it keeps alive.
+
+    `force`: detached, and from its device a copy. Raises TypeError: it is not on the CPU; RuntimeError: it requires
+    a gradient, which what NumPy does would not reach.
+    """
     meta = self.meta
     if meta.device is not CPU:
         if not force:
@@ -79,7 +84,11 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
                 f"can't convert {meta.device} device type tensor to numpy. Use Tensor.cpu() to copy the "
                 "tensor to host memory first."
             )
-        return numpy(on_host(self))
+        return numpy(on_host(self), force=True)
+    if self.requires_grad and mode.recording and not force:
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
     if meta.dtype.numpy.isbuiltin != 1:
         raise TypeError(f"Got unsupported ScalarType {meta.dtype.torch_name}")
     host_array(self)

@@ -129,10 +129,11 @@ def _nll(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
     x, y = input.meta, target.meta
     if x.ndim == 0:
         raise ValueError(f"Expected 1 or more dimensions (got {x.ndim})")
-    if x.ndim != 1 and y.ndim and x.shape[0] != y.shape[0]:
-        raise ValueError(
-            f"Expected input batch_size ({x.shape[0]}) to match target batch_size ({y.shape[0]})."
-        )
+    batch = y.shape[0] if y.ndim else 0
+    if x.ndim != 1 and x.shape[0] != batch:
+        raise ValueError(f"Expected input batch_size ({x.shape[0]}) to match target batch_size ({batch}).")
+    if x.ndim == 1 and y.shape == (1,):
+        target = target.view(())
     args = (input, target) if weight is None else (input, target, weight)
     loss: Tensor = call(ops.nll_loss, args, (mode, ignore_index))
     return loss
