@@ -251,3 +251,43 @@ def test_many_conflicts_are_cut_and_said_so():
     found = explore(program, 3, ["random"], check=False, shrink=False)
     assert found.pairs == 20_000 and not found.complete
     assert any("first 20000" in text for text in found.violated)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_replayed_cuda_graph_is_explored_command_by_command(wait):
+    def program():
+        x, recorded, side = torch.zeros(8, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(recorded):
+            x.add_(1)
+            x.mul_(3)
+        torch.cuda.synchronize()
+        recorded.replay()
+        if wait:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x + 0
+        torch.cuda.synchronize()
+        return y
+
+    found = explore(program, 50)
+    assert found.outcomes == (1 if wait else 3), str(found)  # before the graph, in the middle of it, after it
+    assert found.complete and found.ok == wait
+
+
+def test_a_failure_of_a_program_that_polls_is_shortened_and_replays():
+    def program():
+        y = handed_over(False)
+        event = torch.cuda.Event()
+        for _ in range(50):
+            y.add_(0)
+        event.record()
+        while not event.query():
+            pass
+        return y
+
+    full = explore(program, 30, ["random"], shrink=False, stop=1).failures[0]
+    (failure,) = explore(program, 30, ["random"], stop=1).failures
+    assert failure.schedule == full.schedule and failure.outcome == full.outcome
+    assert len(failure.token) < len(full.token)
+    with eval(failure.replay, {"flambeau": flambeau}):
+        assert program().tolist() == [0.0] * 100

@@ -229,11 +229,25 @@ class _Search:
             found.schedules += 1
             run = self.judge(found, schedule, schedule)
             if run is not None and run.outcome != found.expected:
-                found.failures.append(
-                    Failure(schedule, run.token, run.outcome, self.replay("replay:" + run.token))
-                )
+                token, outcome = self._shortest(found, run) if self.shrink else (run.token, run.outcome)
+                found.failures.append(Failure(schedule, token, outcome, self.replay("replay:" + token)))
             if len(found.failures) >= stop:
                 return
+
+    def _shortest(self, found: Exploration, run: _Run) -> tuple[str, Outcome]:
+        """A beginning of a run's choices whose last one it takes for the outcome to be wrong."""
+        low, high = 0, run.graph.choices(run.token)
+        token, outcome = run.token, run.outcome
+        while low < high:
+            middle = (low + high) // 2
+            shorter = run.graph.cut(run.token, middle)
+            again = self.once("replay:" + shorter)
+            found.runs += 1
+            if again.outcome != found.expected:
+                high, token, outcome = middle, shorter, again.outcome
+            else:
+                low = middle + 1
+        return token, outcome
 
     def _call(self, schedule: str) -> str:
         profile = f", profile={self.profile!r}" if self.profile else ""

@@ -210,6 +210,14 @@ class Graph:
         """The order that a token of this program's names."""
         return [self.steps[self._at[choice >> 8]] for choice in read_token(token) if choice != STOP]
 
+    def cut(self, token: str, count: int) -> str:
+        """The first choices of a token alone, polls counted; past them a replay runs the oldest command first."""
+        return write_token(read_token(token)[:count])
+
+    def choices(self, token: str) -> int:
+        """How many choices a token holds."""
+        return len(read_token(token))
+
     def token(self, order: list[Step]) -> str:
         """The shortest token that replays an order: past its end a replay runs the oldest command first."""
         steps = self.steps
