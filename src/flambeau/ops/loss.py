@@ -126,9 +126,8 @@ def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
         raise RuntimeError("input tensor should be 1D or 2D")
     expected = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
     counts = target.dtype in (int64, uint8)
-    if target.shape != expected and (
-        counts or not x.ndim == target.ndim == 1
-    ):  # the order of PyTorch's checks
+    asked_first = (x.ndim, target.ndim) in ((1, 1), (4, 3))  # by PyTorch, of its dtype
+    if target.shape != expected and (counts or not asked_first):
         raise _misfit(x, target, expected)
     if not counts:
         raise RuntimeError(f"expected target dtype to be Long or Byte, but got {target.dtype.torch_name}")
