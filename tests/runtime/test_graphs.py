@@ -596,6 +596,8 @@ def test_graphed_callables_in_a_row_and_nested_results(gpu: None) -> None:
 
 
 def test_graphed_functions_and_what_they_refuse(gpu: None) -> None:
+    assert torch.cuda.graphs.make_graphed_callables is torch.cuda.make_graphed_callables
+    assert torch.cuda.graphs.graph is torch.cuda.graph and not hasattr(torch.cuda.graphs, "gc_collect")
     x = torch.ones(3, device="cuda", requires_grad=True)
     double = torch.cuda.make_graphed_callables(lambda t: t * 2, (x,))
     y = torch.full((3,), 5.0, device="cuda", requires_grad=True)
@@ -611,3 +613,38 @@ def test_graphed_functions_and_what_they_refuse(gpu: None) -> None:
         torch.cuda.make_graphed_callables(hooked, (torch.zeros(5, 6, device="cuda"),))
     with torch.autocast("cuda"), pytest.raises(RuntimeError, match="autocast caching"):
         torch.cuda.make_graphed_callables(network(0), (torch.zeros(5, 6, device="cuda"),))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_whole_step_of_training_is_one_graph(scaled: bool) -> None:
+    """Forward, backward and optimizer: as eager steps, with and without a loss that is scaled."""
+    with torch.virtual(devices=1, races="error", poison=True):
+        torch.manual_seed(3)
+        eager = torch.nn.Linear(8, 4).cuda()
+        graphed = copy.deepcopy(eager)
+        nets, factor = (eager, graphed), 8.0 if scaled else 1.0
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9) for net in nets]
+        x, wanted = torch.ones(3, 8, device="cuda"), torch.zeros(3, 4, device="cuda")
+
+        def step(which: int) -> Any:
+            optimizers[which].zero_grad(set_to_none=True)
+            loss = (nets[which](x) - wanted).square().mean() * factor
+            loss.backward()
+            optimizers[which].step()
+            return loss
+
+        for which in (0, 1):
+            step(which)  # makes the optimizer's state
+        with torch.cuda.stream(torch.cuda.Stream()) as stream:
+            stream.wait_stream(torch.cuda.default_stream())
+            for which in (0, 1):
+                step(which)
+        graph, loss = captured(lambda: step(1), stream=stream)
+        for _ in range(4):
+            x.copy_(torch.randn(3, 8))
+            expected = step(0)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert loss.item() == expected.item()
+        for mine, theirs in zip(graphed.parameters(), eager.parameters(), strict=True):
+            assert torch.equal(mine, theirs)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from importlib import import_module
 from types import TracebackType
+from typing import Any
 
 from flambeau.core.names import lacking
 from flambeau.cuda.memory import empty_cache
@@ -60,4 +62,10 @@ class graph:
             self.stream_ctx.__exit__()
 
 
-__getattr__ = lacking("torch.cuda.graphs")
+_lacking = lacking("torch.cuda.graphs")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "make_graphed_callables":  # it knows modules, which are imported when they are first asked for
+        return import_module("flambeau.cuda.graphed").make_graphed_callables
+    return _lacking(name)
