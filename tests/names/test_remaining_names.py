@@ -180,3 +180,42 @@ def test_the_tools_range_on_real_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(torch.DriverError, match="cuProfilerStop failed with CUDA error 5"):
         registry.tools_range(False)
     assert calls == ["start", "stop"]
+
+
+def test_cudart() -> None:
+    runtime = torch.cuda.cudart()
+    assert runtime.cudaMemGetInfo(1) == torch.cuda.mem_get_info(1)
+    assert runtime.cudaProfilerStart() == runtime.cudaError.success == 0
+    assert runtime.cudaGetErrorString(runtime.cudaProfilerStop()) == "no error"
+    assert not hasattr(runtime, "cudaMalloc")
+    assert torch.cuda.cudart() is runtime
+
+
+def test_caching_can_be_turned_off() -> None:
+    torch.cuda.memory.caching_allocator_enable(False)
+    x = torch.ones(1 << 10, device="cuda")
+    assert torch.cuda.memory_reserved() >= x.nbytes
+    del x
+    assert torch.cuda.memory_reserved() == 0
+    torch.cuda.memory.caching_allocator_enable()
+    torch.ones(1 << 10, device="cuda")
+    assert torch.cuda.memory_allocated() == 0 and torch.cuda.memory_reserved() > 0
+
+
+def test_nested_figures_are_the_flat_ones() -> None:
+    kept = torch.ones(1 << 10).pin_memory(), torch.ones(3, device="cuda")
+    for nested, flat in (
+        (torch.cuda.memory_stats_as_nested_dict(), torch.cuda.memory_stats()),
+        (torch.cuda.host_memory_stats_as_nested_dict(), torch.cuda.host_memory_stats()),
+    ):
+        assert nested["allocated_bytes"] and flat
+        for key, value in flat.items():
+            found: Any = nested
+            for part in key.split("."):
+                found = found[part]
+            assert found == value
+    assert all(t.nbytes for t in kept)
+    torch.cuda.reset_accumulated_host_memory_stats()
+    assert torch.cuda.host_memory_stats()["allocations.allocated"] == 0
+    torch.cuda.reset_peak_host_memory_stats()
+    del kept

@@ -105,6 +105,8 @@ _LATER = ("amp", "comm", "nvtx", "profiler")  # modules that are imported when t
 def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return cuda_defaults()
+    if name == "cudart":
+        return import_module("flambeau.cuda.library").cudart
     if name == "make_graphed_callables":
         return import_module("flambeau.cuda.graphed").make_graphed_callables
     return import_module(f"flambeau.cuda.{name}") if name in _LATER else _lacking(name)

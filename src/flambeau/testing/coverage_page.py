@@ -1,152 +1,90 @@
-"""The page of what PyTorch's documentation names, docs/coverage.md, written from what there is to import.
+"""The coverage page, docs/coverage.md, written from the public names of torch.cuda.
 
-    python -m flambeau.testing.coverage_page tests/goldens/torch_modules.txt > docs/coverage.md
+    python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
 
-The file lists the public names of PyTorch's modules, one a line: `nn.Linear`. A section is a function of that list;
-`SECTIONS` has them in order. Tests hold the page to what is there, and the list to PyTorch.
+The file lists names, one a line: `1.8 cuda.memory_stats` where the documentation of PyTorch 1.8 has it, `now
+cuda.graph` where today's PyTorch has. Which differ is said below, with the difference; which are absent is looked up.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import flambeau
-
-HEADER = """# Coverage
+HEADER = """# Coverage of torch.cuda
 
 <!-- Written by flambeau.testing.coverage_page; do not edit. -->
 
-What PyTorch's documentation names, and where it is here. The functions and methods of tensors are on a page of their
-own, [operators.md](operators.md). What is absent raises when it is asked for: an attribute AttributeError ("Flambeau
-lacks it"), an import ImportError, both under the name that was asked for, so that `hasattr` and `try: import` tell
-the truth.
+The public names of `torch.cuda` and of the modules that belong to it, in the documentation of PyTorch 1.8 and in
+PyTorch 2.13. **Supported**: name, arguments, defaults and errors are PyTorch's, where the last column says nothing.
+{counts}.
+
+| name | in 1.8 | today | Flambeau | what differs, or what to do instead |
+|---|---|---|---|---|
 """
 
-MODULES = (
-    "nn", "nn.functional", "autograd", "cuda", "cuda.amp", "backends", "distributed", "distributions", "fft",
-    "futures", "hub", "jit", "linalg", "nn.init", "onnx", "optim", "quantization", "distributed.rpc", "random",
-    "sparse", "Storage", "utils.bottleneck", "utils.checkpoint", "utils.cpp_extension", "utils.data", "utils.dlpack",
-    "utils.mobile_optimizer", "utils.model_zoo", "utils.tensorboard", "Tensor.refine_names", "finfo", "iinfo",
-    "__config__",
-)  # fmt: skip
-"""The contents list of PyTorch 1.8's documentation, in its order."""
-
-CALLED = {
-    "Tensor.refine_names": "named tensors", "finfo": "type info: `finfo`", "iinfo": "type info: `iinfo`",
-}  # fmt: skip
-"""What the contents list calls them, where it is no module."""
-
-WHY = {
-    "distributions": "probability distributions: draw with `torch.randn`, `Tensor.exponential_`, ...",
-    "distributed": "process groups and collectives between processes",
-    "distributed.rpc": "calls of other processes",
-    "futures": "made for `distributed.rpc` and `jit`",
-    "hub": "downloads models",
-    "jit": "compiles and loads TorchScript",
-    "onnx": "exports models",
-    "quantization": "quantized numbers",
-    "sparse": "sparse layouts: tensors are strided",
-    "Storage": "the typed storages of old; `Tensor.untyped_storage()` is there",
-    "utils.bottleneck": "PyTorch has given it up too",
-    "utils.cpp_extension": "builds upon PyTorch's C++ library",
-    "utils.mobile_optimizer": "for TorchScript on phones",
-    "utils.model_zoo": "downloads models",
-    "utils.tensorboard": "writes TensorBoard's event files",
-    "Tensor.refine_names": "PyTorch calls them a prototype",
-    "__config__": "says how PyTorch was compiled",
+DIFFERENCES = {
+    "backends.cuda.matmul": "`allow_tf32` is True at first, as the documentation says; today's PyTorch says False",
+    "cuda.get_device_name": "a negative index gives None, as the documentation says; PyTorch raises",
+    "cuda.get_device_capability": "as `get_device_name`",
+    "cuda.memory_stats": "the documentation's `allocated.*` is there beside PyTorch's `allocation.*`",
+    "cuda.comm.broadcast": "complex tensors stay complex; PyTorch gives their real view",
+    "cuda.comm.broadcast_coalesced": "tensors may be on the CPU, as the documentation says; PyTorch wants devices[0]",
+    "cuda.comm.scatter": "as `comm.broadcast`",
+    "cuda.comm.gather": "as `comm.broadcast`",
+    "cuda.current_blas_handle": "raises NotSupportedError: there is no cublasHandle_t",
+    "cuda.utilization": "real GPUs only: virtual ones have no sensors",
+    "cuda.memory_usage": "as `utilization`",
+    "cuda.temperature": "as `utilization`",
+    "cuda.power_draw": "as `utilization`",
+    "cuda.cudart": "cudaMemGetInfo, cudaProfilerStart, cudaProfilerStop",
+    "cuda.seed": "default generators start from a fixed seed until it is called: runs repeat",
+    "cuda.ExternalStream": "real GPUs only: virtual ones know their own streams",
 }
-"""What an absent one would be for."""
-
-NOTES = (
-    ("Automatic mixed precision examples", "training.md"),
-    ("Autograd mechanics", "autograd.md"),
-    ("Broadcasting semantics", "operators.md"),
-    ("CPU threading and TorchScript inference", None),
-    ("CUDA semantics", "virtual-gpu.md"),
-    ("Distributed Data Parallel", None),
-    ("Extending PyTorch", "autograd.md"),
-    ("Frequently Asked Questions", "memory.md"),
-    ("Features for large-scale deployments", None),
-    ("Multiprocessing best practices", None),
-    ("Reproducibility", "determinism.md"),
-    ("Serialization semantics", "training.md"),
-    ("Windows FAQ", None),
-)
-"""The notes of the same list, and our page on the matter."""
+INSTEAD = {
+    "cuda.jiterator": "",
+    "cuda.sparse": "there are no sparse tensors",
+    "cuda.has_half": "always true of the GPUs that Flambeau drives",
+    "cuda.has_magma": "linear algebra runs by cuSOLVER",
+    "cuda.nccl": "`cuda.comm` copies and adds between the devices of one process",
+}
 
 
-def page(theirs: Iterable[str]) -> str:
-    """The page. `theirs`: the public names of PyTorch's modules."""
-    names = list(theirs)
-    return "\n".join([HEADER, *[section(names) for section in SECTIONS]])
+def found(name: str) -> bool:
+    """Whether Flambeau has the name."""
+    module, _, last = f"flambeau.{name}".rpartition(".")
+    try:
+        return hasattr(import_module(module), last)
+    except ImportError:
+        return False
 
 
-def contents(names: Sequence[str]) -> str:
-    """The contents list: which of its modules are there, and which of their names are not."""
-    rows = [_row(module, names) for module in MODULES]
-    head = "| named | here | of today's public names, absent |\n|---|---|---|"
-    return "## The contents list\n\n" + "\n".join([head, *rows]) + "\n"
+def rows(lines: Iterable[str]) -> list[tuple[str, bool, bool, str, str]]:
+    """(name, in 1.8, today, supported or differs or absent, note), by name."""
+    where: dict[str, set[str]] = {}
+    for line in lines:
+        version, name = line.split()
+        where.setdefault(name, set()).add(version)
+    made = []
+    for name, versions in sorted(where.items()):
+        there = found(name)
+        note = (DIFFERENCES if there else INSTEAD).get(name, "")
+        state = "absent" if not there else "differs" if note else "supported"
+        made.append((name, "1.8" in versions, "now" in versions, state, note))
+    return made
 
 
-def _row(module: str, names: Sequence[str]) -> str:
-    called = CALLED.get(module, f"`torch.{module}`")
-    if found(module) is None:
-        return f"| {called} | no: {WHY[module]} | |"
-    lacking = absent(names, module)
-    return f"| {called} | yes | {', '.join(f'`{name}`' for name in lacking)} |"
-
-
-def notes(names: Sequence[str]) -> str:
-    """The notes of the contents list."""
-    rows = [f"| {title} | {f'[{file}]({file})' if file else 'none'} |" for title, file in NOTES]
-    return "## The notes\n\n" + "\n".join(["| PyTorch's note | page here |\n|---|---|", *rows]) + "\n"
-
-
-def others(names: Sequence[str]) -> str:
-    """Modules that the list of names has besides, of which something is absent."""
-    rest = sorted({name.rpartition(".")[0] for name in names} - set(MODULES))
-    lines = [
-        f"- `torch.{m}`: {', '.join(f'`{n}`' for n in gone)}\n" for m in rest if (gone := absent(names, m))
-    ]
-    return "## Absent from other modules\n\n" + "".join(lines)
-
-
-SECTIONS: tuple[Callable[[Sequence[str]], str], ...] = (contents, notes, others)
-
-
-def found(path: str) -> Any:
-    """What `torch.path` is here; None if it is absent."""
-    here: Any = flambeau
-    walked = "flambeau"
-    for part in path.split("."):
-        walked = f"{walked}.{part}"
-        if inspect.ismodule(here) and not hasattr(here, part) and find_spec(walked) is not None:
-            import_module(walked)
-        here = getattr(here, part, None)
-        if here is None:
-            return None
-    return here
-
-
-def absent(names: Sequence[str], module: str) -> list[str]:
-    """A module's names, of those given, that are absent here."""
-    room = found(module)
-    own = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == module]
-    return sorted((name for name in own if not hasattr(room, name)), key=str.lower)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Write the page."""
-    (names,) = arguments
-    sys.stdout.write(page(Path(names).read_text().split()))
-    return 0
+def page(lines: Sequence[str]) -> str:
+    """The page as text."""
+    listed = rows(lines)
+    of_state = {state: sum(row[3] == state for row in listed) for state in ("supported", "differs", "absent")}
+    counts = f"{len(listed)} names: " + ", ".join(f"{count} {state}" for state, count in of_state.items())
+    yes = {True: "yes", False: ""}
+    body = [f"| `{n}` | {yes[old]} | {yes[now]} | {state} | {note} |" for n, old, now, state, note in listed]
+    return HEADER.format(counts=counts) + "\n".join(body) + "\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.stdout.write(page(Path(sys.argv[1]).read_text().splitlines()))
