@@ -58,7 +58,7 @@ def close(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize("ids", [[0], [0, 1], [0, 2, 1], [0, 1, 2, 3]], ids=str)
 @pytest.mark.parametrize("size", [1, 3, 8, 10])
-def test_a_step_is_that_of_one_device(ids: list[int], size: int) -> None:
+def test_l01_a_step_is_that_of_one_device(ids: list[int], size: int) -> None:
     net, x = a_net(), a_batch(size).requires_grad_()
     other, y = copy.deepcopy(net), x.detach().clone().requires_grad_()
     expected = other(y)
@@ -415,3 +415,32 @@ def test_any_order_gives_the_same_and_no_race(schedule: str) -> None:
         expected = step()
     with torch.virtual(devices=4, schedule=schedule, races="error"):
         assert step() == expected
+
+
+@simulated
+def test_l02_one_thread_keeps_several_devices_busy() -> None:
+    def duration(devices: int) -> float:
+        """Of a step, in simulated milliseconds."""
+        with torch.virtual(devices=devices):
+            net = nn.Sequential(nn.Linear(8, 256), *[nn.Linear(256, 256) for _ in range(3)]).cuda()
+            model, x = nn.DataParallel(net), torch.randn(8192, 8, device="cuda")
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            for event in (start, end):  # the first step opens devices and memory
+                model(x).mean().backward()
+                for index in range(devices):
+                    torch.cuda.synchronize(index)
+                event.record()
+            end.synchronize()
+            return start.elapsed_time(end)
+
+    assert duration(2) < 0.75 * duration(1)
+
+
+@simulated
+def test_l03_more_than_eight_devices() -> None:
+    with torch.virtual(devices=9, races="error"):
+        net, x = a_net(), a_batch(20)
+        found = nn.DataParallel(net)(x)
+        close(found, net(x))
+        found.sum().backward()
+        assert all(p.grad is not None for p in net.parameters())
