@@ -1,4 +1,4 @@
-"""docs/coverage.md is generated, says what is so, and its list of names is PyTorch's."""
+"""docs/contents.md is generated, says what is so, and its list of names is PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from cli.cli_kit import environment
 from support import torch
 
-from flambeau.testing import coverage_page
+from flambeau.testing import contents_page
 
 ROOT = Path(__file__).parents[2]
 NAMES = ROOT / "tests" / "goldens" / "torch_modules.txt"
-WRITE = "python -m flambeau.testing.coverage_page tests/goldens/torch_modules.txt > docs/coverage.md"
+WRITE = "python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md"
 LISTED = [
     "amp", "autograd", "autograd.functional", "autograd.graph", "backends.cuda", "backends.cudnn", "cuda.amp", "linalg",
     "fft", "nn", "nn.functional", "nn.init", "nn.parameter", "nn.utils", "nn.utils.parametrizations",
@@ -49,20 +49,20 @@ def test_the_list_of_names_is_pytorchs():
 
 @pytest.fixture(scope="module")
 def page():
-    return coverage_page.page(NAMES.read_text().split())
+    return contents_page.page(NAMES.read_text().split())
 
 
 def test_the_committed_page_is_the_generated_one(page):
-    assert (ROOT / "docs" / "coverage.md").read_text() == page, f"write it anew: {WRITE}"
+    assert (ROOT / "docs" / "contents.md").read_text() == page, f"write it anew: {WRITE}"
 
 
 def test_a_reason_stands_for_what_is_absent_and_for_nothing_else():
-    gone = {module for module in coverage_page.MODULES if coverage_page.found(module) is None}
-    assert gone == set(coverage_page.WHY)
+    gone = {module for module in contents_page.MODULES if contents_page.found(module) is None}
+    assert gone == set(contents_page.WHY)
 
 
 def test_every_page_that_is_pointed_to_is_there():
-    for _, file in coverage_page.NOTES:
+    for _, file in contents_page.NOTES:
         assert file is None or (ROOT / "docs" / file).is_file(), file
 
 
@@ -83,7 +83,7 @@ for path in sys.argv[1:]:
 
 
 def test_what_is_absent_raises_by_its_name():
-    gone = [m for m in coverage_page.MODULES if coverage_page.found(m) is None and m != "distributed.rpc"]
+    gone = [m for m in contents_page.MODULES if contents_page.found(m) is None and m != "distributed.rpc"]
     command = "import sys; from flambeau.cli.finder import install; install(); " + f"exec({ASK!r})"
     done = subprocess.run(
         [sys.executable, "-c", command, *gone], capture_output=True, text=True, timeout=60, env=environment()
@@ -94,6 +94,6 @@ def test_what_is_absent_raises_by_its_name():
 
 
 def test_found_gives_what_is_there_and_none_for_what_is_not():
-    assert inspect.isclass(coverage_page.found("nn.Linear"))
-    assert inspect.ismodule(coverage_page.found("utils.checkpoint"))
-    assert coverage_page.found("nn.Nothing") is None
+    assert inspect.isclass(contents_page.found("nn.Linear"))
+    assert inspect.ismodule(contents_page.found("utils.checkpoint"))
+    assert contents_page.found("nn.Nothing") is None

@@ -1,0 +1,152 @@
+"""The page of what PyTorch's documentation names, docs/contents.md, written from what there is to import.
+
+    python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md
+
+The file lists the public names of PyTorch's modules, one a line: `nn.Linear`. A section is a function of that list;
+`SECTIONS` has them in order. Tests hold the page to what is there, and the list to PyTorch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import flambeau
+
+HEADER = """# Coverage
+
+<!-- Written by flambeau.testing.contents_page; do not edit. -->
+
+What PyTorch's documentation names, and where it is here. The functions and methods of tensors are on a page of their
+own, [operators.md](operators.md). What is absent raises when it is asked for: an attribute AttributeError ("Flambeau
+lacks it"), an import ImportError, both under the name that was asked for, so that `hasattr` and `try: import` tell
+the truth.
+"""
+
+MODULES = (
+    "nn", "nn.functional", "autograd", "cuda", "cuda.amp", "backends", "distributed", "distributions", "fft",
+    "futures", "hub", "jit", "linalg", "nn.init", "onnx", "optim", "quantization", "distributed.rpc", "random",
+    "sparse", "Storage", "utils.bottleneck", "utils.checkpoint", "utils.cpp_extension", "utils.data", "utils.dlpack",
+    "utils.mobile_optimizer", "utils.model_zoo", "utils.tensorboard", "Tensor.refine_names", "finfo", "iinfo",
+    "__config__",
+)  # fmt: skip
+"""The contents list of PyTorch 1.8's documentation, in its order."""
+
+CALLED = {
+    "Tensor.refine_names": "named tensors", "finfo": "type info: `finfo`", "iinfo": "type info: `iinfo`",
+}  # fmt: skip
+"""What the contents list calls them, where it is no module."""
+
+WHY = {
+    "distributions": "probability distributions: draw with `torch.randn`, `Tensor.exponential_`, ...",
+    "distributed": "process groups and collectives between processes",
+    "distributed.rpc": "calls of other processes",
+    "futures": "made for `distributed.rpc` and `jit`",
+    "hub": "downloads models",
+    "jit": "compiles and loads TorchScript",
+    "onnx": "exports models",
+    "quantization": "quantized numbers",
+    "sparse": "sparse layouts: tensors are strided",
+    "Storage": "the typed storages of old; `Tensor.untyped_storage()` is there",
+    "utils.bottleneck": "PyTorch has given it up too",
+    "utils.cpp_extension": "builds upon PyTorch's C++ library",
+    "utils.mobile_optimizer": "for TorchScript on phones",
+    "utils.model_zoo": "downloads models",
+    "utils.tensorboard": "writes TensorBoard's event files",
+    "Tensor.refine_names": "PyTorch calls them a prototype",
+    "__config__": "says how PyTorch was compiled",
+}
+"""What an absent one would be for."""
+
+NOTES = (
+    ("Automatic mixed precision examples", "training.md"),
+    ("Autograd mechanics", "autograd.md"),
+    ("Broadcasting semantics", "operators.md"),
+    ("CPU threading and TorchScript inference", None),
+    ("CUDA semantics", "virtual-gpu.md"),
+    ("Distributed Data Parallel", None),
+    ("Extending PyTorch", "autograd.md"),
+    ("Frequently Asked Questions", "memory.md"),
+    ("Features for large-scale deployments", None),
+    ("Multiprocessing best practices", None),
+    ("Reproducibility", "determinism.md"),
+    ("Serialization semantics", "training.md"),
+    ("Windows FAQ", None),
+)
+"""The notes of the same list, and our page on the matter."""
+
+
+def page(theirs: Iterable[str]) -> str:
+    """The page. `theirs`: the public names of PyTorch's modules."""
+    names = list(theirs)
+    return "\n".join([HEADER, *[section(names) for section in SECTIONS]])
+
+
+def contents(names: Sequence[str]) -> str:
+    """The contents list: which of its modules are there, and which of their names are not."""
+    rows = [_row(module, names) for module in MODULES]
+    head = "| named | here | of today's public names, absent |\n|---|---|---|"
+    return "## The contents list\n\n" + "\n".join([head, *rows]) + "\n"
+
+
+def _row(module: str, names: Sequence[str]) -> str:
+    called = CALLED.get(module, f"`torch.{module}`")
+    if found(module) is None:
+        return f"| {called} | no: {WHY[module]} | |"
+    lacking = absent(names, module)
+    return f"| {called} | yes | {', '.join(f'`{name}`' for name in lacking)} |"
+
+
+def notes(names: Sequence[str]) -> str:
+    """The notes of the contents list."""
+    rows = [f"| {title} | {f'[{file}]({file})' if file else 'none'} |" for title, file in NOTES]
+    return "## The notes\n\n" + "\n".join(["| PyTorch's note | page here |\n|---|---|", *rows]) + "\n"
+
+
+def others(names: Sequence[str]) -> str:
+    """Modules that the list of names has besides, of which something is absent."""
+    rest = sorted({name.rpartition(".")[0] for name in names} - set(MODULES))
+    lines = [
+        f"- `torch.{m}`: {', '.join(f'`{n}`' for n in gone)}\n" for m in rest if (gone := absent(names, m))
+    ]
+    return "## Absent from other modules\n\n" + "".join(lines)
+
+
+SECTIONS: tuple[Callable[[Sequence[str]], str], ...] = (contents, notes, others)
+
+
+def found(path: str) -> Any:
+    """What `torch.path` is here; None if it is absent."""
+    here: Any = flambeau
+    walked = "flambeau"
+    for part in path.split("."):
+        walked = f"{walked}.{part}"
+        if inspect.ismodule(here) and not hasattr(here, part) and find_spec(walked) is not None:
+            import_module(walked)
+        here = getattr(here, part, None)
+        if here is None:
+            return None
+    return here
+
+
+def absent(names: Sequence[str], module: str) -> list[str]:
+    """A module's names, of those given, that are absent here."""
+    room = found(module)
+    own = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == module]
+    return sorted((name for name in own if not hasattr(room, name)), key=str.lower)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page."""
+    (names,) = arguments
+    sys.stdout.write(page(Path(names).read_text().split()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
