@@ -64,3 +64,8 @@ def test_a_mended_program_is_proved(folder):
 def test_what_cannot_be_explored_is_refused(folder, arguments, why):
     done = flambeau(folder, "explore", *arguments)
     assert done.returncode == 2 and why in done.stderr
+
+
+def test_the_exit_status_is_the_programs_own_where_nothing_is_wrong(folder):
+    program(folder, "import sys; print('done'); sys.exit(5)")
+    assert flambeau(folder, "explore", "program.py").returncode == 5

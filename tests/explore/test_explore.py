@@ -291,3 +291,11 @@ def test_a_failure_of_a_program_that_polls_is_shortened_and_replays():
     assert len(failure.token) < len(full.token)
     with eval(failure.replay, {"flambeau": flambeau}):
         assert program().tolist() == [0.0] * 100
+
+
+def test_a_program_that_always_raises_is_no_success():
+    def program():
+        raise RuntimeError("as ever")
+
+    found = explore(program, 3)
+    assert not found.ok and "raises RuntimeError: as ever" in str(found)

@@ -24,7 +24,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Run a program written for torch.cuda once, record its command graph, put the graph into other "
         "legal orders, and run the program again in each that can give another result. What it prints, raises and "
         "exits with is compared.",
-        epilog="The exit status is 0 if all orders agree and no race was found, 3 otherwise.",
+        epilog="The exit status is the program's own if all orders agree and no race was found, 3 otherwise.",
     )
     parser.add_argument(
         "--schedules", metavar="N", type=int, default=100, help="how many orders to look at (100)"
@@ -68,7 +68,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"flambeau explore: {error}", file=sys.stderr)
         return 2
     print(found)
-    return 0 if found.ok else RACE_STATUS
+    if not found.ok:
+        return RACE_STATUS
+    status: int = found.expected.value[1]
+    return status
 
 
 def _printed(options: argparse.Namespace) -> tuple[str, int]:

@@ -74,7 +74,7 @@ class Exploration:
 
     @property
     def ok(self) -> bool:
-        return not self.failures and not self.races
+        return not self.failures and not self.races and self.expected.error is None
 
     def check(self) -> None:
         """Raise AssertionError, with every replay line, unless all is well."""
@@ -83,6 +83,8 @@ class Exploration:
 
     def __str__(self) -> str:
         lines = [self.coverage]
+        if self.expected.error is not None:
+            lines.append(f"failure: earliest: the recorded run {self.expected}")
         lines += [f"race: {race}" for race in self.races]
         lines += [f"failure: {failure}" for failure in self.failures]
         if self.ok:
