@@ -160,6 +160,27 @@ def test_states_follow_their_parameter_but_steps_do_not():
     assert second.state[q]["step"].item() == 1
 
 
+@pytest.mark.parametrize("name", ["Adam", "NAdam", "ASGD", "Adadelta"])
+def test_counters_that_a_checkpoint_brings_to_a_gpu_come_back_to_the_cpu(name):
+    """`torch.load(..., map_location="cuda")` puts them there; PyTorch reads them where they lie."""
+
+    def stepped(device, state, times):
+        p = flambeau.ones(3, device=device, requires_grad=True)
+        opt = getattr(optim, name)([p], lr=0.1)
+        if state is not None:
+            opt.load_state_dict(state)
+        for _ in range(times):
+            p.grad = flambeau.full((3,), 0.5, device=device)
+            opt.step()
+        return p.tolist(), opt.state_dict()
+
+    with flambeau.virtual(devices=1):
+        _, state = stepped("cpu", None, 2)
+        moved = copy.deepcopy(state)
+        moved["state"][0] = {k: v.cuda() for k, v in moved["state"][0].items()}
+        assert stepped("cuda", moved, 2)[0] == stepped("cpu", state, 2)[0]
+
+
 def test_groups_have_options_of_their_own():
     random = torch.Generator().manual_seed(3)
     theirs = [torch.randn(3, generator=random).requires_grad_() for _ in range(3)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.device import CPU
 from flambeau.core.memory import array_at
 from flambeau.tensor.tensor import Tensor
 
@@ -24,12 +25,15 @@ class Counters:
         self._kept: dict[int, tuple[list[Tensor], list[Window]]] = {}
 
     def windows(self, p: Tensor, state: dict[str, Any], names: Sequence[str]) -> list[Window]:
-        """The memory of a parameter's counters."""
+        """The memory of a parameter's counters. Those that a checkpoint brought to a device come to the CPU."""
         kept = self._kept.get(id(p))
         if kept is not None:
             tensors, found = kept
             if all([t is state[name] for t, name in zip(tensors, names, strict=True)]):  # noqa: C419 (faster than a generator)
                 return found
+        for name in names:
+            if state[name].device is not CPU:
+                state[name] = state[name].cpu()
         tensors = [state[name] for name in names]
         found = [array_at(t.ptr, (), t.meta.dtype.numpy) for t in tensors]
         self._kept[id(p)] = tensors, found
