@@ -147,6 +147,7 @@ def __getattr__(name: str) -> _Any:
     where = _LATER.get(name)
     if where is not None:
         found = getattr(_import_module(where), name) if where else _import_module(f"flambeau.{name}")
+        _publish({"__name__": __name__, name: found})
         globals()[name] = found
         return found
     raise AttributeError(f"module 'torch' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)")
