@@ -35,6 +35,21 @@ def test_the_modules_are_the_same_objects(tmp_path):
     assert (done.out, done.err) == ("same\n", "")
 
 
+def test_importing_a_module_hides_no_function_of_its_name(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch
+        from torch.nn.parallel.data_parallel import DataParallel
+        import torch.nn.parallel.replicate
+        assert DataParallel is torch.nn.DataParallel
+        print(torch.nn.parallel.data_parallel.__name__, torch.nn.parallel.replicate.__name__)
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", script)
+    assert (done.out, done.err) == ("data_parallel replicate\n", "")
+
+
 @pytest.mark.parametrize(
     "line, error",
     [

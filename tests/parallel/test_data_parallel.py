@@ -216,6 +216,42 @@ def test_recurrent_layers_and_hooks_run_on_each_device() -> None:
     close(found, net(x)[0])
 
 
+def tied() -> Any:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+@pytest.mark.parametrize("recording", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        tied,
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)).eval(),
+        lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)),
+        lambda: nn.utils.spectral_norm(nn.Linear(4, 4)).eval(),
+        lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0),
+        lambda: nn.Linear(4, 4, dtype=torch.float64),
+        lambda: nn.Linear(4, 4, dtype=torch.complex64),
+    ],
+    ids=["tied", "weight_norm", "spectral_norm", "orthogonal", "hook", "attention", "double", "complex"],
+)
+def test_parameters_of_every_kind(make: Any, recording: bool) -> None:
+    torch.manual_seed(0)
+    net = make().cuda()
+    like = next(net.parameters())
+    x = torch.randn(3, 6, 4).to(like)
+    with torch.set_grad_enabled(recording):
+        expected, found = net(x), nn.DataParallel(net, [0, 1, 2], dim=1)(x)
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4)  # TF32
+    if recording:
+        grads = [
+            torch.autograd.grad(y.abs().square().sum(), list(net.parameters())) for y in (found, expected)
+        ]
+        for mine, its in zip(*grads, strict=True):
+            assert torch.allclose(mine, its, rtol=1e-2, atol=1e-2)
+
+
 def test_scalars_become_a_vector() -> None:
     class Mean(nn.Module):
         def forward(self, x: Any) -> Any:

@@ -96,6 +96,12 @@ class _Alias(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
+        for name, child in list(sys.modules.items()):
+            package, _, last = name.rpartition(".")
+            if package == self._real and getattr(module, last, child) is not child:
+                # The package shows something else by this name (`nn.parallel.data_parallel`, a function): the import
+                # system would put the module there, were it to load it once more as torch's.
+                sys.modules[f"torch{name.removeprefix('flambeau')}"] = child
 
 
 def install() -> None:
