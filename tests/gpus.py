@@ -17,6 +17,12 @@ either = pytest.mark.either
 simulated = pytest.mark.simulated
 
 
+def needs(count: int) -> None:
+    """Skip the test that runs on a real machine with fewer GPUs."""
+    if real and flambeau.cuda.device_count() < count:
+        pytest.skip(f"too few GPUs: the test needs {count}")
+
+
 @contextmanager
 def gpus(devices: int = 1, **virtual: Any) -> Iterator[None]:
     """Virtual GPUs, so many; with `--driver=cuda` those of the machine. `virtual` says more of virtual ones.

@@ -18,6 +18,7 @@ from flambeau.tensor.call import call
 from flambeau.testing import operators
 
 needs_gpu = pytest.mark.gpu
+alone = pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="other processes use the GPU's memory")
 GPU = flambeau.device("cuda", 0)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_kit import needs_gpu
+from gpu_kit import alone, needs_gpu
 
 pytestmark = needs_gpu
 
@@ -209,6 +209,7 @@ def _used(index: int = 0) -> int:
     return int(total - free)
 
 
+@alone
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_process_leaves_no_memory(tmp_path: Path, how: Any) -> None:
     script = tmp_path / "program.py"

@@ -154,6 +154,8 @@ def test_the_producers_stream_is_waited_for() -> None:
 
 def test_streams_of_other_libraries() -> None:
     torch = others.torch
+    flambeau.ones(1000, device="cuda") + 1  # compiled: else the sleeps below are over first
+    torch.cuda._sleep(1)
     theirs = torch.cuda.Stream()
     for stream in (
         flambeau.cuda.ExternalStream(theirs.cuda_stream),

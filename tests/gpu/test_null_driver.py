@@ -142,6 +142,20 @@ print(out, a, scalar, constant)
     assert run(library, program).split() == ["512", "1024", "1.5", "7"]
 
 
+def test_attention_in_16_bits_is_built_for_the_tensor_cores_that_the_gpu_has(library: Path) -> None:
+    program = """
+import flambeau as torch
+from flambeau.driver.cuda.compiler import Compiler
+sources = []
+Compiler.cubin = lambda self, source: sources.append(source) or b"no compiler here"
+q = torch.empty(2, 2, 70, 64, dtype=torch.bfloat16, device="cuda")
+sources.clear()
+torch.nn.functional.scaled_dot_product_attention(q, q, q)
+print(len(sources), "load_matrices" in sources[0])
+"""
+    assert run(library, program).split() == ["1", "True"]
+
+
 def test_a_graph_sets_seed_and_offset_of_each_draw(library: Path) -> None:
     program = """
 import ctypes

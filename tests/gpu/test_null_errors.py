@@ -37,7 +37,7 @@ def test_an_assertion_says_the_line_of_its_launch(library: Path) -> None:
     said = run(library, PROGRAM.format(more="")).splitlines()
     assert said[0] == said[1] == (
         "CUDA error: device-side assert triggered: 'gather' on cuda:0 failed: index 12 is out of bounds for dimension "
-        "0 with size 10. It was launched at <string>:9. The error came late, at a synchronization, and stays: no later "
+        "0 with size 10. It was launched at <string>:9. The error was seen at a synchronization, and stays: no later "
         "work of this device runs."
     )  # fmt: skip
 

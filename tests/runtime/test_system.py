@@ -378,6 +378,12 @@ def test_a_forked_child_may_ask_what_there_is_and_dies_quietly() -> None:
     assert output(FORK.format(before=before, child=child), FLAMBEAU_VIRTUAL_DEVICES="2") == "False 2"
 
 
+def test_a_forked_child_ends_by_itself() -> None:
+    child = "import sys; print('at its end', flush=True); sys.exit(0)"
+    before = "x = torch.ones(2, device='cuda')"
+    assert output(FORK.format(before=before, child=child), FLAMBEAU_VIRTUAL_DEVICES="1") == "at its end"
+
+
 def test_a_forked_child_may_use_the_cpu_and_virtual_gpus_of_its_own() -> None:
     child = """print((torch.ones(2) + torch.ones(2)).tolist(), flush=True)
         with torch.virtual(devices=3):

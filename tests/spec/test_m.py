@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from gpus import either, gpus, simulated
+from gpus import either, gpus, needs, simulated
 
 import flambeau as torch
 
@@ -109,6 +109,7 @@ def test_m06_m07_before_the_devices_are_opened() -> None:
 
 
 def test_m08_m09_seed_and_seed_all() -> None:
+    needs(2)
     torch.cuda.seed()
     assert torch.cuda.initial_seed() != 0 and torch.cuda.default_generators[1].initial_seed() == 0
     torch.cuda.seed_all()
@@ -162,6 +163,7 @@ def test_fork_rng_puts_states_back() -> None:
 
 
 def test_default_generators_are_those_that_draw() -> None:
+    needs(2)
     torch.cuda.init()
     default = torch.cuda.default_generators[1]
     assert isinstance(default, torch.Generator) and default.device == torch.device("cuda:1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from gpus import either, gpus
+from gpus import either, gpus, simulated
 
 import flambeau as torch
 from flambeau.cuda import comm
@@ -92,6 +92,7 @@ def copies_queued(run) -> int:
         return kinds.count("copy")
 
 
+@simulated
 def test_n04_small_tensors_travel_in_one_buffer() -> None:
     assert copies_queued(lambda tensors: comm.broadcast_coalesced(tensors, [0, 1])) == 1
     assert copies_queued(lambda tensors: comm.broadcast_coalesced(tensors, [0, 1], 800)) == 4

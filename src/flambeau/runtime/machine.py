@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from typing import Protocol
 
 from flambeau import observe
@@ -16,11 +17,11 @@ from flambeau.driver.api import Driver
 from flambeau.driver.registry import open_driver
 from flambeau.runtime import current, settings
 from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.blocks import Pool
 from flambeau.runtime.context import Context
 from flambeau.runtime.orders import Orders
 from flambeau.runtime.pinned import PinnedAllocator
 from flambeau.runtime.policy import from_environment
-from flambeau.runtime.remedy import remedy
 from flambeau.runtime.settings import Settings
 from flambeau.runtime.stream import Stream, default_stream_of
 
@@ -81,7 +82,7 @@ class Machine:
             if self.wish.driver == "virtual":
                 context.clock = self.bare.time_ns  # type: ignore[attr-defined]
             context.allocator = allocator = CachingAllocator(context, policy)
-            allocator.remedy = remedy
+            allocator.remedy = _remedy
             context.default_stream = default_stream_of(context)
             contexts.append(context)
         self.selection = current.Selection([*[c.default_stream for c in contexts], host_stream])
@@ -134,6 +135,12 @@ class Machine:
             self.pinned.close()
         for context in self.contexts:
             context.close(why)
+
+
+def _remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
+    """What would have helped a program that ran out of memory. Imported then: it takes time, and is seldom wanted."""
+    found: str = import_module("flambeau.runtime.remedy").remedy(allocator, pool, size)
+    return found
 
 
 def _open(wish: Settings) -> Driver:

@@ -116,7 +116,7 @@ def close_all() -> list[Exception]:
     """Finish and close every machine; what work raised that nobody has waited for."""
     problems: list[Exception] = []
     with _lock:
-        while _machine is not None:
+        while _machine is not None and not _machine.closed:  # a fork's copies are closed, and stay
             problems += _close(_machine)
     return problems
 

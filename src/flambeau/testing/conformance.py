@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -593,7 +594,11 @@ def capture_begin_refuses_what_cannot_be_captured(driver: Driver) -> None:
         driver.capture_begin(stream, "thread_local")
         driver.event_record(event, stream)
         _raises(DriverError, call, *args)
-        _raises(DriverError, driver.capture_end, stream)
+        if driver.name == "cuda":  # where some refused calls break the capture and others leave it whole
+            with suppress(DriverError):
+                driver.graph_destroy(driver.capture_end(stream))
+        else:
+            _raises(DriverError, driver.capture_end, stream)
     driver.fill(ptr, 7, _NBYTES, stream)  # the stream is as it was
     driver.stream_sync(stream)
     assert (_read(driver, ptr, _NBYTES) == 7).all()

@@ -78,7 +78,7 @@ class Assertions:
         said = text.format(index=at, size=size, dim=dim)
         return DriverError(
             f"CUDA error: device-side assert triggered: '{name}' on cuda:{index} failed: {said}."
-            f"{self._origin(code >> _BITS)} The error came late, at a synchronization, and stays: no later work of "
+            f"{self._origin(code >> _BITS)} The error was seen at a synchronization, and stays: no later work of "
             "this device runs."
         )
 

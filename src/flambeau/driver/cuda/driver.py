@@ -18,6 +18,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -372,6 +373,7 @@ class CudaDriver:
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> CudaExecutable:
         device = self._device(index)
+        launch = replace(launch, capability=device.capability)
         exe = CudaExecutable(launch, index)
         self._enter(device)
         with self._uncaptured():

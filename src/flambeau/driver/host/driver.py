@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -77,7 +76,7 @@ class HostDriver:
 
     def device_properties(self, index: int) -> DeviceProperties:
         self._check_device(index)
-        return DeviceProperties(platform.processor() or platform.machine(), 0, 0, _total_memory(), 1)
+        return DeviceProperties(os.uname().machine, 0, 0, _total_memory(), 1)
 
     def device_sync(self, index: int) -> None:
         self._check_device(index)
