@@ -252,6 +252,37 @@ class Executable:
         self.index = index
 
 
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One member's part in a collective operation of a communicator, or its end of a message to a peer.
+
+    kind and what `count`, elements of `dtype`, means:
+
+    ==============  =========================  =========================  =======
+    kind            reads at source            writes at target           peer
+    ==============  =========================  =========================  =======
+    all_reduce      count                      count                      -
+    broadcast       count (the root)           count                      root
+    reduce          count                      count (the root)           root
+    all_gather      count                      count * size               -
+    reduce_scatter  count * size               count                      -
+    send            count                      -                          to whom
+    recv            -                          count                      from whom
+    ==============  =========================  =========================  =======
+
+    target and source may be the same address where NCCL allows it (in place); 0 where nothing is read or written.
+    op: "sum", "prod", "min", "max" or "avg" of the reducing kinds.
+    """
+
+    kind: str
+    target: int
+    source: int
+    count: int
+    dtype: dtype
+    op: str = "sum"
+    peer: int = -1
+
+
 Launcher = Callable[[Sequence[int], Sequence[Any], int], None]
 """`launcher(ptrs, scalars, stream)`: see `Driver.launcher`."""
 
@@ -465,6 +496,34 @@ class Driver(Protocol):
 
     def graph_destroy(self, graph: int) -> None:
         """Give a graph back; what was launched still runs."""
+        ...
+
+    # -- collectives: NCCL's rules, on every driver ---------------------------------------------------
+    def comm_id(self) -> bytes:
+        """128 bytes that name a communicator to be, for all who join it."""
+        ...
+
+    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+        """Join a communicator of `size` members: this call brings those given, (rank, index), and answers a handle each.
+
+        Returns when all members have joined, other threads' and processes' too. NotSupportedError: no collectives here.
+        """
+        ...
+
+    def comm_destroy(self, comm: int, abort: bool = False) -> None:
+        """Leave a communicator when its queued work is done; abort: at once, what waits for a peer fails."""
+        ...
+
+    def comm_error(self, comm: int) -> str | None:
+        """What went wrong on the communicator since it was made, a peer's failure too; None while all is well."""
+        ...
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        """Queue parts (comm, collective, stream) as one group: they run together, none waits for one queued after it.
+
+        A part begins when each member has come to its own, the same in kind, count, dtype, op and root; members issue
+        them in the same order. Sends match receives of the same pair in order. A mismatch is an error of the device.
+        """
         ...
 
     # -- peers ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from flambeau.driver.api import DeviceProperties, Driver, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.api import Collective, DeviceProperties, Driver, Executable, HostMemory, Launch, Launcher
 
 
 class Forward:
@@ -155,6 +155,22 @@ class Forward:
 
     def graph_destroy(self, graph: int) -> None:
         self.inner.graph_destroy(graph)
+
+    # -- collectives ----------------------------------------------------------------------------------
+    def comm_id(self) -> bytes:
+        return self.inner.comm_id()
+
+    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+        return self.inner.comm_create(unique, size, members)
+
+    def comm_destroy(self, comm: int, abort: bool = False) -> None:
+        self.inner.comm_destroy(comm, abort)
+
+    def comm_error(self, comm: int) -> str | None:
+        return self.inner.comm_error(comm)
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        self.inner.collective(parts)
 
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:

@@ -21,12 +21,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
-from flambeau.driver.api import DeviceProperties, HostMemory, Launch, Launcher
+from flambeau.driver.api import Collective, DeviceProperties, HostMemory, Launch, Launcher
 from flambeau.driver.cuda import build, nvml
 from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.capture import MODES, UNSUPPORTED, Capture, Graph, refuse, relaxed
@@ -539,6 +539,26 @@ class CudaDriver:
     def _uncaptured(self) -> AbstractContextManager[None]:
         """What may be done amid a capture without being part of it: see `Driver.capture_begin`."""
         return relaxed() if self._captures else nullcontext()
+
+    # -- collectives ----------------------------------------------------------------------------------
+    def comm_id(self) -> bytes:
+        self._no_collectives()
+
+    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+        self._no_collectives()
+
+    def comm_destroy(self, comm: int, abort: bool = False) -> None:
+        self._no_collectives()
+
+    def comm_error(self, comm: int) -> str | None:
+        self._no_collectives()
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        self._no_collectives()
+
+    def _no_collectives(self) -> NoReturn:
+        self._check_open()
+        raise NotSupportedError("the cuda driver has no collectives yet")
 
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:

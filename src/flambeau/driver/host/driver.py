@@ -19,7 +19,7 @@ from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedE
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
 from flambeau.core.quiet import Quiet
-from flambeau.driver.api import Body, DeviceProperties, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.api import Body, Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
 
 Array = np.ndarray[Any, Any]
 
@@ -277,6 +277,26 @@ class HostDriver:
     def _no_graph(self, graph: int) -> NoReturn:
         self._check_open()
         raise DriverError(f"{graph} is no graph of the host driver, which has none")
+
+    # -- collectives ----------------------------------------------------------------------------------
+    def comm_id(self) -> bytes:
+        self._no_collectives()
+
+    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+        self._no_collectives()
+
+    def comm_destroy(self, comm: int, abort: bool = False) -> None:
+        self._no_collectives()
+
+    def comm_error(self, comm: int) -> str | None:
+        self._no_collectives()
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        self._no_collectives()
+
+    def _no_collectives(self) -> NoReturn:
+        self._check_open()
+        raise NotSupportedError("the host driver has no collectives: CPU tensors go through MPI")
 
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:

@@ -59,7 +59,7 @@ import numpy as np
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.quiet import Quiet
-from flambeau.driver.api import DeviceProperties, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.virtual import capture, cost, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
 from flambeau.driver.virtual.device import Device, Event
@@ -670,6 +670,25 @@ class VirtualDriver:
                 event.capture.spoil()
             raise DriverError(capture.CAPTURED_EVENT)
         self._refuse_in_capture(None)
+
+    # -- collectives ----------------------------------------------------------------------------------
+    def comm_id(self) -> bytes:
+        self._no_collectives()
+
+    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+        self._no_collectives()
+
+    def comm_destroy(self, comm: int, abort: bool = False) -> None:
+        self._no_collectives()
+
+    def comm_error(self, comm: int) -> str | None:
+        self._no_collectives()
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        self._no_collectives()
+
+    def _no_collectives(self) -> NoReturn:
+        raise NotSupportedError("virtual GPUs have no collectives yet")
 
     # -- peers ------------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:
