@@ -5,6 +5,7 @@
     python bench/training.py --driver virtual       # Flambeau alone, on a virtual H100
     python bench/training.py --driver null          # the host's share alone: launches that do nothing
     python bench/training.py --driver null --profile mlp
+    python bench/training.py --driver cuda --kernels cnn        # each library's kernels, as CUPTI times them
 
 A step is zero_grad, forward, loss, backward, optimizer. Times are medians of blocks of steps, after warm-up; TF32 is
 on or off (`--tf32`) for both libraries alike.
@@ -217,12 +218,33 @@ def profile(build: Callable[[Any, str], Step], device: str) -> None:
     pstats.Stats(profiler, stream=sys.stdout).sort_stats("tottime").print_stats(25)
 
 
+def kernels(torch: Any, m: Any, build: Callable[[Any, str], Step], rows: int = 24) -> None:
+    """The kernels of a step of library `m`, the longest first: PyTorch's profiler sees those of the whole process."""
+    step = build(m, "cuda")
+    for _ in range(WARM_UP):
+        step()
+    m.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(WARM_UP):
+            step()
+        m.cuda.synchronize()
+    found = [(e.device_time_total / WARM_UP, e.count / WARM_UP, e.key) for e in profiler.key_averages()]
+    found = sorted((line for line in found if line[0] > 0), reverse=True)
+    print(
+        f"{m.__name__}: {sum(us for us, _, _ in found):.1f} us in {sum(n for _, n, _ in found):.0f} kernels"
+    )
+    for us, count, name in found[:rows]:
+        print(f"{us:10.1f} us {count:6.1f} times  {name[:110]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--driver", choices=["cuda", "cpu", "virtual", "null"], default="cpu")
     parser.add_argument("--tf32", choices=["on", "off"], default="off")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each program is measured")
     parser.add_argument("--profile", action="store_true", help="print where the host's time goes instead")
+    parser.add_argument("--kernels", action="store_true", help="print the kernels of a step instead")
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=", ".join(PROGRAMS))
     given = parser.parse_args()
     tf32 = given.tf32 == "on"
@@ -238,6 +260,12 @@ def main() -> None:
         with machine(given.driver) as device:
             if given.profile:
                 profile(build, device)
+                continue
+            if given.kernels:
+                if torch is None:
+                    parser.error("--kernels needs PyTorch's CUDA build: its profiler reads CUPTI")
+                for library in (flambeau, torch):
+                    kernels(torch, library, build)
                 continue
             ours = measure(flambeau, build, device, given.seconds)
         line = f"{name:12}{ours[0]:12.1f}{ours[1]:12.1f}{ours[2] / 2**20:10.2f}"

@@ -504,7 +504,7 @@ class Driver(Protocol):
         ...
 
     def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
-        """Join a communicator of `size` members: this call brings those given, (rank, index), and answers a handle each.
+        """Join a communicator of `size` members: this call brings those given as (rank, index).
 
         Returns when all members have joined, other threads' and processes' too. NotSupportedError: no collectives here.
         """
