@@ -10,6 +10,7 @@ from flambeau.driver.api import Driver
 _DRIVERS = {
     "host": ("flambeau.driver.host", "HostDriver"),
     "virtual": ("flambeau.driver.virtual", "VirtualDriver"),
+    "shapes": ("flambeau.driver.virtual.shapes", "ShapeDriver"),
     "cuda": ("flambeau.driver.cuda.driver", "CudaDriver"),
 }
 

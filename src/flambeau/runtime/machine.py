@@ -150,7 +150,7 @@ def _open(wish: Settings) -> Driver:
     if wish.poison is not None:
         chosen["poison"] = wish.poison
     try:
-        return open_driver(wish.driver, **chosen)
+        return open_driver(wish.driver if wish.data else "shapes", **chosen)
     except (ValueError, OSError) as error:
         if not wish.said:
             raise

@@ -28,6 +28,7 @@ class Settings:
     """One machine as it was asked for.
 
     driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs.
+    data: False: virtual GPUs of shapes and times alone, whose kernels do not run.
     said: the environment's variables that decided, as `NAME='value'`, for messages.
     """
 
@@ -37,6 +38,7 @@ class Settings:
     schedule: str = SCHEDULE
     races: str = "off"
     poison: bool | None = None
+    data: bool = True
     said: tuple[str, ...] = ()
 
 
@@ -57,6 +59,7 @@ def virtual_settings(
     schedule: str | None = None,
     races: str | None = None,
     poison: bool | None = None,
+    data: bool | None = None,
 ) -> Settings:
     """A virtual machine: what is None here is as the environment says.
 
@@ -82,6 +85,7 @@ def virtual_settings(
         SCHEDULE if schedule is None else schedule,
         _races() if races is None else races,
         poison,
+        _one_of("FLAMBEAU_VIRTUAL_DATA", ("0", "1"), "1") == "1" if data is None else bool(data),
         tuple(said),
     )
 

@@ -233,6 +233,7 @@ def virtual(
     schedule: str | None = None,
     races: str | None = None,
     poison: bool | None = None,
+    data: bool | None = None,
 ) -> VirtualMachine:
     """Open virtual GPUs in place of those in use. What is not given is as the environment says.
 
@@ -242,6 +243,7 @@ def virtual(
         schedule: "earliest" (default), "random:SEED", "adversarial:SEED", "pct:SEED:DEPTH" or "replay:TOKEN".
         races: "off" (default), "warn" or "error".
         poison: fill fresh and freed memory with a pattern.
+        data: False: shapes and times alone; no kernel runs, no memory is committed, and reading a value raises.
 
     Returns a context manager: leaving it closes the machine and goes back to the one before. A plain call
     lasts until the next one. See Note [Machines].
@@ -249,7 +251,7 @@ def virtual(
     Raises RuntimeError while real GPUs are open; ValueError for a malformed argument.
     """
     global _forked
-    wish = settings.virtual_settings(devices, profile, schedule, races, poison)
+    wish = settings.virtual_settings(devices, profile, schedule, races, poison, data)
     with _lock:
         if _machine is not None and _machine.wish.driver == "cuda" and _contexts:
             raise RuntimeError(

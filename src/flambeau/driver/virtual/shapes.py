@@ -1,0 +1,42 @@
+"""`ShapeDriver`: virtual GPUs that keep no data: time passes and memory is counted, but no kernel computes.
+
+Every call costs what it costs on a `VirtualDriver`, addresses are checked and devices run out of memory; no page is
+committed and no body runs, so a step of a large model is simulated in the time that its launches take to issue.
+Nobody may look at a result: a copy to the host raises NotSupportedError, and so does all that needs one (`item()`,
+`print`, `nonzero`). Collectives move nothing either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.errors import NotSupportedError
+from flambeau.driver.api import HostMemory
+from flambeau.driver.virtual.driver import VirtualDriver
+from flambeau.driver.virtual.executable import VirtualExecutable
+from flambeau.driver.virtual.memory import Arena
+
+
+class ShapeDriver(VirtualDriver):
+    """A `VirtualDriver` of shapes alone; its arguments."""
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        if not target.nbytes:
+            return
+        raise NotSupportedError(
+            f"{target.nbytes} bytes at {source:#x} cannot be read: these virtual GPUs keep shapes and times, no data "
+            "(data=False, FLAMBEAU_VIRTUAL_DATA=0)"
+        )
+
+    def _do_launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
+        pass
+
+    def _do_copy_in(self, arena: Arena, target: int, source: HostMemory) -> None:
+        pass
+
+    def _do_copy(self, to: Arena, target: int, origin: Arena, source: int, nbytes: int) -> None:
+        pass
+
+    def _do_fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
+        pass
