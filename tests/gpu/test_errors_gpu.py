@@ -39,7 +39,7 @@ BAD_INDEX = """
 x = torch.arange(10, device="cuda")
 bad = torch.tensor([3, 12], device="cuda")
 for i in range(5):
-    x[bad - 9 - (i < 2)]
+    x[bad - 9 - int(i < 2)]
 torch.cuda.synchronize()
 x[bad]  # line 8
 y = x + 1
@@ -139,7 +139,8 @@ def test_a_lost_context_is_said_to_be_lost_and_the_process_ends(tmp_path: Path) 
 
 def test_a_forked_child_is_refused_and_the_parent_goes_on(tmp_path: Path) -> None:
     program = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: a process with threads forks
 x = torch.ones(3, device="cuda")
 child = os.fork()
 if child == 0:

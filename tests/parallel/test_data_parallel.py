@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gpus import either, gpus, simulated
+from gpus import either, gpus, needs, simulated
 
 import flambeau as torch
 from flambeau import nn
@@ -253,6 +253,8 @@ def test_parameters_of_every_kind(make: Any, recording: bool) -> None:
 
 
 def test_scalars_become_a_vector() -> None:
+    needs(2)
+
     class Mean(nn.Module):
         def forward(self, x: Any) -> Any:
             return x.mean()
@@ -378,6 +380,7 @@ def test_the_module_must_be_on_the_first_device() -> None:
 
 
 def test_lazy_modules_must_have_run() -> None:
+    needs(2)
     with pytest.raises(RuntimeError, match="Modules with uninitialized parameters can't be used"):
         nn.DataParallel(nn.LazyLinear(2).cuda())(a_batch())
 

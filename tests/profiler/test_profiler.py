@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gpus as hardware
 import pytest
 from gpus import either, gpus, simulated
 
@@ -205,7 +206,10 @@ def test_traces(tmp_path: Path) -> None:
     }
     start, finish = (next(e for e in trace["traceEvents"] if e["ph"] == ph) for ph in "sf")
     assert (start["ts"], finish["ts"]) == (slices["aten::add"]["ts"], slices["add"]["ts"])
-    assert slices["block"]["ts"] <= slices["aten::add"]["ts"] <= slices["add"]["ts"]
+    slack = (
+        100 if hardware.real else 0
+    )  # microseconds: the host's clock and the GPU's are told apart so closely
+    assert slices["block"]["ts"] <= slices["aten::add"]["ts"] <= slices["add"]["ts"] + slack
 
 
 def test_the_old_profiler(tmp_path: Path) -> None:

@@ -421,6 +421,7 @@ class CudaDriver:
             if code:
                 raise error_of(code)
 
+        launch.keep = exe.keep  # type: ignore[attr-defined]  # `address` is its; the executable may go before
         return launch
 
     def _launcher_of_run(self, run: build.Run) -> Launcher:
