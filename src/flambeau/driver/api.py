@@ -122,7 +122,8 @@ class Fold:
     same place of further inputs; T is the type that x then has.
     state: the C++ type that is folded. start: the state of no elements. lift: of x at place i of the reduced
     elements. join: of states a and b, in any order. lower: one expression per output, of the state s and the
-    number n of elements. constants: k0, k1, ... as of an Expression.
+    number n of elements. constants: k0, k1, ... as of an Expression. first: all of these may name `first`, the x at
+    place 0 (T{} where there is none).
     """
 
     dims: Callable[[Launch], tuple[int, ...]]
@@ -133,6 +134,7 @@ class Fold:
     join: str
     lower: tuple[str, ...]
     constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -492,13 +492,16 @@ def _form(
     join: str,
     *lower: str,
     constants: Callable[[Launch], Sequence[float]] = lambda launch: (),
+    first: bool = False,
 ) -> Form:
     def steps(launch: Launch) -> Steps:
         source = launch.inputs[0]
         assert isinstance(source, Meta)
         return computing_steps(launch.params[0].kind, source.dtype)
 
-    return Form(lambda launch: launch.params[0].dims, steps, state, start, lift, join, lower, constants)
+    return Form(
+        lambda launch: launch.params[0].dims, steps, state, start, lift, join, lower, constants, first
+    )
 
 
 def _extra(launch: Launch) -> tuple[float, ...]:
@@ -506,11 +509,11 @@ def _extra(launch: Launch) -> tuple[float, ...]:
 
 
 def _moments(*lower: str) -> Form:
-    spread = "spread(moments(s).m2, s.n, k0)"
+    spread = "spread(moments(s, first, n).m2, n, k0)"
+    lowered = [x.format(spread) for x in lower]
     return _form(
-        "Shifted<twice<T>>", "{}", "{to<twice<T>>(x), {}, 0, 1}", "a + b", *[x.format(spread) for x in lower],
-        constants=_extra,
-    )  # fmt: skip
+        "Deviations<T>", "{}", "deviation(x, first)", "a + b", *lowered, constants=_extra, first=True
+    )
 
 
 _SUM = _form("T", "T{}", "x", "add(a, b)", "s")
@@ -784,7 +787,7 @@ var_mean = reduction(
     also=("input",),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
-    cuda=_moments("{}", "mean_of(s)"),
+    cuda=_moments("{}", "mean_of(s, first, n)"),
     derivative=Derivative(
         lambda grads, a, metas, params: _var_back(grads[0], a, params) + _mean_back(grads[1], metas, params)
     ),
@@ -796,7 +799,7 @@ std_mean = reduction(
     also=("input",),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
-    cuda=_moments("sqrt({})", "mean_of(s)"),
+    cuda=_moments("sqrt({})", "mean_of(s, first, n)"),
     derivative=Derivative(
         lambda grads, a, outs, metas, params: (
             _std_back(grads[0], a, outs[0], params) + _mean_back(grads[1], metas, params)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda import pointwise, reduction
@@ -122,8 +123,8 @@ def _two_passes(norm: _Norm, device: Device) -> Plan:
     across = _expanded(state, norm.x.shape, [0 if d in norm.dims else s for d, s in enumerate(state.strides)])
     work = Layout()
     means, scales = work.take(state.nbytes), work.take(state.nbytes)
-    scale = "1 / sqrt_({} / T(n) + T(k0))"
-    fold = _mean_square(norm, scale) if norm.rms else _moments(norm, "s.mean", scale.format("s.m2"))
+    scale = "1 / sqrt_({} + T(k0))"
+    fold = _mean_square(norm, scale) if norm.rms else _moments(norm, MEAN, scale.format(VARIANCE))
     outputs = (scales,) if norm.rms else (means, scales)
     folding = _pass(fold, (state,) * len(outputs), (norm.x,), device)
     centered = (across, across)[: len(outputs)]
@@ -139,18 +140,25 @@ def _two_passes(norm: _Norm, device: Device) -> Plan:
     )
 
 
-def _moments(norm: _Norm, *lower: str) -> Fold:
-    kind = computing(norm.x.dtype)
+MEAN, VARIANCE = "T(mean_of(s, first, n))", "T(moments(s, first, n).m2 / n)"
+
+
+def spread_of(kind: dtype, dims: tuple[int, ...], eps: float, *lower: str) -> Fold:
+    """Of elements computed in `kind`, along `dims`, the fold to MEAN and VARIANCE."""
     return Fold(
-        lambda launch: norm.dims, lambda launch: (kind,), "Spread<T>", "{}", "{x, 0, 1}", "a + b", lower,
-        lambda launch: (float(norm.eps),),
+        lambda launch: dims, lambda launch: (kind,), "Deviations<T>", "{}", "deviation(x, first)", "a + b", lower,
+        lambda launch: (float(eps),), first=True,
     )  # fmt: skip
+
+
+def _moments(norm: _Norm, *lower: str) -> Fold:
+    return spread_of(computing(norm.x.dtype), norm.dims, norm.eps, *lower)
 
 
 def _mean_square(norm: _Norm, scale: str) -> Fold:
     kind = computing(norm.x.dtype)
     return Fold(
-        lambda launch: norm.dims, lambda launch: (kind,), "T", "T{}", "x * x", "a + b", (scale.format("s"),),
+        lambda launch: norm.dims, lambda launch: (kind,), "T", "T{}", "x * x", "a + b", (scale.format("s / T(n)"),),
         lambda launch: (float(norm.eps),),
     )  # fmt: skip
 
@@ -192,7 +200,7 @@ def _batch_train(launch: Launch, device: Device) -> Plan:
     out, mean, variance = launch.outputs
     x, *more = _metas(launch)
     norm = _Norm(out, x, tuple(_by_channel(x, more)), given, tuple([d for d in range(x.ndim) if d != 1]), eps)
-    folding = _pass(_moments(norm, "s.mean", "s.m2 / T(n)"), (mean, variance), (x,), device)
+    folding = _pass(_moments(norm, MEAN, VARIANCE), (mean, variance), (x,), device)
     applied = _applied(norm, _CENTERED, _by_channel(x, (mean, variance)))
     named = tuple([(4 + at, 0) for at in range(len(more))])
     moments = ((1, 0), (2, 0))

@@ -14,6 +14,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda import pointwise, reduction
 from flambeau.driver.cuda.device import Device
+from flambeau.driver.cuda.normalizing import MEAN, VARIANCE, spread_of
 from flambeau.driver.cuda.passes import Layout, Pass, Plan, no_host
 from flambeau.driver.cuda.program import Program
 from flambeau.driver.cuda.rows import Rows, computing
@@ -150,13 +151,14 @@ _MEAN = """  const C level = over_row(two, row, C(0), [](Two e) { return e.y; },
 
 
 def _moments(x: _Problem, moments: Sequence[_Operand]) -> Pass:
-    scale = "1 / sqrt_({} / T(n) + T(k0))"
-    lower: tuple[str, ...] = ("s.mean", scale.format("s.m2")) if x.centered else (scale.format("s"),)
-    state, start, lift = ("Spread<T>", "{}", "{x, 0, 1}") if x.centered else ("T", "T{}", "x * x")
-    fold = Fold(
-        lambda launch: x.seen.dims, lambda launch: (x.number,), state, start, lift, "a + b", lower,
-        lambda launch: (float(x.eps),),
-    )  # fmt: skip
+    scale = "1 / sqrt_({} + T(k0))"
+    if x.centered:
+        fold = spread_of(x.number, x.seen.dims, x.eps, MEAN, scale.format(VARIANCE))
+    else:
+        fold = Fold(
+            lambda launch: x.seen.dims, lambda launch: (x.number,), "T", "T{}", "x * x", "a + b",
+            (scale.format("s / T(n)"),), lambda launch: (float(x.eps),),
+        )  # fmt: skip
     return x.folded(fold, moments, (x.x,))
 
 

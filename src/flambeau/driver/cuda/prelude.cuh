@@ -501,33 +501,46 @@ template<class D> __device__ __forceinline__ Moments<D> operator+(Moments<D> a, 
   const D gap = b.mean - a.mean;
   return {a.mean + times(gap, share), a.m2 + b.m2 + squared(gap) * a.n * share, n};
 }
-// Moments of what a thread folds, without a division for each number: sums of distances from the first one. The first is
-// one of the numbers, so what cancels in `moments` is at most n times what stays.
-template<class D> struct Shifted { D first, sum; double squares; i64 n; };
-template<class D> __device__ __forceinline__ Moments<D> moments(Shifted<D> s) {
-  if (s.n == 0) return {};
-  const double share = 1 / (double)s.n, m2 = s.squares - squared(s.sum) * share;
-  return {s.first + times(s.sum, share), m2 < 0 ? 0 : m2, (double)s.n};
-}
-template<class D> __device__ __forceinline__ Shifted<D> operator+(Shifted<D> a, Shifted<D> b) {
-  if (a.n == 0) return b;
-  if (b.n == 0) return a;
-  if (b.n == 1) {
-    const D gap = b.first - a.first;
-    return {a.first, a.sum + gap, a.squares + squared(gap), a.n + 1};
+// Moments of numbers without a division for each: sums of distances from one of them, so that what cancels is at most n
+// times what stays. Of numbers that have half the bits it is the first of all that are folded, and states are only added;
+// of others it is the first that a thread sees, and sums are centered before they are joined.
+template<class T> struct Deviations { twice<T> sum; double squares; };
+template<class D> struct Centering { D first, sum; double squares; i64 n; };
+template<> struct Deviations<double> : Centering<double> {};
+template<> struct Deviations<c128> : Centering<c128> {};
+template<class T> constexpr bool centering = sizeof(part<T>) == 8;
+
+template<class T> __device__ __forceinline__ Deviations<T> deviation(T x, T first) {
+  if constexpr (centering<T>) return {{x, T{}, 0, 1}};
+  else {
+    const twice<T> away = to<twice<T>>(x) - to<twice<T>>(first);
+    return {away, squared(away)};
   }
-  const Moments<D> all = moments(a) + moments(b);
-  return {all.mean, D{}, all.m2, a.n + b.n};
 }
-template<class F> struct Spread { F mean, m2, n; };  // the same in the numbers' own precision
-template<class F> __device__ __forceinline__ Spread<F> operator+(Spread<F> a, Spread<F> b) {
-  if (a.n == 0) return b;
-  if (b.n == 0) return a;
-  const F n = a.n + b.n, share = b.n / n, gap = b.mean - a.mean;
-  return {a.mean + gap * share, a.m2 + b.m2 + gap * gap * a.n * share, n};
+template<class D> __device__ __forceinline__ Moments<D> moments_around(D first, D sum, double squares, i64 n) {
+  if (n == 0) return {};
+  const double share = 1 / (double)n, m2 = squares - squared(sum) * share;
+  return {first + times(sum, share), m2 < 0 ? 0 : m2, (double)n};
 }
-template<class D> __device__ __forceinline__ D mean_of(Shifted<D> s) {
-  return s.n == 0 ? to<D>((double)NAN) : moments(s).mean;
+template<class T> __device__ __forceinline__ Moments<twice<T>> moments(Deviations<T> s, T first, i64 n) {
+  if constexpr (centering<T>) return moments_around(s.first, s.sum, s.squares, s.n);
+  else return moments_around(to<twice<T>>(first), s.sum, s.squares, n);
+}
+template<class T> __device__ __forceinline__ Deviations<T> operator+(Deviations<T> a, Deviations<T> b) {
+  if constexpr (!centering<T>) return {a.sum + b.sum, a.squares + b.squares};
+  else {
+    if (a.n == 0) return b;
+    if (b.n == 0) return a;
+    if (b.n == 1) {
+      const T gap = b.first - a.first;
+      return {{a.first, a.sum + gap, a.squares + squared(gap), a.n + 1}};
+    }
+    const Moments<T> all = moments(a, a.first, a.n) + moments(b, b.first, b.n);
+    return {{all.mean, T{}, all.m2, a.n + b.n}};
+  }
+}
+template<class T> __device__ __forceinline__ twice<T> mean_of(Deviations<T> s, T first, i64 n) {
+  return n == 0 ? to<twice<T>>((double)NAN) : moments(s, first, n).mean;
 }
 __device__ __forceinline__ double spread(double m2, double n, double correction) {
   const double freedom = n - correction;

@@ -109,7 +109,8 @@ def _text(
     sources = [x for x in launch.inputs if isinstance(x, Meta)]
     inputs = range(len(sources))
     declared = "".join([f", {constant_type(k)} k{n}" for n, k in enumerate(constants)])
-    passed = "".join([f", k{n}" for n in range(len(constants))])
+    given = declared + (", T first" if form.first else "")
+    passed = "".join([f", k{n}" for n in range(len(constants))]) + (", first" if form.first else "")
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
     located = "\n".join(
         [
@@ -137,9 +138,9 @@ typedef In0 In;
 typedef decltype({_through(form.steps(launch), "In{}")}) T;
 typedef {form.state} State;
 typedef {index} Index;
-__device__ __forceinline__ State start(int{declared}) {{ return {form.start}; }}
-__device__ __forceinline__ State lift(Elements e, i64 i{declared}) {{ {" ".join(lifted)} return {form.lift}; }}
-__device__ __forceinline__ State join(State a, State b{declared}) {{ return {form.join}; }}
+__device__ __forceinline__ State start(int{given}) {{ return {form.start}; }}
+__device__ __forceinline__ State lift(Elements e, i64 i{given}) {{ {" ".join(lifted)} return {form.lift}; }}
+__device__ __forceinline__ State join(State a, State b{given}) {{ return {form.join}; }}
 extern "C" __global__ void __launch_bounds__({_THREADS}) run(
     {", ".join(pointers)}{declared}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{last}) {{
   constexpr int W = {width}, D = {depth}, V = {vector};
@@ -155,6 +156,7 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run(
     {found}
     return {{{", ".join([f"row{k}[r[{k}]]" for k in inputs])}}};
   }};
+{_FIRST.format(first=_through(form.steps(launch), "*row0")) if form.first else ""}
   State s[4];
 #pragma unroll
   for (int u = 0; u < 4; ++u) s[u] = start(0{passed});
@@ -180,6 +182,9 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run(
 {lowered}  }}
 }}
 """
+
+
+_FIRST = "  const T first = output < count && n ? {first} : T{{}};"
 
 
 def _through(steps: Sequence[dtype], text: str) -> str:
