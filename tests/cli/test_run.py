@@ -305,6 +305,21 @@ def test_the_token_shown_runs_the_same_order_again(tmp_path):
     assert again.machine["time_ns"] > 0
 
 
+def test_a_token_of_another_program_is_refused(tmp_path):
+    long = program(tmp_path, "import torch\nx = torch.ones(3, device='cuda')\nx.add_(1)\n")
+    token = flambeau_run(tmp_path, "--schedule", "random:5", long).machine["token"]
+    for text, why in (
+        ("import torch\nx = torch.ones(3, device='cuda')\n", "the program has ended"),
+        ("import torch\nx = torch.ones(4, device='cuda')\n", "not the recorded one"),
+    ):
+        done = flambeau_run(tmp_path, "--schedule", f"replay:{token}", program(tmp_path, text))
+        assert (
+            done.status == 1
+            and "not the one that the token was recorded from" in done.err
+            and why in done.err
+        )
+
+
 def test_a_kernel_that_failed_after_the_end_is_reported(tmp_path):
     script = program(
         tmp_path,

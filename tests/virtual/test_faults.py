@@ -1,6 +1,7 @@
 """What goes wrong: kernels that raise, deadlocks, calls from host functions, threads, foreign handles."""
 
 import gc
+import inspect
 import threading
 
 import numpy as np
@@ -105,20 +106,24 @@ def test_a_destructor_that_runs_amid_a_kernel_may_record_and_query():
     assert driver.event_query(event)
 
 
+def stuck_streams(count):
+    """A scheduler and `count` streams of one device."""
+    scheduler, device = core.Scheduler(Earliest(), 1024), core.DeviceState(0)
+    device.streams = {handle: core.Stream(handle, device, 0) for handle in range(1, count + 1)}
+    return scheduler, device, list(device.streams.values())
+
+
+def a_kernel(name, stream, waits=()):
+    return core.Command(
+        core.KERNEL, name, stream, 0, core.UNLIMITED, 1, 0, 0, lambda: None, (), 0, tuple(waits)
+    )
+
+
 def test_a_deadlock_is_reported_at_once_with_who_waits_for_whom():
-    scheduler = core.Scheduler(Earliest(), 1024)
-    device = core.DeviceState(0)
-    first, second = (core.Stream(handle, device, 0) for handle in (1, 2))
-    device.streams = {1: first, 2: second}
-
-    def command(name, stream, waits=()):
-        return core.Command(
-            core.KERNEL, name, stream, 0, core.UNLIMITED, 1, 0, 0, lambda: None, (), 0, tuple(waits)
-        )
-
-    outside = command("collective", second)  # of another process: never enqueued here
-    scheduler.enqueue(command("a", first, [outside]))
-    last = command("b", second, [first.tail])
+    scheduler, device, (first, second) = stuck_streams(2)
+    outside = a_kernel("collective", second)  # of another process: never enqueued here
+    scheduler.enqueue(a_kernel("a", first, [outside]))
+    last = a_kernel("b", second, [first.tail])
     scheduler.enqueue(last)
     for wait, what in (
         (lambda: scheduler.wait(second), r"stream 2 \(cuda:0\)"),
@@ -127,7 +132,51 @@ def test_a_deadlock_is_reported_at_once_with_who_waits_for_whom():
     ):
         with pytest.raises(DriverError, match=f"deadlock: the host waits for {what}") as caught:
             wait()
-        assert "'a' of stream 1 (cuda:0) waits for command" in str(caught.value)
+        assert "'a' of stream 1 (cuda:0) waits for command not enqueued yet, 'collective'" in str(
+            caught.value
+        )
+        assert "test_faults.py:" in str(caught.value).splitlines()[0]
+
+
+def test_a_deadlock_of_waits_names_their_lines():
+    """A rank that never comes: what the streams of this one wait for, from the program's own calls."""
+    driver = VirtualDriver(1)
+    first, second = driver.stream_create(0, 0), driver.stream_create(0, 0)
+    missing = a_kernel("all_reduce", driver._streams[second])
+    driver._scheduler.enqueue(a_kernel("all_reduce", driver._streams[first], [missing]))
+    event = driver.event_create(0, False)
+    driver.event_record(event, first)
+    line = inspect.currentframe().f_lineno + 1
+    driver.stream_wait(second, event)
+    with pytest.raises(DriverError) as caught:
+        driver.stream_sync(second)
+    head, wait, cause, *more = str(caught.value).splitlines()
+    assert head.startswith("deadlock: the host waits for stream 3 (cuda:0) at ") and not more
+    assert f"'wait' of stream 3 (cuda:0) at tests/virtual/test_faults.py:{line} waits for" in wait
+    assert f"'record' of stream 2 (cuda:0) at tests/virtual/test_faults.py:{line - 2}" in wait
+    assert "'all_reduce' of stream 2 (cuda:0) waits for command not enqueued yet" in cause
+
+
+def test_streams_that_wait_in_a_circle_are_told_as_one():
+    scheduler, device, streams = stuck_streams(3)
+    heads = [a_kernel(name, stream) for name, stream in zip("abc", streams, strict=True)]
+    for head, awaited in zip(heads, heads[1:] + heads[:1], strict=True):
+        head.waits = (awaited,)
+        scheduler.enqueue(head)
+    with pytest.raises(DriverError, match="they wait for each other in a circle") as caught:
+        scheduler.wait(device)
+    assert str(caught.value).count("waits for command #") == 3
+
+
+def test_thousands_of_stuck_streams_are_counted_not_listed():
+    scheduler, device, streams = stuck_streams(5000)
+    outside = a_kernel("all_reduce", streams[0])
+    for stream in streams:
+        scheduler.enqueue(a_kernel("step", stream, [outside]))
+        scheduler.enqueue(a_kernel("behind", stream))
+    with pytest.raises(DriverError, match=r"and 4,988 streams more") as caught:
+        scheduler.wait(device)
+    assert len(str(caught.value).splitlines()) == 14 and "'behind'" not in str(caught.value)
 
 
 def test_two_threads_share_a_machine():

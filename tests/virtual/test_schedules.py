@@ -133,6 +133,19 @@ def test_a_token_of_another_program_is_refused_with_the_reason():
         two_streams(driver)
 
 
+def test_a_program_that_ends_before_its_token_is_told():
+    def ended(commands, schedule):
+        driver = VirtualDriver(1, schedule=schedule)
+        for _ in range(commands):
+            driver.host_call(lambda: None, driver.stream_default(0))
+        driver.device_sync(0)
+        return driver
+
+    token = "replay:" + ended(3, "random:1").token()
+    assert "At choice 3 of 3, the program has ended" in ended(2, token).unplayed()
+    assert ended(3, token).unplayed() == ended(4, token).unplayed() == ended(2, "earliest").unplayed() == ""
+
+
 def test_a_program_goes_on_after_its_tokens_end():
     driver = VirtualDriver(1, schedule="random:1")
     stream, seen = driver.stream_create(0, 0), []

@@ -41,6 +41,7 @@ class MachineReport:
     time_ns: int | None
     trace_hash: str | None
     token: str | None
+    unplayed: str  # why the program is not the one of the token that was to be replayed
     certificate: Certificate | None
 
 
@@ -86,6 +87,7 @@ class Recorder:
                 time_ns=bare.time_ns() if virtual else None,
                 trace_hash=bare.trace_hash() if virtual else None,
                 token=bare.token() if virtual else None,
+                unplayed=bare.unplayed() if virtual else "",
                 certificate=detector.certificate() if detector is not None else None,
             )
         )

@@ -92,6 +92,8 @@ def run(options: argparse.Namespace) -> int:
         for problem in system.close_all():
             print(f"flambeau run: the program ended without waiting for this: {problem}", file=sys.stderr)
             status = status or 1
+        if not status:  # else it may have ended early because of what went wrong
+            status = _status_of_replay(recorder)
     except KeyboardInterrupt:
         print("flambeau run: interrupted while the program's last work was waited for", file=sys.stderr)
         status = INTERRUPTED
@@ -182,6 +184,14 @@ def _status_of_error(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return RACE_STATUS if isinstance(error, RaceError) else 1
+
+
+def _status_of_replay(recorder: Recorder) -> int:
+    """1 if the program ended before the token that it was to replay; said on stderr."""
+    problems = [machine.unplayed for machine in recorder.machines if machine.unplayed]
+    for problem in problems:
+        print(f"flambeau run: {problem}", file=sys.stderr)
+    return 1 if problems else 0
 
 
 def _show(error: BaseException, full: bool) -> None:

@@ -128,6 +128,7 @@ class Recorded:
                 command.work, command.effect, _seeded(command, seeds), command.origin,
                 tuple([made[self._places[awaited]] for awaited in command.waits]),
             )  # fmt: skip
+            copy.site = command.site
             made.append(copy)
             yield copy
 

@@ -59,6 +59,7 @@ import numpy as np
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.quiet import Quiet
+from flambeau.core.sites import caller
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.virtual import capture, cost, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
@@ -82,6 +83,7 @@ from flambeau.driver.virtual.scheduler import (
 
 _MOST_DEVICES = 255  # an address has 8 bits for the device
 _HOST_ALIGNMENT = 4096
+_RELATIVE = (1 << 48) - 1  # of an address: the machine's generation is no part of a trace
 _UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
 
 
@@ -108,7 +110,8 @@ class VirtualDriver:
             raise ValueError(f"devices must be an integer from 0 to {_MOST_DEVICES}, not {devices!r}")
         self.profile = load_profile(profile)
         self.observes_blocks = bool(poison)
-        self._scheduler = Scheduler(open_policy(schedule), self.profile.queue)
+        self._policy = open_policy(schedule)
+        self._scheduler = Scheduler(self._policy, self.profile.queue)
         self._lock = RLock()
         self._quiet = Quiet()
         self._handles = itertools.count(1)
@@ -158,6 +161,10 @@ class VirtualDriver:
         """The choices made so far, as text: `schedule="replay:" + token` repeats this run's order."""
         with self._lock:
             return write_token(self._scheduler.choices)
+
+    def unplayed(self) -> str:
+        """Why the program is not the one of its token, if it has ended before the token; else empty."""
+        return str(getattr(self._policy, "unplayed", ""))
 
     # -- devices ----------------------------------------------------------------------------------------
     def device_count(self) -> int:
@@ -428,7 +435,7 @@ class VirtualDriver:
             if awaited is not None:
                 if self._capturing or found.capture is not None:
                     self._join_capture(queue, found)
-                self._put(scheduler.WAIT, "wait", queue, 0, None, 0, 0, None, (), awaited.seq, 0, (awaited,))
+                self._mark(scheduler.WAIT, "wait", queue, awaited.seq & _RELATIVE, (awaited,))
 
     # -- events -----------------------------------------------------------------------------------------
     def event_create(
@@ -457,7 +464,7 @@ class VirtualDriver:
                     f"cuda:{queue.index}; they must be of one device"
                 )
             self._scheduler.now += self.profile.costs.call_ns
-            found.record = self._put(scheduler.RECORD, "record", queue, 0, None, 0, 0, None, (), event)
+            found.record = self._mark(scheduler.RECORD, "record", queue, event)
             found.capture = self._capturing.get(queue)
 
     def event_query(self, event: int, internal: bool = False) -> bool:
@@ -742,12 +749,20 @@ class VirtualDriver:
         work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0, sms: int = 1,
         waits: tuple[Command, ...] = (),
     ) -> Command:  # fmt: skip
-        relative = origin & (1 << 48) - 1  # the machine's generation is no part of a trace
         command = Command(
-            kind, name, stream, nbytes, engine, sms, latency, work, effect, args, relative, waits
+            kind, name, stream, nbytes, engine, sms, latency, work, effect, args, origin & _RELATIVE, waits
         )
         self._enqueue(command)
         return command
+
+    def _mark(
+        self, kind: int, name: str, stream: Stream, origin: int, waits: tuple[Command, ...] = ()
+    ) -> Command:
+        """A record or a wait, with the line of the program: deadlocks are told by them."""
+        marker = Command(kind, name, stream, 0, None, 1, 0, 0, None, (), origin, waits)
+        marker.site = caller(2)
+        self._enqueue(marker)
+        return marker
 
     def _enqueue(self, command: Command) -> None:
         """Queue a command, or record it if its stream is captured."""

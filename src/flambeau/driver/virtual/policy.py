@@ -182,10 +182,15 @@ class Replay:
         del self._runnable[seq]
         return command
 
+    @property
+    def unplayed(self) -> str:
+        """Why the program is not the token's, if it has ended before the token; else empty."""
+        return str(self._refusal("the program has ended")) if self._at < len(self._choices) else ""
+
     def _refusal(self, why: str) -> DriverError:
         return DriverError(
-            "replay: this program is not the one that the token was recorded from. "
-            f"At choice {self._at + 1} of {len(self._choices)}, {why}"
+            "replay: this program is not the one that the token was recorded from, or another version of it or of "
+            f"Flambeau. At choice {self._at + 1} of {len(self._choices)}, {why}"
         )
 
 

@@ -20,6 +20,8 @@ from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from flambeau.core.errors import DriverError
+from flambeau.core.sites import Site
+from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.interrupts import Interrupts
 from flambeau.driver.virtual.policy import STOP, Policy
 
@@ -61,6 +63,14 @@ class Stream:
         self.gone = False
         self.tail: Command | None = None
 
+    @property
+    def head(self) -> Command | None:
+        """The first of its commands that is not done."""
+        return None if self.tail is None else self.tail.head
+
+    def __str__(self) -> str:
+        return f"stream {self.handle} (cuda:{self.index})"
+
 
 class DeviceState:
     """What the scheduler knows of a device: unfinished work, the time of the last end, the sticky error."""
@@ -73,6 +83,18 @@ class DeviceState:
         self.pending = 0
         self.end = 0
         self.error: DriverError | None = None
+
+    def heads(self) -> list[Command]:
+        """The first command of each stream that has any left."""
+        return [s.tail.head for s in self.streams.values() if s.tail is not None]
+
+    @property
+    def head(self) -> Command | None:
+        """One of them."""
+        return next(iter(self.heads()), None)
+
+    def __str__(self) -> str:
+        return f"device cuda:{self.index}"
 
 
 class Engine(Protocol):
@@ -178,12 +200,13 @@ class Command:
 
     `latency` is ns that no engine shortens, `work` ns on all the multiprocessors that it wants. `origin`
     tells it from others in the trace: a code of its name, or a relative address. A marker has no engine.
-    `seq` and `ready` come with `Scheduler.enqueue`, `start` and `end` when it runs.
+    `seq` and `ready` come with `Scheduler.enqueue`, `start` and `end` when it runs. `site` is the program's line,
+    known of what other streams may wait for, or may make them wait.
     """
 
     __slots__ = (
         "args", "blockers", "done", "effect", "end", "engine", "followers", "kind", "latency", "name",
-        "nbytes", "origin", "prior", "ready", "seq", "sms", "start", "stream", "successor", "waits", "work",
+        "nbytes", "origin", "prior", "ready", "seq", "site", "sms", "start", "stream", "successor", "waits", "work",
     )  # fmt: skip
     ready: int
     start: int
@@ -210,6 +233,7 @@ class Command:
         self.seq = -1
         self.blockers = 0
         self.done = False
+        self.site: Site | None = None
         self.prior: Command | None = None
         self.successor: Command | None = None
         self.followers = None
@@ -218,6 +242,18 @@ class Command:
     def pending(self) -> int:
         """1 until it is done, as a stream with this command alone has it."""
         return 0 if self.done else 1
+
+    @property
+    def head(self) -> Command:
+        """The first command of its queue that is not done."""
+        command = self
+        while command.prior is not None:
+            command = command.prior
+        return command
+
+    def __str__(self) -> str:
+        number = f"#{self.seq}" if self.seq >= 0 else "not enqueued yet,"
+        return f"command {number} '{self.name}' of {self.stream}"
 
     @property
     def mark(self) -> int:
@@ -333,7 +369,7 @@ class Scheduler:
             )
         command = self._policy.take(None)
         if command is None:
-            raise DriverError(_deadlock(target))
+            raise DriverError(deadlock(target))
         self._run(command)
 
     def _run(self, command: Command) -> None:
@@ -441,41 +477,3 @@ def _device_error(command: Command, error: Exception) -> DriverError:
     # Without its traceback: that holds the frames, hence the tensors, of whoever happened to wait.
     wrapped.__cause__ = error.with_traceback(None)
     return wrapped
-
-
-# -- Deadlocks -------------------------------------------------------------------------------------------
-
-
-def _deadlock(target: Stream | DeviceState | Command) -> str:
-    """Who waits for whom, from what the host waits for back to a command that nothing will let run."""
-    lines = [f"deadlock: the host waits for {_called(target)}, and no command can run"]
-    command = _last(target)
-    seen: set[int] = set()
-    while command is not None and command.seq not in seen:
-        seen.add(command.seq)
-        while command.prior is not None:
-            command = command.prior
-        pending = [c for c in command.waits if not c.done]
-        if not pending:
-            lines.append(f"{_called(command)} waits for something outside this driver")
-            break
-        lines.append(f"{_called(command)} waits for {_called(pending[0])}")
-        command = pending[0]
-    return "\n  ".join(lines)
-
-
-def _last(target: Stream | DeviceState | Command) -> Command | None:
-    if isinstance(target, Command):
-        return target
-    if isinstance(target, Stream):
-        return target.tail
-    return next((s.tail for s in target.streams.values() if s.tail is not None), None)
-
-
-def _called(target: Stream | DeviceState | Command) -> str:
-    if isinstance(target, Command):
-        number = f"#{target.seq}" if target.seq >= 0 else "not enqueued yet,"
-        return f"command {number} '{target.name}' of {_called(target.stream)}"
-    if isinstance(target, Stream):
-        return f"stream {target.handle} (cuda:{target.index})"
-    return f"device cuda:{target.index}"

@@ -1,0 +1,62 @@
+"""`deadlock`: who waits for whom, with the program's lines, where the host waits and no command can run.
+
+Waits and records keep the line that gave them (`Command.site`). Work behind them needs none: who stands at the head of
+a queue is what all of the queue waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flambeau.core.sites import caller, place
+
+if TYPE_CHECKING:
+    from flambeau.driver.virtual.scheduler import Command, DeviceState, Stream
+
+_MOST = 12  # queues told one by one; thousands may stand behind one
+
+
+def deadlock(target: Stream | DeviceState | Command) -> str:
+    """The report: from what the host waits for to what nothing will let run, then the other queues that are stuck."""
+    chain, circle = _chain(target.head)
+    devices = {head.stream.device: None for head in chain}
+    stuck = chain | {head: None for device in devices for head in device.heads()}
+    lines = [f"deadlock: the host waits for {target} at {place(caller())}, and no command can run"]
+    lines += [_told(head) for head in list(stuck)[:_MOST]]
+    if circle is not None:
+        lines.insert(
+            1 + min(len(chain), _MOST),
+            f"and so back to {circle.stream}: they wait for each other in a circle",
+        )
+    if len(stuck) > _MOST:
+        lines.append(f"and {len(stuck) - _MOST:,} streams more, which can run nothing either")
+    return "\n  ".join(lines)
+
+
+def _chain(command: Command | None) -> tuple[dict[Command, None], Command | None]:
+    """The heads of the queues that wait for each other, from one command on; and the one that closes a circle."""
+    chain: dict[Command, None] = {}
+    while command is not None:
+        head = command.head
+        if head in chain:
+            return chain, head
+        chain[head] = None
+        awaited = _awaited(head)
+        command = (
+            awaited if awaited is not None and awaited.seq >= 0 else None
+        )  # else: it stands in no queue here
+    return chain, None
+
+
+def _awaited(command: Command) -> Command | None:
+    return next((other for other in command.waits if not other.done), None)
+
+
+def _told(head: Command) -> str:
+    return f"{_with_line(head)} waits for {_with_line(_awaited(head))}"
+
+
+def _with_line(command: Command | None) -> str:
+    if command is None:
+        return "something outside this driver"
+    return f"{command} at {place(command.site)}" if command.site is not None else str(command)
