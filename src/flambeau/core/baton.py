@@ -1,0 +1,184 @@
+"""`Baton`: threads of which one runs at a time, in an order that repeats. Each gives the baton away where it waits.
+
+Who may have to wait for another thread asks `seat()` first: a thread that takes turns must not block on a lock or a
+condition, since nobody else would run; it waits by `Seat.wait`. A thread without a seat waits as threads do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from flambeau.core.errors import DriverError
+from flambeau.core.sites import Site, caller, place
+
+
+class Stopped(BaseException):
+    """Raised in the threads that wait when another one has failed: they end, and that error is the answer."""
+
+
+class Seat:
+    """A thread's place among those that take turns. `number` counts them from 0."""
+
+    def __init__(self, baton: Baton, number: int) -> None:
+        self.baton = baton
+        self.number = number
+        self.ended = False
+        self._ready: Callable[[], bool] | None = None  # what it waits for; None: it has not begun, or runs
+        self._what: Callable[[], str] = str
+        self._site: Site | None = None
+        self._mine = False  # it has the baton
+        self._refused = ""  # why its wait is in vain
+        self._bell = threading.Condition()
+
+    def wait(
+        self, ready: Callable[[], bool], what: Callable[[], str], condition: threading.Condition | None = None
+    ) -> None:
+        """Let others run until `ready()`. Any thread may ask it, and it must not change anything.
+
+        what: says what is waited for, in reports. condition: of a lock that this thread holds, given up meanwhile.
+
+        Raises DriverError: no thread can go on, with what each of them waits for.
+        """
+        if ready():
+            return
+        self._ready, self._what, self._site = ready, what, caller()
+        outer = self._bell
+        self._bell = outer if condition is None else condition
+        try:
+            self.baton.pass_on(self)
+            with self._bell:
+                self._bell.wait_for(lambda: self._mine)
+            self._look_up()
+        finally:
+            self._bell = outer
+            self._ready = None
+
+    def _look_up(self) -> None:
+        """It has the baton again: for what it waited for, or because that will never be."""
+        if self.baton.error is not None:
+            raise Stopped
+        if self._refused:
+            why, self._refused = self._refused, ""
+            raise DriverError(why)
+
+    def refuse(self, why: str) -> None:
+        """Let its wait raise."""
+        self._refused = why
+        self.give()
+
+    def take(self) -> None:
+        """Wait for the first turn."""
+        with self._bell:
+            self._bell.wait_for(lambda: self._mine)
+
+    def give(self) -> None:
+        """Hand it the baton."""
+        with self._bell:
+            self._mine = True
+            self._bell.notify_all()
+
+    def leave(self) -> None:
+        self._mine = False
+
+    @property
+    def able(self) -> bool:
+        """Whether it could go on."""
+        return not self.ended and (self._ready is None or self.baton.error is not None or self._ready())
+
+    def __str__(self) -> str:
+        if self.ended:
+            return f"rank {self.number} has ended"
+        at = f" at {place(self._site)}" if self._site is not None else ""
+        return f"rank {self.number}{at}: {self._what()}"
+
+
+class Baton:
+    """`size` threads that take turns: in a circle, or as `choose` picks from the numbers of those that can go on.
+
+    `switched(before, after)` is called at each change, while nobody runs.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        choose: Callable[[Sequence[int]], int] | None = None,
+        switched: Callable[[int, int], None] = lambda before, after: None,
+    ) -> None:
+        self.seats = [Seat(self, number) for number in range(size)]
+        self.error: BaseException | None = None  # what the first thread that failed raised
+        self.failed = -1  # its number
+        self._choose = choose
+        self._switched = switched
+
+    def run(self, bodies: Sequence[Callable[[], None]]) -> BaseException | None:
+        """Run each body in a thread of its own until all have ended; the first error of any."""
+        threads = [
+            threading.Thread(target=self._body, args=(seat, body), name=f"rank {seat.number}", daemon=True)
+            for seat, body in zip(self.seats, bodies, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        self.seats[0 if self._choose is None else self._choose(range(len(bodies)))].give()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # Ctrl-C: each thread ends where it waits next
+            self.error = self.error or error
+            raise
+        return self.error
+
+    def _body(self, seat: Seat, body: Callable[[], None]) -> None:
+        local.seat = seat
+        seat.take()
+        try:
+            if self.error is None:
+                body()
+        except Stopped:
+            pass
+        except BaseException as error:  # the answer of `run`, also where it is an exit or an interrupt
+            if self.error is None:
+                self.error, self.failed = error, seat.number
+        seat.ended = True
+        self.pass_on(seat)
+
+    def pass_on(self, seat: Seat) -> None:
+        """Hand the baton to a thread that can go on. DriverError: none can."""
+        able = [s.number for s in self._circle(seat) if s.able]
+        if not able:
+            self._give_up(seat)
+            return
+        chosen = self.seats[able[0] if self._choose is None else self._choose(able)]
+        if chosen is not seat:
+            self._switched(seat.number, chosen.number)
+        seat.leave()
+        chosen.give()
+
+    def _give_up(self, seat: Seat) -> None:
+        """Nobody can go on: the wait of whoever stands first raises."""
+        waiting = [s for s in self._circle(seat) if not s.ended]
+        if not waiting:
+            return
+        report = "\n  ".join(["deadlock: no rank can go on", *[str(s) for s in self.seats]])
+        if not seat.ended:
+            raise DriverError(report)
+        self._switched(seat.number, waiting[0].number)
+        waiting[0].refuse(report)
+
+    def _circle(self, seat: Seat) -> list[Seat]:
+        """All seats, from the next one on."""
+        return self.seats[seat.number + 1 :] + self.seats[: seat.number + 1]
+
+
+class Local(threading.local):
+    """The seat of a thread that takes turns."""
+
+    seat: Seat | None = None
+
+
+local = Local()
+
+
+def seat() -> Seat | None:
+    """This thread's seat; None if it takes no turns."""
+    return local.seat
