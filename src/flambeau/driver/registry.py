@@ -27,6 +27,12 @@ def cudnn_version() -> int | None:
     return found
 
 
+def nccl_version() -> int:
+    """The version of the NCCL that real GPUs' collectives run by: 22809 is 2.28.9. NotSupportedError: there is none."""
+    found: int = import_module("flambeau.driver.cuda.nccl").Communicators().version()
+    return found
+
+
 def sensor(name: str, uuid: str) -> int:
     """What a real GPU's sensor says, by the names of `driver/cuda/nvml.py`. NotSupportedError: there is no NVML."""
     found: int = import_module("flambeau.driver.cuda.nvml").sensor(name, uuid)

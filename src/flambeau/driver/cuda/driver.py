@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from cuda.bindings import driver as cu
 
@@ -32,6 +32,7 @@ from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.capture import MODES, UNSUPPORTED, Capture, Graph, refuse, relaxed
 from flambeau.driver.cuda.compiler import Compiler
 from flambeau.driver.cuda.device import Device
+from flambeau.driver.cuda.nccl import Communicators
 from flambeau.driver.cuda.program import ADDRESS, CudaExecutable, Late, Program, flattened, mark
 
 _FIRST_HANDLE = 4096  # default streams are 1 + index
@@ -116,6 +117,7 @@ class CudaDriver:
         self._raised: list[BaseException] = []  # what they raised, for the next wait
         self._trampoline = _HOST_FUNCTION(self._run_host_call)
         self._trampoline_at = ctypes.cast(self._trampoline, ctypes.c_void_p).value
+        self._communicators = Communicators()
         self._closed = False
 
     # -- devices --------------------------------------------------------------------------------------
@@ -145,6 +147,8 @@ class CudaDriver:
         """Errors of unfinished work are not raised here: `device_sync` before it says them."""
         if self._closed:
             return
+        for comm in self._communicators.all():
+            self.comm_destroy(comm, abort=self.comm_error(comm) is not None)
         for device in self._devices:
             if device.context is not None:
                 self._give_back(device)
@@ -543,23 +547,39 @@ class CudaDriver:
 
     # -- collectives ----------------------------------------------------------------------------------
     def comm_id(self) -> bytes:
-        self._no_collectives()
+        self._check_open()
+        return self._communicators.unique()
 
     def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
-        self._no_collectives()
+        for _, index in members:
+            self._device(index)
+        handles = [next(self._handles) for _ in members]
+        self._communicators.join(unique, size, members, self._enter_at, handles)
+        return handles
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:
-        self._no_collectives()
+        self._check_open()
+        member = self._communicators.find(comm)
+        self._enter(self._devices[member.index])
+        if not abort:
+            for queue in [q for q in map(self._queues.get, member.streams) if q is not None]:
+                check(cu.cuStreamSynchronize(queue.native))
+        self._communicators.leave(comm, abort)
 
     def comm_error(self, comm: int) -> str | None:
-        self._no_collectives()
+        self._check_open()
+        return self._communicators.error(comm)
 
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
-        self._no_collectives()
+        queues = [self._queue(stream) for _, _, stream in parts]
+        placed = [
+            (comm, part, queue.device.index, stream, queue.native)
+            for (comm, part, stream), queue in zip(parts, queues, strict=True)
+        ]
+        self._communicators.run(placed, self._enter_at)
 
-    def _no_collectives(self) -> NoReturn:
-        self._check_open()
-        raise NotSupportedError("the cuda driver has no collectives yet")
+    def _enter_at(self, index: int) -> None:
+        self._enter(self._devices[index])
 
     # -- peers ----------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:

@@ -9,8 +9,15 @@ from typing import Any
 
 from flambeau.core.errors import DriverError, NotSupportedError
 
+
+class Id(ctypes.Structure):
+    """A name of 128 bytes, which travels by value."""
+
+    _fields_ = (("bytes", ctypes.c_char * 128),)
+
+
 _TYPES = {
-    "p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_int64, "z": ctypes.c_size_t, "d": ctypes.c_double,
+    "p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_int64, "z": ctypes.c_size_t, "d": ctypes.c_double, "u": Id,
 }  # fmt: skip
 
 
@@ -34,9 +41,9 @@ class Library:
             ) from error
 
     def function(self, name: str, signature: str) -> Callable[..., None]:
-        """A call that raises DriverError where it fails.
+        """A call that raises where it fails.
 
-        `signature` has a letter per argument: p a pointer, i an int, l an int64, z a size_t, d a double.
+        `signature` has a letter per argument: p a pointer, i an int, l an int64, z a size_t, d a double, u an Id.
         """
         call = getattr(self._dll, name)
         call.argtypes = [_TYPES[letter] for letter in signature]
@@ -44,6 +51,16 @@ class Library:
         def checked(*args: Any) -> None:
             status = call(*args)
             if status:
-                raise DriverError(f"{self.title}: {name}: {self._statuses.get(status, f'status {status}')}")
+                raise self.failure(name, status)
 
         return checked
+
+    def failure(self, name: str, status: int) -> Exception:
+        """What a call of this name raises for a status code."""
+        return DriverError(f"{self.title}: {name}: {self._statuses.get(status, f'status {status}')}")
+
+    def text(self, name: str) -> str:
+        """What a function says that takes a pointer, here null, and returns text."""
+        call = getattr(self._dll, name)
+        call.argtypes, call.restype = [ctypes.c_void_p], ctypes.c_char_p
+        return (call(None) or b"").decode(errors="replace").strip()
