@@ -66,6 +66,7 @@ class _Walk:
         self.leaves: list[Leaf] = []  # that have all of their gradients
         self.ended: dict[int, list[Stream]] = {}  # by device: streams on which gradients came to rest
         self.waited: set[tuple[Stream, Stream]] = set()
+        self.endings: list[Callable[[], None]] = []  # called when all gradients have come to rest
         self.number = next(_numbers)
 
     def run(self, roots: Sequence[Root]) -> list[Any]:
@@ -94,6 +95,8 @@ class _Walk:
             for stream in others:
                 if stream != streams[index]:
                     order(streams[index], stream)
+        for ending in self.endings:  # an ending may add more
+            ending()
         return self.found
 
     def comes_to(self, node: Node) -> bool:
@@ -155,6 +158,8 @@ class _Walk:
         if isinstance(node, Leaf):
             if grads is not None and grads[0] is not None:
                 self.rest(node, grads.pop())
+            elif node.watchers is not None:
+                self.rest_without(node)
             return
         if self.runs is not None and node not in self.runs:
             return
@@ -225,6 +230,15 @@ class _Walk:
             hook(leaf.variable)
         for hook in list(watchers.post.values()):
             hook((), (grad,))
+
+    def rest_without(self, leaf: Leaf) -> None:
+        """Tell who watches a leaf that no gradient came: what was computed from it was not used."""
+        if self.accumulate and (self.runs is None or leaf in self.wanted):
+            watchers = leaf.watched
+            for hook in list(watchers.post_accumulate.values()):
+                hook(leaf.variable)
+            for hook in list(watchers.post.values()):
+                hook((), (None,))
 
     def gradients(self, node: Node, grads: list[Any]) -> Sequence[Any]:
         watchers = node.watchers
