@@ -61,7 +61,7 @@ from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.quiet import Quiet
 from flambeau.core.sites import caller
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
-from flambeau.driver.virtual import capture, cost, scheduler
+from flambeau.driver.virtual import capture, cost, ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
@@ -144,6 +144,10 @@ class VirtualDriver:
         graph = self._scheduler.journal = Graph(self.profile.queue)
         return graph
 
+    def given(self) -> int:
+        """How many commands were given so far: the `seq` of the next."""
+        return self._scheduler.given
+
     def time_ns(self) -> int:
         """The host's simulated time."""
         return self._scheduler.now
@@ -204,6 +208,8 @@ class VirtualDriver:
             for device in self._devices:
                 self._scheduler.wait(device.state)
                 device.arena.discard()
+                if device.shared is not None:
+                    device.shared.shut()
             self._closed = True
             self._devices = []
             self._streams = {}
@@ -223,7 +229,8 @@ class VirtualDriver:
     def mem_free(self, ptr: int) -> None:
         with self._lock:
             device = self._owner("mem_free", ptr, 0)
-            if ptr not in device.arena.ends:
+            end, shared = device.arena.ends.get(ptr), device.shared
+            if end is None or (shared is not None and shared.owns(ptr)):
                 raise device.arena.invalid("mem_free", ptr, 0, "is not the start of an allocation")
             if self._scheduler.running is not None:  # a destructor amid a kernel's body
                 self._scheduler.defer(partial(self.mem_free, ptr))
@@ -232,6 +239,8 @@ class VirtualDriver:
             self._scheduler.wait(device.state)
             self._scheduler.now += self.profile.costs.alloc_ns
             device.arena.release(ptr)
+            if shared is not None:
+                shared.released(ptr, end)
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         if nbytes < 0:
@@ -443,10 +452,8 @@ class VirtualDriver:
     ) -> int:
         with self._lock:
             self._device(index)
-            if interprocess:
-                raise NotSupportedError("the virtual driver has no interprocess events")
             handle = next(self._handles)
-            self._events[handle] = Event(index, timing)
+            self._events[handle] = Event(index, timing and not interprocess, interprocess)
             self._scheduler.now += self.profile.costs.call_ns
             return handle
 
@@ -466,6 +473,8 @@ class VirtualDriver:
             self._scheduler.now += self.profile.costs.call_ns
             found.record = self._mark(scheduler.RECORD, "record", queue, event)
             found.capture = self._capturing.get(queue)
+            if found.interprocess and found.capture is None:
+                self._scheduler.run_ahead(found.record)
 
     def event_query(self, event: int, internal: bool = False) -> bool:
         with self._lock:
@@ -508,6 +517,55 @@ class VirtualDriver:
         if not event.record.done or event.record.end > self._scheduler.now:
             raise DriverError(f"event_elapsed_ns: event {handle} is not complete; synchronize with it first")
         return event.record.end
+
+    # -- other processes: see Note [Exported memory] in ipc.py --------------------------------------------
+    def ipc_memory(self, ptr: int) -> bytes:
+        with self._lock:
+            device = self._owner("ipc_memory", ptr, 0)
+            self._scheduler.now += self.profile.costs.call_ns
+            return self._shared(device).export(ptr)
+
+    def ipc_open(self, index: int, handle: bytes) -> int:
+        with self._lock:
+            device = self._device(index)
+            self._scheduler.now += self.profile.costs.alloc_ns
+            return self._shared(device).open(handle)
+
+    def ipc_close(self, ptr: int) -> None:
+        with self._lock:
+            device = self._owner("ipc_close", ptr, 0)
+            if not self._shared(device).owns(ptr):
+                raise device.arena.invalid("ipc_close", ptr, 0, "is not of another process's memory")
+            if self._scheduler.running is not None:  # a destructor amid a kernel's body
+                self._scheduler.defer(partial(self.ipc_close, ptr))
+                return
+            self._refuse_in_capture(device.state)
+            self._scheduler.wait(device.state)
+            self._scheduler.now += self.profile.costs.alloc_ns
+            self._shared(device).close(ptr)
+
+    def ipc_event(self, event: int) -> bytes:
+        with self._lock:
+            found = self._event(event)
+            if not found.interprocess:
+                raise DriverError(
+                    f"CUDA error: invalid argument: ipc_event: event {event} was not created interprocess"
+                )
+            return ipc.event_handle(self._uuid(found.index), event)
+
+    def ipc_event_open(self, index: int, handle: bytes) -> int:
+        with self._lock:
+            self._device(index)
+            ipc.check_event(handle, self._uuid(index))
+            return self.event_create(index, False, False, True)
+
+    def _shared(self, device: Device) -> ipc.SharedPages:
+        if device.shared is None:
+            device.shared = ipc.SharedPages(device.arena, self._uuid(device.index))
+        return device.shared
+
+    def _uuid(self, index: int) -> bytes:
+        return uuid.uuid5(_UUIDS, f"{self.profile.name}/{index}").bytes
 
     # -- kernels ----------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> VirtualExecutable:

@@ -275,12 +275,12 @@ class Scheduler:
 
     def __init__(self, policy: Policy, queue: int) -> None:
         self.now = 0  # the host's simulated time
+        self.given = 0  # commands so far: the next one's `seq`
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
         self.journal: Journal | None = None
         self._policy = policy
         self._queue = queue
-        self._seq = 0
         self._later: list[Callable[[], None]] = []
         self._choices = array("q")
         self._trace = array("Q")
@@ -302,8 +302,8 @@ class Scheduler:
         self._later.append(call)
 
     def _link(self, command: Command, stream: Stream) -> None:
-        command.seq = self._seq
-        self._seq += 1
+        command.seq = self.given
+        self.given += 1
         if self.journal is not None:
             self.journal.enqueued(command)
         tail = stream.tail
@@ -339,6 +339,15 @@ class Scheduler:
         if self.journal is not None:
             self.journal.waited(target)
         self._wait(target, 0)
+
+    def run_ahead(self, command: Command) -> None:
+        """Let a command be done without a wait of the host, whose time stays: others may look at what it did."""
+        if self.running is not None:
+            self.defer(partial(self.run_ahead, command))
+            return
+        now = self.now
+        self.wait(command)
+        self.now = now
 
     def _wait(self, target: Stream | DeviceState | Command, left: int) -> None:
         """The same until at most `left` commands are pending."""
