@@ -62,6 +62,9 @@ class Recorder:
         """Whether a machine whose races are errors had one, raised or not, caught or not."""
         return any(m.races == "error" and m.certificate and m.certificate.races for m in self.machines)
 
+    def starting(self, machine: Machine) -> None:
+        pass
+
     def started(self, machine: Machine) -> None:
         if self.timeline and machine.wish.driver == "virtual":
             timeline = Timeline()

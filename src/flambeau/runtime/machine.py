@@ -34,6 +34,9 @@ _NOT_EXPANDABLE = (
 class Watcher(Protocol):
     """Whoever reports on machines, as the command line does."""
 
+    def starting(self, machine: Machine) -> None:
+        """Its drivers are open and no context is made yet: a driver may be put around `machine.driver`."""
+
     def started(self, machine: Machine) -> None:
         """The machine's contexts are made; no work yet."""
 
@@ -71,6 +74,8 @@ class Machine:
             self.driver, self.host = observe.observed(
                 self.driver, self.host, races=self.wish.races, visible=self.visible
             )
+        for watcher in self.watchers:
+            watcher.starting(self)
         self.started_at = caller()
         contexts = []
         policy, orders = from_environment(), Orders()
