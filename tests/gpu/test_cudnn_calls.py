@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -27,11 +26,24 @@ from flambeau.ops.op import Op, table
 from flambeau.testing import operators
 
 KINDS = {0: float32, 1: float64, 2: float16, 9: bfloat16}
-SLOW, FAST, BIG = (
-    7,
-    5,
-    3,
-)  # algorithms: one that is not deterministic, the one to take, one that wants much memory
+FORWARD, WEIGHT_GRADIENT, INPUT_GRADIENT = 10, 11, 12
+# Attributes of an operation: how, x, w, y.
+ATTRIBUTES = {
+    FORWARD: (702, 704, 703, 705),
+    INPUT_GRADIENT: (708, 710, 709, 711),
+    WEIGHT_GRADIENT: (714, 716, 715, 717),
+}
+TENSOR_CORE, DOWN_CONVERT, NONDETERMINISTIC = 0, 1, 4
+# Engines in the order of the heuristics: numerical notes, behavior notes, bytes to work with, whether its plan is made.
+ENGINES: list[tuple[list[int], list[int], int, bool]] = [
+    ([NONDETERMINISTIC], [], 64, True),
+    ([], [0], 64, True),  # compiled when first used
+    ([], [], 1 << 40, True),
+    ([], [], 64, False),
+    ([TENSOR_CORE, DOWN_CONVERT], [], 64, True),
+    ([], [], 64, True),
+]
+TENSOR, PLAIN = 4, 5
 
 
 class Dnn:
@@ -40,99 +52,128 @@ class Dnn:
     def __init__(self) -> None:
         self.descriptors: dict[int, Any] = {}
         self.names: list[str] = []
-        self.math: list[int] = []
+        self.taken: list[int] = []  # engines of plans that were executed
+        self.aligned: set[int] = set()
         self.refuses = False
+        self._count = 0
 
     def function(self, name: str, signature: str) -> Callable[..., None]:
         def call(*args: Any) -> None:
             assert len(args) == len(signature), (name, args)
             self.names.append(name)
-            values = [a.value if isinstance(a, ctypes.c_void_p) else a for a in args]
-            self.run(name.removeprefix("cudnn"), values)
+            self.run(name.removeprefix("cudnn").removeprefix("Backend"), args)
 
         return call
 
-    def run(self, name: str, args: list[Any]) -> None:
-        if name == "Create":
-            args[0]._obj.value = 99
-        elif name.startswith("Create"):
-            number = 1 + max(self.descriptors, default=0)
-            self.descriptors[number] = {}
-            args[0]._obj.value = number
-        elif name.startswith("Destroy"):
-            del self.descriptors[args[0]]
-        elif name == "SetTensorNdDescriptor":
-            found, kind, _, dims, strides = args
-            self.descriptors[found] |= {"kind": KINDS[kind], "shape": list(dims), "strides": list(strides)}
-        elif name == "SetFilterNdDescriptor":
-            found, kind, order, count, dims = args
-            assert order == 0 and count == len(dims)
-            self.descriptors[found] |= {"kind": KINDS[kind], "shape": list(dims)}
-        elif name == "SetConvolutionNdDescriptor":
-            found, count, padding, stride, dilation, mode, computed = args
-            assert mode == 1 and count == len(padding)
-            self.descriptors[found] |= {"how": (stride, padding, dilation), "computed": computed}
-        elif name == "SetConvolutionGroupCount":
-            self.descriptors[args[0]]["groups"] = args[1]
-        elif name == "SetConvolutionMathType":
-            self.math.append(args[1])
-        elif name.startswith("GetConvolution"):
-            self.choose(*args)
-        elif name.startswith("Convolution"):
-            self.convolve(name.removeprefix("Convolution"), *args)
-        else:
-            assert name == "SetStream" and args == [99, 0]
+    def run(self, name: str, args: Any) -> None:
+        getattr(self, f"on_{name}")(*args)
 
-    def choose(
-        self, handle: int, a: int, b: int, how: int, out: int, most: int, count: Any, found: Any
+    def on_Create(self, found: Any) -> None:  # noqa: N802
+        found._obj.value = 99
+
+    def on_CreateDescriptor(self, kind: int, found: Any) -> None:  # noqa: N802
+        self._count += 1
+        self.descriptors[self._count] = {"kind": kind}
+        found._obj.value = self._count
+
+    def on_DestroyDescriptor(self, found: int) -> None:  # noqa: N802
+        del self.descriptors[found]
+
+    def on_SetAttribute(self, found: int, name: int, kind: int, count: int, values: Any) -> None:  # noqa: N802
+        about = self.descriptors[found]
+        assert "final" not in about
+        given = [values._obj.value] if hasattr(values, "_obj") else list(values)
+        assert len(given) == count
+        about[name] = given
+
+    def on_GetAttribute(  # noqa: N802
+        self, found: int, name: int, kind: int, most: int, count: Any, values: Any
     ) -> None:
-        if self.refuses:
-            raise DriverError("cuDNN: CUDNN_STATUS_NOT_SUPPORTED")
-        assert handle == 99 and most >= 3
-        choices = [(SLOW, 0, 0), (BIG, 1, 1 << 40), (FAST, 1, 64)]
-        for place, (algorithm, fixed, memory) in zip(found, choices, strict=False):
-            place.algorithm, place.determinism, place.memory, place.math = (
-                algorithm,
-                fixed,
-                memory,
-                self.math[-1],
-            )
-        count._obj.value = len(choices)
+        about, blanks = self.descriptors[found], list(values or ())
+        answer: list[Any] = []
+        if name == 202:  # the results of heuristics
+            engines = [] if self.refuses or about[200] == [2] else range(len(ENGINES))
+            answer = list(engines)
+            for blank, engine in zip(blanks, engines, strict=False):
+                assert self.descriptors[blank]["kind"] == 3
+                self.descriptors[blank]["engine"] = engine
+            values, blanks = None, []
+        elif name == 300:
+            self.descriptors[blanks[0]]["engine"] = about["engine"]
+            answer, values = [None], None
+        elif name == 1303:
+            answer = ENGINES[about["engine"]][0]
+        elif name == 1305:
+            answer = ENGINES[about["engine"]][1]
+        else:
+            assert name == 402
+            answer = [ENGINES[about["engine"]][2]]
+        count._obj.value = len(answer)
+        for i, value in enumerate(answer if values else ()):
+            values[i] = value
 
-    def convolve(
-        self, name: str, handle: int, one: Any, a: int, a_at: int, b: int, b_at: int, how: int, algorithm: int,
-        work: int, size: int, zero: Any, out: int, out_at: int,
-    ) -> None:  # fmt: skip
-        assert (handle, algorithm, size) == (99, FAST, 64) and work % 256 == 0
-        wide = self.descriptors[out]["kind"] is float64
-        assert isinstance(one._obj, ctypes.c_double if wide else ctypes.c_float)
-        assert (one._obj.value, zero._obj.value) == (1, 0)
-        assert self.descriptors[how]["computed"] == int(wide)
-        stride, padding, dilation = map(tuple, self.descriptors[how]["how"])
-        geometry = Geometry(stride, padding, dilation, groups=self.descriptors[how]["groups"])
-        x, y, target = (self.array(i, at) for i, at in ((a, a_at), (b, b_at), (out, out_at)))
+    def on_Finalize(self, found: int) -> None:  # noqa: N802
+        about = self.descriptors[found]
+        about["final"] = True
+        if about["kind"] == 5:
+            assert about[400] == [99]
+            about["engine"] = self.descriptors[about[401][0]]["engine"]
+            about["operation"] = self.operation_of()
+            if not ENGINES[about["engine"]][3]:
+                raise DriverError("cuDNN: cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED")
+
+    def operation_of(self) -> int:
+        """Of the graph that was described last."""
+        graph = max(n for n, about in self.descriptors.items() if about["kind"] == 15)
+        assert self.descriptors[graph][800] == [99]
+        (operation,) = self.descriptors[graph][801]
+        return int(operation)
+
+    def on_SetStream(self, handle: int, stream: int) -> None:  # noqa: N802
+        assert (handle, stream) == (99, 0)
+
+    def on_Execute(self, handle: int, plan: int, arguments: int) -> None:  # noqa: N802
+        about, given = self.descriptors[plan], self.descriptors[arguments]
+        assert handle == 99 and given["final"] and given[1003][0] % 256 == 0
+        self.taken.append(about["engine"])
+        operation = self.descriptors[about["operation"]]
+        how, *sides = (self.descriptors[operation[name][0]] for name in ATTRIBUTES[operation["kind"]])
+        at = dict(zip(given[1000], given[1001], strict=True))
+        x, w, y = (self.array(side, at[side[906][0]]) for side in sides)
+        self.convolve(operation, how, x, w, y)
+
+    def convolve(self, operation: Any, how: Any, x: Any, w: Any, y: Any) -> None:
+        wide = x.dtype == np.float64
+        alpha = ATTRIBUTES[operation["kind"]][0] - 2
+        assert (operation[alpha], operation[alpha + 1]) == ([1.0], [0.0])
+        assert how[100] == [int(wide)] and how[101] == [1] and how[104] == how[105]
+        assert how[106] == [len(how[103])]
+        geometry = Geometry(
+            tuple(how[103]), tuple(how[105]), tuple(how[102]), groups=x.shape[1] // w.shape[1]
+        )
         exact = np.float64 if wide else np.float32
-        found = np.zeros(target.shape, exact)
-        x, y = x.astype(exact), y.astype(exact)
-        if name == "Forward":  # x, weight
-            ops._forward(found, x, y, geometry)
-        elif name == "BackwardData":  # weight, grad
-            ops._transposed(found, y, x, geometry)
-        else:  # BackwardFilter: x, grad
-            found = ops._weight(y, x, tuple(target.shape[2:]), geometry).reshape(target.shape)
-        target[...] = found
+        a, b, c = (side.astype(exact) for side in (x, w, y))
+        if operation["kind"] == FORWARD:
+            ops._forward(c, a, b, geometry)
+            y[...] = c
+        elif operation["kind"] == INPUT_GRADIENT:
+            a[...] = 0
+            ops._transposed(a, c, b, geometry)
+            x[...] = a
+        else:
+            w[...] = ops._weight(c, a, tuple(w.shape[2:]), geometry).reshape(w.shape)
 
-    def array(self, descriptor: int, at: int) -> Any:
-        about = self.descriptors[descriptor]
-        kind: dtype = about["kind"]
-        strides, step = [], kind.itemsize
-        for n in about["shape"][::-1]:
+    def array(self, about: Any, at: int) -> Any:
+        kind: dtype = KINDS[about[901][0]]
+        (alignment,) = about[900]
+        assert at % alignment == 0
+        self.aligned.add(alignment)
+        strides, step = [], 1
+        for n in about[902][::-1]:
             strides.insert(0, step)
             step *= n
-        assert about.get("strides", [s // kind.itemsize for s in strides]) == [
-            s // kind.itemsize for s in strides
-        ]
-        return array_at(at, tuple(about["shape"]), kind.numpy, tuple(strides))
+        assert about[903] == strides
+        return array_at(at, tuple(about[902]), kind.numpy, tuple(s * kind.itemsize for s in strides))
 
 
 @pytest.fixture
@@ -181,7 +222,7 @@ def test_samples(name: str, kind: Any, dnn: Dnn) -> None:
     for inputs, params in op.samples(operators.maker(kind, 0), kind):
         for layout in (operators.plain, operators.reversed_dims):
             check(op, [layout(x)[1] for x in inputs], params)
-        assert any(name.startswith("cudnnConvolution") for name in dnn.names)
+        assert ran(dnn)
         assert not dnn.descriptors, "descriptors were kept"
 
 
@@ -195,16 +236,33 @@ def test_all_three_of_a_meeting(dnn: Dnn) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, tf32, wanted", ((float32, True, 0), (float32, False, 3), (float16, False, 1), (float64, True, 0))
+    "kind, tf32, wanted",
+    ((float32, True, TENSOR), (float32, False, PLAIN), (float16, False, TENSOR), (float64, True, TENSOR)),
 )
-def test_the_kind_of_arithmetic(kind: Any, tf32: bool, wanted: int, dnn: Dnn) -> None:
+def test_the_engine_that_is_taken(kind: Any, tf32: bool, wanted: int, dnn: Dnn) -> None:
     make = operators.maker(kind, 0)
     check(table["convolution"], [make(1, 2, 5), make(3, 2, 3)], (Geometry((1,), (0,), (1,)),), tf32)
-    assert set(dnn.math) == {wanted}
+    assert set(dnn.taken) == {wanted}
+
+
+def test_addresses_between_wide_loads_have_a_plan_of_their_own(dnn: Dnn) -> None:
+    found = cudnn.Convolution(
+        cudnn.Dnn(), float32, "narrow", {"broad": (1, 2, 5), "weight": (3, 2, 3), "narrow": (1, 3, 3)},
+        ((0,), (1,), (1,)), tf32=False,
+    )  # fmt: skip
+    room = np.zeros(64, np.float32)
+    base = -(-room.ctypes.data // 16) * 16
+    for at, alignments in ((base, {16}), (base + 4, {16, 4}), (base + 16, {16, 4})):
+        found.launch(base, base, at, Device(), 0)
+        assert dnn.aligned == alignments
+    made = dnn.names.count("cudnnBackendExecute")
+    assert made == 3
+    found.close()
+    assert not dnn.descriptors
 
 
 def ran(dnn: Dnn) -> bool:
-    return any(name.startswith("cudnnConvolution") for name in dnn.names)
+    return "cudnnBackendExecute" in dnn.names
 
 
 def test_columns_take_what_cudnn_does_not(dnn: Dnn) -> None:

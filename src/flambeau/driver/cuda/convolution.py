@@ -29,7 +29,7 @@ from flambeau.driver.cuda.windows import Lattice
 
 _COLUMN_BYTES = 512 << 20  # of columns at a time, where one sample's are not more
 
-_LARGE = 1 << 31  # elements of a tensor, more than cuDNN's older interface counts
+_LARGE = 1 << 31  # elements of a tensor, more than many of cuDNN's engines count
 
 _PRODUCT = Kernel("matmul", device_only, cuda=Routine("matmul"))
 _ADDED_PRODUCT = Kernel("addmm", device_only, cuda=Routine("addmm"))
@@ -141,7 +141,7 @@ def _routine(steps: Steps, meeting: Meeting, target: str) -> cudnn.Convolution |
     shapes = {name: side.shape for name, side in sides.items()}
     geometry = (x.padding, x.stride, x.dilation)
     try:
-        return cudnn.Convolution(library, kind, target, shapes, geometry, meeting.groups, meeting.tf32)
+        return cudnn.Convolution(library, kind, target, shapes, geometry, meeting.tf32)
     except NotSupportedError:
         return None
 
