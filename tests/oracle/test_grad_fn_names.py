@@ -17,7 +17,7 @@ x.atan() x.asinh() (x+1).acosh() x.atanh() x.sigmoid() x.relu() x.erf() x.erfc()
 x.digamma() x.reciprocal() x.square() x.sign() x.floor() x.ceil() x.round() x.trunc() x.frac() x.neg()
 x.clamp(0,.2) x.clamp(min=.1) x.clamp_max(.1) x.atan2(y) x.maximum(y) x.minimum(y) x.fmax(y) x.fmin(y)
 torch.hypot(x,y) x.fmod(.3) x.remainder(.3) x.lerp(y,.3) x.lerp(y,y) torch.addcmul(x,x,y) torch.addcdiv(x,x,y)
-torch.where(mask,x,y) x.masked_fill(mask,0.) x[mask] x[i] x.index_select(0,i) x.gather(0,i[:,None]) x.sum()
+torch.where(mask,x,y) x.masked_fill(mask,0.) x.masked_select(mask) x[mask] x[i] x.index_select(0,i) x.gather(0,i[:,None]) x.sum()
 x.sum(0) x.sum((0,1)) x.mean() x.mean(0) x.prod() x.prod(0) x.var() x.var(0) x.std() x.std(0) x.max() x.min()
 x.max(0)[0] x.min(0)[0] x.amax(0) x.amin() x.median() x.median(0)[0] x.norm() x.norm(2,0) x.norm(1)
 x.logsumexp(0) x.softmax(0) x.log_softmax(0) x.cumsum(0) x.cumprod(0) x.cummax(0)[0] x.logcumsumexp(0)
@@ -57,7 +57,7 @@ x.softmax(0,dtype=torch.float64) x.sum(dtype=torch.float64) x.pow(2.) x.pow(.5) 
 x.true_divide(y) x.sub(y,alpha=2) x.add(y,alpha=2) x.detach() x.data
 """
 OTHERS = """
-1-x x.clamp_min(.1) x.masked_select(mask) torch.stack([x,y]) x.repeat(2,1) x.tile(2) torch.diag_embed(v)
+1-x x.clamp_min(.1) torch.stack([x,y]) x.repeat(2,1) x.tile(2) torch.diag_embed(v)
 torch.baddbmm(torch.zeros(2,3,3),b,b.mT) torch.einsum('ij,jk',x,m) torch.kron(q,q) torch.logdet(q)
 torch.matrix_exp(q) torch.linalg.matrix_power(q,2) torch.trapz(v) F.celu(x) F.hardtanh(x) F.relu6(x)
 F.rms_norm(x,(4,)) F.embedding(i[:,None],x) F.pad(x,(1,1)) F.pad(im,(1,1,1,1),mode='reflect')

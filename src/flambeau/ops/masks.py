@@ -1,4 +1,4 @@
-"""Where a mask is true: masked_fill, masked_scatter, and how many elements are not zero and where."""
+"""Where a mask is true: masked_fill, masked_scatter, masked_select, and how many elements are not zero and where."""
 
 from __future__ import annotations
 
@@ -79,29 +79,60 @@ def _masked_scatter_host(launch: Launch) -> Body:
     return body
 
 
+TILE = 8192  # elements; how many before each tile of them count is what a second launch starts from
+
+
 def _count_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """Results: how many elements are not zero; how many of them come before each tile, in row-major order."""
     x = operands[0]
     assert isinstance(x, Meta)
-    return Signature((Meta.contiguous_of((), int64, x.device),), (x,))
+    tiles = max(1, -(-x.numel // TILE))
+    counts = [Meta.contiguous_of(shape, int64, x.device) for shape in ((), (tiles,))]
+    return Signature(tuple(counts), (x,), (TILE,))
 
 
 def _count_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        outputs[0][...] = np.count_nonzero(inputs[0] != 0)
+        total, before = outputs
+        ends = np.arange(TILE, TILE * len(before), TILE)
+        total[...] = np.count_nonzero(inputs[0])
+        before[0] = 0
+        for tile, part in enumerate(np.split(np.ravel(inputs[0]), ends)[:-1]):
+            before[tile + 1] = before[tile] + np.count_nonzero(part)
 
     return body
 
 
 def _nonzero_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: how many there are; the host had to ask the device for that."""
+    """Inputs x, and the second result of `nonzero_count`; params: its first, for which the host had to wait."""
     x, count = operands[0], params[0]
     assert isinstance(x, Meta)
-    return Signature((Meta.of((count, x.ndim), (1, count), int64, x.device),), (x,), params)
+    out = Meta.of((count, x.ndim), (1, count), int64, x.device)
+    return Signature((out,), tuple([m for m in operands if isinstance(m, Meta)]), params)
 
 
 def _nonzero_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         outputs[0][...] = np.argwhere(inputs[0] != 0)
+
+    return body
+
+
+def _select_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """Inputs x, a mask of its shape, and the second result of `nonzero_count` of that; params: its first, and whether
+    x was indexed by the mask (which only says what the node is called)."""
+    x, mask, _ = metas = [m for m in operands if isinstance(m, Meta)]
+    if mask.shape != x.shape:
+        raise RuntimeError(
+            f"masked_select: a mask of shape {list(mask.shape)} for a tensor of {list(x.shape)}"
+        )
+    return Signature((Meta.contiguous_of(params[:1], x.dtype, one_device(metas)),), tuple(metas), params[:1])
+
+
+def _select_host(launch: Launch) -> Body:
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        x, mask, _ = inputs
+        outputs[0][...] = x[mask]
 
     return body
 
@@ -121,7 +152,12 @@ def _count_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 def _nonzero_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     x = make(5, 4)
-    return [((x,), (int(np.count_nonzero(x)),))]
+    return [((x, np.zeros(1, np.int64)), (int(np.count_nonzero(x)),))]
+
+
+def _select_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    mask = np.arange(20).reshape(5, 4) % 3 == 0
+    return [((make(5, 4), mask, np.zeros(1, np.int64)), (7, False))]
 
 
 _MASKED_FILL = Expression(
@@ -180,5 +216,20 @@ nonzero = define(
         DTYPES,
         _nonzero_samples,
         derivative=NOT_DIFFERENTIABLE,
+    )
+)
+masked_select = define(
+    Op(
+        "masked_select",
+        _select_rule,
+        Kernel("masked_select", _select_host, cuda=Routine("masked_select")),
+        DTYPES,
+        _select_samples,
+        derivative=Derivative(
+            lambda grad, b, metas: grad.new_zeros(metas[0].shape).masked_scatter(b, grad),
+            None,
+            None,
+            name=lambda x, params: "IndexBackward0" if params[1] else "MaskedSelectBackward0",
+        ),
     )
 )

@@ -52,6 +52,8 @@ def get(self: Tensor, index: Any) -> Tensor:
     view, found = _apply(self, index)
     if not found:
         return run(records.alias, self) if view is self else view
+    if len(found) == 1 and _is_whole_mask(view, found[0][1]):
+        return _chosen(view, found[0][1], indexed=True)
     dims, indices = _expanded(view, found)
     result: Tensor = call(ops.index, (view, *indices), (dims,))
     return result
@@ -87,6 +89,15 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
 
 alias("__getitem__", get, as_function=False)
 alias("__setitem__", put_at, as_function=False)
+
+
+def _is_whole_mask(t: Tensor, index: Tensor) -> bool:
+    """Whether an index says of each element of t if it is taken. Raises as `get`."""
+    a, b = t.meta, index.meta
+    if b.dtype is not dtypes.bool_ or b.ndim != a.ndim or not b.ndim or b.device is not a.device:
+        return False
+    _check_mask(t, 0, index)
+    return True
 
 
 def _is_scalar(value: Any) -> bool:
@@ -261,8 +272,8 @@ def _check_mask(t: Tensor, dim: int, mask: Tensor) -> None:
 
 
 def _nonzero(t: Tensor) -> Tensor:
-    count = int(call(masks.nonzero_count, (t,)).item())
-    result: Tensor = call(masks.nonzero, (t,), (count,))
+    count, before = call(masks.nonzero_count, (t,))
+    result: Tensor = call(masks.nonzero, (t, before), (int(count.item()),))
     return result
 
 
@@ -276,8 +287,8 @@ def nonzero(input: Tensor, *, out: Tensor | None = None, as_tuple: bool = False)
         return unbind(_nonzero(input if input.meta.ndim else unsqueeze(input, 0)), 1)
     if out is None:
         return _nonzero(input)
-    count = int(call(masks.nonzero_count, (input,)).item())
-    return call_into(masks.nonzero, (out,), (input,), (count,), resize=True)
+    count, before = call(masks.nonzero_count, (input,))
+    return call_into(masks.nonzero, (out,), (input, before), (int(count.item()),), resize=True)
 
 
 @both
@@ -293,10 +304,13 @@ def masked_select(input: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     shape = _common_shape(input, mask)
     x, where = run(records.expand, input, shape), run(records.expand, mask, shape)
-    if not shape:
-        x, where = unsqueeze(x, 0), unsqueeze(where, 0)
-    dims = tuple(range(x.meta.ndim))
-    return _into(ops.index, out, (x, *unbind(_nonzero(where), 1)), (dims,))
+    return _chosen(x, where, out)
+
+
+def _chosen(x: Tensor, mask: Tensor, out: Tensor | None = None, indexed: bool = False) -> Tensor:
+    """The elements that a mask of x's shape chooses."""
+    count, before = call(masks.nonzero_count, (mask,))
+    return _into(masks.masked_select, out, (x, mask, before), (int(count.item()), indexed))
 
 
 def _common_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""`Compaction`: how many elements of a sequence count, and for each how many count before it, in three passes.
+"""`Compaction`: how many elements of a sequence count, and for each how many count before it, in two passes.
 
-Blocks add up their tiles, one block adds up the blocks, and blocks go over their tiles again with what lies before
-each. The order of additions is fixed, and they are of integers.
+Blocks add up their tiles, and the last of them to finish adds up the blocks; then blocks go over their tiles again
+with what lies before each. The order of additions is fixed, and they are of integers.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from flambeau.driver.cuda.elements import blocks, i64
 from flambeau.driver.cuda.passes import Layout, Pass
 from flambeau.driver.cuda.program import Program
+from flambeau.driver.cuda.scratch import HEAD
 
 Place = tuple[int, int]
-_TILE = 2048
+_THREADS = 256
+TILE = 8192  # elements of a block; a warp has 32 rows of 32 of them
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The three passes over `count` elements.
+    """The passes over `count` elements.
 
     parameters: C++ parameters, `places` their addresses, `tail` the bytes of those that are values.
     amount: C++, what element i counts, an i64. emit: C++, run for each element i, of `amount` and `before`.
     total: C++, run by one thread when all is added up, of `total`. functions: C++ before the kernels.
+    chosen: an element counts 0 or 1, so that a warp takes 32 neighbours at a time.
     """
 
     count: int
@@ -33,25 +36,37 @@ class Compaction:
     emit: str = ""
     total: str = ""
     functions: str = ""
+    chosen: bool = False
 
     def passes(self, work: Layout) -> tuple[Pass, ...]:
-        tiles = blocks(self.count, _TILE)[0]
-        sums = work.take(8 * tiles)
-        steps = [self._pass(_COUNT, tiles, 256, sums), self._pass(_SCAN, 1, 1024, sums, tiles)]
-        if self.emit:
-            steps.append(self._pass(_EMIT, tiles, 256, sums))
-        return tuple(steps)
+        sums = work.take(8 * tiles(self.count))
+        counting = self.counting(sums)
+        return (counting, self.emitting(sums)) if self.emit else (counting,)
 
-    def _pass(self, body: str, grid: int, block: int, sums: Place, tiles: int = 0) -> Pass:
-        body = body.replace("@amount", self.amount).replace("@emit", self.emit).replace("@total", self.total)
+    def counting(self, sums: Place) -> Pass:
+        """How many elements count before each tile, to `sums`; then `total`."""
+        return self._pass(_COUNT.replace("@total", self.total), sums, scratch=HEAD)
+
+    def emitting(self, sums: Place) -> Pass:
+        """`emit`, of the `sums` that were counted."""
+        return self._pass(_EMIT_CHOSEN if self.chosen else _EMIT, sums)
+
+    def _pass(self, body: str, sums: Place, scratch: int = 0) -> Pass:
+        body = body.replace("@amount", self.amount).replace("@emit", self.emit)
         addresses = self.parameters[: len(self.places)]
         values = self.parameters[len(self.places) :]
-        declared = ", ".join([*addresses, "i64* sums", *values, "i64 n", "i64 tiles"])
+        last = ["char* scratch"] if scratch else []
+        declared = ", ".join([*addresses, "i64* sums", *values, "i64 n", *last])
         text = f"""{self.functions}{_SUM}
-extern "C" __global__ void __launch_bounds__({block}) run({declared}) {{{body}}}
+extern "C" __global__ void __launch_bounds__({_THREADS}) run({declared}) {{{body}}}
 """
-        program = Program(text, (grid, 1, 1), block, (*self.tail, i64(self.count), i64(tiles)))
+        grid = (tiles(self.count), 1, 1)
+        program = Program(text, grid, _THREADS, (*self.tail, i64(self.count)), scratch)
         return Pass(program, (*self.places, sums))
+
+
+def tiles(count: int) -> int:
+    return blocks(count, TILE)[0]
 
 
 _SUM = """
@@ -73,41 +88,78 @@ __device__ __forceinline__ i64 counted_before(i64 x, i64* warps, i64& all) {  //
 }
 """
 _COUNT = """
-  __shared__ i64 warps[32];
+  __shared__ i64 warps[8];
+  __shared__ bool last;
   i64 mine = 0, all;
-  for (int j = 0; j < 8; ++j) {
-    const i64 i = blockIdx.x * 2048ll + j * 256 + threadIdx.x;
+#pragma unroll 8
+  for (int j = 0; j < 32; ++j) {
+    const i64 i = blockIdx.x * 8192ll + j * 256 + threadIdx.x;
     if (i < n) mine += @amount;
   }
   counted_before(mine, warps, all);
-  if (threadIdx.x == 0) sums[blockIdx.x] = all;
-"""
-_SCAN = """
-  __shared__ i64 warps[32];
-  i64 total = 0, all;
-  for (i64 start = 0; start < tiles; start += 1024) {
-    const i64 at = start + threadIdx.x;
-    const i64 before = counted_before(at < tiles ? sums[at] : 0, warps, all);
-    if (at < tiles) sums[at] = total + before;
+  u32* const done = (u32*)scratch;
+  if (threadIdx.x == 0) {
+    sums[blockIdx.x] = all;
+    __threadfence();
+    last = atomicAdd(done, 1u) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  i64 total = 0;
+  for (i64 start = threadIdx.x * 8; start < gridDim.x + threadIdx.x * 8; start += 2048) {
+    i64 each[8], own = 0;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) { each[k] = start + k < gridDim.x ? __ldcg(sums + start + k) : 0; own += each[k]; }
+    i64 before = total + counted_before(own, warps, all);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (start + k < gridDim.x) sums[start + k] = before;
+      before += each[k];
+    }
     total += all;
   }
-  if (threadIdx.x == 0) { @total }
+  if (threadIdx.x == 0) { *done = 0; @total }
 """
 _EMIT = """
-  __shared__ i64 warps[32];
-  const i64 start = blockIdx.x * 2048ll + threadIdx.x * 8;
-  i64 amounts[8], mine = 0, all;
+  __shared__ i64 warps[8];
+  i64 whole = sums[blockIdx.x], all;
+  for (int part = 0; part < 4; ++part, whole += all) {
+    const i64 start = blockIdx.x * 8192ll + part * 2048 + threadIdx.x * 8;
+    i64 amounts[8], mine = 0;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const i64 i = start + j;
-    amounts[j] = i < n ? @amount : 0;
-    mine += amounts[j];
+    for (int j = 0; j < 8; ++j) {
+      const i64 i = start + j;
+      amounts[j] = i < n ? @amount : 0;
+      mine += amounts[j];
+    }
+    i64 before = whole + counted_before(mine, warps, all);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const i64 i = start + j, amount = amounts[j];
+      if (i < n) { @emit }
+      before += amount;
+    }
   }
-  i64 before = sums[blockIdx.x] + counted_before(mine, warps, all);
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const i64 i = start + j, amount = amounts[j];
+"""
+_EMIT_CHOSEN = """
+  __shared__ i64 warps[8];
+  const int lane = threadIdx.x & 31;
+  const i64 first = blockIdx.x * 8192ll + (threadIdx.x >> 5) * 1024 + lane;
+  u32 mine = 0;  // of the row of 32 elements that has this lane's number, a bit for each
+#pragma unroll 8
+  for (int j = 0; j < 32; ++j) {
+    const i64 i = first + j * 32;
+    const u32 row = __ballot_sync(~0u, i < n && @amount);
+    if (lane == j) mine = row;
+  }
+  i64 all;
+  const i64 begin = sums[blockIdx.x] + counted_before(__popc(mine), warps, all);
+#pragma unroll 8
+  for (int j = 0; j < 32; ++j) {
+    const i64 i = first + j * 32, from = __shfl_sync(~0u, begin, j);
+    const u32 row = __shfl_sync(~0u, mine, j);
+    const i64 amount = row >> lane & 1, before = from + __popc(row & ((1u << lane) - 1));
     if (i < n) { @emit }
-    before += amount;
   }
 """

@@ -9,7 +9,7 @@ from math import gcd, prod
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.compaction import Compaction
+from flambeau.driver.cuda.compaction import TILE, Compaction
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.elements import Walked, blocks, carrier, file, i64
 from flambeau.driver.cuda.lists import LENGTHS
@@ -289,19 +289,19 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const i64* st
 
 
 def nonzero_count(launch: Launch, device: Device) -> Plan:
+    """Outputs: how many elements are not zero, and how many come before each tile."""
     x = launch.inputs[0]
-    assert isinstance(x, Meta)
+    assert isinstance(x, Meta) and launch.params == (TILE,)
     walk = Walked(x.shape, [x.strides])
-    work = Layout()
     sums = Compaction(
         x.numel,
         ("i64* out", f"const {c_name(x.dtype)}* x", walk.parameter("o")),
-        ((0, 0), (1, 0)),
+        ((0, 0), (2, 0)),
         (walk.value,),
         _is_nonzero(walk),
         total="*out = total;",
     )
-    return Plan(sums.passes(work), work.nbytes)
+    return Plan((sums.counting((1, 0)),))
 
 
 def _is_nonzero(walk: Walked) -> str:
@@ -309,31 +309,55 @@ def _is_nonzero(walk: Walked) -> str:
 
 
 def nonzero(launch: Launch, device: Device) -> Plan:
-    """Outputs: a row of coordinates for each element that is not zero. params: how many rows."""
+    """Inputs x, how many come before each tile. Outputs: a row of coordinates for each element that is not zero."""
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     walk = Walked(x.shape, [x.strides])
-    work = Layout()
-    rows = Compaction(
+    index = "u32" if x.numel < 1 << 32 else "u64"
+    coordinates = f"""
+        {index} left = ({index})i;
+        for (int d = {x.ndim} - 1; d > 0; --d) {{
+          const {index} rest = left / sizes.size[d];
+          out[before * row_step + d * step] = left - rest * sizes.size[d];
+          left = rest;
+        }}
+        out[before * row_step] = left;"""
+    found = Compaction(
         x.numel,
         ("i64* out", f"const {c_name(x.dtype)}* x", walk.parameter("o"), f"Sizes<{x.ndim}> sizes", "i64 rows",
          "i64 row_step", "i64 step"),
         ((0, 0), (1, 0)),
-        (walk.value, i64(*x.shape), i64(launch.params[0]), i64(out.strides[0]), i64(out.strides[1])),
+        (walk.value, struct.pack(f"<{x.ndim}{'I' if index == 'u32' else 'Q'}", *x.shape), i64(launch.params[0]),
+         *[i64(step) for step in out.strides]),
         _is_nonzero(walk),
         emit=f"""
-      if (amount && before < rows) {{
-        i64 left = i;
-        for (int d = {x.ndim} - 1; d >= 0; --d) {{
-          const i64 rest = left / sizes.size[d];
-          out[before * row_step + d * step] = left - rest * sizes.size[d];
-          left = rest;
-        }}
+      if (amount && before < rows) {{{coordinates if x.ndim else ""}
       }}
 """,
-        functions="template<int D> struct Sizes { i64 size[D]; };",
+        functions=f"template<int D> struct Sizes {{ {index} size[D]; }};",
+        chosen=True,
     )  # fmt: skip
-    return Plan(rows.passes(work), work.nbytes)
+    return Plan((found.emitting((2, 0)),))
+
+
+def masked_select(launch: Launch, device: Device) -> Plan:
+    """Inputs x, mask, how many come before each tile. Output: the elements that the mask chooses."""
+    out, (x, mask, _) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
+    walk, value = Walked(mask.shape, [mask.strides]), Walked(x.shape, [x.strides])
+    element = carrier(x.itemsize)
+    chosen = Compaction(
+        mask.numel,
+        (f"{element}* out", f"const {element}* values", "const bool* x", walk.parameter("o"), value.parameter("v"),
+         "i64 rows", "i64 step"),
+        ((0, 0), (1, 0), (2, 0)),
+        (walk.value, value.value, i64(launch.params[0]), i64(out.strides[0])),
+        _is_nonzero(walk),
+        emit=f"""
+      if (amount && before < rows) {{ {value.locate("i", "v")} out[before * step] = values[v[0]]; }}
+""",
+        chosen=True,
+    )  # fmt: skip
+    return Plan((chosen.emitting((3, 0)),))
 
 
 def masked_scatter(launch: Launch, device: Device) -> Plan:
@@ -365,6 +389,7 @@ def masked_scatter(launch: Launch, device: Device) -> Plan:
       }}
 """,
         functions=file("checked.cuh"),
+        chosen=True,
     )  # fmt: skip
     return Plan((copying(out, x, 0, 1, unless_same=True), *chosen.passes(work)), work.nbytes)
 
@@ -372,5 +397,5 @@ def masked_scatter(launch: Launch, device: Device) -> Plan:
 ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     "cat": cat, "flip": flip, "roll": roll, "triangle_indices": triangle_indices, "repeats_total": repeats_total,
     "repeat_places": repeat_places, "nonzero_count": nonzero_count, "nonzero": nonzero,
-    "masked_scatter": masked_scatter,
+    "masked_select": masked_select, "masked_scatter": masked_scatter,
 }  # fmt: skip

@@ -126,7 +126,7 @@ __device__ void sweep(const K* keys, const u32* values, K* keys_out, u32* values
   __shared__ u32 starts[256], moved[256], sums[8], tile_;
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
   if (t == 0) tile_ = atomicAdd(counter, 1u);
-  for (int i = t; i < SWEEP_WARPS * 256; i += SWEEPERS) shared.warps[0][i] = 0;
+  for (int i = t; i < SWEEP_WARPS * 256; i += SWEEPERS) (&shared.warps[0][0])[i] = 0;
   __syncthreads();
   const u32 tile = tile_;
   const i64 start = (i64)tile * TILE;

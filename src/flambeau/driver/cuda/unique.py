@@ -49,6 +49,7 @@ def _of_elements(launch: Launch, consecutive: bool) -> Plan:
       inverse[w[0]] = group;
 """,
         total="*found = total;",
+        chosen=True,
         functions=file("sorting.cuh"),
     )  # fmt: skip
     return Plan(
@@ -136,6 +137,7 @@ def _of_slices(launch: Launch, dim: int, consecutive: bool) -> Plan:
       inverse[w[0]] = before + amount - 1;
 """,
         total="*found = total;",
+        chosen=True,
         functions=functions,
     )  # fmt: skip
     taken = _slices_taken(values, x, order, places, starts)
