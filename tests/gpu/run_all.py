@@ -324,6 +324,8 @@ def tests() -> int:
     command += ["-p", "no:cacheprovider", "-p", "no:benchmark"]  # which warns beside xdist
     if find_spec("xdist"):
         command += ["-n", str(max(1, (os.cpu_count() or 1) // 2)), "--dist", "worksteal"]
+        # The contract speaks of free memory, which other processes take too: it has a part of its own here.
+        command += ["--deselect", "tests/conformance/test_drivers.py::test_contract_on_real_gpus"]
     return int(subprocess.run([*command, "tests"], cwd=ROOT, check=False).returncode != 0)
 
 

@@ -227,13 +227,14 @@ def test_record_stream_keeps_the_whole_block_until_its_uses_are_done(view: Calla
     side = torch.cuda.Stream()
     x = torch.zeros(1 << 10, device="cuda")
     ptr = x.data_ptr()
+    x.sum()  # on a real GPU its kernel is made now, not while the stream sleeps
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         torch.cuda._sleep(LONG)
         total = x.sum()
     view(x).record_stream(side)
     del x
-    early = torch.ones(1 << 10, device="cuda")
+    early = torch.empty(1 << 10, device="cuda")
     assert early.data_ptr() != ptr
     side.synchronize()
     assert total.item() == 0
