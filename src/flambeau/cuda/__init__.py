@@ -99,7 +99,7 @@ publish(globals())
 _lacking = lacking("torch.cuda")
 
 
-_LATER = ("amp", "comm", "nvtx", "profiler")  # modules that are imported when they are first asked for
+_LATER = ("amp", "comm", "nccl", "nvtx", "profiler")  # modules that are imported when they are first asked for
 
 
 def __getattr__(name: str) -> Any:
