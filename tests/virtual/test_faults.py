@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from virtual_kit import NOTHING, adder, download, failing, upload
 
-from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.core.errors import DriverError
 from flambeau.driver.api import Kernel
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual import scheduler as core
@@ -221,8 +221,6 @@ def test_foreign_handles_and_devices_are_refused():
             call(12345)
     with pytest.raises(DriverError, match="default stream"):
         driver.stream_destroy(driver.stream_default(1))
-    with pytest.raises(NotSupportedError, match="interprocess"):
-        driver.event_create(0, False, interprocess=True)
 
 
 def test_long_chains_need_no_stack():

@@ -441,6 +441,34 @@ class Driver(Protocol):
         """Nanoseconds between two completed records. DriverError: no timing, never recorded, not complete."""
         ...
 
+    # -- other processes ------------------------------------------------------------------------------
+    # Handles are 64 bytes that may be sent to any process. They are good while the process that made them lives.
+    def ipc_memory(self, ptr: int) -> bytes:
+        """A handle of all the memory that mem_alloc returned at `ptr`. NotSupportedError: nobody else can map it."""
+        ...
+
+    def ipc_open(self, index: int, handle: bytes) -> int:
+        """Map another process's memory of this device; its address here. Once per handle and process, as in CUDA.
+
+        DriverError: it is no handle, it is this process's own, or its process has ended.
+        """
+        ...
+
+    def ipc_close(self, ptr: int) -> None:
+        """Unmap what ipc_open mapped. Waits for the device's work first, as mem_free does."""
+        ...
+
+    def ipc_event(self, event: int) -> bytes:
+        """A handle of an event that was created `interprocess`. DriverError: it was not."""
+        ...
+
+    def ipc_event_open(self, index: int, handle: bytes) -> int:
+        """Another process's event, as an event of this device here: what each records the other may wait for.
+
+        DriverError: it is no handle, or its process has ended.
+        """
+        ...
+
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> Executable:
         """Prepare a launch for a device: compile, pick a library routine, plan. NotSupportedError if it cannot."""

@@ -121,6 +121,22 @@ class Forward:
     def event_elapsed_ns(self, start: int, end: int) -> int:
         return self.inner.event_elapsed_ns(start, end)
 
+    # -- other processes ------------------------------------------------------------------------------
+    def ipc_memory(self, ptr: int) -> bytes:
+        return self.inner.ipc_memory(ptr)
+
+    def ipc_open(self, index: int, handle: bytes) -> int:
+        return self.inner.ipc_open(index, handle)
+
+    def ipc_close(self, ptr: int) -> None:
+        self.inner.ipc_close(ptr)
+
+    def ipc_event(self, event: int) -> bytes:
+        return self.inner.ipc_event(event)
+
+    def ipc_event_open(self, index: int, handle: bytes) -> int:
+        return self.inner.ipc_event_open(index, handle)
+
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> Executable:
         return self.inner.load(launch, index)

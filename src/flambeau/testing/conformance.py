@@ -104,7 +104,8 @@ def close_makes_every_later_call_raise(driver: Driver) -> None:
         (driver.capture_begin, (stream, "global")), (driver.capture_end, (stream,)),
         (driver.capture_active, (stream,)), (driver.graph_launch, (stream, stream)),
         (driver.graph_dump, (stream, "graph.dot")), (driver.graph_destroy, (stream,)),
-        (driver.peer_can, (0, 0)),
+        (driver.ipc_memory, (ptr,)), (driver.ipc_open, (0, b"")), (driver.ipc_close, (ptr,)),
+        (driver.ipc_event, (event,)), (driver.ipc_event_open, (0, b"")), (driver.peer_can, (0, 0)),
     ]  # fmt: skip
     for call, args in calls:
         _raises(DriverError, call, *args)
@@ -486,6 +487,64 @@ def event_elapsed_ns_refuses_events_without_timing_or_record(driver: Driver) -> 
     driver.stream_sync(stream)
     _raises(DriverError, driver.event_elapsed_ns, timed, bare)
     assert driver.event_elapsed_ns(timed, timed) == 0
+
+
+# -- other processes: what one alone can tell ----------------------------------------------------------------
+
+
+def ipc_memory_is_64_bytes_of_an_allocation(driver: Driver) -> None:
+    ptr = driver.mem_alloc(0, _NBYTES)
+    if driver.name == "host":
+        return _raises(NotSupportedError, driver.ipc_memory, ptr)
+    stream = driver.stream_default(0)
+    driver.fill(ptr, 3, _NBYTES, stream)
+    handle = driver.ipc_memory(ptr)
+    assert isinstance(handle, bytes) and len(handle) == 64
+    driver.fill(ptr, 4, _NBYTES // 2, stream)
+    assert (_read(driver, ptr, _NBYTES) == np.repeat(np.array([4, 3], np.uint8), _NBYTES // 2)).all()
+    for other in (ptr + 512, 4096):
+        _raises(DriverError, driver.ipc_memory, other)
+    driver.mem_free(ptr)
+    _raises(DriverError, driver.ipc_memory, ptr)
+
+
+def ipc_open_refuses_its_own_memory_and_what_is_no_handle(driver: Driver) -> None:
+    if driver.name == "host":
+        return _raises(NotSupportedError, driver.ipc_open, 0, bytes(64))
+    own = driver.ipc_memory(driver.mem_alloc(0, _NBYTES))
+    for handle in (own, bytes(64), b"", own[:-1], own + b"0"):
+        _raises(DriverError, driver.ipc_open, 0, handle)
+
+
+def ipc_close_refuses_what_was_not_opened(driver: Driver) -> None:
+    ptr = driver.mem_alloc(0, _NBYTES)
+    if driver.name == "host":
+        return _raises(NotSupportedError, driver.ipc_close, ptr)
+    _raises(DriverError, driver.ipc_close, ptr)
+    driver.mem_free(ptr)
+
+
+def ipc_event_wants_one_that_was_created_for_it(driver: Driver) -> None:
+    ordinary = driver.event_create(0, False)
+    if driver.name == "host":
+        return _raises(NotSupportedError, driver.ipc_event, ordinary)
+    _raises(DriverError, driver.ipc_event, ordinary)
+    event, stream = driver.event_create(0, False, False, True), driver.stream_default(0)
+    assert len(driver.ipc_event(event)) == 64
+    ptr = driver.mem_alloc(0, _NBYTES)
+    driver.fill(ptr, 5, _NBYTES, stream)
+    driver.event_record(event, stream)
+    driver.event_sync(event)
+    assert driver.event_query(event)
+    _raises(DriverError, driver.event_elapsed_ns, event, event)
+
+
+def ipc_event_open_refuses_what_is_no_handle(driver: Driver) -> None:
+    if driver.name == "host":
+        return _raises(NotSupportedError, driver.ipc_event_open, 0, bytes(64))
+    handle = driver.ipc_event(driver.event_create(0, False, False, True))
+    for wrong in (b"", handle[:-1], bytes(64), driver.ipc_memory(driver.mem_alloc(0, _NBYTES))):
+        _raises(DriverError, driver.ipc_event_open, 0, wrong)
 
 
 # -- kernels ---------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
 from flambeau.driver.api import Collective, DeviceProperties, HostMemory, Launch, Launcher
-from flambeau.driver.cuda import build, nvml
+from flambeau.driver.cuda import build, ipc, nvml
 from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.capture import MODES, UNSUPPORTED, Capture, Graph, refuse, relaxed
 from flambeau.driver.cuda.compiler import Compiler
@@ -104,6 +104,7 @@ class CudaDriver:
         self._graphs: dict[int, Graph] = {}
         self._captures: dict[int, Capture] = {}  # by the stream where they began
         self._memory: dict[int, Device] = {}
+        self._opened: dict[int, Device] = {}  # other processes' memory
         self._pinned: dict[int, int] = {}
         self._peers: set[tuple[int, int]] = set()
         self._thread = _Thread()
@@ -172,6 +173,8 @@ class CudaDriver:
             cu.cuEventDestroy(event.native)
         for ptr in [p for p, owner in self._memory.items() if owner is device]:
             cu.cuMemFree(ptr)
+        for ptr in [p for p, owner in self._opened.items() if owner is device]:
+            cu.cuIpcCloseMemHandle(ptr)
         for ptr in self._pinned:
             cu.cuMemFreeHost(ptr)
         self._pinned.clear()
@@ -373,6 +376,45 @@ class CudaDriver:
         if start == end:
             return 0
         return round(check(cu.cuEventElapsedTime(*events)) * 1e6)
+
+    # -- other processes ------------------------------------------------------------------------------
+    def ipc_memory(self, ptr: int) -> bytes:
+        device = self._memory.get(ptr)
+        if device is None:
+            self._check_open()
+            raise InvalidAddressError(
+                f"ipc_memory: {ptr:#x} was not allocated by this driver, or freed already"
+            )
+        self._enter(device)
+        return ipc.memory_handle(ptr)
+
+    def ipc_open(self, index: int, handle: bytes) -> int:
+        device = self._device(index)
+        self._enter(device)
+        ptr = ipc.open_memory(handle)
+        self._opened[ptr] = device
+        return ptr
+
+    def ipc_close(self, ptr: int) -> None:
+        device = self._opened.get(ptr)
+        if device is None:
+            self._check_open()
+            raise InvalidAddressError(f"ipc_close: {ptr:#x} is not another process's memory, or closed already")
+        self._enter(device)
+        check(cu.cuCtxSynchronize())
+        ipc.close_memory(ptr)
+        del self._opened[ptr]
+
+    def ipc_event(self, event: int) -> bytes:
+        return ipc.event_handle(self._event(event).native)
+
+    def ipc_event_open(self, index: int, handle: bytes) -> int:
+        device = self._device(index)
+        self._enter(device)
+        native = ipc.open_event(handle)
+        event = next(self._handles)
+        self._events[event] = _Event(native, device, timing=False)
+        return event
 
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> CudaExecutable:

@@ -226,6 +226,26 @@ class HostDriver:
             times.append(recorded)
         return times[1] - times[0]
 
+    # -- other processes: they share the CPU's memory by other means ----------------------------------
+    def ipc_memory(self, ptr: int) -> bytes:
+        self._no_handles()
+
+    def ipc_open(self, index: int, handle: bytes) -> int:
+        self._no_handles()
+
+    def ipc_close(self, ptr: int) -> None:
+        self._no_handles()
+
+    def ipc_event(self, event: int) -> bytes:
+        self._no_handles()
+
+    def ipc_event_open(self, index: int, handle: bytes) -> int:
+        self._no_handles()
+
+    def _no_handles(self) -> NoReturn:
+        self._check_open()
+        raise NotSupportedError("the host driver has no IPC handles: the CPU's tensors lie in shared memory")
+
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> HostExecutable:
         self._check_device(index)

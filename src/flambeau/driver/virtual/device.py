@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flambeau.driver.virtual.capture import Capture
+from flambeau.driver.virtual.ipc import SharedPages
 from flambeau.driver.virtual.memory import Arena
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Lane, Processors, Stream
 
@@ -10,7 +11,9 @@ from flambeau.driver.virtual.scheduler import Command, DeviceState, Lane, Proces
 class Device:
     """One simulated device: its memory, its engines, its default stream."""
 
-    __slots__ = ("arena", "default", "index", "inward", "links", "outward", "peers", "processors", "state")
+    __slots__ = (
+        "arena", "default", "index", "inward", "links", "outward", "peers", "processors", "shared", "state",
+    )  # fmt: skip
 
     def __init__(self, index: int, arena: Arena, default: int, sms: int) -> None:
         self.index = index
@@ -23,15 +26,17 @@ class Device:
         self.outward = Lane()
         self.links: dict[int, Lane] = {}  # to peers, made when first used
         self.peers: set[int] = set()  # whose memory this device may reach
+        self.shared: SharedPages | None = None  # with other processes, once anything is
 
 
 class Event:
     """An event of a device. `record` is the marker of its last record, in `capture` if it was recorded in one."""
 
-    __slots__ = ("capture", "index", "record", "timing")
+    __slots__ = ("capture", "index", "interprocess", "record", "timing")
 
-    def __init__(self, index: int, timing: bool) -> None:
+    def __init__(self, index: int, timing: bool, interprocess: bool = False) -> None:
         self.index = index
         self.timing = timing
+        self.interprocess = interprocess
         self.record: Command | None = None
         self.capture: Capture | None = None

@@ -105,6 +105,14 @@ class Arena:
             size += self._drop_gap(start + size)
         self._add_gap(start, size)
 
+    def rename(self, ptr: int, start: int, end: int) -> None:
+        """A live range counts as another one, which may leave out its edges or take them back."""
+        at = bisect_right(self.starts, ptr) - 1
+        del self.ends[ptr]
+        self.starts[at] = start
+        self.ends[start] = end
+        self.hot = (0, 0)
+
     def _add_gap(self, start: int, size: int) -> None:
         insort(self._gaps, (size, start))
         self._gap_sizes[start] = size

@@ -30,6 +30,9 @@ class ShapeDriver(VirtualDriver):
         )
 
     def _do_launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
+    def ipc_memory(self, ptr: int) -> bytes:
+        raise NotSupportedError("memory of virtual GPUs without data cannot be shared with other processes")
+
         pass
 
     def _do_copy_in(self, arena: Arena, target: int, source: HostMemory) -> None:

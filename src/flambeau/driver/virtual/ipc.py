@@ -1,0 +1,195 @@
+"""IPC of virtual GPUs: device memory that several processes map.
+
+# Note [Exported memory]
+A device's memory is a private mapping of address space. When a part of it is exported, its pages move to anonymous
+shared memory, at the same offset in it as in the device, and are mapped in their old place: addresses and the
+arrays over them stay as they are. What else lies on the first and the last page moves with it, which only this
+process can tell. The pages stay shared when the part is freed; their contents go.
+Whoever opens the handle maps the pages into its own device, over a range that it takes from there: memory that two
+processes use is memory that the device has once, so it counts in both.
+
+# Note [Events of other processes]
+Each process simulates its own devices, on a clock of its own that starts when they are opened. So an event of another
+process has no time here. It is what lets one process see another's writes, and commands run lazily: therefore an
+interprocess event runs what it marks as soon as it is recorded. That changes no time, but other streams cannot come
+in between any more. Whoever waits for such an event of another process finds it done, or never recorded; either way
+the wait is over at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.errors import DriverError
+from flambeau.core.memory import address_of
+from flambeau.core.shared import Door, anonymous
+from flambeau.driver.virtual.memory import Arena
+
+NBYTES = 64
+_MEMORY, _EVENT = b"FBmem\0\0\1", b"FBevt\0\0\1"
+_HANDLE = struct.Struct("<8s24s16sQQ")  # what it is, the owner's door, the device's uuid, offset, bytes
+_PAGE = mmap.PAGESIZE
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+_MAP_FIXED = 0x10
+_PUNCH_HOLE = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_PIECE = 1 << 20
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap = _libc.mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+]  # fmt: skip
+
+
+class SharedPages:
+    """What one device shares with other processes. Made when it first exports or opens something."""
+
+    def __init__(self, arena: Arena, uuid: bytes) -> None:
+        self._arena = arena
+        self._uuid = uuid
+        self._at = address_of(arena.bytes)
+        self._fd = -1  # of what is exported
+        self._moved = np.zeros(-(-len(arena.bytes) // _PAGE), bool)  # pages that lie in it
+        self._opened: dict[int, tuple[int, int]] = {}  # by address: the range that it was mapped over
+
+    # -- ours, for others -----------------------------------------------------------------------------
+    def export(self, ptr: int) -> bytes:
+        """A handle of the segment at an address. See Note [Exported memory]."""
+        arena = self._arena
+        end = arena.ends.get(ptr)
+        if end is None or ptr in self._opened:
+            raise arena.invalid("ipc_memory", ptr, 0, "is not the start of an allocation of this process")
+        if self._fd < 0:
+            self._fd = anonymous(-(-len(arena.bytes) // _PAGE) * _PAGE)
+        door = Door.of(self._fd)
+        if arena.poison:
+            arena.touch(ptr, end - ptr)
+        start, stop = ptr - arena.base, end - arena.base
+        for first, last in _unset(self._moved, start // _PAGE, -(-stop // _PAGE)):
+            self._move(first * _PAGE, min(last * _PAGE, len(arena.bytes)))
+            self._moved[first:last] = True
+        return _HANDLE.pack(_MEMORY, door.pack(), self._uuid, start, stop - start)
+
+    def _move(self, start: int, stop: int) -> None:
+        """Pages that were never written stay uncommitted."""
+        for at in range(start, stop, _PIECE):
+            held = self._arena.bytes[at : min(at + _PIECE, stop)]
+            if held.any():
+                os.pwrite(self._fd, held.data, at)
+        _map(self._at + start, stop - start, mmap.MAP_SHARED, self._fd, start)
+
+    def released(self, ptr: int, end: int) -> None:
+        """A segment was freed: the contents of its shared pages go."""
+        first, last = -(-(ptr - self._arena.base) // _PAGE) * _PAGE, (end - self._arena.base) // _PAGE * _PAGE
+        if self._fd >= 0 and last > first:
+            _libc.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(first), ctypes.c_int64(last - first))
+
+    # -- others', for us ------------------------------------------------------------------------------
+    def open(self, handle: bytes) -> int:
+        """The address of another process's segment here."""
+        door, start, nbytes = _parsed(handle, _MEMORY, self._uuid)
+        if door.pid == os.getpid():
+            raise DriverError("CUDA error: invalid device context: the memory is this process's own")
+        fd = _entered(door)
+        try:
+            return self._open(fd, start, nbytes)
+        finally:
+            os.close(fd)
+
+    def _open(self, fd: int, start: int, nbytes: int) -> int:
+        arena = self._arena
+        first = start // _PAGE * _PAGE
+        length = -(-(start + nbytes) // _PAGE) * _PAGE - first
+        whole = arena.allocate(length + _PAGE)  # its start need be no page's
+        end = arena.ends[whole]
+        if arena.poison:  # now, not over what is mapped there
+            arena.touch(whole, end - whole)
+        at = -(-(whole - arena.base) // _PAGE) * _PAGE
+        _map(self._at + at, length, mmap.MAP_SHARED, fd, first)
+        ptr = arena.base + at + start - first
+        arena.rename(whole, ptr, ptr + nbytes)
+        self._opened[ptr] = (whole, end)
+        return ptr
+
+    def owns(self, ptr: int) -> bool:
+        """Whether `open` gave the address."""
+        return ptr in self._opened
+
+    def close(self, ptr: int) -> None:
+        """Unmap what `open` mapped."""
+        whole, end = self._opened.pop(ptr)
+        arena = self._arena
+        first, last = -(-(whole - arena.base) // _PAGE) * _PAGE, (end - arena.base) // _PAGE * _PAGE
+        _map(self._at + first, last - first, _PRIVATE, -1, 0)
+        arena.rename(ptr, whole, end)
+        arena.release(whole)
+
+    def shut(self) -> None:
+        """The machine closes: nobody can open what it exported any more; who has keeps it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def event_handle(index_uuid: bytes, number: int) -> bytes:
+    """Of an event. It names its process and device; see Note [Events of other processes]."""
+    return _HANDLE.pack(_EVENT, Door(os.getpid(), 0, 0, 0).pack(), index_uuid, number, 0)
+
+
+def check_event(handle: bytes, uuid: bytes) -> None:
+    """Whether it is a handle of an event of this device, made by a process that lives."""
+    door, _, _ = _parsed(handle, _EVENT, uuid)
+    try:
+        os.kill(door.pid, 0)
+    except PermissionError:
+        pass
+    except ProcessLookupError:
+        raise DriverError(
+            f"CUDA error: invalid resource handle: process {door.pid} made it, and has ended"
+        ) from None
+
+
+def _parsed(handle: bytes, kind: bytes, uuid: bytes) -> tuple[Door, int, int]:
+    if len(handle) != NBYTES:
+        raise DriverError(
+            f"CUDA error: invalid argument: an IPC handle has {NBYTES} bytes, not {len(handle)}"
+        )
+    what, door, device, start, nbytes = _HANDLE.unpack(handle)
+    if what != kind:
+        raise DriverError(
+            "CUDA error: invalid argument: this is no IPC handle of virtual GPUs, or of another thing"
+        )
+    if device != uuid:
+        raise DriverError("CUDA error: invalid resource handle: it is of another device than it is opened on")
+    return Door.unpack(door), start, nbytes
+
+
+def _entered(door: Door) -> int:
+    try:
+        return door.enter()
+    except ProcessLookupError as error:
+        raise DriverError(f"CUDA error: invalid resource handle: {error}") from None
+
+
+def _unset(flags: np.ndarray[Any, Any], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The runs of False in a part of an array."""
+    edges = np.flatnonzero(np.diff(flags[first:last], prepend=True, append=True))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        yield first + start, first + stop
+
+
+def _map(address: int, nbytes: int, flags: int, fd: int, offset: int) -> None:
+    """Put a mapping in the place of what is there."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    if _mmap(address, nbytes, protection, flags | _MAP_FIXED, fd, offset) == _FAILED:
+        code = ctypes.get_errno()
+        raise DriverError(f"the system refuses to map {nbytes} bytes of shared memory: {os.strerror(code)}")
