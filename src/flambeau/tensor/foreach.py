@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.core.layout import may_self_overlap
 from flambeau.ops import optimizer as optimizer  # its records belong to the table from the start
 from flambeau.ops.foreach import Foreach
+from flambeau.ops.foreach_copy import foreach_copy, foreach_scaled
 from flambeau.ops.foreach_norm import foreach_norm
 from flambeau.ops.op import Signature
 from flambeau.runtime import current
@@ -38,6 +39,14 @@ def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Ten
         part = [x[start : start + MOST] for x in lists]
         changed = [t for k in record.changed(()) for t in part[k]]
         _run(record, [*changed, flag], [*[t for x in part for t in x], flag], (len(part[0]), ()))
+
+
+def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | None = None) -> None:
+    """Copy each source, times `scale` if given, into the target of its shape: of one device, each list of one dtype."""
+    if scale is None:
+        update(foreach_copy, (targets, sources), (), ())
+    else:
+        update(foreach_scaled, (targets, sources), (scale,), ())
 
 
 def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
