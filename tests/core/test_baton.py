@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain, repeat
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_a_seed_gives_one_order(seed):
         def body(number):
             for round_ in range(3):
                 seen.append((number, round_))
-                waits_for(iter([False, True]).__next__)
+                waits_for(chain([False], repeat(True)).__next__)
 
         assert baton.run([lambda n=n: body(n) for n in range(4)]) is None
         return seen

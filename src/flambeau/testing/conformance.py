@@ -28,7 +28,7 @@ from flambeau.core.dtype import float32, int64
 from flambeau.core.errors import DriverError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Driver, Executable, Expression, HostMemory, Kernel, Launch
+from flambeau.driver.api import Collective, Driver, Executable, Expression, HostMemory, Kernel, Launch
 
 _COUNT = 1000
 _NBYTES = 4 * _COUNT
@@ -749,6 +749,186 @@ def graph_destroy_twice_is_refused(driver: Driver) -> None:
     _raises(DriverError, driver.graph_launch, graph, stream)
 
 
+# -- collectives -----------------------------------------------------------------------------------------
+
+
+def comm_id_is_128_bytes_and_new_each_time(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return _raises(NotSupportedError, driver.comm_id)
+    ids = [driver.comm_id() for _ in range(3)]
+    assert [len(unique) for unique in ids] == [128] * 3
+    assert len({*ids}) == 3
+
+
+def comm_create_brings_several_members_in_one_call(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return _raises(NotSupportedError, driver.comm_create, bytes(128), 1, [(0, 0)])
+    comms = _communicator(driver)
+    assert len({*comms}) == driver.device_count()
+    for comm in comms:
+        driver.comm_destroy(comm)
+
+
+def comm_create_refuses_two_members_on_one_device(driver: Driver) -> None:
+    if not _no_collectives(driver):
+        _raises(DriverError, driver.comm_create, driver.comm_id(), 2, [(0, 0), (1, 0)])
+
+
+def comm_destroy_waits_for_what_was_queued(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return _raises(NotSupportedError, driver.comm_destroy, 1)
+    comms = _communicator(driver)
+    data = _on_each(driver, lambda rank: np.full(_COUNT, rank + 1.0, np.float32))
+    _group(driver, comms, lambda rank: Collective("all_reduce", data[rank], data[rank], _COUNT, float32))
+    for comm in comms:
+        driver.comm_destroy(comm)
+    total = sum(range(1, len(comms) + 1))
+    assert all((_floats(driver, ptr, rank) == total).all() for rank, ptr in enumerate(data))
+
+
+def comm_destroy_at_once_is_an_abort(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return _raises(NotSupportedError, driver.comm_destroy, 1, True)
+    for comm in _communicator(driver):
+        driver.comm_destroy(comm, abort=True)
+
+
+def comm_error_is_none_while_all_is_well(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return _raises(NotSupportedError, driver.comm_error, 1)
+    comms = _communicator(driver)
+    data = _on_each(driver, lambda rank: np.zeros(_COUNT, np.float32))
+    _group(driver, comms, lambda rank: Collective("all_reduce", data[rank], data[rank], _COUNT, float32))
+    _finish(driver)
+    assert [driver.comm_error(comm) for comm in comms] == [None] * len(comms)
+
+
+def collective_all_reduce_of_each_op(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return _raises(NotSupportedError, driver.collective, [])
+    comms = _communicator(driver)
+    values = [np.arange(_COUNT, dtype=np.float32) % 5 + rank for rank in range(len(comms))]
+    expected = {
+        "sum": np.sum(values, 0), "prod": np.prod(values, 0), "min": np.min(values, 0), "max": np.max(values, 0),
+        "avg": np.mean(values, 0),
+    }  # fmt: skip
+    for op, total in expected.items():
+        source = _on_each(driver, values.__getitem__)
+        target = _on_each(driver, lambda rank: np.zeros(_COUNT, np.float32))
+        _group(driver, comms, _all_reduce(target, source, op))
+        for rank in range(len(comms)):
+            assert (_floats(driver, target[rank], rank) == total).all(), op
+            assert (_floats(driver, source[rank], rank) == values[rank]).all()
+
+
+def collective_broadcast_and_reduce_have_a_root(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return
+    comms = _communicator(driver)
+    root = len(comms) - 1
+    values = [np.arange(_COUNT, dtype=np.float32) + rank for rank in range(len(comms))]
+    for kind, result in (("broadcast", values[root]), ("reduce", np.sum(values, 0))):
+        source = _on_each(driver, values.__getitem__)
+        target = _on_each(driver, lambda rank: np.full(_COUNT, -1, np.float32))
+        _group(driver, comms, _rooted(kind, target, source, root))
+        for rank in range(len(comms)):
+            wrote = kind == "broadcast" or rank == root
+            assert (_floats(driver, target[rank], rank) == (result if wrote else -1)).all(), kind
+
+
+def collective_all_gather_and_reduce_scatter_have_parts_by_rank(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return
+    comms = _communicator(driver)
+    size = len(comms)
+    wide = [np.arange(size * _COUNT, dtype=np.float32) + rank for rank in range(size)]
+    whole, part = _on_each(driver, wide.__getitem__), _on_each(driver, lambda rank: wide[0][:_COUNT])
+    _group(driver, comms, lambda rank: Collective("reduce_scatter", part[rank], whole[rank], _COUNT, float32))
+    total = np.sum(wide, 0).reshape(size, _COUNT)
+    for rank in range(size):
+        assert (_floats(driver, part[rank], rank) == total[rank]).all()
+    _group(driver, comms, lambda rank: Collective("all_gather", whole[rank], part[rank], _COUNT, float32))
+    for rank in range(size):
+        assert (_floats(driver, whole[rank], rank, size * _COUNT).reshape(size, _COUNT) == total).all()
+
+
+def collective_sends_and_receives_of_a_group_do_not_wait_for_each_other(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return
+    comms = _communicator(driver)
+    size = len(comms)
+    source = _on_each(driver, lambda rank: np.full(_COUNT, rank, np.float32))
+    target = _on_each(driver, lambda rank: np.full(_COUNT, -1, np.float32))
+    streams = [driver.stream_default(rank) for rank in range(size)]
+    parts = []
+    for rank, comm in enumerate(comms):
+        near, far = (rank + 1) % size, (rank - 1) % size
+        parts.append((comm, Collective("send", 0, source[rank], _COUNT, float32, peer=near), streams[rank]))
+        parts.append((comm, Collective("recv", target[rank], 0, _COUNT, float32, peer=far), streams[rank]))
+    driver.collective(parts)
+    for rank in range(size):
+        assert (_floats(driver, target[rank], rank) == (rank - 1) % size).all()
+
+
+def collective_is_ordered_on_its_stream(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return
+    comms = _communicator(driver)
+    data = _on_each(driver, lambda rank: np.zeros(_COUNT, np.float32))
+    for rank, ptr in enumerate(data):
+        driver.fill(ptr, 0x40, _NBYTES, driver.stream_default(rank))  # 3.0 and a little
+    _group(driver, comms, lambda rank: Collective("all_reduce", data[rank], data[rank], _COUNT, float32))
+    for rank, ptr in enumerate(data):
+        driver.copy(ptr, ptr + _NBYTES // 2, _NBYTES // 2, driver.stream_default(rank))
+    filled = np.full(4, 0x40, np.uint8).view(np.float32)[0]
+    for rank, ptr in enumerate(data):
+        assert (_floats(driver, ptr, rank) == np.float32(filled * len(comms))).all()
+
+
+def _no_collectives(driver: Driver) -> bool:
+    """Whether the driver has none: the CPU's, or real GPUs without NCCL."""
+    if driver.name == "host":
+        return True
+    try:
+        driver.comm_id()
+    except NotSupportedError:
+        return True
+    return False
+
+
+def _communicator(driver: Driver) -> list[int]:
+    """One of all devices, by rank."""
+    size = driver.device_count()
+    return driver.comm_create(driver.comm_id(), size, [(index, index) for index in range(size)])
+
+
+def _on_each(driver: Driver, values: Callable[[int], np.ndarray[Any, Any]]) -> list[int]:
+    """An array on each device."""
+    return [_upload(driver, values(index), index) for index in range(driver.device_count())]
+
+
+def _group(driver: Driver, comms: list[int], part: Callable[[int], Collective]) -> None:
+    """A part of each rank on its default stream, as one group."""
+    driver.collective([(comm, part(rank), driver.stream_default(rank)) for rank, comm in enumerate(comms)])
+
+
+def _all_reduce(target: list[int], source: list[int], op: str) -> Callable[[int], Collective]:
+    return lambda rank: Collective("all_reduce", target[rank], source[rank], _COUNT, float32, op)
+
+
+def _rooted(kind: str, target: list[int], source: list[int], root: int) -> Callable[[int], Collective]:
+    return lambda rank: Collective(kind, target[rank], source[rank], _COUNT, float32, peer=root)
+
+
+def _finish(driver: Driver) -> None:
+    for index in range(driver.device_count()):
+        driver.device_sync(index)
+
+
+def _floats(driver: Driver, ptr: int, index: int, count: int = _COUNT) -> np.ndarray[Any, Any]:
+    return _read(driver, ptr, 4 * count, index).view(np.float32)
+
+
 # -- peers -----------------------------------------------------------------------------------------------
 
 
@@ -831,8 +1011,8 @@ def _pinned(driver: Driver, nbytes: int) -> HostMemory | None:
         return None
 
 
-def _upload(driver: Driver, array: np.ndarray[Any, Any]) -> int:
-    ptr, stream = driver.mem_alloc(0, array.nbytes), driver.stream_default(0)
+def _upload(driver: Driver, array: np.ndarray[Any, Any], index: int = 0) -> int:
+    ptr, stream = driver.mem_alloc(index, array.nbytes), driver.stream_default(index)
     driver.copy_in(ptr, _host(array), stream)
     driver.stream_sync(stream)
     return ptr

@@ -8,6 +8,8 @@ memory, so that small kernels that run side by side do not share its bandwidth u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual.profile import Profile
 
@@ -60,6 +62,45 @@ def local_copy_ns(nbytes: int, profile: Profile) -> int:
 
 def fill_ns(nbytes: int, profile: Profile) -> int:
     return bytes_ns(nbytes, profile.bandwidth * profile.efficiency.bandwidth)
+
+
+def collective_ns(kind: str, nbytes: int, size: int, rate: float, hop_ns: int) -> tuple[int, int]:
+    """(latency, time of the bytes) of a collective of `size` members: NCCL's rings, or its trees if they are faster.
+
+    nbytes: of one member's count. rate: bytes a second of the slowest link in one direction. hop_ns: of one step from
+    member to member. A ring (Patarasuk and Yuan, 2009) moves 1/size of the bytes in each of its 2 (size - 1) steps of
+    an all_reduce, or size - 1 of a reduce_scatter or all_gather; a broadcast or reduce is a pipeline around it. The
+    double binary tree (Sanders, Speck and Traff, 2009) of an all_reduce goes up and down in 2 log2(size) steps.
+    """
+    if kind == "send/recv":
+        return hop_ns, bytes_ns(nbytes, rate)
+    steps = size - 1
+    if kind in ("all_gather", "reduce_scatter"):
+        return steps * hop_ns, bytes_ns(steps * nbytes, rate)
+    if kind != "all_reduce":
+        return steps * hop_ns, bytes_ns(nbytes, rate)
+    ring = 2 * steps * hop_ns, bytes_ns(2 * steps * nbytes // size, rate)
+    tree = 2 * steps.bit_length() * hop_ns, bytes_ns(2 * nbytes, rate)
+    return min(ring, tree, key=sum)
+
+
+def ring_of(indices: Sequence[int], rule: str) -> list[int]:
+    """The devices in an order in which each is linked to the next, and the last to the first, where there is one."""
+    found = [indices[0]]
+    left = [i for i in indices if i != indices[0]]
+    return found + left if rule != "cube-mesh" else (_closed_ring(found, left, rule) or [*found, *left])
+
+
+def _closed_ring(found: list[int], left: list[int], rule: str) -> list[int] | None:
+    """A ring that begins with `found` and takes up `left`; None: there is none."""
+    if not left:
+        return found if linked(found[-1], found[0], rule) else None
+    for index in left:
+        if linked(found[-1], index, rule):
+            ring = _closed_ring([*found, index], [i for i in left if i != index], rule)
+            if ring is not None:
+                return ring
+    return None
 
 
 def linked(index: int, peer: int, rule: str) -> bool:

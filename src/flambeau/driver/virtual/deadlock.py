@@ -53,7 +53,8 @@ def _awaited(command: Command) -> Command | None:
 
 
 def _told(head: Command) -> str:
-    return f"{_with_line(head)} waits for {_with_line(_awaited(head))}"
+    absent = f"{head.absent}, which has not come" if head.absent else ""
+    return f"{_with_line(head)} waits for {absent or _with_line(_awaited(head))}"
 
 
 def _with_line(command: Command | None) -> str:

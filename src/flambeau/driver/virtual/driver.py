@@ -25,6 +25,8 @@ operators' own host bodies on NumPy views of device memory, so results are real 
   waits.
 - Memory: capacity, less what a context takes; allocations aligned to 512 bytes; mem_free waits for the
   device. A command's addresses are checked when it is enqueued, where hardware faults later, or never.
+- Collectives: NCCL's rules; see Note [Meetings]. Rings go over the links between neighbours, or through the host
+  where devices are not linked, and hold those links meanwhile; the multiprocessors that NCCL takes are not counted.
 - Graphs: what a stream and those that join it are given is recorded, and launched as one; see Note [Captures].
 - Time: durations by roofline and by the profile's rates and latencies; multiprocessors, engines and links
   are contended. The host's clock advances by the profile's cost of each driver call and poll and by
@@ -51,7 +53,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from threading import RLock
+from threading import Condition, RLock
 from typing import Any, NoReturn
 
 import numpy as np
@@ -63,6 +65,7 @@ from flambeau.core.sites import caller
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.virtual import capture, cost, ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
+from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, check, perform, spans
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph import Graph
@@ -122,6 +125,8 @@ class VirtualDriver:
         self._pinned: dict[int, HostMemory] = {}
         self._capturing: dict[Stream, Capture] = {}  # the streams that are recorded
         self._graphs: dict[int, Recorded] = {}
+        self._comms = Communicators(self._scheduler, Condition(self._lock), self._handles, self._ring_route)
+        self._ids = itertools.count(1)  # of communicators
         self._closed = False
 
     def _open(self, index: int) -> Device:
@@ -205,6 +210,7 @@ class VirtualDriver:
     def close(self) -> None:
         """Finish all work and give everything back; errors of kernels die with it. Again: nothing happens."""
         with self._lock:
+            self._comms.abandon()
             for device in self._devices:
                 self._scheduler.wait(device.state)
                 device.arena.discard()
@@ -736,24 +742,71 @@ class VirtualDriver:
             raise DriverError(capture.CAPTURED_EVENT)
         self._refuse_in_capture(None)
 
-    # -- collectives ----------------------------------------------------------------------------------
+    # -- collectives: see Note [Meetings] in collectives.py -----------------------------------------------
     def comm_id(self) -> bytes:
-        self._no_collectives()
+        self._check_open()
+        return f"flambeau:{os.getpid()}:{self._generation}:{next(self._ids)}".encode().ljust(128, b"\0")
 
     def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
-        self._no_collectives()
+        with self._lock:
+            brought = [(rank, next(self._handles), self._device(index).state) for rank, index in members]
+            self._scheduler.now += self.profile.costs.alloc_ns
+            return self._comms.create(unique, size, brought)
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:
-        self._no_collectives()
+        with self._lock:
+            self._comms.destroy(comm, abort)
 
     def comm_error(self, comm: int) -> str | None:
-        self._no_collectives()
+        with self._lock:
+            member = self._comms.member(comm)
+            error = member.state.error
+            return member.comm.failed or (None if error is None else str(error))
 
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
-        self._no_collectives()
+        with self._lock:
+            found = [(self._comms.member(comm), call, self._stream(stream)) for comm, call, stream in parts]
+            for member, call, queue in found:
+                self._check_part(member, call, queue)
+            self._scheduler.now += self.profile.costs.launch_ns
+            self._comms.queue(found, self._do_collective, caller())
 
-    def _no_collectives(self) -> NoReturn:
-        raise NotSupportedError("virtual GPUs have no collectives yet")
+    def _check_part(self, member: Member, call: Collective, queue: Stream) -> None:
+        """DriverError: what one part alone shows to be wrong."""
+        if member.comm.failed is not None:
+            raise DriverError(member.comm.failed)
+        self._check_error(queue.device)
+        if queue.device is not member.state:
+            raise DriverError(
+                f"{call.kind}: rank {member.rank} is cuda:{member.state.index}, stream {queue.handle} is "
+                f"cuda:{queue.index}'s"
+            )
+        if queue in self._capturing:
+            raise NotSupportedError(f"{call.kind}: virtual GPUs capture no collectives into graphs")
+        check(call, member.rank, member.comm.size)
+        for access in spans(call, member.rank, member.comm.size):
+            if access is not None and access[1]:
+                owner = self._range(call.kind, *access)
+                self._check_reach(call.kind, queue.index, owner, *access)
+
+    def _ring_route(self, kind: str, nbytes: int, indices: Sequence[int]) -> tuple[Engine, int, int]:
+        """The engine, latency and time of a meeting of these devices."""
+        costs, links = self.profile.costs, self.profile.links
+        devices = [self._devices[i] for i in cost.ring_of(indices, links.rule)]
+        if len({*indices}) == 1:
+            return devices[0].processors, costs.kernel_ns, cost.local_copy_ns(nbytes, self.profile)
+        hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
+        if kind == "send/recv":
+            hops = [(self._devices[indices[0]], self._devices[indices[1]])]
+        direct = all(cost.linked(a.index, b.index, links.rule) for a, b in hops)
+        lanes: dict[Lane, None] = {}
+        for origin, to in hops:
+            lanes |= dict.fromkeys(
+                [origin.links.setdefault(to.index, Lane())] if direct else [origin.outward, to.inward]
+            )
+        rate, hop = (links.peer, links.peer_latency_ns) if direct else (links.pcie, 2 * links.copy_latency_ns)
+        latency, work = cost.collective_ns(kind, nbytes, len(indices), rate, hop)
+        return Path(*lanes), costs.kernel_ns + latency, work
 
     # -- peers ------------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:
@@ -783,6 +836,27 @@ class VirtualDriver:
         for ptr, span in zip(ptrs, spans, strict=True):
             if span:
                 self._owner("launch", ptr, span).arena.touch(ptr, span)
+
+    def _do_collective(self, meeting: Meeting) -> None:
+        states = [part.stream.device for part in meeting.parts.values()]
+        if meeting.absent:  # excused: the communicator has failed
+            return
+        try:
+            for state in states:
+                self._check_error(state)
+            self._exchange(meeting)
+        except Exception as error:  # on no device of its own: it is an error of all that take part
+            for state in states:
+                if state.error is None:
+                    state.error = DriverError(
+                        f"NCCL error: remote process exited or there was a network error: {meeting}: {error}"
+                    )
+
+    def _exchange(self, meeting: Meeting) -> None:
+        perform(
+            meeting,
+            lambda ptr, nbytes: self._window(self._owner("collective", ptr, nbytes).arena, ptr, nbytes),
+        )
 
     def _window(self, arena: Arena, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
         if arena.poison:

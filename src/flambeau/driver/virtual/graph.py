@@ -76,6 +76,7 @@ _WORK = frozenset(
         scheduler.COPY,
         scheduler.FILL,
         scheduler.HOST_CALL,
+        scheduler.EXCHANGE,
     }
 )
 
@@ -92,6 +93,9 @@ class Graph:
         self._device: dict[int, list[int]] = {}  # handles of a device's streams
         self._host = -1  # the host's last wait
         self._caught: dict[int, int] = {}  # by stream: the wait that its last command came after
+        self._late: dict[
+            int, list[int]
+        ] = {}  # steps that wait for a meeting that not all have come to, by its seq
         self._known: dict[int, int] = {}  # by stream: how many commands the host has waited for
 
     # -- recording --------------------------------------------------------------------------------------
@@ -108,6 +112,12 @@ class Graph:
             self._caught[stream.handle] = self._host
         needs += [self._at[awaited.seq] for awaited in command.waits if awaited.seq in self._at]
         step = self._add(command.seq, command.kind, command.name, stream, needs)
+        for awaited in command.waits:
+            if awaited.seq not in self._at:
+                self._late.setdefault(awaited.seq, []).append(step.at)
+        for later in self._late.pop(command.seq, ()):
+            self.steps[later].needs.append(step.at)
+            step.followers.append(later)
         step.place = len(queue)
         step.mark = command.mark
         step.accesses = _accesses(command)
@@ -271,4 +281,6 @@ def _accesses(command: Command) -> tuple[Access, ...]:
     if kind == scheduler.FILL:
         _, target, _, nbytes = args
         return ((target, nbytes, False, True),)
+    if kind == scheduler.EXCHANGE:
+        return tuple(args[0].accesses())
     return ()

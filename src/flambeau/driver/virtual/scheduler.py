@@ -25,8 +25,12 @@ from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.interrupts import Interrupts
 from flambeau.driver.virtual.policy import STOP, Policy
 
-KINDS = ("kernel", "copy_in", "copy_out", "copy", "fill", "record", "wait", "host_call", "poison")
-KERNEL, COPY_IN, COPY_OUT, COPY, FILL, RECORD, WAIT, HOST_CALL, POISON = range(len(KINDS))
+KINDS = (
+    "kernel", "copy_in", "copy_out", "copy", "fill", "record", "wait", "host_call", "poison", "collective", "exchange",
+)  # fmt: skip
+KERNEL, COPY_IN, COPY_OUT, COPY, FILL, RECORD, WAIT, HOST_CALL, POISON, COLLECTIVE, EXCHANGE = range(
+    len(KINDS)
+)
 _FLUSH = 1 << 14
 
 
@@ -244,6 +248,11 @@ class Command:
         return 0 if self.done else 1
 
     @property
+    def absent(self) -> str:
+        """Who has not come though it waits for them: of meetings."""
+        return ""
+
+    @property
     def head(self) -> Command:
         """The first command of its queue that is not done."""
         command = self
@@ -279,6 +288,7 @@ class Scheduler:
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
         self.journal: Journal | None = None
+        self.come: Callable[[Stream | DeviceState | Command], bool] = lambda target: False  # see `step`
         self._policy = policy
         self._queue = queue
         self._later: list[Callable[[], None]] = []
@@ -296,6 +306,32 @@ class Scheduler:
         self._link(command, stream)
         if stream.pending > self._queue:  # full: the host waits until its oldest command is done
             self._wait(stream, self._queue)
+
+    def announce(self, command: Command, arrivals: int) -> None:
+        """A command that stands in no stream will come after so many markers: those of `attend`."""
+        command.seq = self.given
+        self.given += 1
+        command.ready = 0
+        command.blockers = arrivals
+        command.stream.pending += 1
+        command.stream.device.pending += 1
+
+    def attend(self, command: Command, marker: Command, last: bool) -> None:
+        """A marker that an announced command waits for is in its stream. `last`: all of them are."""
+        command.waits += (marker,)
+        if last and self.journal is not None:
+            self.journal.enqueued(command)
+        if marker.done:
+            self._unblock(command, marker.end, [])
+        elif marker.followers is None:
+            marker.followers = [command]
+        else:
+            marker.followers.append(command)
+
+    def excuse(self, command: Command, arrivals: int) -> None:
+        """So many of its markers will never come: it waits for them no more."""
+        for _ in range(arrivals):
+            self._unblock(command, 0, [])
 
     def defer(self, call: Callable[[], None]) -> None:
         """Call this right after the command that runs now."""
@@ -351,10 +387,11 @@ class Scheduler:
 
     def _wait(self, target: Stream | DeviceState | Command, left: int) -> None:
         """The same until at most `left` commands are pending."""
-        while target.pending > left:
+        going = True
+        while going and target.pending > left:
             with Interrupts() as interrupts:
-                while target.pending > left and not interrupts.pending:
-                    self.step(target)
+                while going and target.pending > left and not interrupts.pending:
+                    going = self.step(target, left > 0)
         self.now = max(self.now, target.end)
 
     def poll(self) -> None:
@@ -369,17 +406,25 @@ class Scheduler:
             self._choices.append(STOP)
 
     # -- the device's side ------------------------------------------------------------------------------
-    def step(self, target: Stream | DeviceState | Command) -> None:
-        """Run one command. DriverError if none can run though the host waits for `target`."""
+    def step(self, target: Stream | DeviceState | Command, full: bool = False) -> bool:
+        """Run one command, or let `come` wait for what other threads may bring that one can run.
+
+        DriverError if none ever can though the host waits for `target`. False: the host waits because a queue is full,
+        and none can run. A rank that has not come to a collective may need this thread's lock to come: the queue grows.
+        """
         if self.running is not None:
             raise DriverError(
                 f"CUDA error: operation not permitted: the host waits inside '{self.running.name}', which a "
                 "stream runs; host functions and kernel bodies must make no driver call"
             )
         command = self._policy.take(None)
-        if command is None:
+        if command is not None:
+            self._run(command)
+        elif full:
+            return False
+        elif not self.come(target):
             raise DriverError(deadlock(target))
-        self._run(command)
+        return True
 
     def _run(self, command: Command) -> None:
         start = command.engine.free_at(command.ready, command.sms)
@@ -405,6 +450,8 @@ class Scheduler:
             stream, device = command.stream, command.stream.device
             if command.engine is None:
                 command.start = command.end = command.ready
+                if command.kind == COLLECTIVE:  # from its arrival on
+                    command.start = command.args[0].end
                 if command.effect is not None and device.error is None:
                     command.effect(*command.args)
             end = command.end
@@ -453,7 +500,9 @@ class Scheduler:
         )
         if len(self._trace) > _FLUSH:
             self._flush()
-        if self.on_command is not None:
+        if (
+            self.on_command is not None and command.kind != EXCHANGE
+        ):  # that is of no stream: its ends are told
             self.on_command(_record(command))
 
     def _flush(self) -> None:

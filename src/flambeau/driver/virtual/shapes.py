@@ -13,6 +13,7 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import HostMemory
+from flambeau.driver.virtual.collectives import Meeting
 from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.memory import Arena
@@ -29,10 +30,10 @@ class ShapeDriver(VirtualDriver):
             "(data=False, FLAMBEAU_VIRTUAL_DATA=0)"
         )
 
-    def _do_launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
     def ipc_memory(self, ptr: int) -> bytes:
         raise NotSupportedError("memory of virtual GPUs without data cannot be shared with other processes")
 
+    def _do_launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
         pass
 
     def _do_copy_in(self, arena: Arena, target: int, source: HostMemory) -> None:
@@ -42,4 +43,7 @@ class ShapeDriver(VirtualDriver):
         pass
 
     def _do_fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
+        pass
+
+    def _exchange(self, meeting: Meeting) -> None:
         pass

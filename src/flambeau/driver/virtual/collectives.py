@@ -1,0 +1,490 @@
+"""`Communicators`: collective operations of virtual GPUs, under NCCL's rules.
+
+# Note [Meetings]
+A member's part in a collective stands in its stream as two markers, an arrival and an end; what is between them
+happens in a meeting, a command of its own that waits for the arrivals of all members and that each end waits for. So a
+collective begins when the last member has come to it and ends for all at once, streams stay in order, and a schedule
+chooses when a meeting happens as it chooses for any other command. Parts that are queued as one group share their
+markers on each stream: none waits for another of the group, as between ncclGroupStart and ncclGroupEnd. Groups of one
+member come one after the other, whatever streams they are given (NCCL orders the launches of a communicator).
+
+The n-th collective of a member meets the n-th of the others; the n-th message to a peer meets the peer's n-th receipt
+from it. That is known when the last one is queued, before anything runs: members that disagree are reported then, each
+with its line. The communicator has failed; so have its members' devices, as by any error of a command.
+
+Numbers are reduced in the order of the ranks, in the arithmetic of their dtype; real rings and trees reduce in orders
+of their own, so the last bits of sums may differ there. An average of floating-point numbers scales each before the
+sum, one of integers divides the sum (truncating): NCCL's rules. Sums of booleans are "or", products and minima "and".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.baton import seat
+from flambeau.core.dtype import complex32, complex64, complex128, float16, float32, float64
+from flambeau.core.errors import DriverError
+from flambeau.core.sites import Site, place
+from flambeau.driver.api import Collective
+from flambeau.driver.virtual import scheduler
+from flambeau.driver.virtual.deadlock import deadlock
+from flambeau.driver.virtual.scheduler import Command, DeviceState, Engine, Scheduler, Stream
+
+Array = np.ndarray[Any, Any]
+
+PAIRED = ("send", "recv")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+ROOTED = ("broadcast", "reduce")
+KINDS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", *PAIRED)
+OPS = ("sum", "prod", "min", "max", "avg")
+NOWHERE = 255  # the device index of what is of no device
+
+Access = tuple[int, int]
+"""Address and number of bytes."""
+
+
+def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access | None]:
+    """What a member's part writes at its target and reads at its source."""
+    nbytes = part.count * part.dtype.itemsize
+    written = read = nbytes
+    if part.kind == "all_gather":
+        written *= size
+    elif part.kind == "reduce_scatter":
+        read *= size
+    writes = part.kind != "send" and not (part.kind == "reduce" and rank != part.peer)
+    reads = part.kind != "recv" and not (part.kind == "broadcast" and rank != part.peer)
+    return ((part.target, written) if writes else None), ((part.source, read) if reads else None)
+
+
+class Part:
+    """What one member was asked for, where, and on which of its collectives it is."""
+
+    __slots__ = ("call", "rank", "site", "stream")
+
+    def __init__(self, rank: int, call: Collective, stream: Stream, site: Site) -> None:
+        self.rank = rank
+        self.call = call
+        self.stream = stream
+        self.site = site
+
+    def __str__(self) -> str:
+        call = self.call
+        text = f"{call.kind} of {call.count} {call.dtype.name}"
+        if call.kind in REDUCING:
+            text += f", op {call.op}"
+        if call.kind in ROOTED:
+            text += f", root {call.peer}"
+        elif call.kind in PAIRED:
+            text += f" {'to' if call.kind == 'send' else 'from'} rank {call.peer}"
+        return f"rank {self.rank} (cuda:{self.stream.index}) at {place(self.site)}: {text}"
+
+
+class Meeting(Command):
+    """One collective, or one message. `ranks` are those that it takes, a message's sender first.
+
+    `parts` are those queued so far, by their place in `ranks`; `arrived` counts those whose arrival is in a stream.
+    """
+
+    __slots__ = ("arrived", "comm", "number", "parts", "ranks")
+
+    def __init__(
+        self, comm: Communicator, stream: Stream, call: Collective, ranks: Sequence[int], number: int
+    ) -> None:
+        nbytes = call.count * call.dtype.itemsize
+        name = "send/recv" if call.kind in PAIRED else call.kind
+        engine, latency, work = comm.route(name, nbytes, ranks)
+        super().__init__(scheduler.EXCHANGE, name, stream, nbytes, engine, 1, latency, work, None, (), number)
+        self.comm = comm
+        self.number = number
+        self.ranks = ranks
+        self.parts: dict[int, Part] = {}
+        self.arrived = 0
+
+    @property
+    def absent(self) -> str:
+        """Who has not come yet; "" if all have."""
+        missing = [self.comm.who(rank) for place, rank in enumerate(self.ranks) if place not in self.parts]
+        return " and ".join(dict.fromkeys(missing))
+
+    def accesses(self) -> Iterator[tuple[int, int, bool, bool]]:
+        """Address, bytes, whether it reads and whether it writes them, of all parts."""
+        for part in self.parts.values():
+            written, read = spans(part.call, part.rank, self.comm.size)
+            if written is not None:
+                yield *written, False, True
+            if read is not None:
+                yield *read, True, False
+
+    def __str__(self) -> str:
+        return f"{self.name}, call {self.number} of {self.comm}"
+
+
+class Member:
+    """One rank of a communicator, on a device of this machine."""
+
+    __slots__ = ("calls", "comm", "handle", "last", "messages", "open", "rank", "state", "thread")
+
+    def __init__(self, comm: Communicator, rank: int, handle: int, state: DeviceState) -> None:
+        self.comm = comm
+        self.rank = rank
+        self.handle = handle
+        self.state = state
+        self.calls = 0
+        self.messages: dict[tuple[int, int], int] = {}  # by sender and receiver
+        self.last: Command | None = None  # the end of its last group
+        self.open = True
+        self.thread = threading.current_thread()  # who brought it: waits for it end if this one has
+
+    def next_key(self, call: Collective) -> tuple[int, int, int]:
+        """Which meeting its next part is of: sender, receiver and number; -1, -1 of a collective."""
+        if call.kind not in PAIRED:
+            self.calls += 1
+            return -1, -1, self.calls
+        pair = (self.rank, call.peer) if call.kind == "send" else (call.peer, self.rank)
+        self.messages[pair] = self.messages.get(pair, 0) + 1
+        return *pair, self.messages[pair]
+
+
+class Communicator:
+    """Members that were brought together. `failed` is the report of what went wrong."""
+
+    def __init__(self, number: int, size: int, route: Callable[..., tuple[Engine, int, int]]) -> None:
+        self.number = number
+        self.size = size
+        self.members: dict[int, Member] = {}
+        self.failed: str | None = None
+        self.meetings: dict[tuple[int, int, int], Meeting] = {}  # those that somebody is missing from
+        self.state = DeviceState(NOWHERE)
+        self._route = route
+
+    def route(self, kind: str, nbytes: int, ranks: Sequence[int]) -> tuple[Engine, int, int]:
+        return self._route(kind, nbytes, [self.members[rank].state.index for rank in ranks])
+
+    @property
+    def full(self) -> bool:
+        return len(self.members) == self.size
+
+    def who(self, rank: int) -> str:
+        member = self.members.get(rank)
+        if member is None:
+            return f"rank {rank}"
+        return f"rank {rank} (cuda:{member.state.index}{'' if member.open else ', left'})"
+
+    def __str__(self) -> str:
+        return f"communicator {self.number} of {self.size} ranks"
+
+
+class Communicators:
+    """All communicators of a machine. Its calls are those of `driver.api`; whoever calls holds the machine's lock."""
+
+    def __init__(
+        self,
+        core: Scheduler,
+        changed: threading.Condition,
+        handles: Iterator[int],
+        route: Callable[..., tuple[Engine, int, int]],
+    ) -> None:
+        self._core = core
+        self._changed = changed
+        self._handles = handles
+        self._route = route
+        core.come = self.come
+        self._by_id: dict[bytes, Communicator] = {}
+        self._members: dict[int, Member] = {}
+        self._made = 0
+        self._news = 0  # counts what may let somebody go on
+        self._stuck: dict[threading.Thread, int] = {}  # who waits in vain, since which news
+
+    def member(self, handle: int) -> Member:
+        found = self._members.get(handle)
+        if found is None:
+            raise DriverError(
+                f"CUDA error: invalid resource handle: {handle} is no communicator of this machine, or destroyed"
+            )
+        return found
+
+    # -- joining and leaving ----------------------------------------------------------------------------
+    def create(self, unique: bytes, size: int, members: Sequence[tuple[int, int, DeviceState]]) -> list[int]:
+        """Join: (rank, handle, device) of each member that comes now. Waits for the others."""
+        comm = self._by_id.get(unique)
+        self._check_join(comm, size, members)
+        if comm is None:
+            self._made += 1
+            comm = self._by_id[unique] = Communicator(self._made, size, self._route)
+        for rank, handle, state in members:
+            comm.members[rank] = self._members[handle] = Member(comm, rank, handle, state)
+        self._tell()
+        try:
+            self._wait(lambda: comm.full or comm.failed is not None, lambda: _not_joined(comm))
+        except BaseException:
+            for rank, handle, _ in members:
+                del comm.members[rank], self._members[handle]
+            raise
+        self._by_id.pop(unique, None)
+        if comm.failed is not None:
+            raise DriverError(comm.failed)
+        return [handle for _, handle, _ in members]
+
+    def _check_join(
+        self, comm: Communicator | None, size: int, members: Sequence[tuple[int, int, DeviceState]]
+    ) -> None:
+        ranks = [rank for rank, _, _ in members]
+        devices = [state.index for _, _, state in members]
+        if size < 1 or not members or len({*ranks}) < len(ranks) or not all(0 <= r < size for r in ranks):
+            raise DriverError(f"comm_create: {size} members cannot have the ranks {ranks}")
+        if comm is not None:
+            if comm.size != size:
+                raise DriverError(
+                    f"comm_create: ranks {ranks} say that there are {size} members, the others say {comm.size}"
+                )
+            taken = [rank for rank in ranks if rank in comm.members]
+            if taken:
+                raise DriverError(f"comm_create: rank {taken[0]} has joined already")
+            devices += [member.state.index for member in comm.members.values()]
+        for index in devices:
+            if devices.count(index) > 1:
+                raise DriverError(
+                    f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{index}; each member "
+                    "needs a device of its own"
+                )
+
+    def destroy(self, handle: int, abort: bool) -> None:
+        """Leave. What others still queue for this member fails."""
+        member = self.member(handle)
+        if not abort and member.last is not None and member.comm.failed is None and not member.last.done:
+            self._core.wait(member.last)
+        member.open = False
+        del self._members[handle]
+        if abort and member.comm.meetings:
+            self.fail(member.comm, f"rank {member.rank} aborted {member.comm}")
+
+    def fail(self, comm: Communicator, report: str) -> None:
+        """Nothing of it will run any more: each member's device has an error, what waits for somebody is let go."""
+        if comm.failed is not None:
+            return
+        comm.failed = report
+        error = DriverError(report)
+        for member in comm.members.values():
+            if member.state.error is None:
+                member.state.error = error
+        for meeting in comm.meetings.values():
+            self._core.excuse(meeting, len(meeting.ranks) - meeting.arrived)
+        comm.meetings = {}
+        self._tell()
+
+    def abandon(self) -> None:
+        """The machine closes: nobody comes any more."""
+        for comm in {member.comm: None for member in self._members.values()}:
+            for meeting in comm.meetings.values():
+                self._core.excuse(meeting, len(meeting.ranks) - meeting.arrived)
+            comm.meetings = {}
+
+    # -- queueing ---------------------------------------------------------------------------------------
+    def queue(
+        self,
+        parts: Sequence[tuple[Member, Collective, Stream]],
+        effect: Callable[[Meeting], None],
+        site: Site,
+    ) -> None:
+        """Queue parts as one group. They were checked one by one; DriverError: members disagree."""
+        groups: dict[Stream, list[tuple[Member, Meeting]]] = {}
+        for member, call, stream in parts:
+            meeting = self._join_meeting(member, Part(member.rank, call, stream, site), effect)
+            groups.setdefault(stream, []).append((member, meeting))
+        arrivals = [self._arrive(stream, group, site) for stream, group in groups.items()]
+        for (stream, group), arrival in zip(groups.items(), arrivals, strict=True):
+            self._end(stream, arrival, group, site)
+        self._tell()
+
+    def _join_meeting(self, member: Member, part: Part, effect: Callable[[Meeting], None]) -> Meeting:
+        """The meeting that a part belongs to, with the part in it."""
+        comm, call = member.comm, part.call
+        key = member.next_key(call)
+        sender, receiver, number = key
+        meeting = comm.meetings.get(key)
+        if meeting is None:
+            ranks = range(comm.size) if sender < 0 else (sender, receiver)
+            meeting = Meeting(comm, Stream(next(self._handles), comm.state, 0), call, ranks, number)
+            meeting.effect, meeting.args, meeting.site = effect, (meeting,), part.site
+            comm.meetings[key] = meeting
+            self._core.announce(meeting, len(ranks))
+        meeting.parts[part.rank if sender < 0 else int(call.kind == "recv")] = part
+        if (why := _disagreement(meeting)) is not None:
+            self.fail(comm, why)
+            raise DriverError(why)
+        if len(meeting.parts) == len(meeting.ranks):
+            del comm.meetings[key]
+        return meeting
+
+    def _arrive(self, stream: Stream, group: list[tuple[Member, Meeting]], site: Site) -> Command:
+        """The marker by which members come to meetings, after their last groups."""
+        before = dict.fromkeys([member.last for member, _ in group if member.last is not None])
+        arrival = Command(scheduler.RECORD, "arrival", stream, 0, None, 1, 0, 0, None, (), 0, tuple(before))
+        arrival.site = site
+        self._core.enqueue(arrival)
+        for _, meeting in group:
+            meeting.arrived += 1
+            self._core.attend(meeting, arrival, meeting.arrived == len(meeting.ranks))
+        return arrival
+
+    def _end(self, stream: Stream, arrival: Command, group: list[tuple[Member, Meeting]], site: Site) -> None:
+        """The marker that a stream goes on from."""
+        meetings = tuple([meeting for _, meeting in group])
+        name = " and ".join(dict.fromkeys([meeting.name for meeting in meetings]))
+        nbytes = sum([meeting.nbytes for meeting in meetings])
+        end = Command(
+            scheduler.COLLECTIVE, name, stream, nbytes, None, 1, 0, 0, None, (arrival,), 0, meetings
+        )
+        end.site = site
+        self._core.enqueue(end)
+        for member, _ in group:
+            member.last = end
+
+    # -- waiting for other threads ------------------------------------------------------------------------
+    def come(self, target: Stream | DeviceState | Command) -> bool:
+        """No command can run: wait until another thread has done something about it. False: it is nobody's turn."""
+        if not any(member.comm.meetings for member in self._members.values()):
+            return False
+        news, report = self._news, deadlock(target)
+        self._wait(lambda: self._news != news, lambda: report.removeprefix("deadlock: "))
+        return True
+
+    def _tell(self) -> None:
+        self._news += 1
+        self._changed.notify_all()
+
+    def _wait(self, ready: Callable[[], bool], what: Callable[[], str]) -> None:
+        """Give up the machine's lock until `ready()`. DriverError: there is no hope."""
+        mine = seat()
+        if mine is not None:
+            mine.wait(ready, what, self._changed)
+            return
+        me = threading.current_thread()
+        try:
+            while not ready():
+                self._stuck[me] = self._news
+                if self._hopeless():
+                    raise DriverError(f"deadlock: {what()}")
+                self._changed.wait(_LOOK_S)
+        finally:
+            self._stuck.pop(me, None)
+
+    def _hopeless(self) -> bool:
+        """Whether every thread that could bring a member's next part, or a member, waits in vain or has ended."""
+        threads = {member.thread for member in self._members.values()}
+        if any(not member.comm.full for member in self._members.values()):
+            threads.update(threading.enumerate())
+        return not any(thread.is_alive() and self._stuck.get(thread) != self._news for thread in threads)
+
+
+_LOOK_S = 0.2  # between looks at whether the others' threads have ended
+
+
+def _not_joined(comm: Communicator) -> str:
+    missing = [str(rank) for rank in range(comm.size) if rank not in comm.members]
+    return f"comm_create of {comm} waits for ranks {', '.join(missing)}, which have not joined"
+
+
+# -- what a meeting does ----------------------------------------------------------------------------------
+
+
+def _disagreement(meeting: Meeting) -> str | None:
+    """How its parts differ in what they must agree on."""
+    first, *others = meeting.parts.values()
+    if all(_agreed(first.call) == _agreed(other.call) for other in others):
+        return None
+    lines = [str(part) for _, part in sorted(meeting.parts.items())]
+    head = (
+        f"collective mismatch: call {meeting.number} of {meeting.comm} is not the same for all"
+        if first.call.kind not in PAIRED
+        else f"collective mismatch: message {meeting.number} from rank {meeting.ranks[0]} to rank {meeting.ranks[1]} "
+        f"of {meeting.comm}"
+    )
+    return "\n  ".join([head, *lines, "all members must give the same calls in the same order"])
+
+
+def _agreed(call: Collective) -> tuple[object, ...]:
+    """What the parts of one meeting have in common."""
+    if call.kind in PAIRED:
+        return call.count, call.dtype
+    op = call.op if call.kind in REDUCING else ""
+    return call.kind, call.count, call.dtype, op, call.peer if call.kind in ROOTED else -1
+
+
+def perform(meeting: Meeting, window: Callable[[int, int], Array]) -> None:
+    """Move and reduce the numbers of all parts. `window(ptr, nbytes)` is device memory, as bytes."""
+    parts = [meeting.parts[place] for place in range(len(meeting.ranks))]
+    size = meeting.comm.size
+    sources = [_source(part, size, window) for part in parts]
+    for rank, (part, result) in enumerate(zip(parts, _results(parts, sources), strict=True)):
+        written, _ = spans(part.call, part.rank, size)
+        if written is not None and written[1]:
+            window(*written)[...] = result(rank).reshape(-1).view(np.uint8)
+
+
+def _source(part: Part, size: int, window: Callable[[int, int], Array]) -> Array:
+    """A copy of what a part reads: the target may be the same memory."""
+    _, read = spans(part.call, part.rank, size)
+    data = np.empty(0, np.uint8) if read is None or not read[1] else window(*read).copy()
+    return data.view(part.call.dtype.numpy)
+
+
+def _results(parts: list[Part], sources: list[Array]) -> list[Callable[[int], Array]]:
+    """What each part's target gets, by its place."""
+    call, size = parts[0].call, len(parts)
+    if call.kind in PAIRED:
+        return [lambda _: sources[0]] * size
+    if call.kind == "broadcast":
+        return [lambda _: sources[call.peer]] * size
+    if call.kind == "all_gather":
+        whole = np.concatenate(sources)
+        return [lambda _: whole] * size
+    total = reduced(sources, call.op)
+    if call.kind == "reduce_scatter":
+        return [lambda rank: total[rank * call.count : (rank + 1) * call.count]] * size
+    return [lambda _: total] * size
+
+
+def reduced(arrays: Sequence[Array], op: str) -> Array:
+    """Arrays of one dtype, reduced in their order. See the module's docstring."""
+    kind, size = arrays[0].dtype, len(arrays)
+    if kind in _PARTS:
+        return reduced([array.view(_PARTS[kind]) for array in arrays], op).view(kind)
+    floating = op == "avg" and not np.issubdtype(kind, np.integer)
+    if floating:
+        scale = np.asarray(1.0 / size).astype(kind)
+        arrays = [array * scale for array in arrays]
+    total, combine = arrays[0].copy(), _UFUNCS[op]
+    for array in arrays[1:]:
+        combine(total, array, out=total)
+    if op == "avg" and not floating:
+        return np.asarray(np.sign(total) * (np.abs(total) // kind.type(size)), kind)
+    return total
+
+
+_UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
+_PARTS = {  # complex numbers are reduced as their parts
+    complex32.numpy: float16.numpy,
+    complex64.numpy: float32.numpy,
+    complex128.numpy: float64.numpy,
+}
+
+
+def check(call: Collective, rank: int, size: int) -> None:
+    """DriverError: a part that no communicator of this size could have."""
+    if call.kind not in KINDS:
+        raise DriverError(f"collective: the kind must be one of {', '.join(KINDS)}, not {call.kind!r}")
+    if call.count < 0:
+        raise DriverError(f"{call.kind}: the count must not be negative, got {call.count}")
+    if call.kind in REDUCING and call.op not in OPS:
+        raise DriverError(f"{call.kind}: op must be one of {', '.join(OPS)}, not {call.op!r}")
+    if call.kind in REDUCING and call.dtype.is_complex and call.op not in ("sum", "avg"):
+        raise DriverError(f"{call.kind}: op {call.op} of {call.dtype.name} is not defined")
+    if call.kind in REDUCING and call.dtype.name == "bool" and call.op == "avg":
+        raise DriverError(f"{call.kind}: op avg of bool is not defined")
+    if call.kind in (*ROOTED, *PAIRED) and not 0 <= call.peer < size:
+        raise DriverError(f"{call.kind}: there is no rank {call.peer} among {size} (of rank {rank})")
