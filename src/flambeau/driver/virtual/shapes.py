@@ -13,6 +13,7 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import HostMemory
+from flambeau.driver.virtual.collectives import Meeting
 from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.memory import Arena
@@ -42,4 +43,7 @@ class ShapeDriver(VirtualDriver):
         pass
 
     def _do_fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
+        pass
+
+    def _exchange(self, meeting: Meeting) -> None:
         pass
