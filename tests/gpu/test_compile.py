@@ -13,10 +13,10 @@ from flambeau.core.device import device
 from flambeau.core.dtype import DTYPES, bool_, dtype, float16, float32, float64, int64, uint8
 from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
-from flambeau.driver.api import Kernel, Launch, Scan, Source
+from flambeau.driver.api import Expression, Kernel, Launch, Scan, Source
 from flambeau.ops import random, scan
 from flambeau.ops.dropout import native_dropout
-from flambeau.ops.op import Op
+from flambeau.ops.op import Op, table
 
 
 def installed(name: str) -> bool:
@@ -29,7 +29,7 @@ def installed(name: str) -> bool:
 if not installed("cuda.bindings.nvrtc") or not installed("nvidia.cu13"):
     pytest.skip("NVRTC is not installed", allow_module_level=True)
 
-from flambeau.driver.cuda import histogram, source  # noqa: E402
+from flambeau.driver.cuda import histogram, pointwise, sorting, source  # noqa: E402
 from flambeau.driver.cuda import scan as scans  # noqa: E402
 from flambeau.driver.cuda.compiler import Compiler  # noqa: E402
 from flambeau.driver.cuda.passes import Plan  # noqa: E402
@@ -122,3 +122,19 @@ def test_counts(bins: int) -> None:
     for ends in ((0.0, 1.0), (0.0, 0.0)):
         x = meta((100,), (2,), float32)
         compile_all(histogram.histc(launched(scan.histc.kernel, scan.histc, (x,), (bins, *ends)), H100))
+
+
+def test_kernels_are_called_after_operators() -> None:
+    """Profilers show the names: an operator and its dtype, or what a pass of several operators does."""
+    x = meta((30,), (1,), float32)
+    launch = launched(table["add"].kernel, table["add"], (x, x), (float32,))
+    form = table["add"].kernel.cuda
+    assert isinstance(form, Expression)
+    name, source = pointwise.program(launch, form).named(launch)
+    assert name == "add_float32"
+    assert b"add_float32" in COMPILER.cubin(source)
+    rows = meta((40_000,), (1,), float32)
+    passes = sorting.sort(launched(table["sort"].kernel, table["sort"], (rows,), (0, False)), H100)
+    assert isinstance(passes, Plan)
+    names = [step.program.named(launch)[0] for step in passes.passes]
+    assert {"radix_count", "radix_plan", "radix_sweep", "radix_settle"} < set(names)

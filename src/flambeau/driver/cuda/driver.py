@@ -399,7 +399,9 @@ class CudaDriver:
         device = self._opened.get(ptr)
         if device is None:
             self._check_open()
-            raise InvalidAddressError(f"ipc_close: {ptr:#x} is not another process's memory, or closed already")
+            raise InvalidAddressError(
+                f"ipc_close: {ptr:#x} is not another process's memory, or closed already"
+            )
         self._enter(device)
         check(cu.cuCtxSynchronize())
         ipc.close_memory(ptr)
@@ -425,7 +427,7 @@ class CudaDriver:
         with self._uncaptured():
             built = build.build(launch, device, self)
             if isinstance(built, Program):
-                exe.prepare(built, partial(cu.cuLaunchKernel, self._function(device, built.source)))
+                exe.prepare(built, partial(cu.cuLaunchKernel, self._function(device, launch, built)))
                 exe.launch_on = self._launcher_of_kernel(exe)
             else:
                 exe.run = built
@@ -646,20 +648,21 @@ class CudaDriver:
             found = self._compilers[device.capability] = Compiler(f"sm_{major}{minor}", self._folder)
         return found
 
-    def _function(self, device: Device, source: str) -> Any:
-        """The loaded function `run` of a source."""
+    def _function(self, device: Device, launch: Launch, program: Program) -> Any:
+        """The loaded function of a launch's kernel."""
+        name, source = program.named(launch)
         key = (device.index, source)
         found = self._functions.get(key)
         if found is None:
             with self._lock:
-                found = self._functions[key] = self._functions.get(key) or self._compile(device, source)
+                found = self._functions[key] = self._functions.get(key) or self._compile(device, name, source)
         return found
 
-    def _compile(self, device: Device, source: str) -> Any:
+    def _compile(self, device: Device, name: str, source: str) -> Any:
         cubin = self.compiler(device).cubin(source)
         library = check(cu.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
         self._libraries.append(library)
-        return check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, b"run"))))
+        return check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, name.encode()))))
 
     # -- checks ---------------------------------------------------------------------------------------
     def _enter(self, device: Device) -> None:

@@ -144,9 +144,11 @@ class _Step:
             raise error_of(code)
 
 
-def sequence(launch: Launch, plan: Plan, device: Device, function_of: Callable[[Device, str], Any]) -> Run:
-    """A launch that runs the plan's passes one after the other. `function_of` compiles a source for the device."""
-    steps = [_Step(launch, step, function_of(device, step.program.source)) for step in plan.passes]
+def sequence(
+    launch: Launch, plan: Plan, device: Device, function_of: Callable[[Device, Launch, Program], Any]
+) -> Run:
+    """A launch that runs the plan's passes one after the other. `function_of` compiles for the device."""
+    steps = [_Step(launch, step, function_of(device, launch, step.program)) for step in plan.passes]
     guarded = [step for step in steps if step.guards]
     lock = Lock()  # held from packing the parameters until the launches have read them
 

@@ -24,6 +24,7 @@ from flambeau.driver.cuda.program import (
     c_name,
     constant_type,
     header_text,
+    name_of,
     packed_constant,
     wire_type,
 )
@@ -48,23 +49,25 @@ def program(launch: Launch, form: Expression) -> Program:
         vector = max(1, _VECTOR // max(out.itemsize, *[x.itemsize for x in tensors], 1))
         unroll = 4 if light else 1
         text = function + _flat(launch, form, constants, singles, vector, unroll)
-        return _programmed(text, out.numel, _THREADS * vector * unroll, [*tail, struct.pack("<q", out.numel)])
+        return _programmed(
+            launch, text, out.numel, _THREADS * vector * unroll, [*tail, struct.pack("<q", out.numel)]
+        )
     turned = transpose.turned(dims) if len(tensors) == 1 and not form.indexed else None
     if turned is not None:
         arguments, values = _arguments(launch, constants)
         at = launch.inputs.index(tensors[0])
         text, grid, more = transpose.kernel(turned, tensors[0], arguments, values, at)
-        return Program(function + text, (grid, 1, 1), _THREADS, (*tail, *more))
+        return Program(function + text, (grid, 1, 1), _THREADS, (*tail, *more), name=name_of(launch))
     wide = reach(dims) >= _WIDE
     unroll = 4 if light else 1
     text = function + _strided(launch, form, constants, len(dims), wide, unroll)
     return _programmed(
-        text, out.numel, _THREADS * unroll, [*tail, packed(dims, wide), struct.pack("<q", out.numel)]
+        launch, text, out.numel, _THREADS * unroll, [*tail, packed(dims, wide), struct.pack("<q", out.numel)]
     )
 
 
-def _programmed(text: str, count: int, per_block: int, tail: list[bytes]) -> Program:
-    return Program(text, (-(-count // per_block), 1, 1), _THREADS, tuple(tail))
+def _programmed(launch: Launch, text: str, count: int, per_block: int, tail: list[bytes]) -> Program:
+    return Program(text, (-(-count // per_block), 1, 1), _THREADS, tuple(tail), name=name_of(launch))
 
 
 def _dense(dims: Dims) -> bool:

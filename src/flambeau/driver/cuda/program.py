@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class Program:
 
     tail: parameters after addresses and scalars, as bytes. scratch: bytes of scratch memory that a further
     parameter, the last, points to. slots: where not 0, the addresses are one parameter, a table of so many.
+    name: what profilers show; where there is none, of the operator and its dtype.
     """
 
     source: str
@@ -51,12 +53,24 @@ class Program:
     tail: tuple[bytes, ...] = ()
     scratch: int = 0
     slots: int = 0
+    name: str = ""
+
+    def named(self, launch: Launch) -> tuple[str, str]:
+        """The kernel's name, and the source in which it has it (there it is called `run`)."""
+        name = self.name or name_of(launch)
+        return name, f"#define run {name}\n{self.source}"
 
     def addresses(self, count: int) -> tuple[str, list[int]]:
         """How struct packs `count` addresses, and the sizes of the parameters that they are."""
         if not self.slots:
             return "Q" * count, [8] * count
         return f"{count}Q{8 * (self.slots - count)}x", [8 * self.slots]
+
+
+def name_of(launch: Launch) -> str:
+    """What profilers call a launch's kernel: `add_float32`."""
+    metas = launch.operands
+    return re.sub(r"\W", "_", f"{launch.kernel.name}_{metas[0].dtype.name}" if metas else launch.kernel.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,10 @@ extern "C" __global__ void __launch_bounds__(256) run(const K* keys, u32* counts
         )
         digits += bytes(-len(digits) % 8)
         grid = (min(blocks(self.count, THREADS * 16)[0], 1056), 1, 1)
-        return Pass(Program(text, grid, THREADS, (digits, i64(self.count))), (self.source, self._counts))
+        return Pass(
+            Program(text, grid, THREADS, (digits, i64(self.count)), name="radix_count"),
+            (self.source, self._counts),
+        )
 
     def _scan(self) -> Pass:
         text = f"""{file("sorting.cuh")}
@@ -95,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(256) run(u32* counts, Move* moves, 
   plan_moves(counts, moves, digits, n);
 }}
 """
-        program = Program(text, (1, 1, 1), 256, (i64(len(self._digits)), i64(self.count)))
+        program = Program(text, (1, 1, 1), 256, (i64(len(self._digits)), i64(self.count)), name="radix_plan")
         return Pass(program, (self._counts, self._moves))
 
     def _sweep(self, n: int) -> Pass:
@@ -114,7 +117,9 @@ extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* 
             _plus(self._counters, 4 * n),
         )  # fmt: skip
         how = struct.pack("<qii", self._row, digit.shift, digit.by_row)
-        return Pass(Program(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(self.count))), places)
+        return Pass(
+            Program(text, (self._tiles, 1, 1), _SWEEPERS, (how, i64(self.count)), name="radix_sweep"), places
+        )
 
     def _settle(self) -> Pass:
         """Bring the result to where it is expected, if an odd number of digits did not matter."""
@@ -131,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(256) run({self.kind}* keys0, u32* v
 """
         grid = (min(blocks(self.count)[0], 2112), 1, 1)
         places = (*self._buffers(), _plus(self._moves, 8 * len(self._digits)))
-        return Pass(Program(text, grid, THREADS, (i64(self.count),)), places)
+        return Pass(Program(text, grid, THREADS, (i64(self.count),), name="radix_settle"), places)
 
     def _buffers(self) -> tuple[Place, Place, Place, Place]:
         return self._keys[0], self._values[0], self._keys[1], self._values[1]

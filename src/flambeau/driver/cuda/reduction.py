@@ -16,7 +16,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Fold, Launch
 from flambeau.driver.cuda.layout import Dims, merged, packed, reach
-from flambeau.driver.cuda.program import Program, c_name, constant_type, packed_constant
+from flambeau.driver.cuda.program import Program, c_name, constant_type, name_of, packed_constant
 from flambeau.driver.cuda.scratch import COUNTERS, HEAD
 
 _THREADS = 256
@@ -52,7 +52,7 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> Program:
     ]
     tail += [struct.pack("<q", number) for number in (count, length, max(chunk, 1))]
     scratch = HEAD + count * splits * _STATE_BYTES if splits > 1 else 0
-    return Program(text, (blocks, splits, 1), _THREADS, tuple(tail), scratch)
+    return Program(text, (blocks, splits, 1), _THREADS, tuple(tail), scratch, name=name_of(launch))
 
 
 def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tuple[Dims, Dims]:
