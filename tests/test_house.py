@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "flambeau"
 ROOMS = [
     {"core"},
     {"driver.api"},
+    {"driver.meetings"},
     {"driver.host", "driver.virtual", "driver.cuda"},
     {"driver.registry"},
     {"observe"},

@@ -12,52 +12,24 @@ The n-th collective of a member meets the n-th of the others; the n-th message t
 from it. That is known when the last one is queued, before anything runs: members that disagree are reported then, each
 with its line. The communicator has failed; so have its members' devices, as by any error of a command.
 
-Numbers are reduced in the order of the ranks, in the arithmetic of their dtype; real rings and trees reduce in orders
-of their own, so the last bits of sums may differ there. An average of floating-point numbers scales each before the
-sum, one of integers divides the sum (truncating): NCCL's rules. Sums of booleans are "or", products and minima "and".
+How numbers are reduced is said in driver/meetings.py.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
-import numpy as np
 
 from flambeau.core.baton import seat
-from flambeau.core.dtype import complex32, complex64, complex128, float16, float32, float64
 from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, place
 from flambeau.driver.api import Collective
+from flambeau.driver.meetings import PAIRED, agreed, described, spans
 from flambeau.driver.virtual import scheduler
 from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Engine, Scheduler, Stream
 
-Array = np.ndarray[Any, Any]
-
-PAIRED = ("send", "recv")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-ROOTED = ("broadcast", "reduce")
-KINDS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", *PAIRED)
-OPS = ("sum", "prod", "min", "max", "avg")
 NOWHERE = 255  # the device index of what is of no device
-
-Access = tuple[int, int]
-"""Address and number of bytes."""
-
-
-def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access | None]:
-    """What a member's part writes at its target and reads at its source."""
-    nbytes = part.count * part.dtype.itemsize
-    written = read = nbytes
-    if part.kind == "all_gather":
-        written *= size
-    elif part.kind == "reduce_scatter":
-        read *= size
-    writes = part.kind != "send" and not (part.kind == "reduce" and rank != part.peer)
-    reads = part.kind != "recv" and not (part.kind == "broadcast" and rank != part.peer)
-    return ((part.target, written) if writes else None), ((part.source, read) if reads else None)
 
 
 class Part:
@@ -72,15 +44,7 @@ class Part:
         self.site = site
 
     def __str__(self) -> str:
-        call = self.call
-        text = f"{call.kind} of {call.count} {call.dtype.name}"
-        if call.kind in REDUCING:
-            text += f", op {call.op}"
-        if call.kind in ROOTED:
-            text += f", root {call.peer}"
-        elif call.kind in PAIRED:
-            text += f" {'to' if call.kind == 'send' else 'from'} rank {call.peer}"
-        return f"rank {self.rank} (cuda:{self.stream.index}) at {place(self.site)}: {text}"
+        return f"rank {self.rank} (cuda:{self.stream.index}) at {place(self.site)}: {described(self.call)}"
 
 
 class Meeting(Command):
@@ -109,6 +73,11 @@ class Meeting(Command):
         """Who has not come yet; "" if all have."""
         missing = [self.comm.who(rank) for place, rank in enumerate(self.ranks) if place not in self.parts]
         return " and ".join(dict.fromkeys(missing))
+
+    @property
+    def calls(self) -> list[Collective]:
+        """What all have asked for, once they have."""
+        return [self.parts[place].call for place in range(len(self.ranks))]
 
     def accesses(self) -> Iterator[tuple[int, int, bool, bool]]:
         """Address, bytes, whether it reads and whether it writes them, of all parts."""
@@ -389,13 +358,10 @@ def _not_joined(comm: Communicator) -> str:
     return f"comm_create of {comm} waits for ranks {', '.join(missing)}, which have not joined"
 
 
-# -- what a meeting does ----------------------------------------------------------------------------------
-
-
 def _disagreement(meeting: Meeting) -> str | None:
     """How its parts differ in what they must agree on."""
     first, *others = meeting.parts.values()
-    if all(_agreed(first.call) == _agreed(other.call) for other in others):
+    if all(agreed(first.call) == agreed(other.call) for other in others):
         return None
     lines = [str(part) for _, part in sorted(meeting.parts.items())]
     head = (
@@ -405,86 +371,3 @@ def _disagreement(meeting: Meeting) -> str | None:
         f"of {meeting.comm}"
     )
     return "\n  ".join([head, *lines, "all members must give the same calls in the same order"])
-
-
-def _agreed(call: Collective) -> tuple[object, ...]:
-    """What the parts of one meeting have in common."""
-    if call.kind in PAIRED:
-        return call.count, call.dtype
-    op = call.op if call.kind in REDUCING else ""
-    return call.kind, call.count, call.dtype, op, call.peer if call.kind in ROOTED else -1
-
-
-def perform(meeting: Meeting, window: Callable[[int, int], Array]) -> None:
-    """Move and reduce the numbers of all parts. `window(ptr, nbytes)` is device memory, as bytes."""
-    parts = [meeting.parts[place] for place in range(len(meeting.ranks))]
-    size = meeting.comm.size
-    sources = [_source(part, size, window) for part in parts]
-    for rank, (part, result) in enumerate(zip(parts, _results(parts, sources), strict=True)):
-        written, _ = spans(part.call, part.rank, size)
-        if written is not None and written[1]:
-            window(*written)[...] = result(rank).reshape(-1).view(np.uint8)
-
-
-def _source(part: Part, size: int, window: Callable[[int, int], Array]) -> Array:
-    """A copy of what a part reads: the target may be the same memory."""
-    _, read = spans(part.call, part.rank, size)
-    data = np.empty(0, np.uint8) if read is None or not read[1] else window(*read).copy()
-    return data.view(part.call.dtype.numpy)
-
-
-def _results(parts: list[Part], sources: list[Array]) -> list[Callable[[int], Array]]:
-    """What each part's target gets, by its place."""
-    call, size = parts[0].call, len(parts)
-    if call.kind in PAIRED:
-        return [lambda _: sources[0]] * size
-    if call.kind == "broadcast":
-        return [lambda _: sources[call.peer]] * size
-    if call.kind == "all_gather":
-        whole = np.concatenate(sources)
-        return [lambda _: whole] * size
-    total = reduced(sources, call.op)
-    if call.kind == "reduce_scatter":
-        return [lambda rank: total[rank * call.count : (rank + 1) * call.count]] * size
-    return [lambda _: total] * size
-
-
-def reduced(arrays: Sequence[Array], op: str) -> Array:
-    """Arrays of one dtype, reduced in their order. See the module's docstring."""
-    kind, size = arrays[0].dtype, len(arrays)
-    if kind in _PARTS:
-        return reduced([array.view(_PARTS[kind]) for array in arrays], op).view(kind)
-    floating = op == "avg" and not np.issubdtype(kind, np.integer)
-    if floating:
-        scale = np.asarray(1.0 / size).astype(kind)
-        arrays = [array * scale for array in arrays]
-    total, combine = arrays[0].copy(), _UFUNCS[op]
-    for array in arrays[1:]:
-        combine(total, array, out=total)
-    if op == "avg" and not floating:
-        return np.asarray(np.sign(total) * (np.abs(total) // kind.type(size)), kind)
-    return total
-
-
-_UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
-_PARTS = {  # complex numbers are reduced as their parts
-    complex32.numpy: float16.numpy,
-    complex64.numpy: float32.numpy,
-    complex128.numpy: float64.numpy,
-}
-
-
-def check(call: Collective, rank: int, size: int) -> None:
-    """DriverError: a part that no communicator of this size could have."""
-    if call.kind not in KINDS:
-        raise DriverError(f"collective: the kind must be one of {', '.join(KINDS)}, not {call.kind!r}")
-    if call.count < 0:
-        raise DriverError(f"{call.kind}: the count must not be negative, got {call.count}")
-    if call.kind in REDUCING and call.op not in OPS:
-        raise DriverError(f"{call.kind}: op must be one of {', '.join(OPS)}, not {call.op!r}")
-    if call.kind in REDUCING and call.dtype.is_complex and call.op not in ("sum", "avg"):
-        raise DriverError(f"{call.kind}: op {call.op} of {call.dtype.name} is not defined")
-    if call.kind in REDUCING and call.dtype.name == "bool" and call.op == "avg":
-        raise DriverError(f"{call.kind}: op avg of bool is not defined")
-    if call.kind in (*ROOTED, *PAIRED) and not 0 <= call.peer < size:
-        raise DriverError(f"{call.kind}: there is no rank {call.peer} among {size} (of rank {rank})")

@@ -63,9 +63,10 @@ from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.quiet import Quiet
 from flambeau.core.sites import caller
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.meetings import check, perform, spans
 from flambeau.driver.virtual import capture, cost, ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
-from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, check, perform, spans
+from flambeau.driver.virtual.collectives import Communicators, Meeting, Member
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph import Graph
@@ -854,7 +855,7 @@ class VirtualDriver:
 
     def _exchange(self, meeting: Meeting) -> None:
         perform(
-            meeting,
+            meeting.calls,
             lambda ptr, nbytes: self._window(self._owner("collective", ptr, nbytes).arena, ptr, nbytes),
         )
 

@@ -1,0 +1,137 @@
+"""What a collective operation is, wherever it happens: what its parts touch, must agree on, and put where.
+
+Numbers are reduced in the order of the ranks, in the arithmetic of their dtype; real rings and trees reduce in orders
+of their own, so the last bits of sums may differ there. An average of floating-point numbers scales each before the
+sum, one of integers divides the sum (truncating): NCCL's rules. Sums of booleans are "or", products and minima "and".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import complex32, complex64, complex128, float16, float32, float64
+from flambeau.core.errors import DriverError
+from flambeau.driver.api import Collective
+
+Array = np.ndarray[Any, Any]
+
+PAIRED = ("send", "recv")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+ROOTED = ("broadcast", "reduce")
+KINDS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", *PAIRED)
+OPS = ("sum", "prod", "min", "max", "avg")
+Access = tuple[int, int]
+"""Address and number of bytes."""
+
+
+def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access | None]:
+    """What a member's part writes at its target and reads at its source."""
+    nbytes = part.count * part.dtype.itemsize
+    written = read = nbytes
+    if part.kind == "all_gather":
+        written *= size
+    elif part.kind == "reduce_scatter":
+        read *= size
+    writes = part.kind != "send" and not (part.kind == "reduce" and rank != part.peer)
+    reads = part.kind != "recv" and not (part.kind == "broadcast" and rank != part.peer)
+    return ((part.target, written) if writes else None), ((part.source, read) if reads else None)
+
+
+def described(call: Collective) -> str:
+    """A part in words."""
+    text = f"{call.kind} of {call.count} {call.dtype.name}"
+    if call.kind in REDUCING:
+        text += f", op {call.op}"
+    if call.kind in ROOTED:
+        text += f", root {call.peer}"
+    elif call.kind in PAIRED:
+        text += f" {'to' if call.kind == 'send' else 'from'} rank {call.peer}"
+    return text
+
+
+def agreed(call: Collective) -> tuple[object, ...]:
+    """What all parts of one collective, or both ends of a message, have in common."""
+    if call.kind in PAIRED:
+        return call.count, call.dtype
+    op = call.op if call.kind in REDUCING else ""
+    return call.kind, call.count, call.dtype, op, call.peer if call.kind in ROOTED else -1
+
+
+def perform(calls: Sequence[Collective], window: Callable[[int, int], Array]) -> None:
+    """Move and reduce the numbers of all parts, by rank; of a message, the sender's and the receiver's.
+
+    `window(ptr, nbytes)` is memory as bytes.
+    """
+    size = len(calls)
+    sources = [_source(call, rank, size, window) for rank, call in enumerate(calls)]
+    for rank, result in enumerate(_results(calls, sources)):
+        written, _ = spans(calls[rank], rank, size)
+        if written is not None and written[1]:
+            window(*written)[...] = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
+
+
+def _source(call: Collective, rank: int, size: int, window: Callable[[int, int], Array]) -> Array:
+    """A copy of what a part reads: the target may be the same memory."""
+    _, read = spans(call, rank, size)
+    data = np.empty(0, np.uint8) if read is None or not read[1] else window(*read).copy()
+    return data.view(call.dtype.numpy)
+
+
+def _results(calls: Sequence[Collective], sources: list[Array]) -> list[Array]:
+    """What each part's target gets."""
+    call, size = calls[0], len(calls)
+    if call.kind in PAIRED:
+        return [sources[0]] * size
+    if call.kind == "broadcast":
+        return [sources[call.peer]] * size
+    if call.kind == "all_gather":
+        return [np.concatenate(sources)] * size
+    total = reduced(sources, call.op)
+    return list(total.reshape(size, -1)) if call.kind == "reduce_scatter" else [total] * size
+
+
+def reduced(arrays: Sequence[Array], op: str) -> Array:
+    """Arrays of one dtype, reduced in their order. See the module's docstring."""
+    kind, size = arrays[0].dtype, len(arrays)
+    if kind in _PARTS:
+        return reduced([array.view(_PARTS[kind]) for array in arrays], op).view(kind)
+    floating = op == "avg" and not np.issubdtype(kind, np.integer)
+    if floating:
+        scale = np.asarray(1.0 / size).astype(kind)
+        arrays = [array * scale for array in arrays]
+    total, combine = arrays[0].copy(), _UFUNCS[op]
+    for array in arrays[1:]:
+        combine(total, array, out=total)
+    if op == "avg" and not floating:
+        return np.asarray(np.sign(total) * (np.abs(total) // kind.type(size)), kind)
+    return total
+
+
+_UFUNCS = {
+    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,  # of CPU tensors alone
+}  # fmt: skip
+_PARTS = {  # complex numbers are reduced as their parts
+    complex32.numpy: float16.numpy,
+    complex64.numpy: float32.numpy,
+    complex128.numpy: float64.numpy,
+}
+
+
+def check(call: Collective, rank: int, size: int) -> None:
+    """DriverError: a part that no communicator of this size could have."""
+    if call.kind not in KINDS:
+        raise DriverError(f"collective: the kind must be one of {', '.join(KINDS)}, not {call.kind!r}")
+    if call.count < 0:
+        raise DriverError(f"{call.kind}: the count must not be negative, got {call.count}")
+    if call.kind in REDUCING and call.op not in OPS:
+        raise DriverError(f"{call.kind}: op must be one of {', '.join(OPS)}, not {call.op!r}")
+    if call.kind in REDUCING and call.dtype.is_complex and call.op not in ("sum", "avg"):
+        raise DriverError(f"{call.kind}: op {call.op} of {call.dtype.name} is not defined")
+    if call.kind in REDUCING and call.dtype.name == "bool" and call.op == "avg":
+        raise DriverError(f"{call.kind}: op avg of bool is not defined")
+    if call.kind in (*ROOTED, *PAIRED) and not 0 <= call.peer < size:
+        raise DriverError(f"{call.kind}: there is no rank {call.peer} among {size} (of rank {rank})")
