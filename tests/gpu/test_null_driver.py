@@ -44,21 +44,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not _has("cuda.bindings.driver"):
         pytest.skip("cuda-bindings is not installed")
     folder = tmp_path_factory.mktemp("null")
-    target = folder / "libcuda.so.1"
-    subprocess.run(
-        [
-            "gcc",
-            "-shared",
-            "-fPIC",
-            "-w",
-            "-o",
-            target,
-            HERE / "null_cuda.c",
-            "-ldl",
-            "-Wl,-soname,libcuda.so.1",
-        ],
-        check=True,
-    )
+    for source, name in (("null_cuda.c", "libcuda.so.1"), ("null_nccl.c", "libnccl.so.2")):
+        options = ["-shared", "-fPIC", "-w", f"-Wl,-soname,{name}", "-ldl", "-lpthread"]
+        subprocess.run(["gcc", "-o", folder / name, HERE / source, *options], check=True)
     return folder
 
 
@@ -82,6 +70,8 @@ def run(library: Path, program: str, devices: int = 1) -> str:
 
 
 CONTRACT = """
+import ctypes
+ctypes.CDLL("libnccl.so.2")  # what is loaded already is taken, whatever the machine has
 from flambeau.testing import conformance
 from flambeau.driver.cuda.driver import CudaDriver
 from flambeau.driver.cuda.compiler import Compiler

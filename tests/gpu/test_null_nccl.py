@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
-from test_null_driver import library as cuda_library
-from test_null_driver import run
+from test_null_driver import library, run
 
-assert cuda_library  # a fixture
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def library(cuda_library: Path) -> Path:
-    """The folder of both libraries."""
-    target = cuda_library / "libnccl.so.2"
-    options = ["-shared", "-fPIC", "-w", "-Wl,-soname,libnccl.so.2", "-ldl", "-lpthread"]
-    subprocess.run([shutil.which("gcc") or "gcc", "-o", target, HERE / "null_nccl.c", *options], check=True)
-    return cuda_library
-
+assert library  # a fixture
 
 KIT = """
 import ctypes, numpy as np
