@@ -90,6 +90,25 @@ def test_a_nan_wins_and_the_first_of_equals_stays() -> None:
     check(*launch_of(table["adaptive_max_pool"], [x], ((4,),)))
 
 
+@pytest.mark.parametrize(
+    "how",
+    (
+        Windows((2, 2), (2, 2), (0, 0), (1, 1)),
+        Windows((3, 3), (2, 2), (1, 1), (1, 1), True),
+        Windows((3, 2), (1, 3), (1, 0), (2, 3)),
+        Windows((6, 6), (2, 2), (3, 3), (1, 1)),  # more elements than are read at once
+    ),
+    ids=str,
+)
+def test_maxima_of_windows_and_their_way_back(how: Windows) -> None:
+    x = np.random.default_rng(5).integers(-3, 3, (2, 3, 9, 11)).astype(np.float32)
+    x[0, 0], x[1, 1, ::2, ::3] = -np.inf, np.nan
+    launch, arrays = launch_of(table["max_pool"], [x], (how,))
+    check(launch, arrays)
+    values, places = emulated.of_host(launch, arrays)
+    check(*launch_of(table["max_pool_backward"], [np.ones_like(values), places], (how, x.shape[2:])))
+
+
 @pytest.mark.parametrize("size, count", (((65,), (1,)), ((9, 11), (1, 2)), ((4, 5, 7), (1, 1, 1))))
 def test_long_adaptive_windows_are_folded_by_warps(size: Any, count: Any) -> None:
     x = operators.maker(flambeau.float32, 3)(2, 3, *size)

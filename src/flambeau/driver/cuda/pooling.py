@@ -17,6 +17,7 @@ from flambeau.driver.cuda.passes import Layout, Pass, Plan
 from flambeau.driver.cuda.program import Program
 from flambeau.driver.cuda.windows import Lattice, element, program, view
 
+_UNROLLED = 27  # elements of a window up to which a thread reads them all at once
 _LONG = 64  # elements of a window from which a warp folds it
 _HEADERS = ("windows.cuh", "accumulate.cuh")
 _GUARDED = ("checked.cuh", "windows.cuh")
@@ -36,7 +37,10 @@ def _lattice(launch: Launch, size: tuple[int, ...], count: tuple[int, ...]) -> L
 def max_pool(launch: Launch, device: Device) -> Program:
     x = launch.inputs[0]
     assert isinstance(x, Meta)
-    return _maxima(launch, x, _lattice(launch, x.shape[2:], launch.outputs[0].shape[2:]), "false")
+    lattice = _lattice(launch, x.shape[2:], launch.outputs[0].shape[2:])
+    if lattice.taps <= _UNROLLED:
+        return _few_maxima(launch, x, lattice)
+    return _maxima(launch, x, lattice, "false")
 
 
 def adaptive_max_pool(launch: Launch, device: Device) -> Program:
@@ -75,6 +79,45 @@ def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> Program
     )
 
 
+def _few_maxima(launch: Launch, x: Meta, lattice: Lattice) -> Program:
+    """The same with all elements of a window read at once: a thread waits for memory once, not for each."""
+    values, places = launch.outputs
+    number = "i32" if prod(x.shape[2:]) < 1 << 31 else "i64"
+    inside = "true" if lattice.inside() else "(u32)z < w.size[0] && (u32)y < w.size[1] && (u32)v < w.size[2]"
+    body = f"""
+{_TYPES}
+{lattice.constants()}
+  constexpr int A = {lattice.kernel_of(0)}, B = {lattice.kernel_of(1)}, C = {lattice.kernel_of(2)};
+  const Place<I> o = place_of<I>(i, w.count);
+  const i32 z0 = o.at[0] * w.stride[0] - w.pad[0], y0 = o.at[1] * w.stride[1] - w.pad[1];
+  const i32 v0 = o.at[2] * w.stride[2] - w.pad[2];
+  x += from.plane<I>(o.plane) + from.at(z0, y0, v0);
+  E seen[A * B * C];
+#pragma unroll
+  for (int t = 0; t < A * B * C; ++t) {{
+    const int a = t / (B * C) * w.dilation[0], b = t / C % B * w.dilation[1], c = t % C * w.dilation[2];
+    const i32 z = z0 + a, y = y0 + b, v = v0 + c;
+    if ({inside}) seen[t] = x[from.at(a, b, c)];
+  }}
+  T best{{}};
+  {number} where = -1;
+#pragma unroll
+  for (int t = 0; t < A * B * C; ++t) {{
+    const i32 z = z0 + t / (B * C) * w.dilation[0], y = y0 + t / C % B * w.dilation[1], v = v0 + t % C * w.dilation[2];
+    const T here = widen(seen[t]);
+    if ({inside} && (where < 0 || here > best || is_nan(here))) {{
+      best = here;
+      where = (({number})z * w.size[1] + y) * w.size[2] + v;
+    }}
+  }}
+  values[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = to<E>(best);
+  places[at.plane<I>(o.plane) + at.at(o.at[0], o.at[1], o.at[2])] = where;"""
+    parameters = [
+        ("Lattice w", lattice.packed()), ("View from", view(x)), ("View to_", view(values)), ("View at", view(places)),
+    ]  # fmt: skip
+    return program(body, {"E": element(x)}, "E* values, i64* places, const E* x", parameters, values.numel)
+
+
 def max_pool_backward(launch: Launch, device: Device) -> Program:
     grad = launch.inputs[0]
     assert isinstance(grad, Meta)
@@ -92,6 +135,7 @@ def _maxima_back(launch: Launch, lattice: Lattice, adaptive: str) -> Program:
     out, grad, index = launch.operands
     body = f"""
 {_TYPES}
+{lattice.constants() if adaptive == "false" else ""}
   const Place<I> me = place_of<I>(i, w.size);
   const Holders a = holders_of<{adaptive}>(w, 0, me.at[0]), b = holders_of<{adaptive}>(w, 1, me.at[1]);
   const Holders c = holders_of<{adaptive}>(w, 2, me.at[2]);
@@ -157,6 +201,7 @@ def _means(
   if (threadIdx.x % 32) return;"""
     body = f"""
 {_TYPES}
+{lattice.constants() if adaptive == "false" else ""}
   const Place<I> o = place_of<I>(i, w.count);
   const Span a = span_of<{adaptive}>(w, 0, o.at[0]), b = span_of<{adaptive}>(w, 1, o.at[1]);
   const Span c = span_of<{adaptive}>(w, 2, o.at[2]);
@@ -208,6 +253,7 @@ def _means_back(
     out, grad = launch.operands
     body = f"""
 {_TYPES}
+{lattice.constants() if adaptive == "false" else ""}
   const Place<I> me = place_of<I>(i, w.size);
   const Holders a = holders_of<{adaptive}>(w, 0, me.at[0]), b = holders_of<{adaptive}>(w, 1, me.at[1]);
   const Holders c = holders_of<{adaptive}>(w, 2, me.at[2]);

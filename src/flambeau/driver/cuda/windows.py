@@ -35,6 +35,10 @@ class Lattice:
         ones = (1,) * len(size)
         return cls(size, count, ones, ones, (0,) * len(size), ones)
 
+    def kernel_of(self, dim: int) -> int:
+        """Of one of the three dims that kernels see."""
+        return self._rows()["kernel"][dim]
+
     @property
     def taps(self) -> int:
         return prod(self.kernel)
@@ -45,11 +49,24 @@ class Lattice:
         return [*self.count] == [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in each]
 
     def packed(self) -> bytes:
-        lead = _DIMS - len(self.size)
-        rows = (self.size, self.count, self.kernel, self.stride, self.padding, self.dilation)
-        first = (1, 1, 1, 1, 0, 1)
-        numbers = [n for row, one in zip(rows, first, strict=True) for n in ((one,) * lead + tuple(row))]
+        numbers = [n for row in self._rows().values() for n in row]
         return struct.pack(f"<{len(numbers)}i", *numbers)
+
+    def constants(self) -> str:
+        """C++: all but sizes and counts as constants of the parameter `w`, which spares loops and divisions."""
+        rows = list(self._rows().items())[2:]
+        return "  " + " ".join([f"w.{name}[{d}] = {n};" for name, row in rows for d, n in enumerate(row)])
+
+    def inside(self) -> bool:
+        """Whether no window reaches beyond an edge."""
+        each = zip(self.size, self.count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return all(p == 0 and (m - 1) * s + d * (k - 1) < n for n, m, k, s, p, d in each)
+
+    def _rows(self) -> dict[str, Ints]:
+        lead = _DIMS - len(self.size)
+        rows = ("size", 1), ("count", 1), ("kernel", 1), ("stride", 1), ("pad", 0), ("dilation", 1)
+        values = (self.size, self.count, self.kernel, self.stride, self.padding, self.dilation)
+        return {name: (one,) * lead + tuple(row) for (name, one), row in zip(rows, values, strict=True)}
 
 
 def view(x: Meta) -> bytes:
