@@ -1,6 +1,5 @@
-"""The timeline of a virtual machine: lanes, edges, the trace format, the picture."""
+"""The timeline of a virtual machine: lanes, edges, the picture."""
 
-import json
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
@@ -9,7 +8,7 @@ from race_kit import machine, meta, run, wait
 
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.observe.picture import format_ns
-from flambeau.observe.timeline import Timeline, chrome_trace, svg
+from flambeau.observe.timeline import Timeline, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 M = meta((1 << 10,))
@@ -44,18 +43,6 @@ def test_lanes_and_edges():
     ((earlier, later),) = timeline.edges()
     assert (earlier.kind, later.name) == ("copy_in", "sum<&>")
     assert earlier.end_ns <= later.start_ns
-
-
-def test_the_trace_has_a_row_per_stream_and_an_arrow_per_wait():
-    timeline, _ = watched(True)
-    events = json.loads(json.dumps(chrome_trace(timeline)))["traceEvents"]
-    names = {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "thread_name"}
-    assert names == {(0, "default stream"), (0, "side stream 1"), (1, "default stream")}
-    slices = [e for e in events if e["ph"] == "X"]
-    assert {e["cat"] for e in slices} == {"kernel", "copy_in", "fill"}
-    assert all(e["dur"] > 0 for e in slices)
-    start, finish = [e for e in events if e["ph"] in "sf"]
-    assert start["id"] == finish["id"] and start["tid"] != finish["tid"] and start["ts"] <= finish["ts"]
 
 
 def test_the_picture_marks_racing_commands():
@@ -98,7 +85,6 @@ def test_commands_too_thin_to_see_share_a_bar():
 
 def test_an_empty_timeline_is_a_picture_too():
     assert ElementTree.fromstring(svg(Timeline())).tag == f"{SVG}svg"
-    assert chrome_trace(Timeline())["traceEvents"] == []
 
 
 @pytest.mark.parametrize(("ns", "text"), [(0, "0"), (999, "999 ns"), (1500, "1.5 µs"), (2 * 10**9, "2 s")])

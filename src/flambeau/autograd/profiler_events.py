@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from flambeau.observe.chrome import ChromeTrace
 
 _SORTABLE = (
     "cpu_time", "cpu_time_total", "self_cpu_time_total", "device_time", "device_time_total",
@@ -192,7 +193,7 @@ class EventList(list[Any]):
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write the Trace Event Format that chrome://tracing and ui.perfetto.dev read."""
-        Path(path).write_text(json.dumps({"traceEvents": chrome_events(self), "displayTimeUnit": "ns"}))
+        chrome_trace(self).write(path)
 
 
 _COLUMNS = [
@@ -242,33 +243,26 @@ def _totals(events: EventList) -> str:
     )
 
 
-def chrome_events(events: Iterable[FunctionEvent]) -> list[dict[str, Any]]:
+def chrome_trace(events: Iterable[FunctionEvent]) -> ChromeTrace:
     """Slices of a process for the program and one for each device, and an arrow from each call to what it started."""
-    found: list[dict[str, Any]] = []
+    made = ChromeTrace()
     seen: set[int] = set()
-    flow = 0
     for event in events:
         if event.device_index not in seen:
             seen.add(event.device_index)
-            name = "program" if event.device_index < 0 else f"cuda:{event.device_index}"
-            found.append(
-                {"ph": "M", "name": "process_name", "pid": event.device_index, "args": {"name": name}}
+            made.process(
+                event.device_index, "program" if event.device_index < 0 else f"cuda:{event.device_index}"
             )
         category = "user_annotation" if event.is_user_annotation else "cpu_op"
         if event.device_type is DeviceType.CUDA:
             category = "kernel"
         args: dict[str, Any] = {"Input Dims": event.input_shapes} if event.input_shapes else {}
-        duration = event.time_range.elapsed_us()
-        found.append(
-            {"ph": "X", "name": event.name, "cat": category, "dur": duration, "args": args} | _at(event)
-        )
+        pid, tid, begin_ns = _begin(event)
+        made.slice(pid, tid, event.name, category, begin_ns, event.time_range.end * 1000, args)
         for kernel in event.kernels:
-            flow += 1
-            arrow = {"cat": "ac2g", "name": "ac2g", "id": flow}
-            found.append({"ph": "s", **arrow, **_at(event)})
-            found.append({"ph": "f", "bp": "e", **arrow, **_at(kernel)})
-    return found
+            made.arrow("ac2g", "ac2g", _begin(event), _begin(kernel))
+    return made
 
 
-def _at(event: FunctionEvent) -> dict[str, Any]:
-    return {"pid": event.device_index, "tid": event.thread, "ts": event.time_range.start}
+def _begin(event: FunctionEvent) -> tuple[int, int, float]:
+    return event.device_index, event.thread, event.time_range.start * 1000

@@ -10,11 +10,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flambeau.cli.trace_page import page
 from flambeau.core.sites import place
 from flambeau.observe.ranges import Ranges
 from flambeau.observe.reports import Certificate, Race
-from flambeau.observe.timeline import Timeline, chrome_trace, svg
-from flambeau.runtime import annotations, statistics
+from flambeau.observe.timeline import svg
+from flambeau.observe.trace import Trace, trace_of
+from flambeau.observe.trace_events import chrome_trace
+from flambeau.observe.tracer import Tracer
+from flambeau.runtime import annotations, reasons, statistics
 from flambeau.runtime.machine import Machine
 
 
@@ -51,7 +55,8 @@ class Recorder:
 
     timeline: bool = False
     machines: list[MachineReport] = field(default_factory=list)
-    timelines: list[Timeline] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+    _traced: dict[Machine, tuple[Tracer, Ranges]] = field(default_factory=dict)
 
     @property
     def races(self) -> list[Race]:
@@ -63,21 +68,17 @@ class Recorder:
         return any(m.races == "error" and m.certificate and m.certificate.races for m in self.machines)
 
     def starting(self, machine: Machine) -> None:
-        pass
+        if self.timeline:
+            tracer = Tracer(machine.driver, machine.bare, machine.visible, reasons.reason)
+            ranges = Ranges(tracer.source.clock)
+            machine.driver, self._traced[machine] = tracer, (tracer, ranges)
+            annotations.subscribe(ranges)
 
     def started(self, machine: Machine) -> None:
-        if self.timeline and machine.wish.driver == "virtual":
-            timeline = Timeline()
-            machine.bare.on_command = timeline.add  # type: ignore[attr-defined]
-            timeline.ranges = Ranges(machine.bare.time_ns)  # type: ignore[attr-defined]
-            annotations.subscribe(timeline.ranges)
-            self.timelines.append(timeline)
+        pass
 
     def closing(self, machine: Machine) -> None:
         bare: Any = machine.bare
-        for timeline in self.timelines:
-            if timeline.ranges is not None:
-                annotations.unsubscribe(timeline.ranges)
         detector = getattr(machine.driver, "detector", None)
         virtual = machine.wish.driver == "virtual"
         self.machines.append(
@@ -94,6 +95,10 @@ class Recorder:
                 certificate=detector.certificate() if detector is not None else None,
             )
         )
+        if machine in self._traced:
+            tracer, ranges = self._traced.pop(machine)
+            annotations.unsubscribe(ranges)
+            self.traces.append(trace_of(tracer, ranges, detector.races if detector is not None else ()))
 
 
 def _device_report(context: Any) -> DeviceReport:
@@ -145,16 +150,22 @@ def _race(race: Race) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_trace(recorder: Recorder, path: Path) -> None:
-    """A Chrome/Perfetto trace of the first machine's commands."""
-    path.write_text(json.dumps(chrome_trace(_only(recorder))))
+def write_trace(recorder: Recorder, path: Path, program: str) -> None:
+    """The longest run of a machine: as a page if the file is called `.html`, else as a Chrome/Perfetto trace.
+
+    A program has one machine unless it opens more itself.
+    """
+    trace = _longest(recorder)
+    if path.suffix == ".html":
+        path.write_text(page(trace, program), encoding="utf-8")
+    else:
+        chrome_trace(trace).write(path)
 
 
 def write_picture(recorder: Recorder, path: Path) -> None:
     """The same as an SVG picture, races in red."""
-    path.write_text(svg(_only(recorder), races=recorder.races))
+    path.write_text(svg(_longest(recorder).timeline, races=recorder.races))
 
 
-def _only(recorder: Recorder) -> Timeline:
-    """The longest timeline: a program has one machine unless it opens more itself."""
-    return max(recorder.timelines, key=len, default=Timeline())
+def _longest(recorder: Recorder) -> Trace:
+    return max(recorder.traces, key=lambda trace: len(trace.slices), default=Trace({}, True))

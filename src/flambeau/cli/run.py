@@ -261,7 +261,7 @@ def _why_not_writable(file: Path) -> str:
 def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int) -> int:
     """Write what was asked for; the exit status, which says so too if a file could not be written after all."""
     writers: list[tuple[Path | None, Callable[[Path], None]]] = [
-        (options.trace, partial(write_trace, recorder)),
+        (options.trace, partial(write_trace, recorder, program=options.program)),
         (options.picture, partial(write_picture, recorder)),
         (options.report, partial(write_json, recorder, status=status)),
     ]

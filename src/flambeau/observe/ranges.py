@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-HOST = -1  # the process that a trace shows them in: those from 0 on are devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class Ranges:
     def __init__(self, clock: Callable[[], int]) -> None:
         self.found: list[Range] = []
         self._clock = clock
-        self._threads: dict[int, int] = {}
+        self.threads: dict[int, int] = {}  # by identity: their numbers
         self._open: dict[int, list[tuple[str, int]]] = {}
         self._numbered: dict[int, tuple[str, int, int]] = {}
 
@@ -60,25 +57,4 @@ class Ranges:
         self.found.append(Range(text, self._thread(), now, now, -1))
 
     def _thread(self) -> int:
-        return self._threads.setdefault(threading.get_ident(), len(self._threads))
-
-
-def trace_events(ranges: list[Range]) -> list[dict[str, Any]]:
-    """In the Trace Event Format, as a process "program" above the devices. Times in microseconds, as it wants."""
-    if not ranges:
-        return []
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": HOST, "args": {"name": "program"}},
-        {"ph": "M", "name": "process_sort_index", "pid": HOST, "args": {"sort_index": HOST}},
-    ]
-    for found in ranges:
-        at = {"pid": HOST, "tid": found.thread, "name": found.text, "ts": found.begin_ns / 1000}
-        if found.is_mark:
-            events.append({"ph": "i", "s": "t", "cat": "mark", **at})
-        elif found.number is None:
-            duration = (found.end_ns - found.begin_ns) / 1000
-            events.append({"ph": "X", "cat": "range", "dur": duration, **at})
-        else:
-            events.append({"ph": "b", "cat": "range", "id": found.number, **at})
-            events.append({"ph": "e", "cat": "range", "id": found.number, **at, "ts": found.end_ns / 1000})
-    return events
+        return self.threads.setdefault(threading.get_ident(), len(self.threads))

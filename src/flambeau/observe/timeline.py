@@ -1,4 +1,4 @@
-"""`Timeline`: the commands that a virtual machine ran, as a Chrome/Perfetto trace or as a picture.
+"""`Timeline`: the commands that a machine ran, and its picture.
 
 Attach it with `driver.on_command = timeline.add`.
 """
@@ -6,10 +6,9 @@ Attach it with `driver.on_command = timeline.add`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from flambeau.observe.picture import draw
-from flambeau.observe.ranges import Ranges, trace_events
 from flambeau.observe.reports import Race
 
 MARKERS = frozenset({"record", "wait", "poison"})  # take no time and are no work of the program
@@ -44,9 +43,8 @@ class Record(Protocol):
 class Timeline:
     """Commands in the order in which they ran, whichever device they are of."""
 
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.ranges: Ranges | None = None  # the program's own, where they are listened to
+    def __init__(self, records: Sequence[Record] = ()) -> None:
+        self.records = list(records)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -118,45 +116,6 @@ def stream_names(timeline: Timeline) -> dict[tuple[int, int], str]:
             sides[index] = sides.get(index, 0) + 1
         names[index, handle] = f"side stream {sides[index]}" if handle > devices else "default stream"
     return names
-
-
-def chrome_trace(timeline: Timeline) -> dict[str, Any]:
-    """The Trace Event Format that chrome://tracing and ui.perfetto.dev read: `json.dump` it.
-
-    A process per device, a thread per stream, a slice per command, an arrow per wait. Times are in
-    microseconds, as the format wants.
-    """
-    events: list[dict[str, Any]] = []
-    for index in sorted({index for index, _ in timeline.lanes()}):
-        events.append({"ph": "M", "name": "process_name", "pid": index, "args": {"name": f"cuda:{index}"}})
-        events.append({"ph": "M", "name": "process_sort_index", "pid": index, "args": {"sort_index": index}})
-    for (index, handle), name in stream_names(timeline).items():
-        ids = {"pid": index, "tid": handle}
-        events.append({"ph": "M", "name": "thread_name", **ids, "args": {"name": name}})
-        events.append({"ph": "M", "name": "thread_sort_index", **ids, "args": {"sort_index": handle}})
-    for lane in timeline.work().values():
-        events += [_slice(record) for record in lane]
-    for number, (earlier, later) in enumerate(timeline.edges()):
-        arrow = {"cat": "wait", "name": "wait", "id": number}
-        events.append({"ph": "s", **arrow, **_at(earlier, max(earlier.start_ns, earlier.end_ns - 1))})
-        events.append({"ph": "f", "bp": "e", **arrow, **_at(later, later.start_ns)})
-    events += trace_events(timeline.ranges.found if timeline.ranges is not None else [])
-    return {"traceEvents": events, "displayTimeUnit": "ns"}
-
-
-def _slice(record: Record) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": record.name,
-        "cat": record.kind,
-        "dur": (record.end_ns - record.start_ns) / 1000,
-        "args": {"bytes": record.nbytes, "seq": record.seq},
-        **_at(record, record.start_ns),
-    }
-
-
-def _at(record: Record, time_ns: int) -> dict[str, Any]:
-    return {"pid": record.index, "tid": record.stream, "ts": time_ns / 1000}
 
 
 def svg(timeline: Timeline, races: Sequence[Race] = ()) -> str:

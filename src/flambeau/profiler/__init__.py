@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import enum
-import gzip
 import itertools
 import json
 import os
 import socket
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from flambeau.autograd import profiler as autograd_profiler
 from flambeau.autograd.profiler import record_function
-from flambeau.autograd.profiler_events import DeviceType, EventList, chrome_events
+from flambeau.autograd.profiler_events import DeviceType, EventList, chrome_trace
 from flambeau.core.names import lacking
 from flambeau.runtime import system
 
@@ -203,9 +201,7 @@ class profile:
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the last recording for chrome://tracing and ui.perfetto.dev; compressed if it is called `.gz`."""
-        trace = {"traceEvents": chrome_events(self.events()), "displayTimeUnit": "ns", **self._metadata}
-        text = json.dumps(trace).encode()
-        Path(path).write_bytes(gzip.compress(text) if str(path).endswith(".gz") else text)
+        chrome_trace(self.events()).write(path, **self._metadata)
 
 
 def tensorboard_trace_handler(

@@ -22,6 +22,7 @@ from flambeau.runtime.context import Context
 from flambeau.runtime.orders import Orders
 from flambeau.runtime.pinned import PinnedAllocator
 from flambeau.runtime.policy import from_environment
+from flambeau.runtime.reasons import because
 from flambeau.runtime.settings import Settings
 from flambeau.runtime.stream import Stream, default_stream_of
 
@@ -126,11 +127,12 @@ class Machine:
 
     def _finish(self) -> list[Exception]:
         problems: list[Exception] = []
-        for context in self.contexts:
-            try:
-                self.driver.device_sync(context.driver_index)
-            except RuntimeError as error:
-                problems.append(error)
+        with because(str, "the machine is closed: its last work is waited for"):
+            for context in self.contexts:
+                try:
+                    self.driver.device_sync(context.driver_index)
+                except RuntimeError as error:
+                    problems.append(error)
         return problems
 
     def forget(self, why: str) -> None:

@@ -1,0 +1,137 @@
+"""`Measured`: when a real GPU did what it was given, by timing events around each call.
+
+# Note [Times of real GPUs]
+An event before and one after each piece of work, on its stream; the time between the first event of the device and
+each of them puts it on the host's clock, as exactly as cudaEventElapsedTime says: half a microsecond, and 4 us after a
+minute. What the events cost shows in the trace: some microseconds of host time for each call. Nothing is measured
+while a stream is captured; a graph's launch is one piece of work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from flambeau.driver.api import Driver
+from flambeau.observe.requests import GIVE, RECORD, WAIT, Request
+from flambeau.observe.timeline import Record
+
+_MANY = 4096  # pairs of events that may be outstanding before those of finished work are taken up again
+
+_KINDS = {
+    "copy_in": "copy_in",
+    "copy_out": "copy_out",
+    "copy": "copy",
+    "fill": "fill",
+    "host function": "host_call",
+}
+
+
+@dataclass(slots=True)
+class Lap:
+    """A command, timed. A record takes no time and has no events: it ends with what came before it."""
+
+    index: int
+    stream: int
+    kind: str
+    name: str
+    nbytes: int
+    seq: int
+    waits: tuple[int, ...] = ()
+    begin: int = 0  # an event; 0: none
+    end: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+
+
+class Measured:
+    """The source of a machine of real GPUs. `indices` are the driver's of its visible devices."""
+
+    def __init__(self, bare: Driver, indices: list[int]) -> None:
+        self._driver = bare
+        self._laps: list[Lap] = []
+        self._open: deque[Lap] = deque()  # their times are not known yet
+        self._began: dict[int, Lap] = {}  # by stream: the work that is being given
+        self._recorded: dict[int, int] = {}  # by event: the number of its record
+        self._spare: dict[int, list[int]] = {}
+        self._bases = {index: self._base(index) for index in indices}
+
+    def clock(self) -> int:
+        return time.perf_counter_ns()
+
+    def given(self) -> int:
+        return len(self._laps)
+
+    def before(self, request: Request) -> None:
+        if request.kind == GIVE and not self._driver.capture_active(request.stream):
+            lap = self._add(request, _KINDS.get(request.name, "kernel"))
+            lap.begin = self._mark(request.index, request.stream)
+            self._began[request.stream] = lap
+
+    def after(self, request: Request, gave: bool) -> None:
+        if request.kind == GIVE:
+            lap = self._began.pop(request.stream, None)
+            if lap is not None:
+                lap.kind = lap.kind if gave else "record"  # a mark of no work
+                lap.end = self._mark(request.index, request.stream)
+                self._open.append(lap)
+        elif gave and request.kind in (RECORD, WAIT) and not self._driver.capture_active(request.stream):
+            self._noted(request)
+        if len(self._open) > _MANY:
+            self._take_up(all_of_them=False)
+
+    def _noted(self, request: Request) -> None:
+        if request.kind == RECORD:
+            self._recorded[request.event] = self._add(request, "record").seq
+        elif request.event in self._recorded:
+            lap = self._add(request, "wait")
+            lap.waits = (self._recorded[request.event],)
+            lap.end = self._mark(request.index, request.stream)  # passed when the wait is over
+            self._open.append(lap)
+
+    def records(self) -> list[Record]:
+        self._take_up(all_of_them=True)
+        ends: dict[int, int] = {}
+        for lap in self._laps:
+            if lap.kind == "record":
+                lap.start_ns = lap.end_ns = ends.get(lap.stream, 0)
+            ends[lap.stream] = lap.end_ns
+        return [lap for lap in self._laps if lap.end_ns]
+
+    def _add(self, request: Request, kind: str) -> Lap:
+        lap = Lap(request.index, request.stream, kind, request.name, request.nbytes, len(self._laps))
+        self._laps.append(lap)
+        return lap
+
+    # -- events ---------------------------------------------------------------------------------------
+    def _base(self, index: int) -> tuple[int, int]:
+        """An event of the device, and the host's time when it passed."""
+        event = self._driver.event_create(index, True)
+        self._driver.device_sync(index)
+        now = self.clock()
+        self._driver.event_record(event, self._driver.stream_default(index))
+        return event, now
+
+    def _mark(self, index: int, stream: int) -> int:
+        spare = self._spare.get(index)
+        event = spare.pop() if spare else self._driver.event_create(index, True)
+        self._driver.event_record(event, stream)
+        return event
+
+    def _take_up(self, all_of_them: bool) -> None:
+        """Read the times of what is done, oldest first."""
+        while self._open:
+            lap = self._open[0]
+            if all_of_them:
+                self._driver.event_sync(lap.end, internal=True)
+            elif not self._driver.event_query(lap.end, internal=True):
+                return
+            lap.end_ns = self._time(lap.index, lap.end)
+            lap.start_ns = self._time(lap.index, lap.begin) if lap.begin else lap.end_ns
+            self._open.popleft()
+
+    def _time(self, index: int, event: int) -> int:
+        base, at_ns = self._bases[index]
+        self._spare.setdefault(index, []).append(event)
+        return at_ns + self._driver.event_elapsed_ns(base, event)

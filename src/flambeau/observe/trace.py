@@ -1,0 +1,326 @@
+"""`Trace`: a run as lanes, slices and arrows, made of what a `Tracer` noted. Its forms: `chrome.py`, and a page.
+
+Lanes are host threads and streams. Slices are calls on host threads, and on streams commands and the times in which a
+stream stood still because it waited for another. An arrow leads from a slice to one that could not begin (a wait of a
+stream) or end (of the host) before it. All times are nanoseconds since the first call.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from flambeau.core.meta import Meta
+from flambeau.core.sites import Site
+from flambeau.driver.api import Launch
+from flambeau.observe.ranges import Range, Ranges
+from flambeau.observe.reports import Access, Race
+from flambeau.observe.requests import ASK, GIVE, MEMORY, NOWHERE, RECORD, SYNC, Request
+from flambeau.observe.timeline import MARKERS, Record, Timeline
+from flambeau.observe.tracer import Queue, Tracer
+
+NAMES = {
+    "copy_in": "copy to the device",
+    "copy_out": "copy to the host",
+    "copy": "copy between devices",
+    "fill": "fill",
+}
+
+
+@dataclass(slots=True)
+class Lane:
+    """`index`: of the device, NOWHERE for a host thread. `number`: the stream's handle, or the thread's place."""
+
+    index: int
+    number: int
+    name: str
+    site: Site | None = None  # where the stream was made
+
+    @property
+    def title(self) -> str:
+        """Its name for messages."""
+        return f"thread {self.name}" if self.index == NOWHERE else f"the {self.name} of cuda:{self.index}"
+
+
+@dataclass(slots=True)
+class Slice:
+    """kind: a command's ("kernel", "copy_in", ...), "wait" where a stream waits, or a call's ("give", "sync", ...).
+
+    cause: the slice of the call that gave a command. detail: shapes and dtypes. reason: see `runtime/reasons.py`.
+    """
+
+    lane: int
+    kind: str
+    name: str
+    begin_ns: int
+    end_ns: int
+    nbytes: int = 0
+    site: Site | None = None
+    cause: int = -1
+    detail: str = ""
+    reason: str = ""
+    seq: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """From the end of one slice to another, by their places. kind: "wait" of a stream, "sync" of the host."""
+
+    earlier: int
+    later: int
+    kind: str
+    text: str
+
+
+@dataclass
+class Trace:
+    """`memory`: (time, device, bytes in use, bytes reserved) after each change. `races`: with both slices' places.
+
+    `simulated` says that times are a virtual machine's.
+    """
+
+    devices: dict[int, str]
+    simulated: bool
+    lanes: list[Lane] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
+    arrows: list[Arrow] = field(default_factory=list)
+    memory: list[tuple[int, int, int, int]] = field(default_factory=list)
+    ranges: list[Range] = field(default_factory=list)
+    races: list[tuple[Race, int | None, int | None]] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
+
+
+def trace_of(tracer: Tracer, ranges: Ranges | None = None, races: Sequence[Race] = ()) -> Trace:
+    """What a tracer noted, with the program's ranges. The machine's work is done, and its driver is still open."""
+    return _Maker(tracer, ranges).made(races)
+
+
+class _Maker:
+    """`calls`: places of the slices of requests. `owners`: by `seq` of a command, the request that gave it.
+
+    `before`: by `seq` of an event's record, the slice that came before it on its stream. `queues`: of each stream, the
+    `seq` and the places of its slices, in their order; `work`: those of them that races count.
+    """
+
+    def __init__(self, tracer: Tracer, ranges: Ranges | None) -> None:
+        self.tracer, self.ranges = tracer, ranges
+        self.requests = sorted(tracer.requests, key=lambda request: request.begin_ns)
+        self.records = sorted(tracer.source.records(), key=lambda r: (r.index, r.stream, r.seq))
+        simulated = tracer.name == "virtual"
+        self.zero = 0 if simulated else min((r.begin_ns for r in self.requests), default=0)
+        names = {tracer.shown(d): tracer.device_properties(d).name for d in tracer.visible}
+        self.trace = Trace(names, simulated, timeline=Timeline(self.records))
+        self.lanes: dict[tuple[int, int], int] = {}
+        self.calls: list[int] = []
+        self.owners: dict[int, int] = {}
+        self.before: dict[int, int] = {}
+        self.queues: dict[int, tuple[list[int], list[int]]] = {}
+        self.work: dict[int, list[int]] = {}
+        self.details: dict[int, tuple[Launch, str]] = {}
+
+    def made(self, races: Sequence[Race]) -> Trace:
+        trace = self.trace
+        self._add_lanes()
+        self._add_calls()
+        self._find_owners()
+        waits = self._add_commands()
+        self._add_waits(waits)
+        self._add_syncs()
+        self._add_memory()
+        if self.ranges is not None:
+            trace.ranges = [self._moved(found) for found in self.ranges.found]
+        trace.races = [(race, self._side(race.first), self._side(race.second)) for race in races]
+        return trace
+
+    # -- lanes ------------------------------------------------------------------------------------------
+    def _add_lanes(self) -> None:
+        threads = dict.fromkeys([*self.tracer.threads, *(self.ranges.threads if self.ranges else ())])
+        for number, ident in enumerate(threads):
+            self._lane(
+                NOWHERE, ident, Lane(NOWHERE, number, self.tracer.threads.get(ident, f"thread {number}"))
+            )
+        queues = self.tracer.queues
+        used = dict.fromkeys([(record.index, record.stream) for record in self.records])
+        for index, handle in sorted(used, key=lambda key: (key[0], _rank(queues.get(key[1])), key[1])):
+            queue = queues.get(handle)
+            name = "a graph's stream" if queue is None else queue.name
+            site = None if queue is None else queue.site
+            self._lane(index, handle, Lane(self.tracer.shown(index), handle, name, site))
+
+    def _lane(self, index: int, number: int, lane: Lane) -> None:
+        self.lanes[index, number] = len(self.trace.lanes)
+        self.trace.lanes.append(lane)
+
+    def _moved(self, found: Range) -> Range:
+        """A range with its thread's place among the lanes, and the trace's time."""
+        assert self.ranges is not None
+        ident = next(i for i, number in self.ranges.threads.items() if number == found.thread)
+        begin, end = found.begin_ns - self.zero, found.end_ns - self.zero
+        return replace(found, thread=self.lanes[NOWHERE, ident], begin_ns=begin, end_ns=end)
+
+    # -- slices -----------------------------------------------------------------------------------------
+    def _add(self, lane: int, kind: str, name: str, begin_ns: int, end_ns: int, nbytes: int) -> int:
+        begin = begin_ns - self.zero
+        self.trace.slices.append(Slice(lane, kind, name, begin, max(end_ns - self.zero, begin), nbytes))
+        return len(self.trace.slices) - 1
+
+    def _add_calls(self) -> None:
+        for r in self.requests:
+            name = NAMES.get(r.name, r.name)
+            place = self._add(self.lanes[NOWHERE, r.thread], r.kind, name, r.begin_ns, r.end_ns, r.nbytes)
+            found = self.trace.slices[place]
+            found.site, found.reason, found.detail = r.site, r.reason, self._detail(r.launch)
+            self.calls.append(place)
+
+    def _detail(self, launch: Launch | None) -> str:
+        if launch is None:
+            return ""
+        found = self.details.get(id(launch))
+        if found is None:
+            found = self.details[id(launch)] = (launch, _operands(launch))
+        return found[1]
+
+    def _find_owners(self) -> None:
+        """Calls of several threads may overlap: then the stream decides, if it can."""
+        streams = {record.seq: record.stream for record in self.records}
+        for at, request in enumerate(self.requests):
+            for seq in range(request.first, request.last):
+                if seq not in self.owners or streams.get(seq) == request.stream:
+                    self.owners[seq] = at
+
+    def _add_commands(self) -> list[tuple[Record, int]]:
+        """Slices of what ran; the waits of streams, with theirs."""
+        waits: list[tuple[Record, int]] = []
+        last: dict[int, int] = {}
+        for record in self.records:
+            before = last.get(record.stream, -1)
+            if record.kind == "wait" and record.waits:
+                place = self._stall(record, before)
+                waits.append((record, place))
+            elif record.kind in MARKERS:
+                self.before[record.seq] = before
+                continue
+            else:
+                place = self._ran(record)
+            last[record.stream] = place
+            seqs, places = self.queues.setdefault(record.stream, ([], []))
+            seqs.append(record.seq)
+            places.append(place)
+        return waits
+
+    def _ran(self, record: Record) -> int:
+        lane, name = self.lanes[record.index, record.stream], NAMES.get(record.kind, record.name)
+        place = self._add(lane, record.kind, name, record.start_ns, record.end_ns, record.nbytes)
+        self.work.setdefault(record.stream, []).append(place)
+        self._explain(place, record)
+        return place
+
+    def _stall(self, record: Record, before: int) -> int:
+        """From when the stream had come to the wait, and the host had given it, to when the wait was over."""
+        lane, owner = self.lanes[record.index, record.stream], self.owners.get(record.seq)
+        given = record.end_ns if owner is None else self.requests[owner].end_ns
+        reached = given if before < 0 else max(self.trace.slices[before].end_ns + self.zero, given)
+        place = self._add(lane, "wait", "wait", min(reached, record.end_ns), record.end_ns, 0)
+        self._explain(place, record)
+        return place
+
+    def _explain(self, place: int, record: Record) -> None:
+        """What a command has of the call that gave it."""
+        found, owner = self.trace.slices[place], self.owners.get(record.seq)
+        found.seq = record.seq
+        if owner is not None:
+            call = self.trace.slices[self.calls[owner]]
+            found.cause, found.site, found.reason = self.calls[owner], call.site, call.reason
+            found.detail = call.detail if record.kind == "kernel" else ""
+
+    # -- arrows -----------------------------------------------------------------------------------------
+    def _add_waits(self, waits: list[tuple[Record, int]]) -> None:
+        lanes, slices = self.trace.lanes, self.trace.slices
+        for record, place in waits:
+            for seq in record.waits:
+                earlier = self._end_before(seq)
+                if earlier < 0 or slices[earlier].lane == slices[place].lane:
+                    continue
+                waiter, other = lanes[slices[place].lane], lanes[slices[earlier].lane]
+                text = slices[place].reason or f"{waiter.title} waits for {other.title}"
+                self.trace.arrows.append(Arrow(earlier, place, "wait", text))
+
+    def _end_before(self, seq: int) -> int:
+        """The slice before a record of an event: of its stream, or else the call that recorded it."""
+        earlier = self.before.get(seq, -1)
+        return earlier if earlier >= 0 or seq not in self.owners else self.calls[self.owners[seq]]
+
+    def _add_syncs(self) -> None:
+        recorded: dict[int, int] = {}  # by event: the number of its last record
+        for at, request in enumerate(self.requests):
+            if request.kind == RECORD:
+                mine = [s for s in range(request.first, request.last) if self.owners[s] == at]
+                recorded[request.event] = mine[0] if mine else -1
+                continue
+            earlier = self._waited_for(request, recorded)
+            if earlier >= 0:
+                lane = self.trace.lanes[self.trace.slices[earlier].lane]
+                text = f"the host waits for {lane.title}"
+                self.trace.arrows.append(Arrow(earlier, self.calls[at], "sync", text))
+
+    def _waited_for(self, request: Request, recorded: dict[int, int]) -> int:
+        """The slice whose end the host waited for, or saw; -1: none."""
+        if request.kind == MEMORY:
+            earlier = self._last_of(request) if request.answered else -1
+            late = earlier >= 0 and self.trace.slices[earlier].end_ns + self.zero > request.begin_ns
+            return earlier if late else -1
+        if request.kind == SYNC and not request.stream and not request.event:
+            return self._last_of(request)
+        if request.kind == SYNC or (request.kind in (ASK, GIVE) and request.answered):
+            if request.event:
+                return self.before.get(recorded.get(request.event, -1), -1)
+            return self._last(request.stream, request.last)
+        return -1
+
+    def _last_of(self, request: Request) -> int:
+        """Of all that the call's device was given before it, what ended last."""
+        handles = [handle for handle, queue in self.tracer.queues.items() if queue.index == request.index]
+        lasts = [self._last(handle, request.first) for handle in handles]
+        return max((p for p in lasts if p >= 0), key=lambda p: self.trace.slices[p].end_ns, default=-1)
+
+    def _last(self, handle: int, seq: int) -> int:
+        """The last slice of a stream that was given before the command of that number."""
+        seqs, places = self.queues.get(handle, ([], []))
+        at = bisect_left(seqs, seq)
+        return places[at - 1] if at else -1
+
+    # -- memory and races -------------------------------------------------------------------------------
+    def _add_memory(self) -> None:
+        totals: dict[int, tuple[int, int]] = {}
+        for time_ns, index, used, reserved in sorted(self.tracer.changes, key=lambda change: change[0]):
+            before = totals.get(index, (0, 0))
+            now = totals[index] = before[0] + used, before[1] + reserved
+            self.trace.memory.append((time_ns - self.zero, self.tracer.shown(index), *now))
+
+    def _side(self, side: Access) -> int | None:
+        """The slice of one side of a race: the n-th piece of work of its stream. None: the host's, or it never ran."""
+        places = self.work.get(side.handle, [])
+        if not 0 < side.ordinal <= len(places):
+            return None
+        place = places[side.ordinal - 1]
+        same = NAMES.get(side.operator, side.operator) == self.trace.slices[place].name
+        return place if same or self.trace.slices[place].kind == "host_call" else None
+
+
+def _rank(queue: Queue | None) -> int:
+    """Default streams first, then others as they were made; those of graphs last."""
+    return 1 << 30 if queue is None else queue.ordinal
+
+
+def _operands(launch: Launch) -> str:
+    """`float32[2, 3] = float32[2, 3], float32[3], a float32`: outputs and inputs of a launch."""
+    outputs = ", ".join([_meta(meta) for meta in launch.outputs])
+    inputs = ", ".join(
+        [_meta(x) if isinstance(x, Meta) else f"a {getattr(x, 'name', 'value')}" for x in launch.inputs]
+    )
+    return f"{outputs} = {inputs}" if inputs else outputs
+
+
+def _meta(meta: Meta) -> str:
+    return f"{meta.dtype.name}{list(meta.shape)}"

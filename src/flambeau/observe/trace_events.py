@@ -1,0 +1,87 @@
+"""`chrome_trace`: a run in the Trace Event Format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core.sites import place
+from flambeau.observe.chrome import PROGRAM, ChromeTrace
+from flambeau.observe.reports import Race
+from flambeau.observe.requests import NOWHERE
+from flambeau.observe.trace import Arrow, Slice, Trace
+
+
+def chrome_trace(trace: Trace) -> ChromeTrace:
+    """A run: rows for host threads and streams, calls with their lines, commands, arrows, memory, ranges.
+
+    Arrows: "launch" from a call to what it gave, "wait" of a stream, "sync" of the host, "race" between two accesses
+    that nothing orders.
+    """
+    made = ChromeTrace()
+    if not trace.slices:
+        return made
+    made.process(PROGRAM, "program")
+    for index, name in trace.devices.items():
+        made.process(index, f"cuda:{index} {name}")
+    for order, lane in enumerate(trace.lanes):
+        made.thread(lane.index, lane.number, lane.name, order)
+    for (
+        said
+    ) in trace.ranges:  # before the calls inside: of slices that begin together the first is the outer one
+        lane = trace.lanes[said.thread]
+        made.range(lane.index, lane.number, said)
+    for found in trace.slices:
+        lane = trace.lanes[found.lane]
+        made.slice(
+            lane.index, lane.number, found.name, _category(found), found.begin_ns, found.end_ns, _args(found)
+        )
+    for arrow in trace.arrows:
+        _add_arrow(made, trace, arrow)
+    for found in trace.slices:
+        if found.cause >= 0:
+            made.arrow("launch", "launch", _begin(trace, trace.slices[found.cause]), _begin(trace, found))
+    for race, first, second in trace.races:
+        if first is not None and second is not None:
+            ends = _begin(trace, trace.slices[first]), _begin(trace, trace.slices[second])
+            made.arrow("race", "race", *ends, args=_race(race))
+    for time_ns, index, used, reserved in trace.memory:
+        what = "pinned host memory" if index == NOWHERE else "memory"
+        made.counter(index, what, time_ns, {"in use": used, "unused": max(reserved - used, 0)})
+    return made
+
+
+def _category(found: Slice) -> str:
+    return {"give": "call"}.get(found.kind, found.kind)
+
+
+def _args(found: Slice) -> dict[str, Any]:
+    args: dict[str, Any] = {"line": place(found.site)} if found.site else {}
+    if found.nbytes:
+        args["bytes"] = found.nbytes
+    if found.detail:
+        args["operands"] = found.detail
+    if found.reason:
+        args["why"] = found.reason
+    return args
+
+
+def _add_arrow(made: ChromeTrace, trace: Trace, arrow: Arrow) -> None:
+    earlier, later = trace.slices[arrow.earlier], trace.slices[arrow.later]
+    line = {"line": place(later.site)} if later.site else None
+    end = _end(trace, later) if arrow.kind == "sync" else _begin(trace, later)
+    made.arrow(arrow.kind, arrow.text, _end(trace, earlier), end, line)
+
+
+def _begin(trace: Trace, found: Slice) -> tuple[int, int, float]:
+    lane = trace.lanes[found.lane]
+    return lane.index, lane.number, found.begin_ns
+
+
+def _end(trace: Trace, found: Slice) -> tuple[int, int, float]:
+    """The last moment that is still inside."""
+    lane = trace.lanes[found.lane]
+    return lane.index, lane.number, max(found.begin_ns, found.end_ns - 1)
+
+
+def _race(race: Race) -> dict[str, str]:
+    return {"what": race.headline, "mend": race.mend.text}

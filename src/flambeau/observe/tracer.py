@@ -1,0 +1,248 @@
+"""`Tracer`: a driver that notes each call of the program for a timeline: its line, its time, what it gave a device.
+
+It is the outermost driver of a machine. A `Source` says when devices ran what they were given: a virtual machine by its
+own account, a real one by timing events. `trace.py` makes lanes, slices and arrows of what was noted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from flambeau.core.sites import Site, caller
+from flambeau.driver.api import Collective, Driver, Executable, HostMemory
+from flambeau.observe.forward import Forward
+from flambeau.observe.measured import Measured
+from flambeau.observe.requests import (
+    ASK,
+    GIVE,
+    MEMORY,
+    NOWHERE,
+    RECORD,
+    SYNC,
+    WAIT,
+    Request,
+    Simulated,
+    Source,
+)
+
+Change = tuple[int, int, int, int]
+"""Memory: host's time, device (NOWHERE: pinned host memory), bytes more that are in use, and that are reserved."""
+
+
+class Queue:
+    """A stream: its device, the how manieth side stream of it (0: the default stream), where it was made."""
+
+    __slots__ = ("index", "ordinal", "site")
+
+    def __init__(self, index: int, ordinal: int, site: Site | None) -> None:
+        self.index = index
+        self.ordinal = ordinal
+        self.site = site
+
+    @property
+    def name(self) -> str:
+        return f"side stream {self.ordinal}" if self.ordinal else "default stream"
+
+
+class Tracer(Forward):
+    """Notes calls in `requests`, memory in `changes`, streams in `queues`; `source` has the devices' times.
+
+    bare: the machine's driver below all observers. visible: its indices of cuda:0 and so on. why: says why the runtime
+    orders streams of its own accord, if it does just now.
+    """
+
+    def __init__(
+        self, inner: Driver, bare: Driver, visible: Sequence[int], why: Callable[[], str] = str
+    ) -> None:
+        super().__init__(inner)
+        self.observes_blocks = True
+        self.detector: Any = getattr(inner, "detector", None)  # of races, if there is one inside
+        self.requests: list[Request] = []
+        self.changes: list[Change] = []
+        self.queues: dict[int, Queue] = {}
+        self.threads: dict[int, str] = {}
+        self.source: Source = Simulated(bare) if bare.name == "virtual" else Measured(bare, list(visible))
+        self.visible = list(visible)
+        self._why = why
+        self._shown = {index: shown for shown, index in enumerate(visible)}
+        self._made = dict.fromkeys(visible, 0)
+        self._sizes: dict[int, tuple[int, int]] = {}
+        for index in visible:
+            self.queues[inner.stream_default(index)] = Queue(index, 0, None)
+
+    def shown(self, index: int) -> int:
+        """The number of a device as programs know it."""
+        return self._shown.get(index, index)
+
+    # -- noting -----------------------------------------------------------------------------------------
+    def _note(self, kind: str, name: str, stream: int = 0, index: int = NOWHERE, nbytes: int = 0) -> _Noting:
+        """`with` it around the call."""
+        ident = threading.get_ident()
+        if ident not in self.threads:
+            self.threads[ident] = threading.current_thread().name
+        if stream in self.queues:
+            index = self.queues[stream].index
+        request = Request(kind, name, ident, caller(2), stream, index)
+        request.nbytes = nbytes
+        request.reason = self._why()
+        return _Noting(self, request)
+
+    def _changed(self, index: int, used: int, reserved: int) -> None:
+        """Memory was taken or given back. Takes no lock: a destructor calls."""
+        self.changes.append((self.source.clock(), index, used, reserved))
+
+    # -- devices and memory -----------------------------------------------------------------------------
+    def device_sync(self, index: int) -> None:
+        with self._note(SYNC, "synchronize the device", index=index):
+            self.inner.device_sync(index)
+
+    def mem_alloc(self, index: int, nbytes: int) -> int:
+        with self._note(MEMORY, "cudaMalloc", index=index, nbytes=nbytes):
+            ptr = self.inner.mem_alloc(index, nbytes)
+        self._sizes[ptr] = index, nbytes
+        self._changed(index, 0, nbytes)
+        return ptr
+
+    def mem_free(self, ptr: int) -> None:
+        index, nbytes = self._sizes.get(ptr, (NOWHERE, 0))
+        with self._note(MEMORY, "cudaFree", index=index, nbytes=nbytes) as request:
+            self.inner.mem_free(ptr)
+            request.answered = True  # it waits for the device's work
+        self._sizes.pop(ptr, None)
+        self._changed(index, 0, -nbytes)
+
+    def host_alloc(self, nbytes: int) -> HostMemory:
+        with self._note(MEMORY, "cudaHostAlloc", nbytes=nbytes):
+            memory = self.inner.host_alloc(nbytes)
+        self._changed(NOWHERE, 0, nbytes)
+        return memory
+
+    def host_free(self, memory: HostMemory) -> None:
+        with self._note(MEMORY, "cudaFreeHost", nbytes=memory.nbytes):
+            self.inner.host_free(memory)
+        self._changed(NOWHERE, 0, -memory.nbytes)
+
+    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+        self.inner.block_alloc(ptr, nbytes, stream)
+        self._changed(self._device_of(stream), nbytes, 0)
+
+    def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
+        self.inner.block_free(ptr, nbytes, stream, after)
+        self._changed(self._device_of(stream), -nbytes, 0)
+
+    def _device_of(self, stream: int) -> int:
+        queue = self.queues.get(stream)
+        return NOWHERE if queue is None else queue.index
+
+    # -- copies and fills -------------------------------------------------------------------------------
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        with self._note(GIVE, "copy_in", stream, nbytes=source.nbytes):
+            self.inner.copy_in(target, source, stream)
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        with self._note(GIVE, "copy_out", stream, nbytes=target.nbytes) as request:
+            self.inner.copy_out(target, source, stream)
+            request.answered = not target.pinned  # it is done: the host has waited for it
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        with self._note(GIVE, "copy", stream, nbytes=nbytes):
+            self.inner.copy(target, source, nbytes, stream)
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        with self._note(GIVE, "fill", stream, nbytes=nbytes):
+            self.inner.fill(target, byte, nbytes, stream)
+
+    # -- streams ----------------------------------------------------------------------------------------
+    def stream_create(self, index: int, priority: int) -> int:
+        handle = self.inner.stream_create(index, priority)
+        self._made[index] += 1
+        self.queues[handle] = Queue(index, self._made[index], caller())
+        return handle
+
+    def stream_adopt(self, index: int, native: int) -> int:
+        handle = self.inner.stream_adopt(index, native)
+        if handle not in self.queues:
+            self._made[index] += 1
+            self.queues[handle] = Queue(index, self._made[index], caller())
+        return handle
+
+    def stream_query(self, stream: int) -> bool:
+        with self._note(ASK, "query a stream", stream) as request:
+            request.answered = self.inner.stream_query(stream)
+        return request.answered
+
+    def stream_sync(self, stream: int) -> None:
+        with self._note(SYNC, "synchronize a stream", stream):
+            self.inner.stream_sync(stream)
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        with self._note(WAIT, "wait", stream) as request:
+            request.event = event
+            self.inner.stream_wait(stream, event)
+
+    # -- events -----------------------------------------------------------------------------------------
+    def event_record(self, event: int, stream: int) -> None:
+        with self._note(RECORD, "record", stream) as request:
+            request.event = event
+            self.inner.event_record(event, stream)
+
+    def event_query(self, event: int, internal: bool = False) -> bool:
+        if internal:
+            return self.inner.event_query(event, internal)
+        with self._note(ASK, "query an event") as request:
+            request.event = event
+            request.answered = self.inner.event_query(event)
+        return request.answered
+
+    def event_sync(self, event: int, internal: bool = False) -> None:
+        with self._note(SYNC, "synchronize an event") as request:
+            request.event = event
+            self.inner.event_sync(event, internal)
+
+    # -- kernels and graphs -----------------------------------------------------------------------------
+    def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        with self._note(GIVE, exe.launch.kernel.name, stream) as request:
+            request.launch = exe.launch
+            self.inner.launch(exe, ptrs, scalars, stream)
+
+    def host_call(self, call: Callable[[], None], stream: int) -> None:
+        with self._note(GIVE, "host function", stream):
+            self.inner.host_call(call, stream)
+
+    def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
+        with self._note(GIVE, "graph", stream):
+            self.inner.graph_launch(graph, stream, seeds)
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        with ExitStack() as notes:
+            for _, part, stream in parts:
+                notes.enter_context(
+                    self._note(GIVE, part.kind, stream, nbytes=part.count * part.dtype.itemsize)
+                )
+            self.inner.collective(parts)
+
+
+class _Noting:
+    """Around one call."""
+
+    __slots__ = ("_request", "_tracer")
+
+    def __init__(self, tracer: Tracer, request: Request) -> None:
+        self._tracer = tracer
+        self._request = request
+
+    def __enter__(self) -> Request:
+        request, source = self._request, self._tracer.source
+        request.first, request.begin_ns = source.given(), source.clock()
+        source.before(request)
+        return request
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        request, tracer = self._request, self._tracer
+        request.end_ns = tracer.source.clock()
+        tracer.source.after(request, error is None)
+        request.last = tracer.source.given()
+        tracer.requests.append(request)

@@ -1,0 +1,42 @@
+"""Why the runtime makes streams wait of its own accord, for traces. Owner of each thread's reason.
+
+A reason is a function and its arguments: its text is made when a trace asks for it, and never otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class _Current(threading.local):
+    text: Callable[..., str] | None = None
+    arguments: tuple[Any, ...] = ()
+
+
+_current = _Current()
+
+
+class because:
+    """Context manager: what this thread records and waits for inside, it does for the reason `text(*arguments)`."""
+
+    __slots__ = ("_arguments", "_outer", "_text")
+
+    def __init__(self, text: Callable[..., str], *arguments: Any) -> None:
+        self._text = text
+        self._arguments = arguments
+
+    def __enter__(self) -> None:
+        current = _current
+        self._outer = current.text, current.arguments
+        current.text, current.arguments = self._text, self._arguments
+
+    def __exit__(self, *error: object) -> None:
+        _current.text, _current.arguments = self._outer
+
+
+def reason() -> str:
+    """The innermost reason of this thread; empty outside of all: the program itself asked."""
+    text = _current.text
+    return "" if text is None else text(*_current.arguments)
