@@ -1,28 +1,37 @@
-"""Memory that several processes map: anonymous, reached through a descriptor, or by a name.
+"""Memory that several processes map.
 
 # Note [How processes reach each other's memory]
 Anonymous memory belongs to nobody and needs no cleaning up: the system frees it with its last mapping, whoever was
 killed when. Another process gets at it by a descriptor that is sent, or, where nothing can be sent (an IPC handle is
 64 bytes), through its owner's entry in /proc: a `Door` names it, and says by inode whether it still is what it was.
-So a door leads somewhere only while its owner lives, which is CUDA's own rule for IPC handles.
-Named memory is there for as long as its name is: whoever makes it registers the name with the standard library's
-resource tracker, a process that outlives the program's others and removes what they left.
+So a door leads somewhere only while its owner lives, which is CUDA's own rule for IPC handles. Named memory, for
+those whose descriptors are few, is in `named.py`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
 import sys
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.memory import address_of
 
 _DOOR = struct.Struct("<iiQQ")
+_PROTECTION = mmap.PROT_READ | mmap.PROT_WRITE
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+_FIXED = 0x10  # MAP_FIXED, on Linux and on macOS
+_FAILED = ctypes.c_void_p(-1).value
+# Python's own mmap keeps a descriptor open for each mapping, and maps nothing at a given address.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+]  # fmt: skip
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def anonymous(nbytes: int) -> int:
@@ -45,20 +54,66 @@ def _unnamed() -> int:
         return os.dup(file.fileno())
 
 
-class Mapping:
-    """All of a descriptor's memory, at `ptr`, shared with who else maps it; given back with this object."""
+def map_shared(fd: int, nbytes: int, offset: int = 0, over: int = 0) -> int:
+    """Map a descriptor's memory; its address. `over`: in the place of what is there. OSError: there is no room."""
+    return _map(over, nbytes, mmap.MAP_SHARED, fd, offset)
 
-    __slots__ = ("_bytes", "nbytes", "ptr")
+
+def map_private(nbytes: int, over: int) -> None:
+    """Put fresh memory of this process alone in the place of what is mapped there."""
+    _map(over, nbytes, _PRIVATE, -1, 0)
+
+
+def _map(address: int, nbytes: int, flags: int, fd: int, offset: int) -> int:
+    found = _libc.mmap(address, nbytes, _PROTECTION, flags | (_FIXED if address else 0), fd, offset)
+    if found == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)}: {nbytes} bytes of shared memory cannot be mapped")
+    return int(found)
+
+
+class Mapping:
+    """A descriptor's memory, at `ptr`, shared with who else maps it; unmapped with this object."""
+
+    __slots__ = ("__weakref__", "nbytes", "ptr")
+    _unmap: Any = staticmethod(_libc.munmap)  # held here: the module may be gone before the last object
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self._bytes = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+        self.nbytes = 0
+        self.ptr = map_shared(fd, nbytes)
         self.nbytes = nbytes
-        self.ptr = address_of(self._bytes)
+
+    def __del__(self) -> None:
+        if self.nbytes:
+            self._unmap(self.ptr, self.nbytes)
+
+
+class Anonymous(Mapping):
+    """Anonymous memory with a descriptor, `fd`, which is closed with this object. `key` tells it from all others."""
+
+    __slots__ = ("fd", "key")
+    _close = staticmethod(os.close)
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        super().__init__(fd, nbytes)
+        self.fd = fd
+        self.key = key_of(fd)
+
+    def __del__(self) -> None:
+        super().__del__()
+        if self.nbytes:
+            self._close(self.fd)
+
+
+def key_of(fd: int) -> tuple[int, int]:
+    """What tells a descriptor's memory from all other, in every process."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where another process finds a descriptor of this one: see the note above."""
+    """Where another process finds a descriptor of this one: see Note [How processes reach each other's memory]."""
 
     pid: int
     fd: int
@@ -72,8 +127,7 @@ class Door:
             raise NotSupportedError(
                 "memory of devices is shared between processes on Linux only, as with CUDA"
             )
-        found = os.fstat(fd)
-        return cls(os.getpid(), fd, found.st_dev, found.st_ino)
+        return cls(os.getpid(), fd, *key_of(fd))
 
     def enter(self) -> int:
         """A descriptor of our own. ProcessLookupError: its owner has ended, or has closed it."""
@@ -81,8 +135,7 @@ class Door:
             fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             raise ProcessLookupError(self._gone()) from None
-        found = os.fstat(fd)
-        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+        if key_of(fd) != (self.device, self.inode):
             os.close(fd)
             raise ProcessLookupError(self._gone())
         return fd

@@ -29,25 +29,17 @@ import numpy as np
 
 from flambeau.core.errors import DriverError
 from flambeau.core.memory import address_of
-from flambeau.core.shared import Door, anonymous
+from flambeau.core.shared import Door, anonymous, map_private, map_shared
 from flambeau.driver.virtual.memory import Arena
 
 NBYTES = 64
 _MEMORY, _EVENT = b"FBmem\0\0\1", b"FBevt\0\0\1"
 _HANDLE = struct.Struct("<8s24s16sQQ")  # what it is, the owner's door, the device's uuid, offset, bytes
 _PAGE = mmap.PAGESIZE
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-_MAP_FIXED = 0x10
-_PUNCH_HOLE = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _PIECE = 1 << 20
-_FAILED = ctypes.c_void_p(-1).value
+_PUNCH_HOLE = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_mmap = _libc.mmap
-_mmap.restype = ctypes.c_void_p
-_mmap.argtypes = [
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-]  # fmt: skip
+_libc = ctypes.CDLL(None)
 
 
 class SharedPages:
@@ -85,7 +77,7 @@ class SharedPages:
             held = self._arena.bytes[at : min(at + _PIECE, stop)]
             if held.any():
                 os.pwrite(self._fd, held.data, at)
-        _map(self._at + start, stop - start, mmap.MAP_SHARED, self._fd, start)
+        map_shared(self._fd, stop - start, start, over=self._at + start)
 
     def released(self, ptr: int, end: int) -> None:
         """A segment was freed: the contents of its shared pages go."""
@@ -111,10 +103,14 @@ class SharedPages:
         length = -(-(start + nbytes) // _PAGE) * _PAGE - first
         whole = arena.allocate(length + _PAGE)  # its start need be no page's
         end = arena.ends[whole]
-        if arena.poison:  # now, not over what is mapped there
-            arena.touch(whole, end - whole)
+        arena.occupy(whole, end - whole)
         at = -(-(whole - arena.base) // _PAGE) * _PAGE
-        _map(self._at + at, length, mmap.MAP_SHARED, fd, first)
+        try:
+            map_shared(fd, length, first, over=self._at + at)
+        except OSError as error:
+            arena.release(whole)
+            raise DriverError(f"CUDA error: mapping of buffer object failed: {error}") from None
+        self._moved[at // _PAGE : (at + length) // _PAGE] = False
         ptr = arena.base + at + start - first
         arena.rename(whole, ptr, ptr + nbytes)
         self._opened[ptr] = (whole, end)
@@ -129,7 +125,7 @@ class SharedPages:
         whole, end = self._opened.pop(ptr)
         arena = self._arena
         first, last = -(-(whole - arena.base) // _PAGE) * _PAGE, (end - arena.base) // _PAGE * _PAGE
-        _map(self._at + first, last - first, _PRIVATE, -1, 0)
+        map_private(last - first, over=self._at + first)
         arena.rename(ptr, whole, end)
         arena.release(whole)
 
@@ -185,11 +181,3 @@ def _unset(flags: np.ndarray[Any, Any], first: int, last: int) -> Iterator[tuple
     edges = np.flatnonzero(np.diff(flags[first:last], prepend=True, append=True))
     for start, stop in edges.reshape(-1, 2).tolist():
         yield first + start, first + stop
-
-
-def _map(address: int, nbytes: int, flags: int, fd: int, offset: int) -> None:
-    """Put a mapping in the place of what is there."""
-    protection = mmap.PROT_READ | mmap.PROT_WRITE
-    if _mmap(address, nbytes, protection, flags | _MAP_FIXED, fd, offset) == _FAILED:
-        code = ctypes.get_errno()
-        raise DriverError(f"the system refuses to map {nbytes} bytes of shared memory: {os.strerror(code)}")

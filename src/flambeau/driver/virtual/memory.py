@@ -182,6 +182,14 @@ class Arena:
                 self._touched.add(chunk)
                 self._fill(chunk * _CHUNK, min((chunk + 1) * _CHUNK, self.limit - self.base))
 
+    def occupy(self, ptr: int, nbytes: int) -> None:
+        """Other memory will be mapped over these bytes: lay no poison there but beside them."""
+        if self.poison:
+            first, last = ptr, ptr + nbytes - 1
+            self.touch(first, 1)
+            self.touch(last, 1)
+            self._touched.update(range((first - self.base) // _CHUNK, (last - self.base) // _CHUNK + 1))
+
     def _lay(self, ptr: int, nbytes: int) -> None:
         """Poison these bytes: at once where the chunk was touched, else when it is."""
         start, end = ptr - self.base, ptr - self.base + nbytes
