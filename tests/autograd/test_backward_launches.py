@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from launches import launches
 
 import flambeau as torch
 from flambeau import nn
@@ -57,3 +58,28 @@ def test_launches(make: Callable[[], Any], shape: Any, rows: int, most: int, mon
         assert names, "nothing was counted"
         assert names["copy"] == 0, "a gradient was copied"
         assert names.total() <= most, dict(names)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: F.conv2d(a.view(1, 2, 6, 6), b[:36].view(2, 2, 3, 3)),
+        lambda a, b: a.view(6, 12) @ b.view(12, 6),
+        lambda a, b: a * b,
+        lambda a, b: torch.logaddexp(a, b),
+    ],
+    ids=["conv2d", "matmul", "mul", "logaddexp"],
+)
+def test_gradients_of_no_use_are_not_computed(function: Any) -> None:
+    """Of a node's inputs, those that do not lead to what `autograd.grad` was asked for: PyTorch prunes them, too."""
+    for i in range(2):
+        inputs = [torch.rand(72, requires_grad=True) for _ in range(2)]
+        out = function(*inputs)
+        grad = torch.ones_like(out)
+        both = torch.autograd.grad(out, inputs, grad, retain_graph=True)
+        with launches() as all_names:
+            torch.autograd.grad(out, inputs, grad, retain_graph=True)
+        with launches() as names:
+            (one,) = torch.autograd.grad(out, inputs[i : i + 1], grad, retain_graph=True)
+        assert one.tolist() == both[i].tolist()
+        assert len(names) < len(all_names)

@@ -97,6 +97,10 @@ class Node:
         """The gradients of the inputs from those of the outputs; None stands for zeros on both sides."""
         raise NotImplementedError
 
+    def gradients_of(self, asked: Sequence[bool], grads: Grads) -> Grads:
+        """The same; those of inputs that are not asked for may be None."""
+        return self.gradients(grads)
+
     def release(self) -> None:
         """Forget what was saved: a second walk through this node is refused."""
 

@@ -166,7 +166,7 @@ class _Walk:
         given = None
         if grads is not None:
             if node.watchers is None and not self.anomaly:
-                given = node.gradients(grads)
+                given = node.gradients(grads) if self.runs is None else self.asked_of(node, grads)
                 if not self.keep:
                     node.release()
             else:
@@ -240,12 +240,19 @@ class _Walk:
             for hook in list(watchers.post.values()):
                 hook((), (None,))
 
+    def asked_of(self, node: Node, grads: Sequence[Any]) -> Sequence[Any]:
+        """What a node gives, to those of its inputs at which it is of use."""
+        if self.runs is None:
+            return node.gradients(grads)
+        asked = [edge is not None and self.leads(edge[0]) for edge in node.edges]
+        return node.gradients_of(asked, grads)
+
     def gradients(self, node: Node, grads: list[Any]) -> Sequence[Any]:
         watchers = node.watchers
         if watchers is not None:
             for hook in list(watchers.pre.values()):
                 grads = list(_hooked_all(hook, grads))
-        given = _explained(node, grads) if self.anomaly else node.gradients(grads)
+        given = _explained(self.asked_of, node, grads) if self.anomaly else self.asked_of(node, grads)
         if watchers is not None:
             for hook in list(watchers.post.values()):
                 given = _hooked_all(hook, given, tuple(grads))
@@ -336,11 +343,13 @@ def _recorded(node: Node) -> int:
 # -- anomalies --------------------------------------------------------------------------------------------
 
 
-def _explained(node: Node, grads: list[Any]) -> Sequence[Any]:
+def _explained(
+    gradients: Callable[[Node, Sequence[Any]], Sequence[Any]], node: Node, grads: list[Any]
+) -> Sequence[Any]:
     """A node's gradients under anomaly detection: NaN is refused, and an error says where the node was made."""
     mode.walking.append(node)
     try:
-        given = node.gradients(grads)
+        given = gradients(node, grads)
         if mode.checks_nan:
             _refuse_nan(node, given)
         return given

@@ -311,22 +311,31 @@ class RecordedCall(Node):
         if self.use.kept:
             self.saved = None
 
-    def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
+    def gradients(self, grads: Sequence[Any], asked: Sequence[bool] | None = None) -> Sequence[Any]:
         use, metas = self.use, self.taped.metas
         known = self.known(grads)
         given: list[Any]
         if use.whole is None:
             given = [None] * len(metas)
             for i, formula, places in use.formulas:
+                if asked is not None and not asked[i]:
+                    continue
                 grad = formula(*known) if places is None else formula(*[known[k] for k in places])
                 given[i] = grad if grad is None or grad.meta is metas[i] else fitted(grad, metas[i])
             return given
+        if asked is not None and "needs" in use.at_walk:
+            known[use.at_walk.index("needs")] = tuple(
+                [n and a for n, a in zip(use.needs, asked, strict=False)]
+            )
         given = list(use.whole(*[known[k] for k in use.places]))
         given += [None] * (len(metas) - len(given))
         return [
             None if edge is None else fitted(g, meta)
             for g, edge, meta in zip(given, self.edges, metas, strict=False)
         ]
+
+    def gradients_of(self, asked: Sequence[bool], grads: Sequence[Any]) -> Sequence[Any]:
+        return self.gradients(grads, asked)
 
     def known(self, grads: Sequence[Any]) -> list[Any]:
         """What the formulas ask for, in the order of `use.at_walk` and `use.kept`."""
