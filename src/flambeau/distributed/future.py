@@ -1,0 +1,141 @@
+"""`Future`: a value that is there later; of GPUs, a value that is there for whoever waits on its stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from flambeau.core.baton import seat
+from flambeau.runtime import current
+from flambeau.runtime.event import Event
+from flambeau.runtime.stream import Stream
+
+
+class Future:
+    """PyTorch's `torch.futures.Future`.
+
+    `stream` is the one on which the value's tensors are written: a callback runs with it as the current stream, and
+    `wait` makes the caller's current stream wait, not the host. `drive` brings an unfinished value about: whoever
+    waits calls it.
+    """
+
+    __module__ = "flambeau.futures"
+
+    def __init__(
+        self, *, devices: Any = None, stream: Stream | None = None, drive: Callable[[], None] | None = None
+    ) -> None:
+        self._stream = stream
+        self._drive = drive
+        self._event: Event | None = None
+        self._done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Future], None]] = []
+        self._changed = threading.Condition()
+
+    def done(self) -> bool:
+        """Whether it has a value, or an error. Its tensors may still be computed."""
+        return self._done
+
+    def wait(self) -> Any:
+        """The value, once it is there; an error is raised. The current stream waits for its tensors."""
+        self._settle()
+        return self.value()
+
+    def value(self) -> Any:
+        """The value. RuntimeError: it is not there yet; or the error that took its place."""
+        if not self._done:
+            raise RuntimeError(
+                "Waiting is required before value() can be called on a Future that is not done"
+            )
+        if self._error is not None:
+            raise self._error
+        if self._event is not None and self._stream is not None:
+            self._event.wait(current.stream_at(self._stream.device_index))
+        return self._value
+
+    def then(self, callback: Callable[[Future], Any]) -> Future:
+        """A future of what `callback(self)` returns, called once this one is done."""
+        child = Future(stream=self._stream, drive=self._settle)
+        self.add_done_callback(lambda parent: child._run(callback, parent))
+        return child
+
+    def add_done_callback(self, callback: Callable[[Future], None]) -> None:
+        """Call `callback(self)` once it is done: at once if it is, in the order of the additions."""
+        with self._changed:
+            if not self._done:
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def set_result(self, result: Any) -> None:
+        """Give it its value. RuntimeError: it has one."""
+        self._finish(result, None)
+
+    def set_exception(self, result: BaseException) -> None:
+        """Give it an error instead."""
+        if not isinstance(result, Exception):
+            raise AssertionError(f"{result} is of type {type(result)}, not an Exception.")
+        self._finish(None, result)
+
+    def _finish(self, value: Any, error: BaseException | None) -> None:
+        with self._changed:
+            if self._done:
+                raise RuntimeError(
+                    "Future can only be set once: it was completed already by set_result() or set_exception()"
+                )
+            if self._stream is not None:
+                self._event = self._stream.record_event()
+            self._value, self._error, self._done = value, error, True
+            callbacks, self._callbacks = self._callbacks, []
+            self._changed.notify_all()
+        for callback in callbacks:
+            callback(self)
+
+    def _run(self, callback: Callable[[Future], Any], parent: Future) -> None:
+        """Take what a callback of the parent gives, computed on its stream."""
+        with self._stream if self._stream is not None else nullcontext():
+            try:
+                result = callback(parent)
+            except Exception as error:  # it belongs to whoever waits for the child
+                self._finish(None, error)
+                return
+        self._finish(result, None)
+
+    def _settle(self) -> None:
+        """Wait until it is done."""
+        if not self._done and self._drive is not None:
+            self._drive()
+        if self._done:
+            return
+        mine = seat()
+        if mine is not None:
+            mine.wait(self.done, lambda: "waits for a Future that nobody has completed")
+            return
+        with self._changed:
+            self._changed.wait_for(self.done)
+
+
+def collect_all(futures: list[Future]) -> Future:
+    """A future of the list of the given ones, done when all are."""
+    result = Future(drive=lambda: [f._settle() for f in futures] and None)
+    left = len(futures)
+
+    def count(_: Future) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            result.set_result(futures)
+
+    if not futures:
+        result.set_result([])
+    for future in futures:
+        future.add_done_callback(count)
+    return result
+
+
+def wait_all(futures: list[Future]) -> list[Any]:
+    """The values of all. The first error is raised."""
+    return [future.wait() for future in collect_all(futures).wait()]

@@ -1,0 +1,126 @@
+"""`Work`: what a collective with `async_op=True` returns: something to wait for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from flambeau.distributed.future import Future
+from flambeau.runtime import current
+from flambeau.runtime.event import Event
+from flambeau.runtime.stream import Stream
+
+
+class Work:
+    """A collective operation under way. It is over for good here: engines that are not subclass it.
+
+    `results` are the tensors that it writes. An engine says how to wait (`_finish`, once) and how to ask (`_test`).
+    """
+
+    __module__ = "flambeau.distributed"
+
+    def __init__(self, results: list[Any], source: int = -1) -> None:
+        self._results = results
+        self._source = source
+        self._over = False
+        self._error: Exception | None = None
+        self._future: Future | None = None
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        """Wait until it is over. Raises what went wrong."""
+
+    def _test(self) -> bool:
+        """Whether it is over; makes progress."""
+        return True
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it is over. On GPUs the current stream waits, not the host, unless a `timeout` is given."""
+        if not self._over:
+            try:
+                self._finish(timeout)
+            except Exception as error:
+                self._error = error
+                self._conclude()
+                raise
+            self._conclude()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        if not self._over and self._test():
+            self.wait()
+        return self._over
+
+    def is_success(self) -> bool:
+        """Whether it is over, without an error."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Exception | None:
+        """What went wrong; None so far."""
+        return self._error
+
+    def source_rank(self) -> int:
+        """The rank in the group that a message came from. RuntimeError: it is no receipt."""
+        if self._source < 0:
+            raise RuntimeError(
+                "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call."
+            )
+        self.wait()
+        return self._source
+
+    def result(self) -> list[Any]:
+        """The tensors that it writes."""
+        return self._results
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Make the current stream wait, not the host. On the CPU, where there is none, as `wait`."""
+        self.wait()
+
+    def get_future(self) -> Future:
+        """A future of `result()`."""
+        if self._future is None:
+            self._future = Future(drive=self.wait)
+            if self._over:
+                self._settle(self._future)
+        return self._future
+
+    def _conclude(self) -> None:
+        self._over = True
+        if self._future is not None and not self._future.done():
+            self._settle(self._future)
+
+    def _settle(self, future: Future) -> None:
+        if self._error is None:
+            future.set_result(self._results)
+        else:
+            future.set_exception(self._error)
+
+
+class StreamWork(Work):
+    """Work of a GPU: over when `event`, recorded behind it on `stream`, is. None: it was queued on the current stream."""
+
+    def __init__(self, results: list[Any], stream: Stream, event: Event | None, source: int = -1) -> None:
+        super().__init__(results, source)
+        self._stream = stream
+        self._event = event
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self._event is not None:
+            self._event.wait(current.stream_at(self._stream.device_index))
+            if timeout is not None:
+                self._event.synchronize()
+        return True
+
+    def is_completed(self) -> bool:
+        return self._stream.query() if self._event is None else self._event.query()
+
+    def get_future(self) -> Future:
+        """A future that is done at once: its tensors are there for streams that wait, as callbacks' do."""
+        if self._future is None:
+            self._future = Future(stream=self._stream)
+            self._future.set_result(self._results)
+        return self._future
