@@ -1,0 +1,33 @@
+"""What `distributed` raises, by PyTorch's names."""
+
+from __future__ import annotations
+
+
+class DistError(RuntimeError):
+    """Something of `distributed` went wrong."""
+
+    __module__ = "flambeau.distributed"
+
+
+class DistBackendError(DistError):
+    """A backend's collective operation failed."""
+
+    __module__ = "flambeau.distributed"
+
+
+class DistNetworkError(DistError):
+    """A connection could not be made, or broke."""
+
+    __module__ = "flambeau.distributed"
+
+
+class DistStoreError(DistError):
+    """A store could not do what was asked of it, in time."""
+
+    __module__ = "flambeau.distributed"
+
+
+class QueueEmptyError(DistStoreError):
+    """`queue_pop(block=False)` of a queue without values."""
+
+    __module__ = "flambeau.distributed"

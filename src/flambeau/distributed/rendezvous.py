@@ -1,0 +1,136 @@
+"""`rendezvous`: how ranks find each other: from a URL to a store, a rank and the number of ranks.
+
+`env://` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, `tcp://host:port` and `file:///path` say where the store
+is. Handlers are generators, as PyTorch's: a program may register its own.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import ParseResult, urlparse
+
+from flambeau.distributed.file_store import FileStore
+from flambeau.distributed.store import Store
+from flambeau.distributed.tcp_store import TCPStore
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+Handler = Callable[..., Iterator[tuple[Store, int, int]]]
+
+
+def register_rendezvous_handler(scheme: str, handler: Handler) -> None:
+    """Let URLs of a scheme of the program's own be answered by `handler(url, **kwargs)`, a generator."""
+    if scheme in _handlers:
+        raise RuntimeError(f"Rendezvous handler for {scheme}:// already registered")
+    _handlers[scheme] = handler
+
+
+def rendezvous(
+    url: str, rank: int = -1, world_size: int = -1, **kwargs: Any
+) -> Iterator[tuple[Store, int, int]]:
+    """An iterator over (store, rank, number of ranks), of which the first is meant.
+
+    `rank` and `world_size` may stand in the URL instead, or for env:// in the environment.
+
+    Raises ValueError: something is missing; RuntimeError: an argument of another type, an unknown scheme;
+    AssertionError: what is given stands in the URL, too.
+    """
+    if not isinstance(url, str | bytes):
+        raise RuntimeError(f"`url` must be a string. {type(url)}: {url!r}")
+    for name, value in (("rank", rank), ("world_size", world_size)):
+        if not isinstance(value, numbers.Integral):
+            raise RuntimeError(f"`{name}` must be an integer. {value}")
+    parts = urlparse(url if isinstance(url, str) else url.decode())
+    given = {"rank": int(rank), "world_size": int(world_size)}
+    given = {name: value for name, value in given.items() if value != -1}
+    if given:
+        parts = _with(parts, given)
+    handler = _handlers.get(parts.scheme)
+    if handler is None:
+        raise RuntimeError(f"No rendezvous handler for {parts.scheme}://")
+    return handler(parts.geturl(), **kwargs)
+
+
+def _with(parts: ParseResult, given: Mapping[str, int]) -> ParseResult:
+    query = _query(parts)
+    if "rank" in query or "world_size" in query:
+        raise AssertionError(
+            f"The url: {parts.geturl()} has node-specific arguments(rank, world_size) already."
+        )
+    query |= {name: str(value) for name, value in given.items()}
+    return parts._replace(query="&".join(f"{name}={value}" for name, value in query.items()))
+
+
+def _query(parts: ParseResult) -> dict[str, str]:
+    return dict(pair.split("=") for pair in parts.query.split("&") if pair)  # type: ignore[misc]
+
+
+def _problem(scheme: str, what: str) -> ValueError:
+    return ValueError(f"Error initializing torch.distributed using {scheme}:// rendezvous: {what}")
+
+
+def _from_file(
+    url: str, timeout: timedelta = DEFAULT_TIMEOUT, **kwargs: Any
+) -> Iterator[tuple[Store, int, int]]:
+    parts = urlparse(url)
+    if not parts.path:
+        raise _problem("file", "path missing")
+    rank, size = _place("file", parts)
+    store = FileStore(parts.path, size)
+    store.set_timeout(timeout)
+    yield store, rank, size
+    raise RuntimeError("Unable to perform rerendezvous using file:// method")
+
+
+def _from_tcp(
+    url: str, timeout: timedelta = DEFAULT_TIMEOUT, **kwargs: Any
+) -> Iterator[tuple[Store, int, int]]:
+    parts = urlparse(url)
+    if parts.port is None:
+        raise _problem("tcp", "port number missing")
+    rank, size = _place("tcp", parts)
+    yield _tcp_store(parts.hostname or "", parts.port, rank, size, timeout, os.environ), rank, size
+    raise RuntimeError("Unable to perform re-rendezvous using tcp:// method")
+
+
+def _from_environment(
+    url: str, timeout: timedelta = DEFAULT_TIMEOUT, environ: Mapping[str, str] = os.environ, **kwargs: Any
+) -> Iterator[tuple[Store, int, int]]:
+    """`environ`: where the variables are, for ranks that share a process."""
+    query = _query(urlparse(url))
+
+    def value(name: str) -> str:
+        if found := environ.get(name):
+            return found
+        raise _problem("env", f"environment variable {name} expected, but not set")
+
+    rank = int(query.get("rank") or value("RANK"))
+    size = int(query.get("world_size") or value("WORLD_SIZE"))
+    host, port = value("MASTER_ADDR"), int(value("MASTER_PORT"))
+    yield _tcp_store(host, port, rank, size, timeout, environ), rank, size
+    raise RuntimeError("Unable to perform re-rendezvous using env:// method")
+
+
+def _place(scheme: str, parts: ParseResult) -> tuple[int, int]:
+    query = _query(parts)
+    for name, words in (("rank", "rank"), ("world_size", "world size")):
+        if name not in query:
+            raise _problem(scheme, f"{words} parameter missing")
+    return int(query["rank"]), int(query["world_size"])
+
+
+def _tcp_store(
+    host: str, port: int, rank: int, size: int, timeout: timedelta, environ: Mapping[str, str]
+) -> Store:
+    """The launcher serves it where the environment says so, else rank 0."""
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"port must have value from 0 to 65535 but was {port}.")
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return TCPStore(host, port, size, False, timeout)
+    return TCPStore(host, port, size, rank == 0, timeout, multi_tenant=True)
+
+
+_handlers: dict[str, Handler] = {"file": _from_file, "tcp": _from_tcp, "env": _from_environment}

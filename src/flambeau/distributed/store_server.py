@@ -1,0 +1,180 @@
+"""`StoreServer`: one table, served to the ranks of a machine or of many over TCP by a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from typing import Any
+
+from flambeau.distributed.table import CHANGES, Table
+from flambeau.distributed.wire import Inbox, framed
+
+GREETING = "flambeau store 1"
+_LARGEST = 1 << 32  # bytes of one message
+
+
+class _Client:
+    """One connection: what it sent so far, what it is still to be sent, the request that waits for keys."""
+
+    __slots__ = ("connection", "greeted", "inbox", "outbox", "waits")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.inbox = Inbox(limit=1024)  # until it has said who it is
+        self.outbox = bytearray()
+        self.greeted = False
+        self.waits: _Request | None = None
+
+
+class _Request:
+    """An operation, the keys that it needs, when it is too late for them (None: never)."""
+
+    __slots__ = ("args", "deadline", "needs", "operation")
+
+    def __init__(self, operation: str, args: list[Any], needs: list[str], limit_ms: int) -> None:
+        self.operation = operation
+        self.args = args
+        self.needs = needs
+        self.deadline = time.monotonic() + limit_ms / 1000 if limit_ms else None
+
+
+class StoreServer:
+    """Serves from `listener` on until `close`. Answers are ["ok", value], ["late"] or ["error", type, text]."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.port: int = listener.getsockname()[1]
+        self._listener = listener
+        self._table = Table()
+        self._clients: dict[_Client, None] = {}
+        self._selector = selectors.DefaultSelector()
+        self._process = os.getpid()
+        self._bell, self._ear = socket.socketpair()
+        for end in (listener, self._ear):
+            end.setblocking(False)
+            self._selector.register(end, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="flambeau store", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close every connection. Again is allowed; in a forked child it does nothing."""
+        if os.getpid() != self._process:
+            return
+        try:
+            self._bell.send(b"x")
+        except OSError:
+            return
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._selector.close()
+            ends = [client.connection for client in self._clients]
+            for end in (self._listener, self._ear, self._bell, *ends):
+                end.close()
+
+    def _turn(self) -> bool:
+        """Handle what has come, or a deadline; False: it is the end."""
+        for key, events in self._selector.select(self._patience()):
+            if key.fileobj is self._ear:
+                return False
+            if key.fileobj is self._listener:
+                self._accept()
+            elif events & selectors.EVENT_WRITE:
+                self._flush(key.data)
+            else:
+                self._read(key.data)
+        now = time.monotonic()
+        for client in [c for c in self._clients if c.waits is not None]:
+            if client.waits and client.waits.deadline is not None and client.waits.deadline <= now:
+                self._answer(client, ["late"])
+        return True
+
+    def _patience(self) -> float | None:
+        """Seconds to the next deadline."""
+        deadlines = [c.waits.deadline for c in self._clients if c.waits and c.waits.deadline is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has gone again
+            return
+        connection.setblocking(False)
+        client = _Client(connection)
+        self._clients[client] = None
+        self._selector.register(connection, selectors.EVENT_READ, client)
+
+    def _drop(self, client: _Client) -> None:
+        if client in self._clients:
+            del self._clients[client]
+            self._selector.unregister(client.connection)
+            client.connection.close()
+
+    def _read(self, client: _Client) -> None:
+        try:
+            part = client.connection.recv(1 << 16)
+            messages = client.inbox.feed(part)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            part, messages = b"", []
+        for message in messages:
+            self._hear(client, message)
+        if not part:
+            self._drop(client)
+
+    def _hear(self, client: _Client, message: Any) -> None:
+        if not client.greeted:
+            if message != [GREETING]:
+                self._drop(client)
+                return
+            client.greeted, client.inbox.limit = True, _LARGEST
+            self._answer(client, ["ok", GREETING])
+            return
+        try:
+            operation, args, needs, limit_ms = message
+            client.waits = _Request(operation, args, needs, limit_ms)
+        except (TypeError, ValueError):
+            self._drop(client)
+            return
+        self._try(client)
+
+    def _try(self, client: _Client) -> None:
+        """Do what a client waits for if it can be done."""
+        request = client.waits
+        if request is None or (request.needs and not self._table.ready(request.operation, request.needs)):
+            return
+        try:
+            answer = ["ok", self._table.do(request.operation, request.args)]
+        except (RuntimeError, TypeError, ValueError, LookupError) as error:
+            answer = ["error", type(error).__name__, str(error)]
+        self._answer(client, answer)
+        if request.operation in CHANGES:
+            for other in [c for c in self._clients if c.waits is not None and c.waits.needs]:
+                self._try(other)
+
+    def _answer(self, client: _Client, answer: list[Any]) -> None:
+        client.waits = None
+        client.outbox += framed(answer)
+        self._flush(client)
+
+    def _flush(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
+        try:
+            sent = client.connection.send(client.outbox)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._drop(client)
+            return
+        del client.outbox[:sent]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.outbox else 0)
+        self._selector.modify(client.connection, events, client)

@@ -1,0 +1,102 @@
+"""`Table`: what a store holds, values and queues by their keys, and what can be asked of it. It waits for nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.distributed.errors import QueueEmptyError
+
+OPERATIONS = frozenset(
+    (
+        "set", "get", "add", "compare_set", "delete", "append", "get_all", "set_all", "num_keys", "list_keys", "check",
+        "push", "pop", "length",
+    )
+)  # fmt: skip
+CHANGES = frozenset(("set", "add", "compare_set", "delete", "append", "set_all", "push", "pop"))
+
+
+class Table:
+    """Values are bytes; those that `add` counts are decimal digits, as in PyTorch."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self._queues: dict[str, deque[bytes]] = {}
+
+    def do(self, operation: str, args: Sequence[Any]) -> Any:
+        """One of OPERATIONS. ValueError: there is none of this name, or it refuses."""
+        if operation not in OPERATIONS:
+            raise ValueError(f"a store has no operation {operation!r}")
+        return getattr(self, operation)(*args)
+
+    def ready(self, operation: str, keys: Sequence[str]) -> bool:
+        """Whether an operation that needs these keys can be done."""
+        if operation in ("get", "get_all"):
+            return all(key in self.values for key in keys)
+        return self.check(keys)
+
+    def set(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        total = _number(key, self.values.get(key, b"0")) + amount
+        self.values[key] = b"%d" % total
+        return total
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """The value afterwards. A key that is absent takes `desired` if nothing is expected of it."""
+        there = self.values.get(key)
+        if there is None and expected:
+            return expected
+        if there is None or there == expected:
+            self.values[key] = desired
+        return self.values[key]
+
+    def delete(self, key: str) -> bool:
+        return self.values.pop(key, None) is not None
+
+    def append(self, key: str, value: bytes) -> None:
+        self.values[key] = self.values.get(key, b"") + value
+
+    def get_all(self, keys: Sequence[str]) -> list[bytes]:
+        return [self.values[key] for key in keys]
+
+    def set_all(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        self.values.update(zip(keys, values, strict=True))
+
+    def num_keys(self) -> int:
+        """How many values there are; queues do not count."""
+        return len(self.values)
+
+    def list_keys(self) -> list[str]:
+        return list(self.values)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether there is a value, or a queue with one, for each."""
+        return all(key in self.values or key in self._queues for key in keys)
+
+    def push(self, key: str, value: bytes) -> None:
+        self._queues.setdefault(key, deque()).append(value)
+
+    def pop(self, key: str) -> bytes:
+        queue = self._queues.get(key)
+        if queue is None:
+            raise QueueEmptyError("queue is empty")
+        value = queue.popleft()
+        if not queue:
+            del self._queues[key]
+        return value
+
+    def length(self, key: str) -> int:
+        return len(self._queues.get(key, ()))
+
+
+def _number(key: str, value: bytes) -> int:
+    if not re.fullmatch(rb"\s*[+-]?\d+", value):
+        raise ValueError(f"stoll: add: the value of key {key!r} is {value[:40]!r}, which is no whole number")
+    return int(value)

@@ -1,0 +1,205 @@
+"""`TCPStore`: a store that one process serves and all reach by its host and port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from errno import errorcode
+from typing import Any
+
+from flambeau.core.baton import seat
+from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
+from flambeau.distributed.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, refuse, seconds
+from flambeau.distributed.store_server import GREETING, StoreServer
+from flambeau.distributed.wire import receive, send
+
+_MEMBERS = "init/"  # how many have joined
+_ALL_HERE = "init/all"  # a queue, which counts as no key
+_ERRORS = {error.__name__: error for error in (QueueEmptyError, ValueError, TypeError)}
+_BACKLOG = 1024
+_GRACE = 30.0  # seconds that an answer may take beyond its time limit before the server counts as lost
+
+# Servers that several stores of this process may use, by port.
+_shared_servers: weakref.WeakValueDictionary[int, Served] = weakref.WeakValueDictionary()
+
+
+class TCPStore(Inner, Store):
+    """A store over TCP. `is_master` serves it, on `port` or, if that is 0, on a free one.
+
+    With a `world_size` the master waits until so many have joined, itself counted. `master_listen_fd`: a socket that
+    listens already. `use_libuv` chooses among PyTorch's servers; here there is one.
+
+    Raises DistNetworkError: the port is taken, or nobody serves there until `timeout`; DistStoreError: not all joined.
+    """
+
+    __module__ = "flambeau.distributed"
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
+    ) -> None:
+        _check(port, world_size, timeout)
+        self._timeout = timeout
+        self._server: Served | None = None
+        self._lock = threading.Lock()
+        self.host = host_name
+        self.libuvBackend = use_libuv
+        if is_master:
+            self._server = _serve(port, multi_tenant, master_listen_fd)
+        self.port = self._server.port if self._server else port
+        self._connection = self._connect()
+        weakref.finalize(self, self._connection.close)
+        if world_size is not None and world_size >= 0:
+            self._join(world_size, wait_for_workers and is_master)
+
+    def __repr__(self) -> str:
+        return f"TCPStore({self.host}:{self.port}{', master' if self._server else ''})"
+
+    def clone(self) -> TCPStore:
+        twin = TCPStore(self.host, self.port, timeout=self._timeout)
+        twin._server = self._server
+        return twin
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "cannot pickle 'TCPStore' object: another process makes its own, with the host and port"
+        )
+
+    def _connect(self) -> socket.socket:
+        """A connection to the server, which may start later than this process."""
+        limit = seconds(self._timeout)
+        deadline = None if limit is None else time.monotonic() + limit
+        turns, found = seat(), list[socket.socket]()
+        if turns is not None:  # the rank that serves must have its turn
+            turns.wait(
+                lambda: bool(found or self._try(found)), lambda: f"waits for a store at port {self.port}"
+            )
+        while not (found or self._try(found)):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise DistNetworkError(
+                    f"The client socket has timed out after {milliseconds(self._timeout)}ms while trying to connect "
+                    f"to ({self.host}, {self.port})."
+                )
+            time.sleep(0.01 + 0.04 * random.random())  # many ranks start at once
+        return found[0]
+
+    def _try(self, found: list[socket.socket]) -> bool:
+        """Whether a server answers; the connection goes to `found`."""
+        address = "127.0.0.1" if self._server else self.host
+        with contextlib.suppress(OSError):
+            found.append(
+                self._greet(socket.create_connection((address, self.port), timeout=seconds(self._timeout)))
+            )
+        return bool(found)
+
+    def _greet(self, connection: socket.socket) -> socket.socket:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            send(connection, [GREETING])
+            if receive(connection) != ["ok", GREETING]:
+                raise ConnectionError
+        except ValueError as error:  # something else listens there
+            raise ConnectionError from error
+        connection.settimeout(None)
+        return connection
+
+    def _join(self, world_size: int, wait: bool) -> None:
+        here = self._ask("add", _MEMBERS, 1)
+        if here == world_size:
+            self._ask("push", _ALL_HERE, b"1")
+        if not wait:
+            return
+        try:
+            self._ask("check", [_ALL_HERE], needs=[_ALL_HERE])
+        except DistStoreError:
+            here = self._ask("add", _MEMBERS, 0)
+            raise DistStoreError(
+                f"Timed out after {self._timeout.total_seconds():g} seconds waiting for clients. {here}/{world_size} "
+                "clients joined."
+            ) from None
+
+    def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
+        try:
+            answer = self._request(
+                [operation, args, list(needs), milliseconds(limit)], limit if needs else None
+            )
+        except OSError as error:
+            raise DistNetworkError(
+                f"{error}: the connection to the store at {self.host}:{self.port} was likely closed. Did the remote "
+                "server shutdown or crash?"
+            ) from error
+        if answer[0] == "late":
+            raise DistStoreError(f"wait timeout after {milliseconds(limit)}ms, keys: {', '.join(needs)}")
+        if answer[0] == "error":
+            raise _ERRORS.get(answer[1], DistStoreError)(answer[2])
+        return answer[1]
+
+    def _request(self, message: list[Any], limit: timedelta | None) -> Any:
+        """Threads take turns on the connection: one that waits for keys holds up the others, unless they clone."""
+        with self._lock:
+            patience = 0.0 if limit is None else seconds(limit)
+            self._connection.settimeout(None if patience is None else patience + _GRACE)
+            try:
+                send(self._connection, message)
+                return receive(self._connection)
+            except BaseException:  # an answer that comes after this would be taken for the next one's
+                self._connection.close()
+                raise
+
+
+def _check(port: int, world_size: int | None, timeout: timedelta) -> None:
+    if not isinstance(port, int) or not 0 <= port < 1 << 16:
+        refuse("__init__", "a port from 0 to 65535", port)
+    if world_size == 0:
+        raise ValueError("TCPStore world size cannot be 0")
+    if not isinstance(timeout, timedelta):
+        refuse("__init__", "a timedelta", timeout)
+
+
+class Served:
+    """A server that lives as long as a store of this process uses it."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self.port = server.port
+        weakref.finalize(self, server.close)
+
+
+def _serve(port: int, shared: bool, descriptor: int | None) -> Served:
+    """A new server, or the one of this process on that port if several stores may share it."""
+    there = _shared_servers.get(port) if shared else None
+    if there is not None:
+        return there
+    listener = _listen(port) if descriptor is None else socket.socket(fileno=os.dup(descriptor))
+    served = Served(StoreServer(listener))
+    if shared:
+        _shared_servers[served.port] = served
+    return served
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+            )
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    except OSError as error:
+        raise DistNetworkError(
+            f"The server socket has failed to listen on any local network address. port: {port}, useIpv6: false, "
+            f"code: -{error.errno}, name: {errorcode.get(error.errno or 0, '')}, message: {error.strerror}"
+        ) from None

@@ -1,0 +1,124 @@
+"""`pack`, `unpack`, `send`, `receive`: plain values as bytes, and messages of them over sockets.
+
+A value is None, a bool, an int, a str, bytes, or a list of values. Whoever can connect can send anything: so no
+pickles here, and a message that is none raises ValueError and does nothing else.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("!Q")
+_DEPTH = 16
+
+
+def pack(value: Any) -> bytes:
+    """The bytes of a value. TypeError: it is of another type."""
+    parts: list[bytes] = []
+    _pack(value, parts)
+    return b"".join(parts)
+
+
+def _pack(value: Any, parts: list[bytes]) -> None:
+    if value is None:
+        parts.append(b"n;")
+    elif isinstance(value, bool):
+        parts.append(b"t1;" if value else b"t0;")
+    elif isinstance(value, int):
+        parts.append(b"i%d;" % value)
+    elif isinstance(value, str):
+        raw = value.encode()
+        parts += (b"s%d;" % len(raw), raw)
+    elif isinstance(value, bytes | bytearray | memoryview):
+        raw = bytes(value)
+        parts += (b"b%d;" % len(raw), raw)
+    elif isinstance(value, list | tuple):
+        parts.append(b"l%d;" % len(value))
+        for item in value:
+            _pack(item, parts)
+    else:
+        raise TypeError(f"no message can hold a {type(value).__name__}")
+
+
+def unpack(data: bytes) -> Any:
+    """The value of `pack`'s bytes. ValueError: they are none."""
+    value, end = _unpack(data, 0, 0)
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes after the end of a message")
+    return value
+
+
+def _unpack(data: bytes, start: int, depth: int) -> tuple[Any, int]:
+    end = data.find(b";", start, start + 32)
+    if end < 0 or depth > _DEPTH:
+        raise ValueError("these bytes are no message")
+    kind, number = data[start : start + 1], data[start + 1 : end]
+    end += 1
+    if kind == b"n":
+        return None, end
+    count = int(number)
+    if kind == b"t":
+        return bool(count), end
+    if kind == b"i":
+        return count, end
+    if kind == b"l":
+        items = []
+        for _ in range(count):
+            item, end = _unpack(data, end, depth + 1)
+            items.append(item)
+        return items, end
+    raw = data[end : end + count]
+    if kind not in (b"s", b"b") or count < 0 or len(raw) != count:
+        raise ValueError("these bytes are no message")
+    return (raw.decode() if kind == b"s" else raw), end + count
+
+
+def framed(value: Any) -> bytes:
+    """A message as it goes over a socket: its length before it."""
+    data = pack(value)
+    return _LENGTH.pack(len(data)) + data
+
+
+def send(connection: socket.socket, value: Any) -> None:
+    connection.sendall(framed(value))
+
+
+def receive(connection: socket.socket) -> Any:
+    """The next message. ConnectionError: the other side has closed, before it or amid it."""
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    return unpack(_exactly(connection, length))
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = connection.recv(min(count - len(data), 1 << 20))
+        if not part:
+            raise ConnectionError(f"the connection was closed after {len(data)} of {count} bytes")
+        data += part
+    return bytes(data)
+
+
+class Inbox:
+    """Messages from bytes as they come, for a server that must not wait. `limit`: the longest message, in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._data = bytearray()
+
+    def feed(self, part: bytes) -> list[Any]:
+        """The messages that are whole now. ValueError: what comes is no message, or too long."""
+        self._data += part
+        found = []
+        while len(self._data) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._data)
+            if length > self.limit:
+                raise ValueError(f"a message of {length} bytes; at most {self.limit} are allowed")
+            end = _LENGTH.size + length
+            if len(self._data) < end:
+                break
+            found.append(unpack(bytes(self._data[_LENGTH.size : end])))
+            del self._data[:end]
+        return found
