@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flambeau.runtime.context import Context
+from flambeau.runtime.reasons import because
 
 if TYPE_CHECKING:
     from flambeau.runtime.stream import Stream
@@ -72,7 +73,8 @@ class Uses(Generic[T]):
                 wait.marks.append(use)
             else:
                 key, event = use.handle, self._event(context)
-                context.backing.event_record(event, use.handle)
+                with because(str, "memory: it was freed while this stream may use it"):
+                    context.backing.event_record(event, use.handle)
             wait.events.append(event)
             self._queues.setdefault(key, deque()).append((event, context, wait))
         if not live:

@@ -24,9 +24,10 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.runtime import current, system
+from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
-from flambeau.tape.node import LAST, Edge, Leaf, Node
+from flambeau.tape.node import LAST, Leaf, Node
 
 Root = tuple[Node, int, Any]
 Place = tuple[Node, int]
@@ -94,7 +95,8 @@ class _Walk:
         for index, others in self.ended.items():
             for stream in others:
                 if stream != streams[index]:
-                    order(streams[index], stream)
+                    with because(_rests, stream, streams[index]):
+                        order(streams[index], stream)
         for ending in self.endings:  # an ending may add more
             ending()
         return self.found
@@ -113,8 +115,11 @@ class _Walk:
         else:
             heapq.heappush(self.ready, (-node.sequence, node))
 
-    def deliver(self, node: Node, output: int, grad: Any) -> None:
-        """Add a gradient to what a node has got so far, on that node's stream: see Note [Streams of the walk]."""
+    def deliver(self, node: Node, output: int, grad: Any, source: Node | None = None) -> None:
+        """Add a gradient to what a node has got so far, on that node's stream: see Note [Streams of the walk].
+
+        source: the node that gave it; None for the initial gradients.
+        """
         buffer = self.buffers.get(node)
         if buffer is None:
             buffer = self.buffers[node] = [None] * len(node.outputs)
@@ -126,7 +131,7 @@ class _Walk:
         streams, stream = self.streams, node.stream
         producer = streams[where]
         if producer is not stream and producer != stream:
-            self.after(producer, stream)
+            self.after(producer, stream, source, node)
             grad.record_stream(stream)
         if held is None:
             buffer[output] = grad
@@ -135,11 +140,12 @@ class _Walk:
         buffer[output] = held + grad
         streams[where] = producer
 
-    def after(self, producer: Stream, consumer: Stream) -> None:
+    def after(self, producer: Stream, consumer: Stream, source: Node | None, target: Node) -> None:
         """Let a stream wait for what one node made: once, since all of it was made before any is passed on."""
         if (producer, consumer) not in self.waited:
             self.waited.add((producer, consumer))
-            order(consumer, producer)
+            with because(_crosses, source, target, producer, consumer):
+                order(consumer, producer)
 
     def step(self, node: Node) -> None:
         """Run one node and pass on what it gives."""
@@ -172,19 +178,19 @@ class _Walk:
             else:
                 given = self.gradients(node, grads)
         del grads
-        self.pass_on(node.edges, given)
+        self.pass_on(node, given)
 
-    def pass_on(self, edges: Sequence[Edge], given: Sequence[Any] | None) -> None:
+    def pass_on(self, node: Node, given: Sequence[Any] | None) -> None:
         """Give its gradients to the nodes that made a node's inputs; those that have all of theirs are ready."""
         waiting = self.waiting
-        for i, edge in enumerate(edges):
+        for i, edge in enumerate(node.edges):
             if edge is None:
                 continue
             target, output = edge
             if given is not None:
                 grad = given[i]
                 if grad is not None and (self.runs is None or self.leads(target)):
-                    self.deliver(target, output, grad)
+                    self.deliver(target, output, grad, node)
             left = waiting[target] - 1
             waiting[target] = left
             if not left:
@@ -264,6 +270,23 @@ class _Walk:
 def order(waiter: Stream, other: Stream) -> None:
     """Let a stream wait for what another was given: each edge of the walk goes through here."""
     waiter.wait_stream(other)
+
+
+def _crosses(source: Node | None, target: Node, producer: Stream, consumer: Stream) -> str:
+    """Why a stream waits amid the walk, for traces."""
+    what = "the initial gradient" if source is None else f"the gradient of {source.name()}"
+    return f"backward: {what} crosses from {_called(producer)} to {_called(consumer)}, for {target.name()}"
+
+
+def _rests(producer: Stream, consumer: Stream) -> str:
+    """Why one waits at the end of the walk."""
+    return (
+        f"backward: gradients have come to rest on {_called(producer)}; {_called(consumer)} called backward"
+    )
+
+
+def _called(stream: Stream) -> str:
+    return f"stream {stream.handle} of cuda:{stream.device_index}"
 
 
 # -- what hooks return ------------------------------------------------------------------------------------

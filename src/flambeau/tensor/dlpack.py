@@ -29,6 +29,7 @@ from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
+from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tensor.options import place
 from flambeau.tensor.public import function, method
@@ -229,7 +230,8 @@ def _order(t: Tensor, stream: Any) -> None:
     consumer = Stream(context.device, stream_ptr=_LEGACY if stream is None else stream)
     producer = stream_of(t)
     if consumer != producer:
-        consumer.wait_stream(producer)
+        with because(str, "__dlpack__: the consumer's stream comes after the current one"):
+            consumer.wait_stream(producer)
 
 
 # -- import -----------------------------------------------------------------------------------------------

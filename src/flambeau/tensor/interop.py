@@ -14,6 +14,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
 from flambeau.runtime import current, system
+from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
 from flambeau.tensor.data import new, numpy_kind, over
@@ -164,7 +165,8 @@ def _from_interface(obj: Any) -> Tensor:
     if native is not None:
         here, there = current.local.streams[context.index], Stream(context.device, stream_ptr=native)
         if here != there:
-            here.wait_stream(there)
+            with because(str, "__cuda_array_interface__: the array's stream comes before its use here"):
+                here.wait_stream(there)
     meta = Meta.of(shape, strides, kind, context.device)
     ptr = about["data"][0] or 0
     return make(meta, ForeignStorage(ptr, meta.span, context, None, obj, False), ptr)

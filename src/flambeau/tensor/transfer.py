@@ -28,6 +28,7 @@ from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
 from flambeau.runtime import current, peers, syncs, system
 from flambeau.runtime.event import Event
+from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.call import call, call_into, empty
@@ -212,11 +213,11 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
     if not peers.direct(giver, taker):
         _copy_staged(target, source, here, there)
         return
-    _wait(here, there)
+    _wait(here, there, "copy between devices: the copy waits until its target may be written")
     source.memory.used_on(here.handle)
     target.memory.share()  # the copy runs on a stream of the source's device
     giver.driver.copy(target.ptr, source.ptr, to.nbytes, here.handle)
-    _wait(there, here)
+    _wait(there, here, "copy between devices: the target's stream waits until the copy has arrived")
 
 
 def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
@@ -226,19 +227,20 @@ def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
     source.memory.used_on(here.handle)
     source.memory.context.driver.copy_out(memory, source.ptr, here.handle)
     staging.record_use(here)
-    _wait(there, here)
+    _wait(there, here, "copy between devices: the copy in waits until the bytes are in host memory")
     target.memory.used_on(there.handle)
     target.memory.context.driver.copy_in(target.ptr, memory, there.handle)
     staging.record_use(there)
-    _wait(here, there)
+    _wait(here, there, "copy between devices: the source's stream waits until the copy has arrived")
 
 
-def _wait(waiter: Any, for_: Any) -> None:
+def _wait(waiter: Any, for_: Any, why: str) -> None:
     """Let a stream wait for all that is queued on another."""
     context = for_.context
     event = context.driver.event_create(context.driver_index, False)
-    context.driver.event_record(event, for_.handle)
-    waiter.context.driver.stream_wait(waiter.handle, event)
+    with because(str, why):
+        context.driver.event_record(event, for_.handle)
+        waiter.context.driver.stream_wait(waiter.handle, event)
     context.driver.event_destroy(event)
 
 

@@ -10,6 +10,7 @@ from flambeau.core.device import CPU, device
 from flambeau.nn.parallel import comm
 from flambeau.runtime import current
 from flambeau.runtime.guards import StreamContext
+from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 
 __all__ = ["Broadcast", "Gather", "ReduceAddCoalesced", "Scatter"]
@@ -99,7 +100,8 @@ class Scatter(Function):
         for output, stream in zip(outputs, streams or (), strict=False):
             mine = current.stream_at(stream.device_index)
             with StreamContext(mine):
-                mine.wait_stream(stream)
+                with because(str, "scatter: the device's current stream comes after the copy of its part"):
+                    mine.wait_stream(stream)
                 output.record_stream(mine)  # type: ignore[attr-defined]
         return outputs
 
