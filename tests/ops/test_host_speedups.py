@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flambeau
+from flambeau.core.dtype import float16, float32
 from flambeau.ops.blocks import BLOCK, TILE, contiguous, copy_tiles, in_blocks, row_blocks, transposes
+from flambeau.ops.copy import caster
 from flambeau.ops.folding import fold_at
 from flambeau.ops.reduction import pairwise_sum
 
@@ -161,3 +163,16 @@ def test_rows_do_not_know_of_the_blocks(kind: str, dim: int) -> None:
         part = run(x[200:210]) if dim == 1 else run(x)[200:210]
         assert whole[200:210].tolist() == part.tolist()
         assert whole.tolist() == run(x.t().contiguous().t()).tolist()
+
+
+@pytest.mark.parametrize("step", (4099, 65537))
+def test_large_arrays_round_to_half_as_numpy_does(step: int) -> None:
+    """All exponents, ties, what is no normal number, NaNs with their payloads."""
+    x = np.arange(0, 1 << 32, step, dtype=np.uint64).astype(np.uint32)
+    ties = (np.arange(1 << 16, dtype=np.uint32) << 16) + np.uint32(0x1000)
+    numbers = np.concatenate([x, ties, ties - 1, ties + 1]).view(np.float32)
+    out = np.empty(numbers.shape, np.float16)
+    with np.errstate(all="ignore"):
+        caster(float32, float16)(out, numbers)
+        want = numbers.astype(np.float16)
+    assert out.size > 2 * BLOCK and (out.view(np.uint16) == want.view(np.uint16)).all()
