@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -35,16 +35,23 @@ tuple: one is made per operation."""
 
 Key: TypeAlias = tuple[int, Extent]
 
+Found: TypeAlias = "dict[tuple[int, ...], tuple[list[Cell], list[Cell], list[Cell]]]"
+"""By the addresses of a command: the cells that it writes, that it reads, and all of them."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footprint:
     """What a command touches, but for addresses: the first `outputs` of `extents` are written (and read, if it
-    `updates` them), the others read. Compared by identity: a loaded kernel has one."""
+    `updates` them), the others read. Compared by identity: a loaded kernel has one.
+
+    `found` remembers the cells by the addresses that commands gave: see `Shadow.find`.
+    """
 
     what: Operation
     extents: tuple[Extent, ...]
     outputs: int
     updates: bool = False
+    found: Found = field(default_factory=dict)
 
 
 class _Ranged(Protocol):
@@ -88,12 +95,13 @@ class Block:
 class Cell:
     """The last accesses with one address and extent. `checked` is the life whose contents were looked at.
 
-    `polled` is what the runtime's polling knew of its uses when a life of it ended: it orders the next life
-    after that one, nothing else.
+    `sole` is an agent: then all accesses that are kept here and in the neighbours are its own, and its next one can
+    conflict with none. `polled` is what the runtime's polling knew of its uses when a life of it ended: it orders the
+    next life after that one, nothing else.
     """
 
     __slots__ = (
-        "block", "checked", "end", "extent", "found", "neighbours", "polled", "read", "reads", "start", "write",
+        "block", "checked", "end", "extent", "found", "neighbours", "polled", "read", "reads", "sole", "start", "write",
     )  # fmt: skip
 
     def __init__(self, start: int, extent: Extent, block: Block) -> None:
@@ -101,7 +109,8 @@ class Cell:
         self.extent = extent
         self.block = block
         self.checked = -1
-        self.found = False  # whether a shadow may remember it as one of a command's
+        self.found: list[tuple[Found, tuple[int, ...]]] = []  # where it is remembered as one of a command's
+        self.sole: Agent | None = None
         self.polled: Clock = NOTHING
         self.write: Command | None = None
         self.read: Command | None = None
@@ -114,6 +123,15 @@ class Cell:
         return (
             (write is None or write[0] is agent) and (read is None or read[0] is agent) and self.reads is None
         )
+
+    def settle(self, agent: Agent) -> None:
+        """`agent` has used it: note whether nobody else has, nor in the neighbours."""
+        alone = self.only(agent)
+        for other in self.neighbours:
+            if other.sole is not agent:
+                other.sole = None
+                alone = alone and other.only(agent)
+        self.sole = agent if alone else None
 
     def all_reads(self) -> Iterable[Command]:
         if self.reads is not None:
@@ -182,7 +200,7 @@ class Ranges(Generic[R]):
 NOWHERE = Block(0, 0, None, 0, None)
 """Stands for the owner of memory that no call of the driver allocated."""
 
-_MANY = 16  # cells of a block kept apart through its lives
+MANY = 16  # cells of a block kept apart through its lives
 _LIMIT = 8192  # commands whose cells are remembered: programs of ever new addresses stay bounded
 
 
@@ -194,23 +212,28 @@ class Shadow:
         self.blocks: dict[int, Block] = {}
         self._by_range: Ranges[Cell] = Ranges()
         self._owners: Ranges[Block] = Ranges()
-        self._found: dict[tuple[Footprint, tuple[int, ...]], tuple[list[Cell], list[Cell]]] = {}
+        self._remembered: list[tuple[Found, tuple[int, ...]]] = []
 
-    def find(self, footprint: Footprint, ptrs: tuple[int, ...]) -> tuple[list[Cell], list[Cell]]:
-        """The cells that a command writes, and those that it reads. One that was seen before is one lookup."""
-        return self._found.get((footprint, ptrs)) or self._find(footprint, ptrs)
-
-    def _find(self, footprint: Footprint, ptrs: tuple[int, ...]) -> tuple[list[Cell], list[Cell]]:
+    def find(self, footprint: Footprint, ptrs: tuple[int, ...]) -> tuple[list[Cell], list[Cell], list[Cell]]:
+        """The cells of a command that is not in `footprint.found`, where the next one of its kind will find them."""
         keys = zip(ptrs, footprint.extents, strict=True)
         cells = [self.cells.get(key) or self.cell(key) for key in keys]
-        found = cells[: footprint.outputs], cells if footprint.updates else cells[footprint.outputs :]
-        if not any(cell.block.host for cell in cells):  # cells of host memory are dropped at every wait
-            if len(self._found) >= _LIMIT:
-                self._found.clear()
-            self._found[footprint, ptrs] = found
-            for cell in cells:
-                cell.found = True
+        readers = cells if footprint.updates else cells[footprint.outputs :]
+        if len(self._remembered) >= _LIMIT:
+            self._forget_found()
+        found = footprint.found[ptrs] = cells[: footprint.outputs], readers, cells
+        where = footprint.found, ptrs
+        self._remembered.append(where)
+        for cell in cells:
+            cell.found.append(where)
         return found
+
+    def _forget_found(self) -> None:
+        for found, _ in self._remembered:
+            found.clear()
+        self._remembered.clear()
+        for cell in self.cells.values():
+            cell.found.clear()
 
     def cell(self, key: Key) -> Cell:
         """A new cell for an access that was not seen before."""
@@ -238,7 +261,7 @@ class Shadow:
         block = self.blocks.get(start)
         if block is not None and block.end - start == nbytes:
             block.renew(agent, born, site)
-            if len(block.cells) > _MANY:
+            if len(block.cells) > MANY:
                 self._condense(block)
             return block
         block = Block(start, nbytes, agent, born, site)
@@ -255,7 +278,7 @@ class Shadow:
                 cell.block.cells.remove(cell)
             cell.block = block
             block.cells.append(cell)
-        if len(block.cells) > _MANY:
+        if len(block.cells) > MANY:
             self._condense(block)
         return block
 
@@ -273,8 +296,8 @@ class Shadow:
 
     def drop(self, cell: Cell) -> None:
         """Forget a cell, whose accesses can conflict with nothing any more."""
-        if cell.found:
-            self._found.clear()
+        for found, ptrs in cell.found:
+            found.pop(ptrs, None)
         for other in cell.neighbours:
             other.neighbours.remove(cell)
         if self.cells.get((cell.start, cell.extent)) is cell:
@@ -302,6 +325,8 @@ class Shadow:
             into.write = max([c.write for c in group if c.write is not None], key=_number, default=None)
             reads = sorted((r for c in group for r in c.all_reads()), key=_number)
             into.reads = {read[0]: read for read in reads} or None
+            for other in into.neighbours:
+                other.sole = None
 
 
 def _born(block: Block) -> int:

@@ -63,6 +63,10 @@ class Agent:
         return f"side stream {self.ordinal} of cuda:{self.device}"
 
 
+NOBODY = Agent(-1)
+"""Stands for the owner of what belongs to no stream."""
+
+
 def snapshot(agent: Agent) -> Snapshot:
     return agent, agent.time, agent.clock
 

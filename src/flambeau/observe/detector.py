@@ -24,6 +24,7 @@ memory back: whether it has to depends on the schedule, and on what other code l
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from typing import NoReturn
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site, caller, line_of, place
 from flambeau.observe.accesses import (
+    MANY,
     NOWHERE,
     Block,
     Cell,
@@ -41,7 +43,7 @@ from flambeau.observe.accesses import (
     Shadow,
     clear_covered,
 )
-from flambeau.observe.clocks import NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
+from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
 from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
 
@@ -62,7 +64,8 @@ class Detector:
         self.shadow = Shadow()
         self.known: Clock = NOTHING  # the host's
         self.in_doubt = False  # see Note [Reuse]
-        self.number = 0
+        self.number = 1  # of the last command
+        self._next = itertools.count(2).__next__  # atomic, as what begins a life takes no lock
         self.agents: dict[int, Agent] = {}
         self._on_device: dict[int, list[Agent]] = {}
         self._retired: list[Agent] = []
@@ -129,7 +132,7 @@ class Detector:
         if handle not in self.agents:
             ordinal = self._made[device] = 0 if default else self._made.get(device, 0) + 1
             agent = self.agents[handle] = self._idle(device) or self._new_agent(device)
-            agent.begin(handle, ordinal, site, self.number)
+            agent.begin(handle, ordinal, site, self._next())
 
     def _new_agent(self, device: int) -> Agent:
         agent = Agent(device)
@@ -159,7 +162,7 @@ class Detector:
 
     def tick(self, agent: Agent) -> None:
         self.catch_up(agent)
-        self.number = agent.time = self.number + 1
+        self.number = agent.time = self._next()
 
     def record(self, event: int, stream: int) -> None:
         agent = self.agents[stream]
@@ -213,22 +216,47 @@ class Detector:
         self._times[place(caller(2))] = None
 
     # -- memory ----------------------------------------------------------------------------------------
-    def own(self, ptr: int, nbytes: int, stream: int | None, host: bool = False) -> None:
-        """A piece of memory begins a life with a new owner."""
+    def begin_life(self, ptr: int, nbytes: int, stream: int) -> None:
+        """A piece of memory is handed out, to a stream (0: host memory). Takes the lock if it needs to."""
+        block = self.shadow.blocks.get(ptr)
+        if (
+            block is None
+            or block.end - ptr != nbytes
+            or len(block.cells) > MANY
+            or self._freed
+            or self._loose
+        ):
+            with self.lock:
+                self.own(ptr, nbytes, stream, caller(1))
+            return
+        block.last = (block.site, block.freed, block.freed_at)
+        block.agent = self.agents.get(stream)
+        block.born = self._next()
+        block.site = caller(3)
+        block.freed = 0
+
+    def own(self, ptr: int, nbytes: int, stream: int | None, site: Site, host: bool = False) -> None:
+        """A piece of memory begins a life with a new owner; its first life if that is no stream."""
         agent = None if stream is None else self.agents.get(stream)
-        self.number += 1
         if agent is not None:
             self._check_loose(agent)
-        block = self.shadow.own(ptr, nbytes, agent, self.number, caller(2))
+        block = self.shadow.own(ptr, nbytes, agent, self._next(), site)
         block.host = block.host or host
 
-    def disown(self, ptr: int, after: Sequence[int] = ()) -> None:
+    def end_life(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         """A life ends; the runtime has seen these events of its uses done. Takes no lock: a destructor calls."""
         block = self.shadow.blocks.get(ptr)
         if block is None:
             return
-        self.number += 1
-        block.freed, block.freed_at = self.number, caller(2)
+        block.freed = self.number
+        owner = block.agent or NOBODY
+        for cell in block.cells:
+            if cell.sole is not owner:
+                break
+        else:  # nobody else has used it: what its stream does next comes after all of that
+            block.freed_at = None
+            return
+        block.freed_at = caller(1)
         if after:
             points = [point for event in after if (point := self._events.get(event)) is not None]
             for cell in block.cells:
@@ -299,37 +327,57 @@ class Detector:
         agent = self.agents[stream]
         if agent.caught is not self.known:
             self.catch_up(agent)
-        clock = agent.clock
-        command: Command = (agent, self.number + 1, footprint.what, *(site or caller(2)), agent.count + 1)
-        writers, readers = self.shadow.find(footprint, ptrs)
+        number, count = self._next(), agent.count + 1
+        code, at = site or caller(3)
+        command: Command = (agent, number, footprint.what, code, at, count)
+        writers, readers, cells = footprint.found.get(ptrs) or self.shadow.find(footprint, ptrs)
+        for cell in cells:
+            if cell.sole is not agent:
+                self._check(writers, readers, command)
+                self._keep(writers, readers, command)
+                for used in cells:
+                    used.settle(agent)
+                break
+        else:  # nobody else has used them since they were last written: `_keep`, without a look at others' reads
+            for cell in readers:
+                last = cell.write
+                if last is None or last[1] < cell.block.born:
+                    self._check_written(cell, command)
+                cell.read = command
+            for cell in writers:
+                cell.write = command
+                cell.read = None
+                if cell.neighbours:
+                    clear_covered(cell, agent.clock, agent)
+        self.number = agent.time = number
+        agent.count = count
+
+    def _keep(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
+        """The command is the last that read and wrote these cells."""
+        agent = command[0]
         for cell in readers:
             last = cell.write
             if last is None or last[1] < cell.block.born:
                 self._check_written(cell, command)
-            if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
-                self._conflict(cell, _WRITE, last, cell, _READ, command)
-            for other in cell.neighbours:
-                last = other.write
+            cell.add_read(command, agent.clock)
+        for cell in writers:
+            cell.set_write(command)
+            clear_covered(cell, agent.clock, agent)
+
+    def _check(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
+        """A command against the last accesses of its cells and their neighbours."""
+        agent = command[0]
+        clock = agent.clock
+        for cell in readers:
+            for old in (cell, *cell.neighbours):
+                last = old.write
                 if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
-                    self._conflict(other, _WRITE, last, cell, _READ, command)
+                    self._conflict(old, _WRITE, last, cell, _READ, command)
         for cell in writers:
             if not cell.only(agent):
                 self._check_write(cell, command, clock)
             for other in cell.neighbours:
                 self._check_write(other, command, clock, cell)
-        self.number = agent.time = command[1]
-        agent.count = command[5]
-        for cell in readers:  # no error was raised: the command is the last that read and wrote these cells
-            last = cell.read
-            if last is not None and last[0] is agent:
-                cell.read = command
-            else:
-                cell.add_read(command, clock)
-        for cell in writers:
-            cell.write = command
-            cell.read = cell.reads = None
-            if cell.neighbours:
-                clear_covered(cell, clock, agent)
 
     def _check_write(self, old: Cell, command: Command, clock: Clock, cell: Cell | None = None) -> None:
         """A write against the last accesses of its own cell, or of a neighbour."""
@@ -409,7 +457,7 @@ class Detector:
         record = reused and last[0] is not block.agent
         allocated, freed_number, freed = _life(block, last[1]) if reused else (block.site, 0, None)
         if record:
-            mend = _record_stream(first, last[0], freed, freed_number > last[1])
+            mend = _record_stream(first, last[0], freed, freed_number >= last[1])
         else:
             mend = _wait_stream(second, last, command)
         device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
@@ -495,7 +543,7 @@ def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
     lives = [block.last] if block.last else []
     lives += [(b.site, b.freed, b.freed_at) for b in block.prior]
     for site, freed, freed_at in lives:
-        if freed > number:
+        if freed >= number:
             return site, freed, freed_at
     return block.site, 0, None
 

@@ -7,12 +7,11 @@ below; a wait on the host goes first, because only its return orders anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from threading import get_ident
 from typing import Any
 
 from flambeau.core.sites import caller
-from flambeau.driver.api import Driver, Executable, HostMemory, Launch
+from flambeau.driver.api import Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.observe.accesses import Footprint, Key, Operation
 from flambeau.observe.detector import Detector
 from flambeau.observe.forward import Forward
@@ -21,6 +20,7 @@ from flambeau.observe.tapes import Tape
 
 _READ, _WRITE = "reads", "writes"
 _COPY: Operation = ("copy", (), 0)
+_SIZES = 1024  # of copies and fills, whose cells are remembered
 
 
 def observed(
@@ -50,6 +50,10 @@ class RaceDriver(Forward):
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
         self._footprints: dict[Executable, Footprint] = {}
+        self._plain: dict[tuple[str, tuple[Extent, ...], int], Footprint] = {}  # of what is no launch
+        if not inner.observes_blocks:  # each result's memory comes by here: straight to the detector
+            self.block_alloc = detector.begin_life  # type: ignore[method-assign]
+            self.block_free = detector.end_life  # type: ignore[method-assign]
         self._thread = 0  # the first that made a driver call
         self._tapes: dict[int, Tape] = {}  # by stream: those that are captured
         self._captured: dict[int, Tape] = {}  # by event: those that were recorded in a capture
@@ -73,7 +77,7 @@ class RaceDriver(Forward):
         ptr = self.inner.mem_alloc(index, nbytes)
         with self._lock:
             self._sizes[ptr] = nbytes
-            self.detector.own(ptr, nbytes, None)
+            self.detector.own(ptr, nbytes, None, caller())
         return ptr
 
     def mem_free(self, ptr: int) -> None:
@@ -83,7 +87,7 @@ class RaceDriver(Forward):
     def host_alloc(self, nbytes: int) -> HostMemory:
         memory = self.inner.host_alloc(nbytes)
         with self._lock:
-            self.detector.own(memory.ptr, nbytes, None, host=True)
+            self.detector.own(memory.ptr, nbytes, None, caller(), host=True)
         return memory
 
     def host_free(self, memory: HostMemory) -> None:
@@ -98,12 +102,11 @@ class RaceDriver(Forward):
         self.inner.host_touch(ptr, nbytes, write)
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
-        with self._lock:
-            self.detector.own(ptr, nbytes, stream)
+        self.detector.begin_life(ptr, nbytes, stream)
         self.inner.block_alloc(ptr, nbytes, stream)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
-        self.detector.disown(ptr, after)
+        self.detector.end_life(ptr, nbytes, stream, after)
         self.inner.block_free(ptr, nbytes, stream, after)
 
     # -- copies and fills -----------------------------------------------------------------------------
@@ -242,14 +245,27 @@ class RaceDriver(Forward):
         self._footprints.pop(exe, None)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        if get_ident() != self._thread:
-            self._note_thread()
-        with self._lock:
-            if self._tapes and stream in self._tapes:
-                self._tapes[stream].command(stream, self._footprints[exe], tuple(ptrs), caller())
-            else:
-                self.detector.command(stream, self._footprints[exe], tuple(ptrs))
-            self.inner.launch(exe, ptrs, scalars, stream)
+        self.launcher(exe)(ptrs, scalars, stream)
+
+    def launcher(self, exe: Executable) -> Launcher:
+        """All that a launch looks at is bound here: it is the most frequent call."""
+        inner, footprint, check = self.inner.launcher(exe), self._footprints[exe], self.detector.command
+        acquire, release, tapes = self._lock.acquire, self._lock.release, self._tapes
+
+        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+            if get_ident() != self._thread:
+                self._note_thread()
+            acquire()  # `with` takes twice as long
+            try:
+                if tapes and stream in tapes:
+                    tapes[stream].command(stream, footprint, tuple(ptrs), caller())
+                else:
+                    check(stream, footprint, tuple(ptrs))
+                inner(ptrs, scalars, stream)
+            finally:
+                release()
+
+        return launch
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
@@ -269,7 +285,8 @@ class RaceDriver(Forward):
                 graph = self.inner.capture_end(stream)
             finally:
                 if tape is not None and tape.origin == stream:
-                    self._tapes = {s: t for s, t in self._tapes.items() if t is not tape}
+                    for joined in [s for s, t in self._tapes.items() if t is tape]:
+                        del self._tapes[joined]
             assert tape is not None
             self._graphs[graph] = tape
             return graph
@@ -294,7 +311,7 @@ class RaceDriver(Forward):
         self._note_thread()
         if keys and not keys[0][1]:
             return
-        footprint = _footprint(what, tuple([extent for _, extent in keys]), outputs)
+        footprint = self._footprint(what, tuple([extent for _, extent in keys]), outputs)
         ptrs = tuple([ptr for ptr, _ in keys])
         tape = self._tapes.get(stream)
         if tape is not None:
@@ -303,6 +320,16 @@ class RaceDriver(Forward):
         self.detector.command(stream, footprint, ptrs)
         if pinned is not None:
             self.detector.host_pending(*pinned)
+
+    def _footprint(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Footprint:
+        """That of copies, fills and host functions: they have no executable that could have one."""
+        key = (what, extents, outputs)
+        found = self._plain.get(key)
+        if found is None:
+            if len(self._plain) >= _SIZES:
+                self._plain.clear()
+            found = self._plain[key] = Footprint((what, (), 0), extents, outputs)
+        return found
 
     def _host_waited(self, points: Sequence[Any]) -> None:
         with self._lock:
@@ -318,12 +345,6 @@ class RaceDriver(Forward):
         if ident != self._thread:
             self._thread = self._thread or ident
             self.detector.note_thread()
-
-
-@lru_cache(1024)
-def _footprint(what: str, extents: tuple[Extent, ...], outputs: int) -> Footprint:
-    """That of copies, fills and host functions: they have no executable that could have one."""
-    return Footprint((what, (), 0), extents, outputs)
 
 
 class HostRaceDriver(Forward):

@@ -14,8 +14,8 @@ free takes none, ever, so that it may run in a destructor in any thread, even on
 collector runs in the middle of an allocation. Where a block goes when it is freed is its `home`: a bin,
 the list of blocks that are to join, or the detour of those that cannot be reused yet.
 
-Whoever wants to see each allocation (an observer, a recording, a MemPool that a thread's requests go to) keeps the
-table of bins empty: then every request takes the long way, and the short one pays nothing for them.
+A recording, and a MemPool that a thread's requests go to, keep the table of bins empty: then every request takes the
+long way, and the short one pays nothing for them. A driver that observes blocks gets ways of its own (`_choose`).
 
 # Note [Reuse by order]
 Memory goes back to its stream. But where a program rotates over streams, each would hold what the others have freed.
@@ -146,11 +146,14 @@ class CachingAllocator:
         self.num_device_free = 0
         self.explains = True  # whether errors say where the memory is
         self.remedy: Callable[[CachingAllocator, Pool, int], str] | None = None  # for out-of-memory errors
+        self.on_shortage: Callable[[], object] | None = None  # who may free memory when there is none left
         self._empty = self._empty_block()
         self._limit: int | None = None
         if self.policy.fraction < 1:
             self.set_memory_fraction(self.policy.fraction)
         self.free: Callable[[Block], None] = self._free
+        if self._driver.observes_blocks:
+            self.allocate = self._allocate_observed  # type: ignore[method-assign]
         self._choose()
 
     # -- the hot path -------------------------------------------------------------------------------------
@@ -171,6 +174,26 @@ class CachingAllocator:
             self._settle()
         return block
 
+    def _allocate_observed(self, nbytes: int, stream: Stream) -> Block:
+        """The same, told to the driver."""
+        handle = stream.handle
+        found = self._bins.get((handle, nbytes))
+        try:
+            block = found.pop()  # type: ignore[union-attr]
+        except (AttributeError, IndexError):  # none has that size, or another thread was faster
+            block = self._search(nbytes, handle)
+            if not nbytes:
+                return block
+        else:
+            if block.requested != nbytes:
+                label(block, nbytes)
+            journal = self._journal
+            journal.append(block.gain)
+            if len(journal) > _LONG_JOURNAL:
+                self._settle()
+        self._driver.block_alloc(block.ptr, nbytes, handle)
+        return block
+
     def _free(self, block: Block) -> None:
         """Take a block back."""
         self._journal.append(block.loss)
@@ -182,9 +205,19 @@ class CachingAllocator:
         self._journal.append(block.loss)
         block.home.append(block)
 
-    def _free_watched(self, block: Block) -> None:
-        """The same for those who want to know."""
-        if self._driver.observes_blocks and not block.uses:  # else its life ends when those uses are over
+    def _free_observed(self, block: Block) -> None:
+        """The same, told to the driver."""
+        if (
+            not block.uses and block.size and not self.context.closed
+        ):  # else its life ends when those uses are over
+            self._driver.block_free(block.ptr, block.requested, block.stream)
+        block.freed = self._orders.now
+        self._journal.append(block.loss)
+        block.home.append(block)
+
+    def _free_recorded(self, block: Block) -> None:
+        """The same, told to the driver and to the recording."""
+        if self._driver.observes_blocks and not block.uses:
             self._end_life(block)
         block.freed = self._orders.now
         recording = self._recording
@@ -201,16 +234,18 @@ class CachingAllocator:
 
     def _choose(self) -> None:
         """Take the shortest way of freeing that serves all who want to know."""
-        if self._driver.observes_blocks or self._recording is not None:
-            self.free = self._free_watched
+        if self._recording is not None:
+            self.free = self._free_recorded
+        elif self._driver.observes_blocks:
+            self.free = self._free_observed
         else:
             self.free = self._free_with_tick if self._many_streams else self._free
         self._bins.clear()
 
     @property
     def _short_way(self) -> bool:
-        """Whether requests may be served from bins unseen. See Note [The hot path]."""
-        return not (self._routes or self._recording is not None or self._driver.observes_blocks)
+        """Whether requests may be served from bins at once. See Note [The hot path]."""
+        return not (self._routes or self._recording is not None)
 
     # -- uses by other streams ----------------------------------------------------------------------------
     def record_stream(self, block: Block, stream: Stream) -> None:
@@ -301,8 +336,6 @@ class CachingAllocator:
             turn.lock.release()
             if self._freed and not nested:
                 self._try_receive()
-        if self._driver.observes_blocks:
-            self._driver.block_alloc(block.ptr, nbytes, stream)
         return block
 
     def _find(self, nbytes: int, stream: int) -> Block:
@@ -536,6 +569,8 @@ class CachingAllocator:
             return self._new_segment(pool, self.policy.segment_size(size))
         except OutOfMemoryError:
             self.num_alloc_retries += 1
+        if self.on_shortage is not None:
+            self.on_shortage()
         self._consolidate_all()
         block = self._take(pool, size)
         if block is not None:
