@@ -155,6 +155,16 @@ static int within(int at, int width) { return (lane() & ~(width - 1)) + at; }
 // -- what CUDA has -------------------------------------------------------------------------------------------
 
 static inline void __syncthreads() { emulation::wait(emulation::block, emulation::alive); }
+static inline int __syncthreads_or(int p) {
+  static int any;
+  if (p) any = 1;
+  __syncthreads();
+  const int found = any;
+  __syncthreads();
+  any = 0;
+  __syncthreads();
+  return found;
+}
 static inline void __syncwarp(unsigned mask = ~0u) { emulation::warp_wait(mask); }
 static inline void __threadfence() {}
 static inline void __threadfence_system() {}

@@ -138,3 +138,14 @@ def test_kernels_are_called_after_operators() -> None:
     assert isinstance(passes, Plan)
     names = [step.program.named(launch)[0] for step in passes.passes]
     assert {"radix_count", "radix_plan", "radix_sweep", "radix_settle"} < set(names)
+
+
+@pytest.mark.parametrize("kind", (float32, float64, float16, uint8), ids=lambda kind: kind.name)
+def test_a_few_of_long_rows(kind: dtype) -> None:
+    op = table["topk"]
+    for x in (
+        meta((300, 5000), (5000, 1), kind),
+        meta((1, 9000), (9000, 1), kind),
+        meta((600, 700), (1, 600), kind),
+    ):
+        compile_all(sorting.sort(launched(op.kernel, op, (x,), (8, 1, True)), H100))

@@ -279,6 +279,72 @@ template<class T> __device__ void sort_rows(T (&mine)[HELD], T* shared, int padd
   }
 }
 
+// -- the least items of a row, in order ------------------------------------------------------------------------------
+// A block reads part after part of a row into registers. Each thread has a least item; the `kept`-th of these bounds
+// what is wanted, and only the threads whose least item is within the bound have any of it: `kept` of them at most.
+
+const int CHOOSERS = 256, POOL = CHOOSERS * HELD;
+__device__ __forceinline__ void unwanted(u64& x) { x = ~0ull; }
+__device__ __forceinline__ void unwanted(Wide& x) { x = {~0ull, ~0u}; }
+
+template<class T> struct Choice { T pool[POOL + POOL / HELD], leasts[CHOOSERS + CHOOSERS / HELD]; int count; };
+
+// Sorts items in shared memory, HELD to each thread that calls: those of a warp, or of the block. Called, not repeated:
+// what the caller holds in registers leaves no room for these.
+template<class T> __device__ __noinline__ void sort_shared(T* items, bool by_warp) {
+  T mine[HELD];
+#pragma unroll
+  for (int j = 0; j < HELD; ++j) mine[j] = items[spread(threadIdx.x * HELD + j)];
+  sort_rows(mine, items, by_warp ? 32 * HELD : POOL);
+  if (!by_warp) __syncthreads();
+#pragma unroll
+  for (int j = 0; j < HELD; ++j) items[spread(threadIdx.x * HELD + j)] = mine[j];
+}
+
+// Sorts the first `size` items of the pool, which has room for more.
+template<class T> __device__ __forceinline__ void sort_pool(T* pool, int size) {
+  const bool few = size <= 32 * HELD;
+  for (int at = size + threadIdx.x; at < (few ? 32 * HELD : POOL); at += CHOOSERS) unwanted(pool[spread(at)]);
+  __syncthreads();
+  if (!few || threadIdx.x < 32) sort_shared(pool, few);
+  __syncthreads();
+}
+
+// The `kept` least items of those from `start` to before `end`, to the pool; returns how many there are.
+// visit(at, f): calls f with this thread's ITEMS of the part that begins at `at`, unwanted ones beyond the end. Few
+// threads have items within the bound: they read them again, so that none are held while the least ones are sorted.
+template<int ITEMS, class T, class Visit>
+__device__ __forceinline__ int choose(Choice<T>& choice, int kept, i64 start, i64 end, const Visit& visit) {
+  const int t = threadIdx.x;
+  int have = 0;
+  for (; start < end; start += CHOOSERS * ITEMS) {
+    T none, least, bound;
+    unwanted(none);
+    least = bound = none;
+    visit(start, [&](T x) { if (after(least, x)) least = x; });
+    if (have == kept) bound = choice.pool[spread(kept - 1)];
+    if (!__syncthreads_or(after(bound, least))) continue;
+    choice.leasts[spread(t)] = least;
+    if (t == 0) choice.count = 0;
+    __syncthreads();
+    if (t < 32) sort_shared(choice.leasts, true);
+    __syncthreads();
+    if (after(bound, choice.leasts[spread(kept - 1)])) bound = choice.leasts[spread(kept - 1)];
+    if (!after(least, bound) && after(none, least)) {
+      visit(start, [&](T x) {
+        if (after(x, bound) || !after(none, x)) return;
+        const int at = have + atomicAdd(&choice.count, 1);
+        if (at < POOL) choice.pool[spread(at)] = x;  // always, but if another stream writes to the row
+      });
+    }
+    __syncthreads();
+    const int all = min(have + choice.count, POOL);
+    sort_pool(choice.pool, all);
+    have = all < kept ? all : kept;
+  }
+  return have;
+}
+
 // -- search ----------------------------------------------------------------------------------------------------
 
 template<class A> __device__ __forceinline__ bool sorts_before(A a, A b) {  // NaN after every number

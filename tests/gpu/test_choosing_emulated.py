@@ -1,0 +1,75 @@
+"""`topk` of long rows, and the radix sort, emulated beside the host body."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+if not find_spec("cuda"):
+    pytest.skip("cuda-bindings is not installed", allow_module_level=True)
+
+import emulated
+
+import flambeau
+from flambeau.driver.api import Launch
+from flambeau.driver.cuda.passes import Plan
+from flambeau.ops.op import table
+
+pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
+GPU = flambeau.device("cuda", 0)
+
+
+def check(name: str, x: Any, params: tuple[Any, ...], order: int = 0, tight: bool = False) -> Any:
+    """The emulated results are the host's, to the order of equals. Returns what was built."""
+    op = table[name]
+    found = op.rule([emulated.meta_of(x, GPU)], params)
+    launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+    got = emulated.emulated(launch, [x], tight=tight, order=order)
+    for a, b in zip(got, emulated.of_host(launch, [x]), strict=True):
+        assert a.tobytes() == b.tobytes()
+    return emulated.built(launch, emulated.Device())
+
+
+def rows(kind: str, *shape: int) -> Any:
+    return (np.random.default_rng(shape[-1]).standard_normal(shape) * 50).astype(kind)
+
+
+@pytest.mark.parametrize("length", (512, 1025, 4096, 4097))
+@pytest.mark.parametrize("kind", ("float32", "float16", "int64"))
+def test_a_few_of_long_rows(kind: str, length: int) -> None:
+    x = rows(kind, 17, length)
+    for order, (kept, largest) in enumerate(((1, True), (8, False), (120, True))):
+        check("topk", x, (kept, 1, largest), order)
+
+
+def test_rows_that_are_hard_to_choose_from() -> None:
+    x = np.zeros((17, 9000), np.float32)  # rows of one value: the first places are wanted
+    x[1], x[2] = np.arange(9000), -np.arange(9000)  # every part has better ones than all before; none has
+    x[3, ::7], x[4, 8990:], x[5, :40] = np.nan, np.nan, -np.inf
+    x[6] = np.arange(9000) // 64  # a thread's neighbours are alike
+    x[7, 5:9] = -0.0
+    for kept in (8, 120):
+        for largest in (True, False):
+            check("topk", x, (kept, 1, largest))
+
+
+def test_few_rows_are_shared_by_blocks() -> None:
+    x = rows("float32", 1, 70_000)
+    assert isinstance(check("topk", x, (50, 1, True)), Plan)
+    check("topk", np.zeros(70_000, np.float32), (3, 0, True), 1)
+    assert isinstance(check("topk", rows("float64", 2, 9000), (120, 1, False)), Plan)
+
+
+def test_layouts() -> None:
+    x = rows("float32", 700, 40)
+    check("topk", x, (5, 0, True))
+    check("topk", x[::1, ::-1].copy()[:, ::3], (5, 0, True))
+    check("topk", rows("float32", 6, 2003)[:, 3:], (9, 1, True), tight=True)
+
+
+@pytest.mark.parametrize("kind", ("float32", "int64"))
+def test_long_rows_are_sorted_by_digits(kind: str) -> None:
+    assert isinstance(check("sort", rows(kind, 2, 5000), (1, True)), Plan)
