@@ -1,5 +1,6 @@
 """torch.nn.parallel: a module on several GPUs of one process, and the copies between them, plain and on the tape."""
 
+from importlib import import_module as _import_module
 from typing import Any
 
 from flambeau.core.names import lacking
@@ -9,6 +10,23 @@ from flambeau.nn.parallel.parallel_apply import parallel_apply
 from flambeau.nn.parallel.replicate import replicate
 from flambeau.nn.parallel.scatter_gather import gather, scatter
 
-__all__ = ["DataParallel", "comm", "data_parallel", "gather", "parallel_apply", "replicate", "scatter"]
+__all__ = [
+    "DataParallel",
+    "DistributedDataParallel",
+    "comm",
+    "data_parallel",
+    "gather",
+    "parallel_apply",
+    "replicate",
+    "scatter",
+]
 
-__getattr__: Any = lacking("torch.nn.parallel")
+_absent: Any = lacking("torch.nn.parallel")
+
+
+def __getattr__(name: str) -> Any:
+    """`distributed` and what it shows come when asked for: not every program has several processes."""
+    if name not in ("DistributedDataParallel", "distributed"):
+        return _absent(name)
+    found = _import_module("flambeau.nn.parallel.distributed")
+    return found if name == "distributed" else found.DistributedDataParallel

@@ -1,0 +1,51 @@
+"""torch.distributed.algorithms.ddp_comm_hooks: what may happen to gradients on their way between ranks."""
+
+from __future__ import annotations
+
+import enum
+from functools import partial
+from typing import Any
+
+from flambeau.core.names import lacking
+from flambeau.distributed.algorithms.ddp_comm_hooks import (
+    debugging_hooks,
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+)
+
+__all__ = ["DDPCommHookType", "register_ddp_comm_hook"]
+
+__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks")
+
+
+def _register(model: Any, state: Any, hook: Any) -> None:
+    model.register_comm_hook(state, hook)
+
+
+class DDPCommHookType(enum.Enum):
+    """The hooks that `register_ddp_comm_hook` knows by name."""
+
+    ALLREDUCE = partial(_register, hook=default_hooks.allreduce_hook)
+    FP16_COMPRESS = partial(_register, hook=default_hooks.fp16_compress_hook)
+    BF16_COMPRESS = partial(_register, hook=default_hooks.bf16_compress_hook)
+    POWER_SGD = partial(_register, hook=powerSGD_hook.powerSGD_hook)
+    POWER_SGD_RANK2 = partial(
+        lambda model, state, hook: model.register_comm_hook(
+            powerSGD_hook.PowerSGDState(process_group=state, matrix_approximation_rank=2), hook
+        ),
+        hook=powerSGD_hook.powerSGD_hook,
+    )
+    BATCHED_POWER_SGD = partial(_register, hook=powerSGD_hook.batched_powerSGD_hook)
+    BATCHED_POWER_SGD_RANK2 = partial(
+        lambda model, state, hook: model.register_comm_hook(
+            powerSGD_hook.PowerSGDState(process_group=state, matrix_approximation_rank=2), hook
+        ),
+        hook=powerSGD_hook.batched_powerSGD_hook,
+    )
+    NOOP = partial(_register, hook=debugging_hooks.noop_hook)
+
+
+def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: Any, state: Any = None) -> None:
+    """Register a hook of a name on a DistributedDataParallel; `state` is what that hook takes."""
+    comm_hook_type.value(model=model, state=state)

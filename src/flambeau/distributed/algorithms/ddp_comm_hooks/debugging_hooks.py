@@ -1,0 +1,20 @@
+"""A hook that reduces nothing: what training costs without communication."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core.names import lacking
+from flambeau.distributed.buckets import GradBucket
+from flambeau.distributed.future import Future
+
+__all__ = ["noop_hook"]
+
+__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks")
+
+
+def noop_hook(_: Any, bucket: GradBucket) -> Future:
+    """This rank's own gradients, as they are. For measurements: parameters drift apart."""
+    future = Future()
+    future.set_result(bucket.buffer())
+    return future

@@ -1,0 +1,59 @@
+"""The mean as it is, and means that travel as narrow numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.core.dtype import bfloat16, dtype, float16
+from flambeau.core.names import lacking
+from flambeau.distributed.buckets import GradBucket
+from flambeau.distributed.comm_hooks import mean, mean_as
+from flambeau.distributed.future import Future
+
+__all__ = [
+    "allreduce_hook",
+    "bf16_compress_hook",
+    "bf16_compress_wrapper",
+    "fp16_compress_hook",
+    "fp16_compress_wrapper",
+]
+
+__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+
+Hook = Callable[[Any, GradBucket], Future]
+
+
+def allreduce_hook(process_group: Any, bucket: GradBucket) -> Future:
+    """The mean over the ranks: what happens without a hook."""
+    return mean(process_group, bucket.buffer())
+
+
+def fp16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
+    """The mean, sent as float16."""
+    return mean_as(float16, process_group, bucket)
+
+
+def bf16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
+    """The mean, sent as bfloat16."""
+    return mean_as(bfloat16, process_group, bucket)
+
+
+def fp16_compress_wrapper(hook: Hook) -> Hook:
+    """A hook that hands `hook` the bucket as float16."""
+    return _narrowed(hook, float16, "fp16_compress_wrapper_hook")
+
+
+def bf16_compress_wrapper(hook: Hook) -> Hook:
+    """A hook that hands `hook` the bucket as bfloat16."""
+    return _narrowed(hook, bfloat16, "bf16_compress_wrapper_hook")
+
+
+def _narrowed(hook: Hook, kind: dtype, name: str) -> Hook:
+    def wrapped(hook_state: Any, bucket: GradBucket) -> Future:
+        wide = bucket.buffer()
+        bucket.set_buffer(wide.to(kind))
+        return hook(hook_state, bucket).then(lambda done: wide.copy_(done.value()))
+
+    wrapped.__name__ = wrapped.__qualname__ = name
+    return wrapped

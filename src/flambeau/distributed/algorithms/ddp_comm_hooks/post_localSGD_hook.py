@@ -1,0 +1,58 @@
+"""Means over all ranks at first, later over the ranks of a machine alone (Lin, Stich, Patel, Jaggi: post-local SGD)."""
+
+# ruff: noqa: N802, N803, N999  names as PyTorch writes them
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core.names import lacking
+from flambeau.distributed.buckets import GradBucket
+from flambeau.distributed.comm_hooks import mean
+from flambeau.distributed.future import Future
+
+__all__ = ["PostLocalSGDState", "post_localSGD_hook"]
+
+__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook")
+
+
+class PostLocalSGDState:
+    """Which groups are used when.
+
+    Args:
+        process_group: of the first iterations; None: all ranks.
+        subgroup: of those from `start_localSGD_iter` on.
+        post_local_gradient_allreduce: False: no communication from then on.
+    """
+
+    def __init__(
+        self,
+        process_group: Any,
+        subgroup: Any,
+        start_localSGD_iter: int,
+        post_local_gradient_allreduce: bool = True,
+    ) -> None:
+        self.process_group = process_group
+        self.subgroup = subgroup
+        self.start_localSGD_iter = start_localSGD_iter
+        self.post_local_gradient_allreduce = post_local_gradient_allreduce
+        self.iter = 0
+
+    def maybe_increase_iter(self, bucket: GradBucket) -> None:
+        """Count an iteration with its last bucket."""
+        if bucket.is_last():
+            self.iter += 1
+
+
+def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future:
+    """The mean over the group whose turn it is. Then an averager of models must bring the groups together."""
+    local = state.iter >= state.start_localSGD_iter
+    flat = bucket.buffer()
+    state.maybe_increase_iter(bucket)
+    if not local:
+        return mean(state.process_group, flat)
+    if state.post_local_gradient_allreduce:
+        return mean(state.subgroup, flat)
+    future = Future()
+    future.set_result(flat)
+    return future

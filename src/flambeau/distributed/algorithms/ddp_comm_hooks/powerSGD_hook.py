@@ -1,0 +1,333 @@
+"""PowerSGD: gradients as products of two narrow matrices, which alone travel (Vogels, Karimireddy, Jaggi, 2019).
+
+# Note [PowerSGD]
+A gradient of n rows and m columns is taken as P Qt, P of n rows and Q of m, both of a few columns. One power iteration
+from the Q of last time: Q made orthogonal, P = M Q summed up over the ranks and made orthogonal, Q = Mt P averaged over
+the ranks. What the product misses is added to the next gradient of this rank (error feedback). Vectors, and matrices
+that would not become small enough, are averaged as they are.
+
+On a GPU all of this runs on a stream of its own beside backward: the hook returns a future of its end. Each rank
+issues the same collectives in the same order, whatever comes when.
+"""
+
+# ruff: noqa: N802, N803, N999  names as PyTorch writes them
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from logging import getLogger
+from typing import Any
+
+from flambeau.core.names import lacking
+from flambeau.distributed.agreement import reduced
+from flambeau.distributed.buckets import GradBucket, copy_all
+from flambeau.distributed.comm_hooks import mean
+from flambeau.distributed.future import Future
+from flambeau.distributed.world import world
+from flambeau.runtime import current
+from flambeau.runtime.generator import Generator
+from flambeau.runtime.stream import Stream
+from flambeau.tensor.creation import empty, zeros
+from flambeau.tensor.joining import stack
+from flambeau.tensor.linalg import qr
+from flambeau.tensor.matmul import bmm
+from flambeau.tensor.random import randn
+
+__all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
+
+__getattr__: Any = lacking("torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook")
+
+_logger = getLogger(__name__)
+
+
+class PowerSGDState:
+    """What PowerSGD keeps from iteration to iteration.
+
+    Args:
+        process_group: None: all ranks.
+        matrix_approximation_rank: columns of P and Q.
+        start_powerSGD_iter: means as they are before; above 1 with error feedback or a warm start, since buckets change
+            after the first backward.
+        min_compression_rate: matrices that would not become so many times smaller are averaged as they are.
+        use_error_feedback: add what a product missed to the next gradient.
+        warm_start: begin with the Q of last time, not at random.
+        orthogonalization_epsilon: added to norms; above 0 where columns may be zeros.
+        random_seed: of the first Q; the same on all ranks.
+        batch_tensors_with_same_shape: matrices of one shape are multiplied in one launch.
+
+    Raises ValueError: `start_powerSGD_iter` is too small.
+    """
+
+    def __init__(
+        self,
+        process_group: Any,
+        matrix_approximation_rank: int = 1,
+        start_powerSGD_iter: int = 1000,
+        min_compression_rate: float = 2,
+        use_error_feedback: bool = True,
+        warm_start: bool = True,
+        orthogonalization_epsilon: float = 0,
+        random_seed: int = 0,
+        compression_stats_logging_frequency: int = 10000,
+        batch_tensors_with_same_shape: bool = False,
+    ) -> None:
+        if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
+            raise ValueError(
+                "Expect `start_powerSGD_iter` > 1 if `use_error_feedback` or `warm_start` is enabled, because "
+                "PowerSGD can only be applied after the first two iterations in DDP."
+            )
+        import numpy as np
+
+        self.process_group = process_group
+        self.matrix_approximation_rank = matrix_approximation_rank
+        self.start_powerSGD_iter = start_powerSGD_iter
+        self.min_compression_rate = min_compression_rate
+        self.use_error_feedback = use_error_feedback
+        self.warm_start = warm_start
+        self.orthogonalization_epsilon = orthogonalization_epsilon
+        self.rng = np.random.RandomState(random_seed)
+        self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
+        self.error_dict: dict[int, Any] = {}  # by bucket: what products missed
+        self.p_memory_dict: dict[int, Any] = {}  # by bucket: all P, one after the other
+        self.q_memory_dict: dict[int, Any] = {}
+        self.iter = 0
+        self.total_numel_before_compression = 0
+        self.total_numel_after_compression = 0
+        self.compression_stats_logging_frequency = max(1, compression_stats_logging_frequency)
+        self.next_stats_report = 0
+        self._streams: dict[int, Stream] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        _logger.warning("NOTE: Process group is not serializable and excluded from a saved state.")
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("process_group", "_streams")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _logger.warning(
+            "NOTE: Process group will be set to a default group (i.e. the world size). If a different group is "
+            "desired, please set `self.process_group` after PowerSGD state is loaded."
+        )
+        self.process_group = world().require_default()
+        self.__dict__.update(state)
+        self._streams = {}
+
+    def maybe_increase_iter(self, bucket: GradBucket) -> None:
+        """Count an iteration with its last bucket."""
+        if bucket.is_last():
+            self.iter += 1
+        if self.iter == self.start_powerSGD_iter:
+            _logger.info("Start to apply PowerSGD after %s iterations.", self.iter)
+
+    def compression_stats(self) -> tuple[float, int, int]:
+        """(rate, numbers before compression, numbers after it), of all iterations."""
+        before, after = self.total_numel_before_compression, self.total_numel_after_compression
+        return (before / after if after > 0 else 0), before, after
+
+    def count(self, bucket: GradBucket, before: int, after: int) -> None:
+        """Count what a bucket became, and log it once in a while."""
+        self.total_numel_before_compression += before
+        self.total_numel_after_compression += after
+        if bucket.is_last() and self.iter >= self.next_stats_report:
+            _logger.info(
+                "Compression stats: iter %s, total before compression %s, total after compression %s, rate %s",
+                self.iter, before, after, self.compression_stats()[0],
+            )  # fmt: skip
+            self.next_stats_report = self.iter + self.compression_stats_logging_frequency
+
+    def stream(self, index: int) -> Stream:
+        """The stream of a device on which this runs."""
+        found = self._streams.get(index)
+        if found is None or found.context.closed:
+            found = self._streams[index] = Stream(index)
+        return found
+
+
+def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
+    """Compress each gradient that is a matrix: see Note [PowerSGD]."""
+    return _from_start(state, bucket, _compress)
+
+
+def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
+    """Compress a bucket as one square matrix: faster, and much less exact."""
+    return _from_start(state, bucket, _compress_square)
+
+
+def _from_start(state: PowerSGDState, bucket: GradBucket, work: Callable[..., None]) -> Future:
+    group = world().require_default() if state.process_group is None else state.process_group
+    flat = bucket.buffer()
+    if state.iter < state.start_powerSGD_iter:
+        state.maybe_increase_iter(bucket)
+        return mean(group, flat)
+    index = flat.device.index
+    if index is None:
+        work(state, bucket, group)
+        future = Future()
+    else:
+        stream = state.stream(index)
+        stream.wait_stream(current.stream_at(index))
+        with stream:
+            work(state, bucket, group)
+        future = Future(stream=stream)
+    state.maybe_increase_iter(bucket)
+    future.set_result(flat)
+    return future
+
+
+def _compress(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
+    """Put the averages of products into the bucket."""
+    flat, index = bucket.buffer(), bucket.index()
+    wanted = _with_error(state, index, flat)
+    matrices, others = _sorted(state, bucket)
+    batches = _batches(matrices, state.batch_tensors_with_same_shape)
+    columns = [min(*batch[0].shape, state.matrix_approximation_rank) for batch in batches]
+    stacked = [stack(batch) if len(batch) > 1 else batch[0].unsqueeze(0) for batch in batches]
+    fresh = not state.warm_start or index not in state.p_memory_dict
+    if fresh:
+        sizes = [
+            sum(x.shape[0] * x.shape[side] * c for x, c in zip(stacked, columns, strict=True))
+            for side in (1, 2)
+        ]
+        state.p_memory_dict[index], state.q_memory_dict[index] = (
+            empty(size, dtype=flat.dtype, device=flat.device) for size in sizes
+        )
+    ps = _parts(
+        state.p_memory_dict[index], [(*x.shape[:2], c) for x, c in zip(stacked, columns, strict=True)]
+    )
+    qs = _parts(
+        state.q_memory_dict[index],
+        [(x.shape[0], x.shape[2], c) for x, c in zip(stacked, columns, strict=True)],
+    )
+    if fresh:
+        _randomize(state, qs)
+    _average_as_they_are(group, others, flat)
+    for x, p, q in zip(stacked, ps, qs, strict=True):
+        _orthogonalize(q, state.orthogonalization_epsilon)
+        bmm(x, q, out=p)
+    reduced(group, state.p_memory_dict[index])
+    for x, p, q in zip(stacked, ps, qs, strict=True):
+        _orthogonalize(p, state.orthogonalization_epsilon)
+        bmm(x.transpose(1, 2), p, out=q)
+    reduced(group, state.q_memory_dict[index])
+    state.q_memory_dict[index].div_(group.size())
+    for batch, p, q in zip(batches, ps, qs, strict=True):
+        for matrix, product in zip(batch, bmm(p, q.transpose(1, 2)), strict=True):
+            matrix.copy_(product)
+    _end(state, index, wanted, flat)
+
+
+def _with_error(state: PowerSGDState, index: int, flat: Any) -> Any:
+    """Add what the last products missed; a copy of what these should be, if anything is kept of it."""
+    if not state.use_error_feedback:
+        return None
+    if index in state.error_dict:
+        flat.add_(state.error_dict[index])
+    else:
+        state.error_dict[index] = zeros(flat.shape[0], dtype=flat.dtype, device=flat.device)
+    return flat.detach().clone()
+
+
+def _end(state: PowerSGDState, index: int, wanted: Any, flat: Any) -> None:
+    if wanted is not None:
+        state.error_dict[index] = wanted - flat
+    if not state.warm_start:
+        state.p_memory_dict.clear()
+        state.q_memory_dict.clear()
+
+
+def _sorted(state: PowerSGDState, bucket: GradBucket) -> tuple[list[Any], list[Any]]:
+    """The gradients that are compressed, as matrices; the others."""
+    matrices, others = [], []
+    before = after = 0
+    for gradient in bucket.gradients():
+        matrix = gradient.view(gradient.shape[0], -1) if gradient.dim() else gradient.view(1, 1)
+        n, m = matrix.shape
+        small = (n + m) * min(n, m, state.matrix_approximation_rank)
+        before += n * m
+        if small * state.min_compression_rate < n * m:
+            matrices.append(matrix)
+            after += small
+        else:
+            others.append(gradient)
+            after += n * m
+    state.count(bucket, before, after)
+    return matrices, others
+
+
+def _batches(matrices: list[Any], together: bool) -> list[list[Any]]:
+    """Matrices of one shape, if they are taken together; else each alone."""
+    if not together:
+        return [[matrix] for matrix in matrices]
+    by_shape: dict[tuple[int, ...], list[Any]] = {}
+    for matrix in matrices:
+        by_shape.setdefault(tuple(matrix.shape), []).append(matrix)
+    return list(by_shape.values())
+
+
+def _parts(memory: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """A flat tensor as tensors of these shapes."""
+    sizes = [math.prod(shape) for shape in shapes]
+    return (
+        [part.view(shape) for part, shape in zip(memory.split(sizes), shapes, strict=True)] if shapes else []
+    )
+
+
+def _randomize(state: PowerSGDState, qs: list[Any]) -> None:
+    """The same random numbers on all ranks, and PyTorch's; the program's generators are left alone."""
+    generator = Generator().manual_seed(int(state.rng.randint(1_000_000_000)))
+    for q in qs:
+        q.copy_(randn(*q.shape, dtype=q.dtype, generator=generator))
+
+
+def _average_as_they_are(group: Any, gradients: list[Any], flat: Any) -> None:
+    """Together, in one message; the others' ranks expect it also where there are none."""
+    together = empty(sum(gradient.numel() for gradient in gradients), dtype=flat.dtype, device=flat.device)
+    parts = _parts(together, [tuple(gradient.shape) for gradient in gradients])
+    copy_all(parts, gradients)
+    reduced(group, together)
+    together.div_(group.size())
+    copy_all(gradients, parts)
+
+
+def _compress_square(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
+    """Put the average of one product into the bucket."""
+    flat, index = bucket.buffer(), bucket.index()
+    length = flat.shape[0]
+    side = math.ceil(math.sqrt(length))
+    state.count(bucket, length, side * state.matrix_approximation_rank * 2)
+    padded = zeros(side * side, dtype=flat.dtype, device=flat.device)
+    padded[:length] = flat
+    wanted = _with_error(state, index, padded)
+    matrix = padded.view(1, side, side)
+    shape = (1, side, state.matrix_approximation_rank)
+    if not state.warm_start or index not in state.p_memory_dict:
+        state.p_memory_dict[index], state.q_memory_dict[index] = (
+            empty(shape, dtype=flat.dtype, device=flat.device) for _ in range(2)
+        )
+        _randomize(state, [state.q_memory_dict[index]])
+    p, q = state.p_memory_dict[index], state.q_memory_dict[index]
+    _orthogonalize(q)
+    bmm(matrix, q, out=p)
+    reduced(group, p)
+    _orthogonalize(p)
+    bmm(matrix.transpose(1, 2), p, out=q)
+    reduced(group, q)
+    q.div_(group.size())
+    matrix.copy_(bmm(p, q.transpose(1, 2)))
+    flat.copy_(padded[:length])
+    _end(state, index, wanted, padded)
+
+
+def _orthogonalize(matrices: Any, epsilon: float = 0) -> None:
+    """Make the columns of each matrix orthogonal and of length 1, in place: by Gram-Schmidt up to two, else by QR."""
+    columns = matrices.shape[2]
+    if columns > 2 and matrices.dtype.itemsize > 2:
+        matrices.copy_(qr(matrices)[0])
+        return
+    for i in range(columns):
+        column = matrices[:, :, i : i + 1]
+        column.div_(column.norm(dim=1, keepdim=True) + epsilon)
+        if i + 1 < columns:
+            rest = matrices[:, :, i + 1 :]
+            rest.sub_((column * rest).sum(dim=1, keepdim=True) * column)

@@ -1,0 +1,160 @@
+"""torch.distributed.algorithms.join: ranks that run out of inputs go on to answer the collectives of the others.
+
+# Note [Joining]
+Every call of the first joinable begins with a sum of ones over the group. A rank that has left the loop answers with
+zero: so it knows how many still work, and mirrors their collectives by its hooks' `main_hook`, until nobody does.
+Then every rank calls `post_hook`, with which those that came last give the others what they learned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+from warnings import warn
+
+from flambeau.core.names import lacking
+from flambeau.distributed.agreement import reduced
+from flambeau.tensor.creation import ones, zeros
+
+__all__ = ["Join", "JoinHook", "Joinable"]
+
+__getattr__: Any = lacking("torch.distributed.algorithms.join")
+
+_SKEW = 1000  # inputs less than others: then a warning says so
+
+
+class JoinHook:
+    """What a rank does that is done. Both do nothing here."""
+
+    def main_hook(self) -> None:
+        """Answer the collectives of one iteration of the ranks that still work."""
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """Called once when all are done; `is_last_joiner`: this rank was among those that worked longest."""
+
+
+class Joinable(ABC):
+    """Something with collectives in each iteration. Its class calls `Joinable.__init__`, and in each iteration
+    `Join.notify_join_context(self)` before its own collectives."""
+
+    @abstractmethod
+    def __init__(self) -> None:
+        super().__init__()
+        self._join_config = _JoinConfig.construct_disabled_join_config()
+
+    @abstractmethod
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What a rank that is done does for this. kwargs: those of `Join`."""
+
+    @property
+    @abstractmethod
+    def join_device(self) -> Any:
+        """Where the numbers of `Join` are summed up."""
+
+    @property
+    @abstractmethod
+    def join_process_group(self) -> Any:
+        """The group of its collectives."""
+
+
+class _JoinConfig(NamedTuple):
+    """How a joinable is joined; only the first of several tells the others that it works."""
+
+    enable: bool
+    throw_on_early_termination: bool
+    is_first_joinable: bool
+
+    @staticmethod
+    def construct_disabled_join_config() -> _JoinConfig:
+        return _JoinConfig(False, False, False)
+
+
+class Join:
+    """Context manager for loops whose number of iterations differs from rank to rank: see Note [Joining].
+
+    Args:
+        joinables: in the order of their collectives in an iteration; all of one group.
+        enable: False: nothing is done.
+        throw_on_early_termination: raise RuntimeError on all ranks when the first runs out of inputs.
+        kwargs: go to each joinable's `join_hook`.
+
+    Raises ValueError: no joinables, or of several groups.
+    """
+
+    def __init__(
+        self,
+        joinables: list[Joinable],
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not joinables:
+            raise ValueError("The join context manager requires at least one joinable")
+        self._joinables = joinables
+        self._join_hooks = [joinable.join_hook(**kwargs) for joinable in joinables]
+        self._enable = enable
+        self._throws = throw_on_early_termination
+        for place, joinable in enumerate(joinables):
+            joinable._join_config = _JoinConfig(enable, throw_on_early_termination, place == 0)
+        self._group, self._device = joinables[0].join_process_group, joinables[0].join_device
+        if any(joinable.join_process_group != self._group for joinable in joinables):
+            raise ValueError("Using join context manager with multiple process groups")
+        self._rank = self._group.rank()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, value: object, traceback: object) -> None:
+        if not self._enable or kind:
+            return
+        mirrored = 0
+        while self._number_at_work():
+            if self._throws:
+                reduced(self._group, ones(1, device=self._device))
+                raise RuntimeError(f"Rank {self._rank} exhausted all inputs.")
+            for hook in self._join_hooks:
+                hook.main_hook()
+            mirrored += 1
+            if mirrored == _SKEW + 1:
+                self._warn()
+        for hook in self._join_hooks:
+            hook.post_hook(mirrored == 0)
+
+    def _number_at_work(self) -> int:
+        """How many ranks begin another iteration."""
+        number = zeros(1, device=self._device)
+        reduced(self._group, number)
+        return int(number.item())
+
+    def _warn(self) -> None:
+        warn(
+            f"Detected uneven input skew of greater than {_SKEW}. This means that rank {self._rank} has at least "
+            f"{_SKEW} fewer inputs than other currently-active ranks. This level of skew could lead to performance "
+            "degradation during training.",
+            stacklevel=3,
+        )
+
+    @staticmethod
+    def notify_join_context(joinable: Joinable) -> Any:
+        """Tell those that are done that this rank begins another iteration.
+
+        Returns the work that sums up how many do; None if `joinable` is not the first of a `Join`, or of none.
+        Raises RuntimeError if one of them wants to end it.
+        """
+        if not hasattr(joinable, "_join_config"):
+            raise AssertionError(
+                f"Check that the {type(joinable)} constructor calls the ``Joinable`` constructor"
+            )
+        config = joinable._join_config
+        if not (config.enable and config.is_first_joinable):
+            return None
+        place, group = joinable.join_device, joinable.join_process_group
+        work = reduced(group, ones(1, device=place), async_op=True)
+        if config.throw_on_early_termination:
+            ended = zeros(1, device=place)
+            reduced(group, ended)
+            if ended.item():
+                raise RuntimeError(
+                    "Detected at least one rank that exhausted inputs. Throwing across all ranks."
+                )
+        return work

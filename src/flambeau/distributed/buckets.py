@@ -1,0 +1,176 @@
+"""`Bucket`: gradients that are reduced together, as parts of one flat tensor. `assign` says which belong together.
+
+`GradBucket` is what communication hooks see of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.core.dtype import FLOATING, dtype, float64, int64
+from flambeau.core.layout import contiguous_strides, is_dense
+from flambeau.runtime.stream import Stream
+from flambeau.tensor import foreach
+from flambeau.tensor.creation import empty
+
+_NO_LIMIT = 0  # of a bucket whose size nobody limits, as PyTorch writes it
+
+
+def assign(
+    tensors: Sequence[Any],
+    limits: Sequence[int],
+    expect_sparse: Sequence[bool] = (),
+    indices: Sequence[int] = (),
+) -> tuple[list[list[int]], list[int]]:
+    """Put tensors together, those of one dtype and device, until a bucket has the bytes that its limit says.
+
+    limits: of the first, second, ... bucket of each dtype and device; the last one holds for all that follow.
+    expect_sparse: tensors (by index) that are alone. indices: what the tensors are called; they are ordered then, as
+    gradients come. Without it, buckets are sorted by their first tensor.
+
+    Returns the indices in each bucket, and each bucket's limit. Raises RuntimeError for no tensors.
+    """
+    if not tensors:
+        raise RuntimeError("Expected at least one tensor in `assign`: there is nothing to put in buckets")
+    full: list[tuple[list[int], int]] = []
+    filling: dict[tuple[dtype, device], _Filling] = {}
+    for place, tensor in enumerate(tensors):
+        index = indices[place] if indices else place
+        if expect_sparse and expect_sparse[index]:
+            full.append(([index], _NO_LIMIT))
+            continue
+        key = (tensor.meta.dtype, tensor.meta.device)
+        current = filling.setdefault(key, _Filling())
+        done = current.add(index, tensor.meta.nbytes, limits)
+        if done is not None:
+            full.append(done)
+    full += [(f.indices, f.limit) for f in filling.values() if f.indices]
+    if not indices:
+        full.sort(key=lambda bucket: min(bucket[0]))
+    return [bucket for bucket, _ in full], [limit for _, limit in full]
+
+
+class _Filling:
+    """The bucket that is filled at the moment, of one dtype and device."""
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+        self.nbytes = self.number = self.limit = 0
+
+    def add(self, index: int, nbytes: int, limits: Sequence[int]) -> tuple[list[int], int] | None:
+        """Take one more; the bucket and its limit if it is full now."""
+        self.indices.append(index)
+        self.nbytes += nbytes
+        self.limit = limits[min(self.number, len(limits) - 1)]
+        if self.nbytes < self.limit:
+            return None
+        done, self.indices, self.nbytes = self.indices, [], 0
+        self.number += 1
+        return done, self.limit
+
+
+class Bucket:
+    """The gradients of some parameters, one behind the other in `flat`; `views` shows each as its parameter lies.
+
+    pending: how many gradients are still to come in this backward. streams: those on which they came to rest.
+    outcome: the reduction under way.
+    """
+
+    outcome: Any
+
+    def __init__(self, indices: Sequence[int], params: Sequence[Any], limit: int) -> None:
+        self.indices, self.params, self.limit = list(indices), list(params), limit
+        first = self.params[0].meta
+        for p in self.params:
+            if p.meta.device is not first.device:
+                raise RuntimeError("All parameters in a bucket must be placed on the same device.")
+            if p.meta.dtype is not first.dtype:
+                raise RuntimeError("All parameters in a bucket must have the same dtype.")
+        self.device, self.dtype = first.device, first.dtype
+        self.numel = sum(p.meta.numel for p in self.params)
+        self.use(self.new_flat())
+        self.reset()
+
+    def new_flat(self) -> Any:
+        return empty(self.numel, dtype=self.dtype, device=self.device)
+
+    def use(self, flat: Any) -> None:
+        """Let the gradients lie in `flat` from now on."""
+        self.flat, self.views = flat, self.views_of(flat)
+
+    def views_of(self, flat: Any) -> list[Any]:
+        """The parts of a tensor like `flat`, as the parameters lie."""
+        views, offset = [], flat.storage_offset()
+        for p in self.params:
+            meta = p.meta
+            dense = is_dense(meta.shape, meta.strides)
+            strides = meta.strides if dense else contiguous_strides(meta.shape)
+            views.append(flat.as_strided(meta.shape, strides, offset))
+            offset += meta.numel
+        return views
+
+    def reset(self) -> None:
+        """Wait for the gradients of another backward."""
+        self.pending = len(self.params)
+        self.streams: list[Stream] = []
+        self.outcome = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
+def copy_all(targets: Sequence[Any], sources: Sequence[Any], scale: float | None = None) -> None:
+    """Copy each source, times `scale` if given, into its target: one launch where the dtypes allow it.
+
+    Numbers of eight bytes go as float64 would, bit by bit: a model has a counter in each batch norm.
+    """
+    if not targets:
+        return
+    kinds = {(t.meta.dtype, s.meta.dtype) for t, s in zip(targets, sources, strict=True)}
+    if kinds == {(int64, int64)} and scale is None:
+        targets, sources = [t.view(float64) for t in targets], [s.view(float64) for s in sources]
+    elif len(kinds) > 1 or any(kind.category != FLOATING for kind in next(iter(kinds))):
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source if scale is None else source * scale)
+        return
+    foreach.copy(targets, sources, scale)
+
+
+class GradBucket:
+    """What a communication hook sees of a bucket: its place among them, the flat tensor, what lies in it."""
+
+    def __init__(self, index: int, count: int, flat: Any, bucket: Bucket) -> None:
+        self._index, self._count, self._flat, self._bucket = index, count, flat, bucket
+
+    def index(self) -> int:
+        """Its place in the order in which buckets are reduced. After the first backward gradients may move."""
+        return self._index
+
+    def buffer(self) -> Any:
+        """All gradients as one flat tensor of one dimension."""
+        return self._flat
+
+    def gradients(self) -> list[Any]:
+        """Each parameter's gradient, as views of `buffer()`."""
+        return self._bucket.views if self._flat is self._bucket.flat else self._bucket.views_of(self._flat)
+
+    def is_last(self) -> bool:
+        """Whether it is the last one that is reduced, that of the first layers."""
+        return self._index == self._count - 1
+
+    def set_buffer(self, buffer: Any) -> None:
+        """Put another tensor in the place of `buffer()`."""
+        self._flat = buffer
+
+    def parameters(self) -> list[Any]:
+        """The parameters that the gradients are of."""
+        return list(self._bucket.params)
+
+    def __repr__(self) -> str:
+        return f"dist.GradBucket(index={self._index}, size={self._bucket.numel})"
+
+
+GradBucket.__module__ = "torch.distributed"

@@ -1,0 +1,66 @@
+"""What a module takes and gives, tensors in containers: found, moved, cast, taken out and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.core.dtype import dtype
+from flambeau.tensor.tensor import Tensor
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in lists, tuples, dicts and data classes."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for member in value:
+            yield from tensors_in(member)
+    elif isinstance(value, dict):
+        for member in value.values():
+            yield from tensors_in(member)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same containers with `change(member)` in place of each member that is none."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[mapped(member, change) for member in value])
+    if isinstance(value, (list, tuple)):
+        return type(value)([mapped(member, change) for member in value])
+    if isinstance(value, dict):
+        return type(value)([(key, mapped(member, change)) for key, member in value.items()])
+    return change(value)
+
+
+def flattened(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Members that are no containers, in their order; and what puts others in their place."""
+    members: list[Any] = []
+    mapped(value, members.append)
+
+    def rebuild(new: list[Any]) -> Any:
+        left = iter(new)
+        return mapped(value, lambda _: next(left))
+
+    return members, rebuild
+
+
+def moved(value: Any, where: device) -> Any:
+    """Tensors on a device. Memory of the CPU may be pinned: then the copy is ordered before what follows."""
+    return mapped(value, lambda member: member.to(where) if hasattr(member, "to") else member)
+
+
+def cast(value: Any, kind: dtype | None) -> Any:
+    """Floating-point tensors as `kind`; None: as they are."""
+    if kind is None:
+        return value
+    return mapped(
+        value,
+        lambda member: (
+            member.to(kind) if isinstance(member, Tensor) and member.is_floating_point() else member
+        ),
+    )

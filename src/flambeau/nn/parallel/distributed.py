@@ -1,0 +1,734 @@
+"""`DistributedDataParallel`: one module on every rank, its gradients averaged while backward runs.
+
+What is reduced when is `distributed/reducer.py`'s: Note [How gradients are reduced].
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, NoReturn
+from warnings import warn
+
+from flambeau.autograd.function import Function
+from flambeau.core.device import device as Device
+from flambeau.core.dtype import float32
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.names import lacking
+from flambeau.distributed.agreement import (
+    _broadcast_coalesced,
+    _sync_module_states,
+    _verify_params_across_processes,
+    reduced,
+)
+from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
+from flambeau.distributed.buckets import GradBucket, assign
+from flambeau.distributed.future import Future
+from flambeau.distributed.reducer import FIRST_BUCKET_BYTES, Reducer
+from flambeau.distributed.world import NON_GROUP_MEMBER, world
+from flambeau.nn.modules.batchnorm import SyncBatchNorm
+from flambeau.nn.modules.module import Module
+from flambeau.nn.parallel.containers import cast, flattened, moved, tensors_in
+from flambeau.nn.parallel.mixed_precision import NarrowParameters, _MixedPrecision
+from flambeau.nn.parallel.scatter_gather import gather, scatter_kwargs
+from flambeau.nn.parameter import UninitializedParameter
+from flambeau.runtime import annotations, current
+from flambeau.tape.mode import mode, recording
+from flambeau.tensor.creation import ones, zeros
+from flambeau.tensor.data import tensor as new_tensor
+from flambeau.tensor.tensor import Tensor
+
+__all__ = ["DistributedDataParallel"]
+
+__getattr__: Any = lacking("torch.nn.parallel.distributed")
+
+_MIB = 1024 * 1024
+_DEFAULT_BUCKET_CAP_MB = 25
+_STATES_BYTES = 250 * _MIB  # of parameters and buffers in one message
+
+
+class _BufferCommHookLocation(Enum):
+    PRE_FORWARD = auto()
+    POST_FORWARD = auto()
+
+
+@dataclass
+class _BufferCommHook:
+    buffer_comm_hook: Callable[..., Any]
+    buffer_comm_hook_state: Any
+    buffer_comm_hook_location: _BufferCommHookLocation
+
+
+class DistributedDataParallel(Module, Joinable):
+    """`module` on every rank of a group: each rank's own batch, gradients that are the mean over the ranks.
+
+    Making one compares the parameters of all ranks and gives them, and the buffers, rank 0's values. From then on
+    parameters stay equal, to the bit, if every rank steps alike. Buffers are rank 0's at each forward.
+
+    Args:
+        device_ids: None, or the one device of the module: inputs are moved there. output_device: there.
+        forward_sync_buffers: give every rank rank 0's buffers before each forward; default True.
+        broadcast_buffers: the same, and also when it is made (deprecated).
+        init_sync: compare parameters and give all ranks rank 0's when it is made.
+        process_group: default: all ranks.
+        bucket_cap_mb: MiB of gradients that are reduced together, 25 (the first 1); bucket_cap_mb_list: of each bucket.
+        find_unused_parameters: parameters that a forward does not use count as zeros, not as missing.
+        gradient_as_bucket_view: gradients are parts of the buckets: less memory, and no copies back.
+        static_graph: every iteration uses the same parameters as often as the first.
+        delay_all_reduce_named_params, param_to_hook_all_reduce: parameters that are reduced together, when the gradient
+            of another one comes.
+        mixed_precision: dtypes to compute and to reduce in.
+        skip_all_reduce_unused_params: with `find_unused_parameters`: buckets that no rank used are not reduced.
+        batched_grad_copy: nothing: gradients are always copied a bucket at a time.
+
+    Raises, when made, RuntimeError: no parameter that requires a gradient, uninitialized parameters, other parameters
+    than on other ranks; ValueError: devices that do not fit. When called, RuntimeError: the last backward did not
+    bring a gradient for every parameter.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: Any = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: _MixedPrecision | None = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: list[int] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
+    ) -> None:
+        super().__init__()
+        Joinable.__init__(self)
+        if (delay_all_reduce_named_params is None) != (param_to_hook_all_reduce is None):
+            raise ValueError(
+                "delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time."
+            )
+        if device_mesh is not None:
+            raise NotSupportedError("device_mesh: Flambeau has no device meshes; pass process_group")
+        self.process_group = world().require_default() if process_group is None else process_group
+        self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        self._delayed = list(delay_all_reduce_named_params or ())
+        self.parameters_to_ignore |= {name for name, _ in self._delayed}
+        self._module_parameters = [
+            p for name, p in module.named_parameters() if name not in self.parameters_to_ignore
+        ]
+        if not self._delayed and not any(p.requires_grad for p in self._module_parameters):
+            raise RuntimeError(
+                "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a "
+                "gradient."
+            )
+        self._place(device_ids, output_device)
+        self.static_graph = False
+        self.dim, self.module = dim, module
+        init_sync_buffers = self._choose_buffers(broadcast_buffers, forward_sync_buffers)
+        self.find_unused_parameters = find_unused_parameters
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.batched_grad_copy = batched_grad_copy
+        self.mixed_precision = mixed_precision
+        self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
+        if check_reduction:
+            warn(
+                "The `check_reduction` argument in `DistributedDataParallel` module is deprecated. Please avoid using "
+                "it.",
+                FutureWarning,
+                stacklevel=2,
+            )
+        if any(isinstance(p, UninitializedParameter) for p in self._module_parameters):
+            raise RuntimeError(
+                "Modules with uninitialized parameters can't be used with `DistributedDataParallel`. Run a dummy "
+                "forward pass to correctly initialize the modules"
+            )
+        self.broadcast_bucket_size = _STATES_BYTES
+        self._choose_caps(bucket_cap_mb, bucket_cap_mb_list)
+        self._delay_buffer: Any = None
+        if self._delayed:
+            self._delay(param_to_hook_all_reduce)
+        self._ddp_sink_clone = True
+        self._divide_by_initial_world_size = True
+        self.reducer: Any = None
+        self._narrow: NarrowParameters | None = None
+        params = self._build_params_for_reducer()
+        if not params:  # all of them are delayed
+            return
+        if init_sync:
+            _verify_params_across_processes(self.process_group, params)
+            self._give_states(0, init_sync_buffers)
+        self._make_reducer(params, static_graph)
+        if mixed_precision is not None:
+            self._compute_narrow(mixed_precision)
+        if static_graph:
+            self._set_static_graph()
+
+    # -- what it is made of ---------------------------------------------------------------------------------
+
+    def _place(self, device_ids: Any, output_device: Any) -> None:
+        """Decide where inputs go."""
+        if device_ids is not None and len(device_ids) > 1:
+            raise ValueError("device_ids can only be None or contain a single element.")
+        devices = {p.device for p in self._module_parameters} or {p.device for _, p in self._delayed}
+        kinds = {where.type for where in devices}
+        if len(kinds) != 1:
+            raise ValueError(
+                "DistributedDataParallel's input module must be on the same type of devices, but input module "
+                f"parameters locate in {kinds}."
+            )
+        self.is_multi_device_module = len(devices) > 1
+        self.device_type = next(iter(kinds))
+        self.device = next(iter(self._module_parameters), *[p for _, p in self._delayed[:1]]).device
+        self.device_ids: list[int] | None = None
+        self.output_device: int | None = None
+        if not device_ids or self.device_type == "cpu" or self.is_multi_device_module:
+            if device_ids or output_device:
+                raise ValueError(
+                    "DistributedDataParallel device_ids and output_device arguments only work with "
+                    "single-device/multiple-device GPU modules or CPU modules, but got device_ids "
+                    f"{device_ids}, output_device {output_device}, and module parameters {devices}."
+                )
+            return
+        self.device_ids = [current.index_of(where, optional=True) for where in device_ids]
+        chosen = device_ids[0] if output_device is None else output_device
+        self.output_device = current.index_of(chosen, optional=True)
+
+    def _choose_buffers(self, broadcast: bool | None, forward: bool | None) -> bool:
+        """Decide when buffers are synchronized; whether they are when this is made."""
+        if broadcast is not None:
+            warn(
+                _BOTH_NAMES if forward is not None else _OLD_NAME,
+                FutureWarning,
+                stacklevel=3,
+            )
+        if forward is not None:
+            self.forward_sync_buffers = forward
+            return True
+        self.forward_sync_buffers = True if broadcast is None else broadcast
+        return self.forward_sync_buffers
+
+    @property
+    def broadcast_buffers(self) -> bool:
+        return self.forward_sync_buffers
+
+    @broadcast_buffers.setter
+    def broadcast_buffers(self, value: bool) -> None:
+        self.forward_sync_buffers = value
+
+    def _choose_caps(self, cap: float | None, caps: Sequence[float] | None) -> None:
+        self.bucket_bytes_cap_list = [int(mib * _MIB) for mib in caps or ()]
+        self.bucket_bytes_cap_default = cap is None and not caps
+        mib = max(caps) if caps else _DEFAULT_BUCKET_CAP_MB if cap is None else cap
+        self.bucket_bytes_cap = int(mib * _MIB)
+
+    def _build_params_for_reducer(self) -> list[Any]:
+        """The parameters whose gradients are reduced, each once, in the order of modules."""
+        found: dict[int, Any] = {}
+        self._names: dict[int, str] = {}
+        for prefix, module in self.module.named_modules():
+            for name, p in module.named_parameters(recurse=False):
+                full = f"{prefix}.{name}"
+                if not p.requires_grad or {full, full.lstrip(".")} & self.parameters_to_ignore:
+                    continue
+                if id(p) not in found:
+                    self._names[len(found)] = full
+                found.setdefault(id(p), p)
+        self._assign_modules_buffers()
+        return list(found.values())
+
+    def _assign_modules_buffers(self) -> None:
+        """Look up the buffers: a forward may have put others in their place."""
+        self.named_module_buffers = {
+            name: b for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore
+        }
+        self.modules_buffers = list(self.named_module_buffers.values())
+
+    def _make_reducer(self, params: list[Any], static_graph: bool) -> None:
+        first = FIRST_BUCKET_BYTES if self.bucket_bytes_cap_default else self.bucket_bytes_cap
+        if self.bucket_bytes_cap_list:
+            caps = self.bucket_bytes_cap_list
+        elif static_graph or not self.find_unused_parameters:
+            caps = [sys.maxsize]  # one, until the order is known in which gradients come
+        else:
+            caps = (
+                [first, self.bucket_bytes_cap] if first < self.bucket_bytes_cap else [self.bucket_bytes_cap]
+            )
+        indices, limits = assign(params, caps)
+        self.reducer = Reducer(
+            params, indices[::-1], limits[::-1], self.process_group, (), self.bucket_bytes_cap,
+            self.find_unused_parameters, self.gradient_as_bucket_view, self._names, first,
+            self.skip_all_reduce_unused_params, False, self.bucket_bytes_cap_list,
+        )  # fmt: skip
+        self._has_rebuilt_buckets = False
+        if self.device_type == "cpu" and any(isinstance(m, SyncBatchNorm) for m in self.module.modules()):
+            raise ValueError("SyncBatchNorm layers only work with GPU modules")
+
+    def _compute_narrow(self, config: _MixedPrecision) -> None:
+        if config.buffer_dtype is not None:
+            for b in self.modules_buffers:
+                if b.is_floating_point():
+                    b.data = b.to(config.buffer_dtype)
+        self._narrow = NarrowParameters(
+            [p for p in self._module_parameters if not hasattr(p, "_ddp_ignored")], config
+        )
+        self.reducer.before_giving_back = self._narrow.widen
+        if config.param_dtype is not None or config.reduce_dtype is not None:
+            self.register_comm_hook(self.reducer, self._narrow.reduced)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_default_group()
+        state = copy.copy(self.__dict__)
+        for name in ("process_group", "reducer", "_narrow"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.process_group = world().require_default()
+        super().__setstate__(state)
+        self._narrow = None
+        self._make_reducer(self._build_params_for_reducer(), self.static_graph)
+        if self.static_graph:
+            self.reducer._set_static_graph()
+        if self.mixed_precision is not None:
+            self._compute_narrow(self.mixed_precision)
+
+    def _check_default_group(self) -> None:
+        try:
+            default = self.process_group == world().require_default()
+        except (RuntimeError, ValueError):
+            default = False
+        if not default:
+            raise RuntimeError(
+                "DDP Pickling/Unpickling are only supported when using DDP with the default process group. That is, "
+                "when you have called init_process_group and have not passed process_group argument to DDP constructor"
+            )
+
+    # -- forward --------------------------------------------------------------------------------------------
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        annotations.push("DistributedDataParallel.forward")
+        try:
+            inputs, kwargs = self._pre_forward(*inputs, **kwargs)
+            return self._post_forward(self.module(*inputs, **kwargs))
+        finally:
+            annotations.pop()
+
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if self.reducer is None:
+            return inputs, kwargs
+        if mode.recording and self.require_backward_grad_sync:
+            self.reducer.prepare_for_forward()
+        work = Join.notify_join_context(self)
+        if work:
+            self.reducer._set_forward_pass_work_handle(work, self._divide_by_initial_world_size)
+        if mode.recording and self.reducer._rebuild_buckets():
+            self._has_rebuilt_buckets = True
+        if self._check_sync_bufs_pre_fwd():
+            self._sync_buffers()
+        if self._join_config.enable:
+            self._check_global_requires_backward_grad_sync(is_joined_rank=False)
+        if self.device_ids:
+            inputs, kwargs = moved((inputs, kwargs), Device(self.device_type, self.device_ids[0]))
+        if self._narrow is not None:
+            self._narrow.narrow()
+            inputs, kwargs = cast((inputs, kwargs), self._narrow.config.param_dtype)
+        return inputs, kwargs
+
+    def _post_forward(self, output: Any) -> Any:
+        if self.reducer is None:
+            self._clear_grad_buffer()
+            return output
+        if self._check_sync_bufs_post_fwd():
+            self._sync_buffers()
+        self.require_forward_param_sync = mode.recording and self.require_backward_grad_sync
+        if self.require_forward_param_sync:
+            seeks = self.find_unused_parameters and not self.static_graph
+            self.reducer.prepare_for_backward(list(tensors_in(output)) if seeks else [])
+        if self._narrow is not None and not mode.recording:
+            self._narrow.widen()
+        if mode.recording and self._wants_sink():
+            output = self._through_sink(output)
+        self._clear_grad_buffer()
+        return output
+
+    def _wants_sink(self) -> bool:
+        """Whether backward is to be heard of when it begins: unused outputs are sought, or a first backward is "
+        "watched."""
+        return not self.reducer.seen if self.static_graph else self.find_unused_parameters
+
+    def _through_sink(self, output: Any) -> Any:
+        """The output behind a node that hears when backward begins, also of outputs that the loss does not use."""
+        members, rebuild = flattened(output)
+        passed = _Sink.apply(weakref.ref(self), *members)
+        kept = [
+            member if isinstance(member, Tensor) and member.grad_fn is None else new
+            for member, new in zip(members, passed, strict=True)
+        ]
+        return rebuild(kept)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, forward and backward leave gradients as they are: they add up until a backward outside."""
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    # The steps of DataParallel, which old programs call.
+
+    def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+        return scatter_kwargs(inputs, kwargs, device_ids, dim=self.dim)
+
+    def to_kwargs(self, inputs: Any, kwargs: Any, device_id: Any) -> Any:
+        inputs, kwargs = moved((inputs, kwargs), Device(self.device_type, device_id))
+        return (inputs,), (kwargs,)
+
+    def gather(self, outputs: Any, output_device: Any) -> Any:
+        return gather(outputs, output_device, dim=self.dim)
+
+    # -- buffers and states ---------------------------------------------------------------------------------
+
+    def will_sync_module_buffers(self) -> bool:
+        """Whether the next forward synchronizes buffers."""
+        return bool(
+            self.require_forward_param_sync and self.forward_sync_buffers and len(self.modules_buffers) > 0
+        )
+
+    def _hook_is(self, where: _BufferCommHookLocation) -> bool:
+        hook = getattr(self, "buffer_hook", None)
+        return (
+            _BufferCommHookLocation.PRE_FORWARD if hook is None else hook.buffer_comm_hook_location
+        ) is where
+
+    def _check_sync_bufs_pre_fwd(self) -> bool:
+        return self.will_sync_module_buffers() and self._hook_is(_BufferCommHookLocation.PRE_FORWARD)
+
+    def _check_sync_bufs_post_fwd(self) -> bool:
+        return self.will_sync_module_buffers() and self._hook_is(_BufferCommHookLocation.POST_FORWARD)
+
+    def _sync_buffers(self) -> None:
+        """Give every rank the buffers of rank 0, or of the last rank that still works."""
+        with recording(False):
+            source = self._find_common_rank(self._distributed_rank, True) if self._join_config.enable else 0
+            self._assign_modules_buffers()
+            self._sync_module_buffers(source)
+
+    def _sync_module_buffers(self, authoritative_rank: int) -> None:
+        hook = getattr(self, "buffer_hook", None)
+        if hook is None:
+            self._default_broadcast_coalesced(authoritative_rank=authoritative_rank)
+            return
+        futures = hook.buffer_comm_hook(hook.buffer_comm_hook_state, self.named_module_buffers)
+        if futures is not None:
+            self.reducer._install_post_backward_futures(futures)
+
+    def _default_broadcast_coalesced(
+        self, bufs: Any = None, bucket_size: int | None = None, authoritative_rank: int = 0
+    ) -> None:
+        """Give every rank a rank's buffers; by default all of them."""
+        self._distributed_broadcast_coalesced(
+            self.modules_buffers if bufs is None else bufs,
+            self.broadcast_bucket_size if bucket_size is None else bucket_size,
+            authoritative_rank,
+        )
+
+    def _distributed_broadcast_coalesced(
+        self, tensors: Any, buffer_size: int, authoritative_rank: int = 0
+    ) -> None:
+        _broadcast_coalesced(self.process_group, tensors, buffer_size, authoritative_rank)
+
+    def _give_states(self, source: int, buffers: bool) -> None:
+        _sync_module_states(
+            self.module,
+            self.process_group,
+            self.broadcast_bucket_size,
+            source,
+            self.parameters_to_ignore,
+            buffers,
+        )
+
+    def _register_buffer_comm_hook(
+        self,
+        state: Any,
+        hook: Callable[..., Any],
+        comm_hook_location: _BufferCommHookLocation = _BufferCommHookLocation.POST_FORWARD,
+    ) -> None:
+        """Synchronize buffers by `hook(state, buffers by name)`; it may return futures, awaited after backward."""
+        if not callable(hook):
+            raise AssertionError(f"hook must be callable, got {type(hook).__name__}")
+        self.buffer_hook = _BufferCommHook(hook, state, comm_hook_location)
+
+    # -- uneven inputs --------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Context manager around a loop whose number of iterations differs from rank to rank.
+
+        divide_by_initial_world_size: means are over all ranks, those that are done counting as zeros; False: over those
+        that still work.
+        """
+        return Join(
+            [self],
+            enable,
+            throw_on_early_termination,
+            divide_by_initial_world_size=divide_by_initial_world_size,
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What a rank that is done does; `divide_by_initial_world_size` as in `join`."""
+        self._divide_by_initial_world_size = kwargs.get("divide_by_initial_world_size", True)
+        return _DDPJoinHook(self)
+
+    @property
+    def join_device(self) -> Any:
+        return self.device
+
+    @property
+    def join_process_group(self) -> Any:
+        return self.process_group
+
+    def _check_global_requires_backward_grad_sync(self, is_joined_rank: bool) -> bool | None:
+        """Tell the ranks that are done whether this backward is reduced; as one of them, hear it."""
+        works = not is_joined_rank and self.require_backward_grad_sync
+        told = (ones if works else zeros)(1, device=self.device)
+        work = reduced(self.process_group, told, async_op=True)
+        if not is_joined_rank:
+            return None
+        work.wait()
+        return bool(told.item() != 0)
+
+    def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
+        """The highest rank for which the condition holds."""
+        found = new_tensor([input_rank if rank_cond else -1], device=self.device)
+        reduced(self.process_group, found, "max")
+        rank = int(found.item())
+        if rank == -1:
+            raise ValueError(
+                "BUG! Expected rank_cond to be true for at least one process. This indicates a bug in PyTorch, please "
+                "report an issue."
+            )
+        return rank
+
+    def _sync_final_model(self, is_last_joiner: bool) -> None:
+        """Give every rank the states of one that worked longest."""
+        source = self._find_common_rank(self._distributed_rank, is_last_joiner)
+        self._give_states(source, self.forward_sync_buffers)
+
+    @property
+    def _distributed_rank(self) -> int:
+        return self.process_group.rank()
+
+    # -- hooks ----------------------------------------------------------------------------------------------
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """Reduce by `hook(state, bucket)`, a `dist.GradBucket`, which returns a future of the bucket's new values.
+
+        Gradients come to it undivided. Once only, before backward. Raises RuntimeError: there is one; TypeError: it is
+        not callable; ValueError: its annotations say that it takes or returns something else.
+        """
+        self._check_comm_hook(hook)
+        self.reducer._register(state, hook, "register_comm_hook", "register_builtin_comm_hook")
+
+    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+        """Reduce as `dist.BuiltinCommHookType` says: ALLREDUCE, FP16_COMPRESS."""
+        _register_builtin_comm_hook(self.reducer, comm_hook_type)
+
+    def _register_fused_optim(
+        self, optim: type, *args: Any, optim_params: Any = None, **kwargs: Any
+    ) -> NoReturn:
+        raise NotSupportedError("_register_fused_optim: Flambeau has no optimizers that step within backward")
+
+    def _check_comm_hook(self, hook: Any) -> None:
+        if not callable(hook):
+            raise TypeError("Communication hook must be callable.")
+        signature = inspect.signature(hook)
+        taken = signature.parameters["bucket"].annotation
+        if taken not in (inspect.Parameter.empty, GradBucket, "dist.GradBucket", "GradBucket"):
+            raise ValueError("Communication hook: bucket annotation should be dist.GradBucket.")
+        given = signature.return_annotation
+        if given is not inspect.Signature.empty and not _is_future_of_tensor(given):
+            raise ValueError(
+                "Communication hook: return annotation should be torch.futures.Future[torch.Tensor]."
+            )
+
+    # -- what it may be told later --------------------------------------------------------------------------
+
+    def _set_static_graph(self) -> None:
+        """As `static_graph=True`."""
+        if self.static_graph:
+            warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
+            return
+        self.reducer._set_static_graph()
+        self.static_graph = True
+        if self.find_unused_parameters:
+            warn(
+                "You passed find_unused_parameters=true to DistributedDataParallel, `_set_static_graph` will detect "
+                "unused parameters automatically, so you do not need to set find_unused_parameters=true, just be sure "
+                "these unused parameters will not change during training loop while calling `_set_static_graph`.",
+                stacklevel=2,
+            )
+
+    def _set_ddp_sink_clone(self, val: bool) -> None:
+        """Whether outputs are copied where a node is put behind them; False: the loss must not change them in place."""
+        self._ddp_sink_clone = val
+
+    def _remove_autograd_hooks(self) -> None:
+        self.reducer._remove_autograd_hooks()
+
+    def _check_reducer_finalized(self) -> None:
+        """Raise RuntimeError unless the last backward reduced everything."""
+        self.reducer._check_reducer_finalized()
+
+    def _update_process_group(self, new_process_group: Any) -> None:
+        """Reduce over another group from now on."""
+        self._has_rebuilt_buckets = False
+        self.reducer._reset_state()
+        if new_process_group is not NON_GROUP_MEMBER:
+            self.process_group = new_process_group
+            self.reducer._update_process_group(new_process_group)
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        """What it was made with, and how gradients are put together."""
+        buckets = self.reducer.buckets
+        return {
+            "backend_name": self.process_group.name(),
+            "module_name": type(self.module).__name__,
+            "device_ids": ", ".join(map(str, self.device_ids or ())),
+            "output_device": -1 if self.output_device is None else self.output_device,
+            "dtypes": ", ".join(sorted({b.dtype.name for b in buckets})),
+            "bucket_sizes": ", ".join(str(b.nbytes) for b in buckets),
+            "bucket_cap_bytes": self.bucket_bytes_cap,
+            "broadcast_buffers": int(self.forward_sync_buffers),
+            "find_unused_parameters": int(self.find_unused_parameters),
+            "gradient_as_bucket_view": int(self.gradient_as_bucket_view),
+            "has_sync_bn": int(any(isinstance(m, SyncBatchNorm) for m in self.module.modules())),
+            "is_multi_device_module": int(self.is_multi_device_module),
+            "has_rebuilt_buckets": int(self._has_rebuilt_buckets),
+            "num_parameter_tensors": len(self.reducer.params),
+            "total_parameter_size_bytes": sum(b.nbytes for b in buckets),
+            "rank": self._distributed_rank,
+            "world_size": self.process_group.size(),
+        }
+
+    @staticmethod
+    def _get_data_parallel_params(module: Module, named_params: bool = False) -> Iterator[Any]:
+        """The parameters (with names) that are not left out."""
+        for name, p in module.named_parameters():
+            if not hasattr(p, "_ddp_ignored"):
+                yield (name, p) if named_params else p
+
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(
+        module: Module, params_and_buffers_to_ignore: Any
+    ) -> None:
+        """Leave parameters and buffers of these names out: they are neither compared nor given nor reduced."""
+        module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore  # type: ignore[assignment]
+        for name, state in [*module.named_parameters(), *module.named_buffers()]:
+            if name in params_and_buffers_to_ignore:
+                state._ddp_ignored = True
+
+    # -- parameters that are reduced together, when another one's gradient comes ------------------------------
+
+    def _delay(self, signal: Any) -> None:
+        params = [p for _, p in self._delayed]
+        _broadcast_coalesced(self.process_group, [p.detach() for p in params], _STATES_BYTES)
+        where = params[0].device
+        self._delay_buffer = zeros(sum(p.numel() for p in params), dtype=float32, device=where)
+        sizes = [p.numel() for p in params]
+        self._delay_views = [
+            part.view(p.shape) for p, part in zip(params, self._delay_buffer.split(sizes), strict=True)
+        ]
+        signal.register_hook(self._delayed_all_reduce_hook)
+
+    def _delayed_all_reduce_hook(self, grad: Any) -> Any:
+        self._delay_buffer.div_(self.process_group.size())
+        work = reduced(self.process_group, self._delay_buffer, async_op=True)
+        mode.walk.endings.append(work.wait)
+        return grad
+
+    def _clear_grad_buffer(self) -> None:
+        """Let gradients that were set to None add up in the buffer again, from zero."""
+        if self._delay_buffer is None:
+            return
+        with recording(False):
+            for (_, p), view in zip(self._delayed, self._delay_views, strict=True):
+                if p.grad is None:
+                    p.grad = view.zero_()
+
+
+class _Sink(Function):
+    """Outputs as they are; backward, gradients as they are, None for those that nobody used."""
+
+    @staticmethod
+    def forward(ctx: Any, owner: Any, *inputs: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.owner = owner
+        if not owner()._ddp_sink_clone:
+            return inputs
+        return tuple([x.clone() if isinstance(x, Tensor) else x for x in inputs])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        reducer = ctx.owner().reducer
+        if reducer.static and not reducer.seen:
+            mode.walk.endings.append(reducer._delay_all_reduce)
+        return None, *grads
+
+
+class _DDPJoinHook(JoinHook):
+    """Answers the collectives of the others' forward and backward."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self.ddp = ddp
+
+    def main_hook(self) -> None:
+        ddp, reducer = self.ddp, self.ddp.reducer
+        reducer._rebuild_buckets()
+        if ddp._check_sync_bufs_pre_fwd():
+            ddp._sync_module_buffers(ddp._find_common_rank(ddp._distributed_rank, False))
+        reduces = ddp._check_global_requires_backward_grad_sync(is_joined_rank=True)
+        ddp.require_forward_param_sync = bool(reduces)
+        if reduces:
+            reducer._reduce_zeros()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        self.ddp._sync_final_model(is_last_joiner)
+
+
+def _is_future_of_tensor(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        return annotation.endswith("Future[torch.Tensor]")
+    return annotation == Future[Tensor]
+
+
+_BOTH_NAMES = (
+    "Both `broadcast_buffers` and `forward_sync_buffers` were specified. `broadcast_buffers` is deprecated and its "
+    "value is ignored when `forward_sync_buffers` is provided."
+)
+_OLD_NAME = (
+    "`broadcast_buffers` is deprecated. Use `forward_sync_buffers` instead. IMPORTANT: unlike "
+    "`broadcast_buffers=False`, `forward_sync_buffers=False` still syncs buffers at init. If you rely on buffers NOT "
+    "being synced at init (e.g. rank-local buffers), keep using `broadcast_buffers=False` until `init_sync_buffers` "
+    "is available."
+)

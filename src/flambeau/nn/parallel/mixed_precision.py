@@ -1,0 +1,70 @@
+"""`_MixedPrecision` of DistributedDataParallel: modules compute with narrow copies of their parameters.
+
+# Note [Narrow parameters]
+Before forward every parameter gets a narrow copy of its values, all in one launch, and its memory is that until
+backward is over: nodes save it. Gradients are narrow too; they are summed up in `reduce_dtype` and come back as wide as
+the parameter, which has its own memory again by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flambeau.core.dtype import dtype
+from flambeau.distributed.buckets import GradBucket, copy_all
+from flambeau.tape.mode import recording
+from flambeau.tensor.creation import empty_like
+
+
+@dataclass
+class _MixedPrecision:
+    """The dtypes of parameters and inputs, of the reduction (default: `param_dtype`), and of buffers; None: as they "
+    "are."""
+
+    param_dtype: dtype | None = None
+    reduce_dtype: dtype | None = None
+    buffer_dtype: dtype | None = None
+
+
+class NarrowParameters:
+    """The parameters of one DistributedDataParallel, narrow while it computes."""
+
+    def __init__(self, params: list[Any], config: _MixedPrecision) -> None:
+        self.config = config
+        self.params = [p for p in params if p.is_floating_point()]
+        self.wide: list[Any] = []  # their own memory, while they are narrow
+
+    def narrow(self) -> None:
+        """Give each parameter a narrow copy of its values; gradients so far become as narrow."""
+        kind = self.config.param_dtype
+        if kind is None:
+            return
+        self.widen()
+        with recording(False):
+            wide = [p.data for p in self.params]
+            copies = [empty_like(x, dtype=kind) for x in wide]
+            copy_all(copies, wide)
+            for p, copy in zip(self.params, copies, strict=True):
+                grad, p.grad = p.grad, None
+                p.data = copy
+                if grad is not None:
+                    p.grad = grad.to(kind)
+        self.wide = wide
+
+    def widen(self) -> None:
+        """Give the parameters their own memory back, with gradients as wide."""
+        wide, self.wide = self.wide, []
+        with recording(False):
+            for p, x in zip(self.params, wide, strict=False):
+                grad, p.grad = p.grad, None
+                p.data = x
+                if grad is not None:
+                    p.grad = grad.to(x.dtype)
+
+    def reduced(self, reducer: Any, bucket: GradBucket) -> Any:
+        """The communication hook: a sum in the narrow dtype, divided by the number of ranks."""
+        kind = self.config.reduce_dtype or self.config.param_dtype
+        count = reducer.divisor
+        bucket.set_buffer(bucket.buffer().to(kind))
+        return reducer._run_allreduce_hook(bucket).then(lambda done: done.value()[0].div_(count))
