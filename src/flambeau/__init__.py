@@ -98,6 +98,9 @@ from flambeau.tensor import (
     settings as _settings,
 )
 from flambeau.tensor import (
+    sharing as _sharing,
+)
+from flambeau.tensor import (
     sorting as _sorting,
 )
 from flambeau.tensor import (
@@ -131,7 +134,8 @@ _publish(globals())
 
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
-    "optim": "", "amp": "", "profiler": "", "doctor": "flambeau.runtime.doctor", "autocast": "flambeau.amp",
+    "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
+    "doctor": "flambeau.runtime.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(
     (
         "autocast_decrement_nesting", "autocast_increment_nesting", "clear_autocast_cache", "get_autocast_cpu_dtype",

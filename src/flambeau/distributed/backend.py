@@ -49,6 +49,11 @@ class Backend:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.timeout = place.timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long an operation may take from now on."""
+        self.timeout = timeout
 
     # -- all ranks --------------------------------------------------------------------------------------
     def all_reduce(self, tensors: Sequence[Any], op: Any, async_op: bool = False) -> Work:

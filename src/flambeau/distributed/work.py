@@ -101,7 +101,7 @@ class Work:
 
 
 class StreamWork(Work):
-    """Work of a GPU: over when `event`, recorded behind it on `stream`, is. None: it was queued on the current stream."""
+    """Work of a GPU: over when `event`, recorded behind it on `stream`, is. None: it is on the current stream."""
 
     def __init__(self, results: list[Any], stream: Stream, event: Event | None, source: int = -1) -> None:
         super().__init__(results, source)

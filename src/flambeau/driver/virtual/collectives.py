@@ -103,7 +103,7 @@ class Member:
         self.handle = handle
         self.state = state
         self.calls = 0
-        self.messages: dict[tuple[int, int], int] = {}  # by sender and receiver
+        self.messages: dict[tuple[str, int], int] = {}  # how many of either kind, by peer
         self.last: Command | None = None  # the end of its last group
         self.open = True
         self.thread = threading.current_thread()  # who brought it: waits for it end if this one has
@@ -114,8 +114,9 @@ class Member:
             self.calls += 1
             return -1, -1, self.calls
         pair = (self.rank, call.peer) if call.kind == "send" else (call.peer, self.rank)
-        self.messages[pair] = self.messages.get(pair, 0) + 1
-        return *pair, self.messages[pair]
+        end = (call.kind, call.peer)
+        self.messages[end] = self.messages.get(end, 0) + 1
+        return *pair, self.messages[end]
 
 
 class Communicator:

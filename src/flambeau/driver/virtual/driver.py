@@ -70,7 +70,7 @@ from flambeau.driver.virtual.collectives import Communicators, Meeting, Member
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph import Graph
-from flambeau.driver.virtual.memory import Arena, next_generation
+from flambeau.driver.virtual.memory import RANGE_PAGE, Arena, next_generation
 from flambeau.driver.virtual.policy import open_policy, write_token
 from flambeau.driver.virtual.profile import load_profile
 from flambeau.driver.virtual.scheduler import (
@@ -157,6 +157,11 @@ class VirtualDriver:
     def time_ns(self) -> int:
         """The host's simulated time."""
         return self._scheduler.now
+
+    def set_time_ns(self, time_ns: int) -> None:
+        """Another host goes on, at a time of its own: of ranks that are threads, each has one."""
+        with self._lock:
+            self._scheduler.now = time_ns
 
     def device_time_ns(self, index: int) -> int:
         """When the last command of the device that has run ended."""
@@ -248,6 +253,34 @@ class VirtualDriver:
             device.arena.release(ptr)
             if shared is not None:
                 shared.released(ptr, end)
+
+    def range_page(self, index: int) -> int:
+        self._device(index)
+        return RANGE_PAGE
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        with self._lock:
+            arena = self._device(index).arena
+            if nbytes <= 0 or nbytes % RANGE_PAGE:
+                raise DriverError(f"range_reserve: {nbytes} bytes are not whole pages of {RANGE_PAGE} bytes")
+            return arena.reserve(nbytes)
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        with self._lock:
+            self._owner("range_map", ptr, nbytes).arena.back(ptr, nbytes)
+            self._scheduler.now += self.profile.costs.alloc_ns
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        with self._lock:
+            device = self._owner("range_unmap", ptr, nbytes)
+            self._refuse_in_capture(device.state)
+            self._scheduler.wait(device.state)
+            device.arena.unback(ptr, nbytes)
+            self._scheduler.now += self.profile.costs.alloc_ns
+
+    def range_release(self, ptr: int) -> None:
+        with self._lock:
+            self._owner("range_release", ptr, 0).arena.unreserve(ptr)
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         if nbytes < 0:

@@ -1,0 +1,41 @@
+"""torch.distributed: groups of ranks, and collective operations on tensors between them. See docs/distributed.md."""
+
+from __future__ import annotations
+
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
+from flambeau.core.names import lacking as _lacking
+from flambeau.core.names import publish as _publish
+from flambeau.distributed import distributed_c10d
+from flambeau.distributed.distributed_c10d import *  # noqa: F403
+
+_absent = _lacking("torch.distributed")
+_LATER = ("algorithms", "elastic", "launch", "launcher", "optim", "run")  # modules that come when asked for
+
+_NAMES = {  # names of modules that come when asked for
+    "GradBucket": ("buckets", "GradBucket"),
+    "Reducer": ("reducer", "Reducer"),
+    "BuiltinCommHookType": ("comm_hooks", "BuiltinCommHookType"),
+    "_register_comm_hook": ("comm_hooks", "_register_comm_hook"),
+    "_register_builtin_comm_hook": ("comm_hooks", "_register_builtin_comm_hook"),
+    "_compute_bucket_assignment_by_size": ("buckets", "assign"),
+    "_broadcast_coalesced": ("agreement", "_broadcast_coalesced"),
+    "_verify_params_across_processes": ("agreement", "_verify_params_across_processes"),
+    "_DEFAULT_FIRST_BUCKET_BYTES": ("reducer", "FIRST_BUCKET_BYTES"),
+}
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _NAMES:
+        module, inner = _NAMES[name]
+        return getattr(_import_module(f"flambeau.distributed.{module}"), inner)
+    if name in _LATER:
+        try:
+            return _import_module(f"flambeau.distributed.{name}")
+        except ModuleNotFoundError:
+            return _absent(name)
+    return _absent(name)
+
+
+_publish(globals())

@@ -1,0 +1,391 @@
+"""Collective functions on tensors, as PyTorch has them: all ranks of a group call each, in the same order.
+
+`async_op=True` returns a `Work`; without it the call returns when the result may be used: on GPUs by the current
+stream, on the CPU by the host. Ranks outside of the group are warned, and do nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.distributed import checks
+from flambeau.distributed.backend import Backend
+from flambeau.distributed.names import Backend as Name
+from flambeau.distributed.reduce_op import ReduceOp
+from flambeau.distributed.setup import get_backend, group_or_default, group_rank_of, is_outside
+from flambeau.distributed.work import Work
+from flambeau.distributed.world import ProcessGroup
+from flambeau.runtime import current
+
+
+def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
+    """Reduce a tensor over all ranks, in place: afterwards it is the same, to the bit, on all."""
+    checks.single(tensor, "tensor")
+    if is_outside(group, "all_reduce"):
+        return None
+    word = checks.operation(op, [tensor], "all_reduce")
+    return _done(_engine(group, tensor).all_reduce([tensor], word, async_op), async_op)
+
+
+def all_reduce_coalesced(
+    tensors: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Any:
+    """Several at once. With `async_op` a Future. Deprecated, as in PyTorch."""
+    _deprecated("all_reduce_coalesced")
+    tensors = tensors if isinstance(tensors, list) else [tensors]
+    checks.tensor_list(tensors, "tensor")
+    checks.same_dtype(tensors)
+    if is_outside(group, "all_reduce_coalesced"):
+        return None
+    word = checks.operation(op, tensors, "all_reduce")
+    work = _done(_engine(group, tensors[0]).all_reduce(tensors, word, async_op), async_op)
+    return None if work is None else work.get_future()
+
+
+def broadcast(
+    tensor: Any,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Give all ranks the values of rank `src` (of all ranks; `group_src`: of the group)."""
+    found = _group(group)
+    root = group_rank_of(found, src, group_src) if isinstance(found, ProcessGroup) else 0
+    checks.single(tensor, "tensor")
+    if is_outside(group, "broadcast"):
+        return None
+    checks.root(root, found.size(), "broadcast")
+    return _done(_engine(found, tensor).broadcast(tensor, root, async_op), async_op)
+
+
+def reduce(
+    tensor: Any,
+    dst: int | None = None,
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Reduce a tensor over all ranks; only rank `dst` gets the result, in place."""
+    found = _group(group)
+    root = group_rank_of(found, dst, group_dst) if isinstance(found, ProcessGroup) else 0
+    checks.single(tensor, "tensor")
+    if is_outside(group, "reduce"):
+        return None
+    checks.root(root, found.size(), "reduce")
+    word = checks.operation(op, [tensor], "reduce")
+    return _done(_engine(found, tensor).reduce(tensor, root, word, async_op), async_op)
+
+
+def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
+    """Every rank's tensor, in a list by rank."""
+    checks.tensor_list(tensor_list, "tensor_list")
+    checks.single(tensor, "tensor")
+    checks.same_dtype(tensor_list, tensor)
+    if is_outside(group, "all_gather"):
+        return None
+    found = group_or_default(group)
+    checks.as_long(tensor_list, found.size(), "allgather")
+    checks.like([tensor_list[found.rank()]], tensor, "allgather")
+    return _done(_engine(found, tensor).all_gather(tensor_list, tensor, async_op), async_op)
+
+
+def all_gather_single(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """Every rank's tensor in one tensor, one after the other: joined along the first dim, or stacked on a new one."""
+    checks.single(input_tensor, "input_tensor")
+    checks.single(output_tensor, "output_tensor")
+    if is_outside(group, "all_gather_single"):
+        return None
+    found = group_or_default(group)
+    checks.times(output_tensor, input_tensor, found.size(), ("output", "input"))
+    engine = _engine(found, input_tensor)
+    return _done(engine.all_gather_into([output_tensor], [input_tensor], async_op), async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """`all_gather_single` by its former name."""
+    _renamed("all_gather_into_tensor", "all_gather_single")
+    return all_gather_single(output_tensor, input_tensor, group, async_op)
+
+
+def _all_gather_base(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """`all_gather_single` by its oldest name."""
+    _renamed("_all_gather_base", "all_gather_single")
+    return all_gather_single(output_tensor, input_tensor, group, async_op)
+
+
+def all_gather_coalesced(
+    output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
+) -> Any:
+    """For each rank, its tensors: `output_tensor_lists[rank][n]` is the n-th of that rank. Deprecated in PyTorch."""
+    _deprecated("all_gather_coalesced")
+    if is_outside(group, "all_gather_coalesced"):
+        return None
+    checks.tensor_list(input_tensor_list, "input_tensor_list")
+    if not isinstance(output_tensor_lists, list):
+        raise TypeError("Invalid function argument: output_tensor_lists should be a list")
+    for tensors in output_tensor_lists:
+        checks.tensor_list(tensors, "output_tensor_lists")
+    found = group_or_default(group)
+    checks.as_long(output_tensor_lists, found.size(), "allgather_coalesced")
+    works = [
+        _engine(found, tensor).all_gather([outputs[n] for outputs in output_tensor_lists], tensor, async_op)
+        for n, tensor in enumerate(input_tensor_list)
+    ]
+    joined = Several(works)
+    return joined.get_future() if async_op else _done(joined, False)
+
+
+def gather(
+    tensor: Any,
+    gather_list: Any = None,
+    dst: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Every rank's tensor, in rank `dst`'s list (default: rank 0)."""
+    checks.single(tensor, "tensor")
+    outputs = gather_list or []
+    checks.tensor_list(outputs, "gather_list")
+    checks.same_dtype(tensor, outputs)
+    if is_outside(group, "gather"):
+        return None
+    found = group_or_default(group)
+    root = _root(found, dst, group_dst, "gather")
+    if found.rank() == root and not outputs:
+        raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
+    if found.rank() != root and outputs:
+        raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+    if outputs:
+        checks.as_long(outputs, found.size(), "gather")
+        checks.like(outputs, tensor, "gather")
+    return _done(_engine(found, tensor).gather(outputs or None, tensor, root, async_op), async_op)
+
+
+def scatter(
+    tensor: Any,
+    scatter_list: Any = None,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Rank `src`'s list (default: rank 0's): its n-th tensor to rank n."""
+    checks.single(tensor, "tensor")
+    inputs = scatter_list or []
+    checks.tensor_list(inputs, "scatter_list")
+    checks.same_dtype(tensor, inputs)
+    if is_outside(group, "scatter"):
+        return None
+    found = group_or_default(group)
+    root = _root(found, src, group_src, "scatter")
+    if found.rank() == root and not inputs:
+        raise ValueError("Argument ``scatter_list`` must be specified on source rank.")
+    if found.rank() != root and inputs:
+        raise ValueError("Argument ``scatter_list`` must NOT be specified on non-source ranks.")
+    if inputs:
+        checks.as_long(inputs, found.size(), "scatter")
+        checks.like(inputs, tensor, "scatter")
+    return _done(_engine(found, tensor).scatter(tensor, inputs or None, root, async_op), async_op)
+
+
+def reduce_scatter(
+    output: Any, input_list: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """Reduce a list over all ranks; rank n gets its n-th tensor."""
+    checks.single(output, "output")
+    checks.tensor_list(input_list, "input_list")
+    checks.same_dtype(output, input_list)
+    if is_outside(group, "reduce_scatter"):
+        return None
+    found = group_or_default(group)
+    word = checks.operation(op, [output], "reduce_scatter")
+    checks.as_long(input_list, found.size(), "reduce_scatter")
+    checks.like([input_list[found.rank()]], output, "reduce_scatter")
+    return _done(_engine(found, output).reduce_scatter(output, input_list, word, async_op), async_op)
+
+
+def reduce_scatter_single(
+    output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """Reduce a tensor over all ranks; rank n gets its n-th part."""
+    checks.single(output, "output")
+    checks.single(input, "input")
+    if is_outside(group, "reduce_scatter_single"):
+        return None
+    found = group_or_default(group)
+    word = checks.operation(op, [output], "reduce_scatter")
+    checks.times(input, output, found.size(), ("input", "output"))
+    return _done(_engine(found, output).reduce_scatter_from([output], [input], word, async_op), async_op)
+
+
+def reduce_scatter_tensor(
+    output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """`reduce_scatter_single` by its former name."""
+    _renamed("reduce_scatter_tensor", "reduce_scatter_single")
+    return reduce_scatter_single(output, input, op, group, async_op)
+
+
+def _reduce_scatter_base(
+    output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """`reduce_scatter_single` by its oldest name."""
+    _renamed("_reduce_scatter_base", "reduce_scatter_single")
+    return reduce_scatter_single(output, input, op, group, async_op)
+
+
+def all_to_all(
+    output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """The n-th input goes to rank n, the n-th output comes from it."""
+    if is_outside(group, "all_to_all"):
+        return None
+    checks.tensor_list(output_tensor_list, "output_tensor_list")
+    checks.tensor_list(input_tensor_list, "input_tensor_list")
+    checks.same_dtype(output_tensor_list, input_tensor_list)
+    found = group_or_default(group)
+    checks.as_long(output_tensor_list, found.size(), "alltoall")
+    checks.as_long(input_tensor_list, found.size(), "alltoall")
+    engine = _engine(found, input_tensor_list[0])
+    return _done(engine.all_to_all(output_tensor_list, input_tensor_list, async_op), async_op)
+
+
+def all_to_all_single(
+    output: Any,
+    input: Any,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Part n of `input` goes to rank n, part n of `output` comes from it: parts of the first dim, equal by default."""
+    if is_outside(group, "all_to_all_single"):
+        return None
+    checks.single(output, "output")
+    checks.single(input, "input")
+    checks.same_dtype(output, input)
+    found = group_or_default(group)
+    outputs = _parts(output, output_split_sizes, found.size())
+    inputs = _parts(input, input_split_sizes, found.size())
+    return _done(_engine(found, input).all_to_all(outputs, inputs, async_op), async_op)
+
+
+def barrier(
+    group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None
+) -> Work | None:
+    """Wait on the host until all ranks have come. `device_ids`: the device whose queue waits, of nccl."""
+    if is_outside(group, "barrier"):
+        return None
+    found = group_or_default(group)
+    if isinstance(device_ids, list):
+        where: Any = device("cuda", device_ids[0])
+    else:
+        where = found.bound_device_id
+    if where is None:
+        where = device("cpu") if "cpu" in found.device_types else device("cuda", current.local.device)
+    work = found.engine_of(where.type).barrier(where.index, async_op)
+    return work if async_op else _done(work, False)
+
+
+def monitored_barrier(
+    group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """`barrier` of CPU ranks that says who has not come. A rank that never can is named at once, timeout or not."""
+    if is_outside(group, "monitored_barrier"):
+        return
+    if get_backend(group) != Name.GLOO:
+        raise ValueError("monitored_barrier is only implemented for GLOO backend.")
+    if isinstance(timeout, float):
+        warnings.warn(
+            "Please specify timeout arg as a timedelta. "
+            f"Converting current value of {timeout} assuming it represents seconds",
+            stacklevel=2,
+        )
+        timeout = timedelta(seconds=timeout)
+    if timeout is not None and not isinstance(timeout, timedelta):
+        raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout}")
+    group_or_default(group).engine_of("cpu").barrier(None, False).wait(timeout)
+
+
+class Several(Work):
+    """Over when all of several works are."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        super().__init__([tensor for work in works for tensor in work.result()])
+        self._works = works
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        for work in self._works:
+            work.wait(timeout)
+
+    def _test(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+
+# -- what they share ------------------------------------------------------------------------------------------
+
+
+def _group(group: Any) -> Any:
+    """The group that an argument means, or what says that this rank is outside."""
+    return group_or_default(group)
+
+
+def _engine(group: Any, tensor: Any) -> Backend:
+    return group_or_default(group).engine_of(tensor.device.type)
+
+
+def _done(work: Work, async_op: bool) -> Work | None:
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
+def _root(group: ProcessGroup, rank: int | None, group_rank: int | None, what: str) -> int:
+    if rank is None and group_rank is None:
+        rank = 0
+    return checks.root(group_rank_of(group, rank, group_rank), group.size(), what)
+
+
+def _parts(tensor: Any, sizes: Sequence[int] | None, count: int) -> list[Any]:
+    """A tensor cut along its first dim: as `sizes` say, or evenly."""
+    length = tensor.shape[0] if tensor.dim() else 0
+    if not sizes:
+        if length % count:
+            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+        sizes = [length // count] * count
+    if len(sizes) != count:
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    if sum(sizes) != length:
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
+    return list(tensor.split(list(sizes)))
+
+
+def _renamed(name: str, new: str) -> None:
+    warnings.warn(
+        f"`torch.distributed.{name}` is deprecated. Please use `torch.distributed.{new}` instead.",
+        FutureWarning,
+        stacklevel=3,
+    )
+
+
+def _deprecated(name: str) -> None:
+    warnings.warn(
+        f"`torch.distributed.{name}` will be deprecated. If you must use it, please revisit our documentation later at "
+        "https://pytorch.org/docs/main/distributed.html#collective-functions",
+        FutureWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,178 @@
+"""torch.distributed.distributed_c10d: where PyTorch keeps what `torch.distributed` shows."""
+
+from __future__ import annotations
+
+from flambeau.core.names import lacking
+from flambeau.distributed.checks import supports_complex
+from flambeau.distributed.collectives import (
+    _all_gather_base,
+    _reduce_scatter_base,
+    all_gather,
+    all_gather_coalesced,
+    all_gather_into_tensor,
+    all_gather_single,
+    all_reduce,
+    all_reduce_coalesced,
+    all_to_all,
+    all_to_all_single,
+    barrier,
+    broadcast,
+    gather,
+    monitored_barrier,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_single,
+    reduce_scatter_tensor,
+    scatter,
+)
+from flambeau.distributed.engines import (
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+    is_ucc_available,
+    is_xccl_available,
+)
+from flambeau.distributed.errors import (
+    DistBackendError,
+    DistError,
+    DistNetworkError,
+    DistStoreError,
+    QueueEmptyError,
+)
+from flambeau.distributed.file_store import FileStore
+from flambeau.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from flambeau.distributed.names import Backend
+from flambeau.distributed.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from flambeau.distributed.reduce_op import RedOpType, ReduceOp
+from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
+from flambeau.distributed.setup import (
+    GroupMember,
+    _abort_process_group,
+    default_pg_nccl_timeout,
+    default_pg_timeout,
+    destroy_process_group,
+    get_backend,
+    get_backend_config,
+    get_default_backend_for_device,
+    get_global_rank,
+    get_group_rank,
+    get_node_local_rank,
+    get_pg_count,
+    get_process_group_ranks,
+    get_rank,
+    get_world_size,
+    group,
+    init_process_group,
+    is_available,
+    is_backend_available,
+    is_initialized,
+    is_torchelastic_launched,
+    new_group,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    shrink_group,
+    split_group,
+)
+from flambeau.distributed.setup import group_or_default as _group_or_default
+from flambeau.distributed.store import HashStore, PrefixStore, Store
+from flambeau.distributed.tcp_store import TCPStore
+from flambeau.distributed.work import Work
+from flambeau.distributed.world import ProcessGroup
+
+__all__ = [
+    "Backend",
+    "DistBackendError",
+    "DistError",
+    "DistNetworkError",
+    "DistStoreError",
+    "FileStore",
+    "GroupMember",
+    "HashStore",
+    "P2POp",
+    "PrefixStore",
+    "ProcessGroup",
+    "QueueEmptyError",
+    "RedOpType",
+    "ReduceOp",
+    "Store",
+    "TCPStore",
+    "Work",
+    "_abort_process_group",
+    "_all_gather_base",
+    "_reduce_scatter_base",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_gather_single",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_object_list",
+    "default_pg_nccl_timeout",
+    "default_pg_timeout",
+    "destroy_process_group",
+    "gather",
+    "gather_object",
+    "get_backend",
+    "get_backend_config",
+    "get_default_backend_for_device",
+    "get_global_rank",
+    "get_group_rank",
+    "get_node_local_rank",
+    "get_pg_count",
+    "get_process_group_ranks",
+    "get_rank",
+    "get_world_size",
+    "group",
+    "init_process_group",
+    "irecv",
+    "is_available",
+    "is_backend_available",
+    "is_gloo_available",
+    "is_initialized",
+    "is_mpi_available",
+    "is_nccl_available",
+    "is_torchelastic_launched",
+    "is_ucc_available",
+    "is_xccl_available",
+    "isend",
+    "monitored_barrier",
+    "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "recv",
+    "recv_object_list",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "register_rendezvous_handler",
+    "rendezvous",
+    "scatter",
+    "scatter_object_list",
+    "send",
+    "send_object_list",
+    "shrink_group",
+    "split_group",
+    "supports_complex",
+]  # fmt: skip
+
+
+def _get_default_group() -> ProcessGroup:
+    """The group of all ranks. ValueError: there is none."""
+    return _group_or_default(None)
+
+
+__getattr__ = lacking("torch.distributed.distributed_c10d")

@@ -1,0 +1,66 @@
+"""`Backend`: PyTorch's words for engines, and which devices each serves."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+
+class Backend(str):
+    """A backend's name in lower case: `Backend("NCCL") == "nccl" == Backend.NCCL`."""
+
+    __module__ = "flambeau.distributed"
+    __slots__ = ()
+
+    UNDEFINED = "undefined"
+    GLOO = "gloo"
+    NCCL = "nccl"
+    UCC = "ucc"
+    MPI = "mpi"
+    XCCL = "xccl"
+    FAKE = "fake"
+    backend_list = (UNDEFINED, GLOO, NCCL, XCCL, UCC, MPI, FAKE)
+    default_device_backend_map = {"cpu": GLOO, "cuda": NCCL}
+    backend_capability = {
+        GLOO: ["cpu", "cuda"], NCCL: ["cuda"], XCCL: ["xpu"], UCC: ["cpu", "cuda"], MPI: ["cpu", "cuda"],
+        FAKE: ["cpu", "cuda"],
+    }  # fmt: skip
+
+    def __new__(cls, name: Any) -> Backend:
+        if not isinstance(name, str):
+            raise ValueError("Backend constructor parameter must be string-ish")
+        return super().__new__(cls, name.lower())
+
+
+def devices_of(backend: str) -> dict[str, str]:
+    """Which backend serves which kind of device, of one word or of pairs "cpu:gloo,cuda:nccl".
+
+    Raises ValueError: a pair that is none, a device twice. An unknown word serves CPU and CUDA, with a warning.
+    """
+    if backend == Backend.UNDEFINED:
+        return dict(Backend.default_device_backend_map)
+    if ":" not in backend:
+        if backend not in Backend.backend_list:
+            warnings.warn(
+                f"Device capability of {backend} unknown, assuming `cpu` and `cuda`. You can specify it in "
+                "`device:backend` format in `init_process_group` call.",
+                stacklevel=4,
+            )
+        return dict.fromkeys(Backend.backend_capability.get(backend, ("cpu", "cuda")), backend)
+    found: dict[str, str] = {}
+    for pair in backend.split(","):
+        parts = pair.split(":")
+        if len(parts) != 2:
+            raise ValueError(f"Invalid device:backend pairing: {pair}. {_FORMAT.format(backend)}")
+        if parts[0] in found:
+            raise ValueError(
+                f"Duplicate device type {parts[0]} in backend string: {backend}. {_FORMAT.format(backend)}"
+            )
+        found[parts[0]] = parts[1]
+    return found
+
+
+_FORMAT = (
+    "The custom backend string argument is invalid: {}. It must be in the format "
+    "\"<device_type1>:<backend1>,<device_type2>:<backend2>...\". e.g. 'cpu:gloo,cuda:nccl'"
+)

@@ -1,0 +1,487 @@
+"""How groups begin and end: `init_process_group`, `new_group` and their like, and what can be asked of a group."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.core.errors import NotSupportedError
+from flambeau.distributed import engines
+from flambeau.distributed.names import Backend, devices_of
+from flambeau.distributed.rendezvous import rendezvous
+from flambeau.distributed.store import PrefixStore
+from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, World, world
+from flambeau.runtime import system
+
+default_pg_timeout = timedelta(minutes=30)
+default_pg_nccl_timeout = timedelta(minutes=10)
+
+
+class _Current(type):
+    """`group.WORLD` is the group of all ranks of whoever asks; None before `init_process_group`."""
+
+    @property
+    def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - PyTorch's name
+        return world().default
+
+    @WORLD.setter
+    def WORLD(cls, group: ProcessGroup | None) -> None:  # noqa: N802
+        world().default = group
+
+
+class group(metaclass=_Current):
+    """`group.WORLD`: the group of all ranks."""
+
+
+class GroupMember(metaclass=_Current):
+    """`GroupMember.WORLD`, and `NON_GROUP_MEMBER`: what `new_group` returns to ranks that are not in it."""
+
+    NON_GROUP_MEMBER = NON_GROUP_MEMBER
+
+
+def is_available() -> bool:
+    """True: this package is here."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether there is a group of all ranks."""
+    return world().default is not None
+
+
+def is_torchelastic_launched() -> bool:
+    """Whether `flambeau launch` or torchrun started this process."""
+    return world().environment.get("TORCHELASTIC_RUN_ID") is not None
+
+
+def is_backend_available(backend: str) -> bool:
+    """Whether a backend, or each of "cpu:gloo,cuda:nccl", can be asked for."""
+    words = [pair.rpartition(":")[2] for pair in backend.split(",")]
+    known = {
+        "nccl": engines.is_nccl_available, "gloo": engines.is_gloo_available, "mpi": engines.is_mpi_available,
+    }  # fmt: skip
+    return all(word in known and known[word]() for word in words)
+
+
+# -- all ranks ------------------------------------------------------------------------------------------------
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+    _ranks: Sequence[int] | None = None,
+) -> None:
+    """Make the group of all ranks. They find each other by `store`, or by a URL (`init_method`, default "env://").
+
+    Args:
+        backend: "nccl" (CUDA tensors, of virtual GPUs too), "gloo" or "mpi" (CPU tensors), "cpu:gloo,cuda:nccl";
+            None: that of the device of `device_id`, or gloo for CPU tensors and nccl for CUDA tensors.
+        timeout: how long an operation may take: 10 minutes with nccl, else 30.
+        device_id: the CUDA device of this rank; nccl's communicator is made at once.
+        group_name, pg_options: nothing, as in PyTorch.
+
+    Raises ValueError: a group is there already, something is missing or of no use; RuntimeError: no such backend here.
+    """
+    mine = world()
+    if mine.default is not None:
+        raise ValueError("trying to initialize the default process group twice!")
+    assert store is None or init_method is None, "Cannot specify both init_method and store."
+    if store is not None:
+        assert world_size > 0, "world_size must be positive if using store"
+        assert rank >= 0, "rank must be non-negative if using store"
+    bound = _bound_device(device_id)
+    if backend is None and bound is not None:
+        backend = Backend.default_device_backend_map[bound.type]
+    word = Backend(Backend.UNDEFINED if backend is None else backend)
+    timeout = _timeout(timeout, word)
+    devices = devices_of(word)
+    for name in devices.values():
+        if word != Backend.UNDEFINED:
+            engines.check(name)
+    store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
+    mine.store = None if store is None else PrefixStore("default_pg", store)
+    made = mine.add(tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg")
+    mine.default = made
+    try:
+        engines.prepare(devices, made._place, made._hub)
+        _bind(made, bound)
+    except BaseException:
+        mine.leave(made, ProcessGroup.abort)
+        raise
+
+
+def _met(
+    mine: World, word: str, init_method: str | None, store: Any, rank: int, size: int, timeout: timedelta
+) -> tuple[Any, int, int]:
+    """(store, rank, number of ranks)."""
+    if store is not None:
+        return store, rank, size
+    if mine.session is not None and init_method in (None, "env://"):
+        return mine.session.store, int(mine.environment["RANK"]), int(mine.environment["WORLD_SIZE"])
+    if word == Backend.MPI and (mpi := import_module("flambeau.distributed.mpi_world")).started_together():
+        if size != -1 or rank != -1:
+            warnings.warn(
+                f"For MPI backend, world_size ({size}) and rank ({rank}) are ignored since they are assigned by the "
+                "MPI runtime.",
+                stacklevel=3,
+            )
+        return mpi.meet(timeout)
+    found, rank, size = next(rendezvous(init_method or "env://", rank, size, timeout=timeout))
+    found.set_timeout(timeout)
+    return found, rank, size
+
+
+def _bound_device(where: Any) -> device | None:
+    """The device that a rank says is its own."""
+    if where is None:
+        return None
+    found = (
+        where
+        if isinstance(where, device)
+        else device("cuda", where)
+        if isinstance(where, int)
+        else device(where)
+    )
+    if found.type == "cuda":
+        if found.index is None:
+            raise ValueError("Please use a device_id with index.")
+        if found.index >= system.device_count():
+            raise ValueError(
+                f"device_id {found} is out of range. Please use a device index less than the number of accelerators "
+                f"available: {system.device_count()}."
+            )
+    return found
+
+
+def _bind(made: ProcessGroup, bound: device | None) -> None:
+    """Let a group know its device, and meet on it at once."""
+    made.bound_device_id = bound
+    if bound is not None and bound.type == "cuda" and "cuda" in made.device_types:
+        engine: Any = made.engine_of("cuda")
+        engine.connect(bound.index)
+
+
+def _timeout(timeout: timedelta | None, word: str) -> timedelta:
+    if timeout is None:
+        return default_pg_nccl_timeout if word == Backend.NCCL else default_pg_timeout
+    if not isinstance(timeout, timedelta):
+        raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout}")
+    return timeout
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Give a group up when what was begun is over; None: all groups, so that `init_process_group` may come again."""
+    _leave(group, ProcessGroup.shutdown)
+
+
+def _abort_process_group(group: Any = None) -> None:
+    """The same at once: what waits for other ranks fails."""
+    _leave(group, ProcessGroup.abort)
+
+
+def _leave(group: Any, how: Any) -> None:
+    if group == NON_GROUP_MEMBER:
+        return
+    mine = world()
+    found = mine.default if group is None else group
+    assert found is not None, "Process group cannot be None"
+    if not _registered(found):
+        raise ValueError("Invalid process group specified")
+    mine.leave(found, how)
+
+
+# -- some ranks -----------------------------------------------------------------------------------------------
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any = None,
+    sort_ranks: bool = True,
+) -> Any:
+    """A group of some ranks (default: all), which all ranks make, in the same order of calls, members or not.
+
+    With `use_local_synchronization` only its members call. Returns GroupMember.NON_GROUP_MEMBER to those outside, or
+    None where they need not have called.
+
+    Raises ValueError: ranks that there are not, or twice.
+    """
+    mine = world()
+    default = mine.require_default()
+    word = Backend(backend) if backend else Backend(default.name())
+    timeout = _timeout(timeout, word)
+    if use_local_synchronization:
+        if word == Backend.MPI:
+            raise ValueError("MPI backend doesn't support use_local_synchronization=True")
+        if ranks is not None and default.rank() not in ranks:
+            return None
+    members = _members(ranks, default.size(), sort_ranks)
+    name = _hashed_name(mine, members) if use_local_synchronization else mine.next_name()
+    devices = devices_of(word)
+    for one in devices.values():
+        if word != Backend.UNDEFINED:
+            engines.check(one)
+    if not use_local_synchronization:
+        engines.prepare(devices, default._place, default._hub)
+    if default.rank() not in members:
+        return NON_GROUP_MEMBER
+    rank = members.index(default.rank())
+    made = mine.add(members, rank, name, word, devices, timeout, group_desc or "undefined")
+    _bind(made, default.bound_device_id if device_id is None else _bound_device(device_id))
+    return made
+
+
+def _members(ranks: Sequence[int] | None, size: int, sort: bool) -> tuple[int, ...]:
+    """The ranks of a new group."""
+    if ranks is None:
+        return tuple(range(size))
+    found = sorted(ranks) if sort else list(ranks)
+    if len({*found}) != len(found):
+        raise ValueError(f"ranks list must not contain duplicate entries, got {found}")
+    for rank in found:
+        if rank < 0 or rank >= size:
+            raise ValueError(
+                f"Rank {rank} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})"
+            )
+    return tuple(found)
+
+
+def _hashed_name(mine: World, members: tuple[int, ...]) -> str:
+    """A name that the members agree on without counting other groups: their own earlier ones are counted."""
+    stem = hashlib.sha1("_".join(map(str, members)).encode()).hexdigest()
+    return f"{stem}_{sum([name.startswith(stem) for name in mine.groups])}"
+
+
+def new_subgroups(
+    group_size: int | None = None,
+    group: Any = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[Any, list[Any]]:
+    """Groups of `group_size` ranks each (default: as many as there are CUDA devices): this rank's, and all."""
+    if group_size is None:
+        if not system.is_available():
+            raise ValueError(
+                "Default group size only takes effect when CUDA is available."
+                "If your subgroup using a backend that does not depend on CUDA,"
+                "please pass in 'group_size' correctly."
+            )
+        group_size = system.device_count()
+    if group_size <= 0:
+        raise ValueError(f"The arg 'group_size' ({group_size}) must be positive")
+    size = get_world_size(group)
+    if size < group_size:
+        raise ValueError(f"The arg 'group_size' ({group_size}) must not exceed the world size ({size})")
+    if size % group_size:
+        raise ValueError(f"The world size ({size}) must be divisible by 'group_size={group_size}'")
+    ranks = get_process_group_ranks(group)
+    parts = [ranks[i : i + group_size] for i in range(0, len(ranks), group_size)]
+    return new_subgroups_by_enumeration(parts, timeout, backend, pg_options, group_desc)
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[Any, list[Any]]:
+    """A group for each list of ranks: this rank's (None: it is in none), and all. No rank may be in two."""
+    if not ranks_per_subgroup_list:
+        raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
+    seen: dict[int, Sequence[int]] = {}
+    for ranks in ranks_per_subgroup_list:
+        for rank in ranks:
+            if rank in seen:
+                raise ValueError(f"Rank {rank} has appeared in both subgroup {seen[rank]} and {ranks}")
+            seen[rank] = ranks
+    groups = [
+        new_group(ranks, timeout, backend, pg_options, group_desc=group_desc)
+        for ranks in ranks_per_subgroup_list
+    ]
+    return next((g for g in groups if g != NON_GROUP_MEMBER), None), groups
+
+
+def split_group(
+    parent_pg: Any = None,
+    split_ranks: list[list[int]] | None = None,
+    timeout: timedelta | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+    backend: str | None = None,
+) -> Any:
+    """Split a group: all its ranks call. `split_ranks` are lists of ranks of the parent; None: this rank is in none.
+
+    Raises ValueError: no lists; a rank twice.
+    """
+    parent = group_or_default(parent_pg)
+    if not split_ranks:
+        raise ValueError("split_ranks cannot be None or empty")
+    chosen = [rank for ranks in split_ranks for rank in ranks]
+    if len({*chosen}) != len(chosen):
+        raise ValueError("the split group cannot have duplicate ranks")
+    mine, made = world(), None
+    word = Backend(backend) if backend else Backend(parent.name())
+    for number, ranks in enumerate(sorted(map(sorted, split_ranks))):
+        if any(not 0 <= rank < parent.size() for rank in ranks):
+            raise ValueError(f"split ranks {ranks} are not all of a group of {parent.size()} ranks")
+        members = tuple([parent.ranks[rank] for rank in ranks])
+        if parent.rank() in ranks:
+            name = f"{parent.group_name}:split:{parent.splits}:{number}"
+            made = mine.add(
+                members, ranks.index(parent.rank()), name, word, devices_of(word), _timeout(timeout, word),
+                group_desc or f"{parent.group_desc}:split:{number}",
+            )  # fmt: skip
+    parent.splits += 1
+    return made
+
+
+def shrink_group(*args: Any, **kwargs: Any) -> Any:
+    """Not supported."""
+    raise NotSupportedError(
+        "Flambeau lacks torch.distributed.shrink_group: make a new_group of the ranks that are left"
+    )
+
+
+# -- what can be asked ----------------------------------------------------------------------------------------
+
+
+def get_rank(group: Any = None) -> int:
+    """This rank's number in a group (default: among all); -1 outside of it."""
+    if group == NON_GROUP_MEMBER:
+        return -1
+    default = world().require_default()
+    if group is None or group is default:
+        return default.rank()
+    return get_group_rank(group, default.rank())
+
+
+def get_world_size(group: Any = None) -> int:
+    """How many ranks a group (default: of all) has; -1 outside of it."""
+    if group == NON_GROUP_MEMBER:
+        return -1
+    return group_or_default(group).size()
+
+
+def get_backend(group: Any = None) -> Backend:
+    """A group's backend, by its word."""
+    found = group_or_default(group)
+    if not _registered(found):
+        raise ValueError("Invalid process group specified")
+    return Backend(found.name())
+
+
+def get_backend_config(group: Any = None) -> str:
+    """Which backend serves which devices: "cpu:gloo,cuda:nccl"."""
+    return group_or_default(group).config
+
+
+def get_default_backend_for_device(device: Any) -> str:
+    """The backend for a kind of device. ValueError: there is none."""
+    kind = device.split(":")[0] if isinstance(device, str) else device.type
+    found = Backend.default_device_backend_map.get(kind)
+    if found is None:
+        raise ValueError(f"Default backend not registered for device : {device}")
+    return found
+
+
+def get_pg_count() -> int:
+    """How many groups this rank has made, those that it is not in too."""
+    return world().count
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """LOCAL_RANK; `fallback_rank` where it is not set. RuntimeError: neither."""
+    found = world().environment.get("LOCAL_RANK")
+    if found is not None:
+        return int(found)
+    if fallback_rank is not None:
+        return int(fallback_rank)
+    raise RuntimeError(
+        "LOCAL_RANK is not in the environment. Consider passing fallback_rank to allow `get_node_local_rank` to work, "
+        "assuming you are not running in a multi-device context and want the code to run locally instead."
+    )
+
+
+def get_group_rank(group: Any, global_rank: int) -> int:
+    """A group's number for a global rank. ValueError: it is not in the group."""
+    if group is world().default:
+        return global_rank
+    if not _registered(group):
+        raise ValueError(
+            f"Group {group} is not registered, please create group with torch.distributed.new_group API"
+        )
+    if global_rank not in group.ranks:
+        raise ValueError(f"Global rank {global_rank} is not part of group {group}")
+    found: int = group.ranks.index(global_rank)
+    return found
+
+
+def get_global_rank(group: Any, group_rank: int) -> int:
+    """The global rank of a group's member. ValueError: there is no such member."""
+    if group is world().default:
+        return group_rank
+    if not _registered(group):
+        raise ValueError(
+            f"Group {group} is not registered, please create group with torch.distributed.new_group API"
+        )
+    if not 0 <= group_rank < group.size():
+        raise ValueError(f"Group rank {group_rank} is not part of group {group}")
+    found: int = group.ranks[group_rank]
+    return found
+
+
+def get_process_group_ranks(group: Any = None) -> list[int]:
+    """The global ranks of a group (default: of all), by rank."""
+    return list(group_or_default(group).ranks)
+
+
+def group_or_default(group: Any) -> ProcessGroup:
+    """The group that an argument means."""
+    return world().require_default() if group is None else group
+
+
+def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
+    """The rank in a group that one of two arguments names, the global one or its own. ValueError: both, or neither."""
+    if group_rank is not None:
+        if rank is not None:
+            raise ValueError("Can't specify both group_rank and global_rank")
+        return group_rank
+    if rank is None:
+        raise ValueError("Must specify global_rank or group_rank")
+    return get_group_rank(group, rank)
+
+
+def is_outside(group: Any, what: str) -> bool:
+    """Whether this rank is not in a group; warns of it."""
+    if group != NON_GROUP_MEMBER:
+        return False
+    default = world().default
+    warnings.warn(
+        f"Running {what} on global rank {-1 if default is None else default.rank()} which does not belong to the "
+        "given group.",
+        stacklevel=3,
+    )
+    return True
+
+
+def _registered(group: Any) -> bool:
+    return isinstance(group, ProcessGroup) and world().groups.get(group.group_name) is group

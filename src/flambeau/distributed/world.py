@@ -1,0 +1,182 @@
+"""`World`: what one rank knows of its groups. Owner of the process groups.
+
+A process is one rank, and all its threads see one world. Ranks that are threads (`testing.ranks`) have one each.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from flambeau.core.names import lacks
+from flambeau.distributed import engines
+from flambeau.distributed.backend import DEFAULT, Backend, Place
+from flambeau.distributed.store import PrefixStore
+from flambeau.distributed.threads import Hub
+
+NOT_INITIALIZED = (
+    "Default process group has not been initialized, please make sure to call init_process_group."
+)
+
+
+class ProcessGroup:
+    """Some ranks, in an order: rank n of the group is the n-th of them. `new_group` makes them."""
+
+    __module__ = "flambeau.distributed"
+    __getattr__ = lacks
+
+    def __init__(
+        self, place: Place, word: str, devices: Mapping[str, str], hub: Hub | None, description: str
+    ) -> None:
+        self._place = place
+        self._word = word
+        self._devices = dict(devices)
+        self._hub = hub
+        self._engines: dict[str, Backend] = {}
+        self.group_desc = description
+        self.bound_device_id: Any = None
+        self.splits = 0  # so far
+
+    def rank(self) -> int:
+        """This rank's number in the group."""
+        return self._place.rank
+
+    def size(self) -> int:
+        """How many ranks it has."""
+        return self._place.size
+
+    def name(self) -> str:
+        """The backend's name."""
+        return self._word
+
+    @property
+    def group_name(self) -> str:
+        return self._place.name
+
+    def get_group_store(self) -> Any:
+        """The group's part of the store."""
+        return self._place.store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long its operations may take from now on."""
+        for engine in self._engines.values():
+            engine.set_timeout(timeout)
+
+    def abort(self) -> None:
+        """Leave all its communicators at once: what waits for other ranks fails."""
+        for engine in self._engines.values():
+            engine.abort()
+        self._engines = {}
+
+    def shutdown(self) -> None:
+        """Leave its communicators when what was begun is over."""
+        for engine in self._engines.values():
+            engine.close()
+        self._engines = {}
+
+    def engine_of(self, device_type: str) -> Backend:
+        """The engine of tensors of a kind of device, made when it is first needed. RuntimeError: none is named."""
+        found = self._engines.get(device_type)
+        if found is None:
+            word = self._devices.get(device_type)
+            if word is None:
+                raise RuntimeError(f"No backend type associated with device type {device_type}")
+            found = self._engines[device_type] = engines.make(word, device_type, self._place, self._hub)
+        return found
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The global ranks of its members, by rank."""
+        return self._place.ranks
+
+    @property
+    def device_types(self) -> tuple[str, ...]:
+        return tuple(self._devices)
+
+    @property
+    def config(self) -> str:
+        return ",".join(f"{device}:{word}" for device, word in self._devices.items())
+
+
+NON_GROUP_MEMBER = -100  # what `new_group` returns to ranks that are not in the group
+
+
+class Session:
+    """What ranks that are threads share: the store, and where the parts of each group meet."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self._hubs: dict[str, Hub] = {}
+
+    def hub(self, name: str) -> Hub:
+        return self._hubs.setdefault(name, Hub())
+
+
+class World:
+    """One rank's groups, by name. `environment` is where RANK, WORLD_SIZE and their like are looked up."""
+
+    def __init__(self, environment: Mapping[str, str], session: Session | None = None) -> None:
+        self.environment = environment
+        self.session = session
+        self.default: ProcessGroup | None = None
+        self.groups: dict[str, ProcessGroup] = {}
+        self.count = 0  # of groups made so far, by all ranks alike
+        self.store: Any = None
+
+    def require_default(self) -> ProcessGroup:
+        """The group of all ranks. ValueError: there is none."""
+        if self.default is None:
+            raise ValueError(NOT_INITIALIZED)
+        return self.default
+
+    def next_name(self) -> str:
+        """The name of the next group: the same on all ranks, if they make the same groups in the same order."""
+        name = str(self.count)
+        self.count += 1
+        return name
+
+    def add(
+        self,
+        ranks: tuple[int, ...],
+        rank: int,
+        name: str,
+        word: str,
+        devices: Mapping[str, str],
+        timeout: timedelta,
+        description: str,
+    ) -> ProcessGroup:
+        """A group that this rank is in. `rank`: in the group."""
+        store = None if self.store is None else PrefixStore(name, self.store)
+        hub = None if self.session is None else self.session.hub(name)
+        place = Place(rank, len(ranks), ranks, name, store, timeout)
+        group = self.groups[name] = ProcessGroup(place, word, devices, hub, description)
+        return group
+
+    def leave(self, group: ProcessGroup, how: Callable[[ProcessGroup], None]) -> None:
+        """Give a group up; all, if it is that of all ranks, the youngest first."""
+        if group.group_name != DEFAULT:
+            how(group)
+            self.groups.pop(group.group_name, None)
+            return
+        for name in reversed(list(self.groups)):
+            how(self.groups.pop(name))
+        self.default = self.store = None
+        self.count = 0
+
+
+class Local(threading.local):
+    """The world of a thread that is a rank."""
+
+    world: World | None = None
+
+
+process = World(os.environ)
+local = Local()
+
+
+def world() -> World:
+    """The world of the rank that asks."""
+    return local.world or process

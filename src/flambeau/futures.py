@@ -1,0 +1,10 @@
+"""torch.futures: values that are there later. Works of `torch.distributed` give them."""
+
+from __future__ import annotations
+
+from flambeau.core.names import lacking
+from flambeau.distributed.future import Future, collect_all, wait_all
+
+__all__ = ["Future", "collect_all", "wait_all"]
+
+__getattr__ = lacking("torch.futures")

@@ -1,0 +1,137 @@
+"""`ranks`: run a program of several ranks as threads of this process, in an order that repeats.
+
+    def body():
+        dist.init_process_group("nccl")
+        t = torch.ones(4, device="cuda")
+        dist.all_reduce(t)
+        return t.tolist()
+
+    assert ranks(body, 4) == [[4.0] * 4] * 4
+
+Each rank is a thread with a virtual GPU of its own as its current device, an environment of its own (RANK, WORLD_SIZE,
+LOCAL_RANK ...) for `init_process_group`, and its own process groups. One of them runs at a time, and the next when it
+waits: for another rank's part in a collective, for a key of the store, for the end. So a run repeats exactly, and a
+rank that waits for what never comes is told at once, with who waits for whom, and where.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from flambeau.core.baton import Baton, seat
+from flambeau.distributed import world
+from flambeau.distributed.setup import _abort_process_group
+from flambeau.distributed.store import HashStore
+from flambeau.runtime import current, system
+
+
+def ranks(
+    fn: Callable[..., Any],
+    n: int,
+    *args: Any,
+    profile: str | None = None,
+    schedule: str | None = None,
+    races: str | None = None,
+    poison: bool | None = None,
+    data: bool | None = None,
+    order: int | None = None,
+) -> list[Any]:
+    """Run `fn(*args)` on `n` ranks; what each returned, by rank.
+
+    The first error of any rank ends the others where they wait next, and is raised, with the rank in its notes.
+
+    Args:
+        profile, schedule, races, poison, data: of the virtual GPUs, one for each rank (see `flambeau.virtual`). With
+            n GPUs open already and none of these given, the ranks use those.
+        order: a seed by which the next rank is chosen where several can go on; None: in a circle.
+
+    Raises DriverError: ranks wait for each other in vain; ValueError: n is less than 1.
+    """
+    if n < 1:
+        raise ValueError(f"ranks: there must be at least one, not {n}")
+    given = {"profile": profile, "schedule": schedule, "races": races, "poison": poison, "data": data}
+    with _machine(n, {name: value for name, value in given.items() if value is not None}):
+        return _run(fn, n, args, order)
+
+
+@contextmanager
+def _machine(n: int, given: dict[str, Any]) -> Iterator[None]:
+    """Virtual GPUs, at least one for each rank."""
+    if not given and system.is_virtual() and system.device_count() >= n and system.is_initialized():
+        yield
+        return
+    with system.virtual(devices=n, **given):
+        yield
+
+
+def _run(fn: Callable[..., Any], n: int, args: Sequence[Any], order: int | None) -> list[Any]:
+    system.init()
+    session = world.Session(HashStore())
+    clocks = Clocks(system.bare_driver(), n)
+    choose = None if order is None else random.Random(order).choice
+    baton = Baton(n, choose, clocks.switch)
+    results: list[Any] = [None] * n
+
+    def body(rank: int) -> None:
+        with _rank(rank, n, session):
+            results[rank] = fn(*args)
+
+    error = baton.run([partial(body, rank) for rank in range(n)])
+    clocks.settle()
+    if error is not None:
+        error.add_note(f"(rank {baton.failed} of {n})")
+        raise error
+    return results
+
+
+@contextmanager
+def _rank(rank: int, size: int, session: world.Session) -> Iterator[None]:
+    """Let this thread be a rank."""
+    mine = world.World(environment(rank, size), session)
+    world.local.world = mine
+    current.local.device = rank
+    try:
+        yield
+    except BaseException:
+        if mine.default is not None:
+            _abort_process_group()
+        raise
+    finally:
+        world.local.world = None
+
+
+def environment(rank: int, size: int) -> dict[str, str]:
+    """What `flambeau launch` would put into the environment of a rank on one node."""
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
+        "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+    }  # fmt: skip
+
+
+class Clocks:
+    """A host clock for each rank: each has a host of its own, and none pays for the calls of another."""
+
+    def __init__(self, driver: Any, n: int) -> None:
+        self._driver = driver
+        self._times = [driver.time_ns()] * n
+
+    def switch(self, before: int, after: int) -> None:
+        """Another rank runs from now on."""
+        self._times[before] = self._driver.time_ns()
+        self._driver.set_time_ns(self._times[after])
+
+    def settle(self) -> None:
+        """The ranks are done: whoever started them has waited for the last."""
+        self._driver.set_time_ns(max([self._driver.time_ns(), *self._times]))
+
+
+def rank() -> int:
+    """The number of the rank that asks. RuntimeError: it is none."""
+    mine = seat()
+    if mine is None:
+        raise RuntimeError("this thread is no rank of testing.ranks")
+    return mine.number
