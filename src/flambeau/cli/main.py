@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from flambeau import version
-from flambeau.cli import doctor, explore, memory, run
+from flambeau.cli import doctor, explore, memory, run, trace
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run.add_parser(commands)
     explore.add_parser(commands)
+    trace.add_parser(commands)
     memory.add_parser(commands)
     doctor.add_parser(commands)
     options = parser.parse_args(argv)

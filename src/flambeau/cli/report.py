@@ -98,7 +98,7 @@ class Recorder:
         if machine in self._traced:
             tracer, ranges = self._traced.pop(machine)
             annotations.unsubscribe(ranges)
-            self.traces.append(trace_of(tracer, ranges, detector.races if detector is not None else ()))
+            self.traces.append(trace_of(tracer, ranges, detector.races if detector is not None else None))
 
 
 def _device_report(context: Any) -> DeviceReport:

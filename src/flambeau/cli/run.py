@@ -43,6 +43,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "Without a GPU and without options it sees 2 virtual a100-40g and its races are looked for.",
         epilog="The exit status is the program's own, or 3 whenever --races error found a race.",
     )
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path, help="write a trace: .html, or .json for Perfetto"
+    )
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON")
+    add_options(parser)
+    parser.set_defaults(do=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What each command that runs a program takes: its machine, what is said of it, and the program."""
     parser.add_argument("--driver", choices=("auto", "cuda", "virtual"), help="real or virtual GPUs")
     parser.add_argument("--devices", metavar="N", help="how many virtual GPUs")
     parser.add_argument(
@@ -54,9 +65,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN",
     )
     parser.add_argument("--races", choices=("off", "warn", "error"), help="look for races: collect, or raise")
-    parser.add_argument("--trace", metavar="FILE", type=Path, help="write a Chrome/Perfetto trace")
-    parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
-    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="print no report")
     parser.add_argument(
         "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"
@@ -66,19 +74,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
     )
-    parser.set_defaults(do=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the program as `options` say; the exit status."""
     if not options.module and (why := why_not_readable(Path(options.program))):
-        print(f"flambeau run: can't open file {options.program!r}: {why}", file=sys.stderr)
+        _say(options, f"can't open file {options.program!r}: {why}")
         return 2
     files = [file for file in (options.trace, options.picture, options.report) if file is not None]
     for file in files:
         why = "it is asked for twice" if files.count(file) > 1 else _why_not_writable(file)
         if why:
-            print(f"flambeau run: can't write {str(file)!r}: {why}", file=sys.stderr)
+            _say(options, f"can't write {str(file)!r}: {why}")
             return 2
     _set_environment(options)
     finder.install()
@@ -90,17 +97,21 @@ def run(options: argparse.Namespace) -> int:
     try:
         _end_program(outer)
         for problem in system.close_all():
-            print(f"flambeau run: the program ended without waiting for this: {problem}", file=sys.stderr)
+            _say(options, f"the program ended without waiting for this: {problem}")
             status = status or 1
         if not status:  # else it may have ended early because of what went wrong
-            status = _status_of_replay(recorder)
+            status = _status_of_replay(options, recorder)
     except KeyboardInterrupt:
-        print("flambeau run: interrupted while the program's last work was waited for", file=sys.stderr)
+        _say(options, "interrupted while the program's last work was waited for")
         status = INTERRUPTED
         system.close_all()
     if recorder.failed:
         status = RACE_STATUS
     return _write_reports(options, recorder, status)
+
+
+def _say(options: argparse.Namespace, text: str) -> None:
+    print(f"flambeau {options.command}: {text}", file=sys.stderr)
 
 
 def _set_environment(options: argparse.Namespace) -> None:
@@ -186,11 +197,11 @@ def _status_of_error(error: BaseException) -> int:
     return RACE_STATUS if isinstance(error, RaceError) else 1
 
 
-def _status_of_replay(recorder: Recorder) -> int:
+def _status_of_replay(options: argparse.Namespace, recorder: Recorder) -> int:
     """1 if the program ended before the token that it was to replay; said on stderr."""
     problems = [machine.unplayed for machine in recorder.machines if machine.unplayed]
     for problem in problems:
-        print(f"flambeau run: {problem}", file=sys.stderr)
+        _say(options, problem)
     return 1 if problems else 0
 
 
@@ -272,7 +283,7 @@ def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int)
                 write(file)
                 written.append(file)
             except OSError as error:
-                print(f"flambeau run: can't write {str(file)!r}: {error.strerror}", file=sys.stderr)
+                _say(options, f"can't write {str(file)!r}: {error.strerror}")
                 status = status or 1
     if not options.quiet:
         write_screen(recorder, sys.stderr, written)

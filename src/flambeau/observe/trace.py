@@ -77,11 +77,12 @@ class Arrow:
 class Trace:
     """`memory`: (time, device, bytes in use, bytes reserved) after each change. `races`: with both slices' places.
 
-    `simulated` says that times are a virtual machine's.
+    `simulated` says that times are a virtual machine's, `checked` that races were looked for.
     """
 
     devices: dict[int, str]
     simulated: bool
+    checked: bool = False
     lanes: list[Lane] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
@@ -91,8 +92,11 @@ class Trace:
     timeline: Timeline = field(default_factory=Timeline)
 
 
-def trace_of(tracer: Tracer, ranges: Ranges | None = None, races: Sequence[Race] = ()) -> Trace:
-    """What a tracer noted, with the program's ranges. The machine's work is done, and its driver is still open."""
+def trace_of(tracer: Tracer, ranges: Ranges | None = None, races: Sequence[Race] | None = None) -> Trace:
+    """What a tracer noted, with the program's ranges and races (None: none were looked for).
+
+    The machine's work is done, and its driver is still open.
+    """
     return _Maker(tracer, ranges).made(races)
 
 
@@ -119,8 +123,9 @@ class _Maker:
         self.work: dict[int, list[int]] = {}
         self.details: dict[int, tuple[Launch, str]] = {}
 
-    def made(self, races: Sequence[Race]) -> Trace:
+    def made(self, races: Sequence[Race] | None) -> Trace:
         trace = self.trace
+        trace.checked = races is not None
         self._add_lanes()
         self._add_calls()
         self._find_owners()
@@ -130,7 +135,7 @@ class _Maker:
         self._add_memory()
         if self.ranges is not None:
             trace.ranges = [self._moved(found) for found in self.ranges.found]
-        trace.races = [(race, self._side(race.first), self._side(race.second)) for race in races]
+        trace.races = [(race, self._side(race.first), self._side(race.second)) for race in races or ()]
         return trace
 
     # -- lanes ------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from flambeau.core.sites import place
+from flambeau.core.sites import Site, place
 from flambeau.observe.chrome import PROGRAM, ChromeTrace
 from flambeau.observe.reports import Race
 from flambeau.observe.requests import NOWHERE
@@ -17,7 +19,7 @@ def chrome_trace(trace: Trace) -> ChromeTrace:
     Arrows: "launch" from a call to what it gave, "wait" of a stream, "sync" of the host, "race" between two accesses
     that nothing orders.
     """
-    made = ChromeTrace()
+    made, line = ChromeTrace(), cache(place)
     if not trace.slices:
         return made
     made.process(PROGRAM, "program")
@@ -33,10 +35,16 @@ def chrome_trace(trace: Trace) -> ChromeTrace:
     for found in trace.slices:
         lane = trace.lanes[found.lane]
         made.slice(
-            lane.index, lane.number, found.name, _category(found), found.begin_ns, found.end_ns, _args(found)
+            lane.index,
+            lane.number,
+            found.name,
+            _category(found),
+            found.begin_ns,
+            found.end_ns,
+            _args(found, line),
         )
     for arrow in trace.arrows:
-        _add_arrow(made, trace, arrow)
+        _add_arrow(made, trace, arrow, line)
     for found in trace.slices:
         if found.cause >= 0:
             made.arrow("launch", "launch", _begin(trace, trace.slices[found.cause]), _begin(trace, found))
@@ -54,8 +62,8 @@ def _category(found: Slice) -> str:
     return {"give": "call"}.get(found.kind, found.kind)
 
 
-def _args(found: Slice) -> dict[str, Any]:
-    args: dict[str, Any] = {"line": place(found.site)} if found.site else {}
+def _args(found: Slice, line: Callable[[Site], str]) -> dict[str, Any]:
+    args: dict[str, Any] = {"line": line(found.site)} if found.site else {}
     if found.nbytes:
         args["bytes"] = found.nbytes
     if found.detail:
@@ -65,11 +73,11 @@ def _args(found: Slice) -> dict[str, Any]:
     return args
 
 
-def _add_arrow(made: ChromeTrace, trace: Trace, arrow: Arrow) -> None:
+def _add_arrow(made: ChromeTrace, trace: Trace, arrow: Arrow, line: Callable[[Site], str]) -> None:
     earlier, later = trace.slices[arrow.earlier], trace.slices[arrow.later]
-    line = {"line": place(later.site)} if later.site else None
+    args = {"line": line(later.site)} if later.site else None
     end = _end(trace, later) if arrow.kind == "sync" else _begin(trace, later)
-    made.arrow(arrow.kind, arrow.text, _end(trace, earlier), end, line)
+    made.arrow(arrow.kind, arrow.text, _end(trace, earlier), end, args)
 
 
 def _begin(trace: Trace, found: Slice) -> tuple[int, int, float]:

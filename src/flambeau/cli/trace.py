@@ -1,0 +1,46 @@
+"""`flambeau trace`: run a torch program and write what it and its devices did, over time."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from flambeau.cli.run import add_options, run
+
+_FORMS = (".html", ".svg", ".json", ".json.gz")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "trace",
+        help="run a torch program and write its timeline: a page, or a trace for Perfetto",
+        description="Run a program as `flambeau run` does and write its timeline: host threads, streams, copy engines, "
+        "who waits for whom, memory, ranges and races. On virtual GPUs times are simulated; on real ones they are "
+        "measured by events around each call.",
+        epilog="A .html file is one self-contained page, .json or .json.gz is for ui.perfetto.dev, .svg is a picture.",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("trace.html"),
+        help="what to write (trace.html)",
+    )
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON, too")
+    add_options(parser)
+    parser.set_defaults(do=trace, trace=None, picture=None)
+
+
+def trace(options: argparse.Namespace) -> int:
+    """Run the program as `options` say; the exit status, as that of `flambeau run`."""
+    name = options.output.name
+    if not name.endswith(_FORMS):
+        print(f"flambeau trace: {name!r} names no form; those are {', '.join(_FORMS)}", file=sys.stderr)
+        return 2
+    if name.endswith(".svg"):
+        options.picture = options.output
+    else:
+        options.trace = options.output
+    return run(options)
