@@ -26,7 +26,7 @@ from flambeau.ops import (
 )
 from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import public
-from flambeau.tensor.call import call, call_into, unary
+from flambeau.tensor.call import binary_into, call, call_into, unary
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 
@@ -60,6 +60,10 @@ def operand(x: Any, name: str, argument: str, position: int) -> Any:
 def is_operand(x: Any, *also: type) -> bool:
     """Whether an operator takes it: a tensor, a Python or NumPy scalar."""
     return isinstance(x, (*_OPERANDS, *also))
+
+
+def _are_tensors(a: Any, b: Any, out: Any) -> bool:
+    return isinstance(out, Tensor) and isinstance(a, Tensor) and isinstance(b, Tensor)
 
 
 def run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any, ...] = ()) -> Any:
@@ -113,12 +117,16 @@ def bind_binary(op: Pointwise, second: str = "other") -> None:
     other_of = operand if 1 in op.scalars else tensor_operand
 
     def of_both(input: Any, other: Any, *, out: Any = None) -> Any:
+        if _are_tensors(input, other, out):
+            return binary_into(op, out, input, other, True)
         return run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
 
     def of_self(self: Tensor, other: Any) -> Any:
         return call(op, (self, other_of(other, name, second, 1)))
 
     def in_place(self: Tensor, other: Any) -> Any:
+        if isinstance(other, Tensor):
+            return binary_into(op, self, self, other, False)
         return into(op, (self, other_of(other, f"{name}_", second, 1)))
 
     publish(of_both, name, op.summary, function)
@@ -164,6 +172,8 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
     name = plain.name
 
     def of_both(input: Any, other: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+        if _are_tensors(input, other, out) and alpha.__class__ is int and alpha == 1:
+            return binary_into(plain, out, input, other, True)
         pair = operand(input, name, "input", 1), operand(other, name, "other", 2)
         return run(*_with_alpha(plain, scaled, *pair, alpha), out)
 
@@ -171,6 +181,8 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
         return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
 
     def in_place(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
+        if isinstance(other, Tensor) and alpha.__class__ is int and alpha == 1:
+            return binary_into(plain, self, self, other, False)
         return into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
 
     publish(of_both, name, plain.summary, function)

@@ -225,6 +225,56 @@ def call_into(
     Raises RuntimeError, with nothing changed: a shape that does not match (`resize` makes `out=` fit, as
     PyTorch does), a dtype that the result cannot be cast to, another device, memory that overlaps.
     """
+    target = outputs[0]
+    memory = target.memory
+    alone = target.history is None and memory.version >= 0 and len(outputs) == 1
+    metas: list[Any] = []
+    for a in args:
+        if isinstance(a, Tensor):
+            metas.append(a.meta)
+            if a.history is not None or (a.memory is memory and a is not target):
+                alone = False
+        else:
+            metas.append(a.__class__)
+    plan = plans.get((op, params, *metas, target.meta, "into")) if alone else None
+    if plan is None:
+        return _call_into(op, outputs, args, params, resize)
+    stream = current.local.streams[plan.index].handle
+    if memory.stream != stream:
+        memory.share()
+    _launch(plan, [target.ptr], args, stream)
+    target.counter.version += 1
+    return target
+
+
+def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> Any:
+    """`call_into(op, (target,), (a, b), resize=resize)` of two tensors, written out."""
+    plan = plans.get((op, (), a.meta, b.meta, target.meta, "into"))
+    memory, first, second = target.memory, a.memory, b.memory
+    if (
+        plan is None
+        or plan.scalars
+        or memory.version < 0
+        or a.history is not None
+        or b.history is not None
+        or target.history is not None
+        or (first is memory and a is not target)
+        or (second is memory and b is not target)
+    ):
+        return _call_into(op, (target,), (a, b), (), resize)
+    stream = current.local.streams[plan.index].handle
+    if memory.stream != stream or first.stream != stream or second.stream != stream:
+        for each in (memory, first, second):
+            each.used_on(stream)
+    plan.launch((target.ptr, a.ptr, b.ptr), (), stream)
+    target.counter.version += 1
+    return target
+
+
+def _call_into(
+    op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
+) -> Any:
+    """`call_into` where there is more to do than to launch."""
     metas: list[Any] = []
     tracked = False
     for a in (*args, *outputs):

@@ -16,7 +16,7 @@ from flambeau.ops import pointwise_functions as functions
 from flambeau.ops import pointwise_logic as logic
 from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor.arithmetic import SCALARS, is_operand, operand, positive, powers, publish
-from flambeau.tensor.call import binary, call, call_into, unary, with_scalar
+from flambeau.tensor.call import binary, binary_into, call, call_into, unary, with_scalar
 from flambeau.tensor.interop import from_numpy
 from flambeau.tensor.joining import flip
 from flambeau.tensor.public import method
@@ -43,6 +43,8 @@ def _bind_operator(op: Pointwise, dunder: str) -> None:
         return call(op, (operand(other, op.name, "other", 1), self))
 
     def in_place(self: Tensor, other: Any) -> Any:
+        if isinstance(other, Tensor):
+            return binary_into(op, self, self, other, False)
         if not is_operand(other):
             return NotImplemented
         return call_into(op, (self,), (self, operand(other, op.name, "other", 1)))
