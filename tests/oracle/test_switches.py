@@ -10,7 +10,6 @@ from layouts import agree, outcome, twins
 from support import from_torch, same, torch
 
 import flambeau
-from flambeau.core.errors import NotSupportedError
 
 
 @pytest.fixture
@@ -51,10 +50,12 @@ def test_is_set_to_is_storage_typename():
         assert flambeau.typename(ours) == torch.typename(theirs)
 
 
-def test_shared_memory_says_that_it_is_missing(where):
-    assert not flambeau.ones(2).is_shared()
-    with pytest.raises(NotSupportedError, match="processes"):
-        flambeau.ones(2).share_memory_()
+def test_shared_memory_is_asked_for_on_the_cpu_and_given_on_cuda(where):
+    for library in (flambeau, torch):
+        x = library.ones(2)
+        assert not x.is_shared()
+        assert x.share_memory_() is x
+        assert x.is_shared()
     x = flambeau.ones(2, device=where)
     assert x.is_shared()
     assert x.share_memory_() is x

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 import flambeau as torch
-from flambeau.core.errors import NotSupportedError
 
 LONG = 10**7
 
@@ -172,11 +171,25 @@ def test_f10_synchronize_waits_for_what_the_event_marks_and_no_more() -> None:
     assert not torch.cuda.current_stream().query()
 
 
-def test_f11_f12_handles_are_refused_in_so_many_words() -> None:
-    with pytest.raises(NotSupportedError, match=r"exported"):
-        torch.cuda.Event(interprocess=True).ipc_handle()
-    with pytest.raises(NotSupportedError, match=r"imported"):
-        torch.cuda.Event.from_ipc_handle(0, b"")
+def test_f11_a_handle_of_an_event_that_was_not_recorded_is_of_the_current_device() -> None:
+    event = torch.cuda.Event(interprocess=True)
+    with torch.cuda.device(1):
+        handle = event.ipc_handle()
+    assert isinstance(handle, bytes) and len(handle) == 64
+    assert event.device == torch.device("cuda:1") and event.ipc_handle() == handle
+    event.record(torch.cuda.current_stream(1))
+    assert event.ipc_handle() == handle  # recording moves the event, it makes no other
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        torch.cuda.Event().ipc_handle()
+
+
+def test_f12_a_handle_has_64_bytes_and_names_an_event_of_its_device() -> None:
+    with pytest.raises(RuntimeError, match="expects byte-like object of size 64, but got 3"):
+        torch.cuda.Event.from_ipc_handle(0, b"abc")
+    with pytest.raises(RuntimeError):
+        torch.cuda.Event.from_ipc_handle(0, bytes(64))
+    with pytest.raises(ValueError, match="cpu"):
+        torch.cuda.Event.from_ipc_handle("cpu", bytes(64))
 
 
 def test_f14_wait_takes_the_current_stream() -> None:

@@ -73,12 +73,13 @@ def _map(address: int, nbytes: int, flags: int, fd: int, offset: int) -> int:
 
 
 class Mapping:
-    """A descriptor's memory, at `ptr`, shared with who else maps it; unmapped with this object."""
+    """A descriptor's memory, at `ptr`, shared with who else maps it; unmapped with this object. It keeps `former`."""
 
-    __slots__ = ("__weakref__", "nbytes", "ptr")
+    __slots__ = ("__weakref__", "former", "nbytes", "ptr")
     _unmap: Any = staticmethod(_libc.munmap)  # held here: the module may be gone before the last object
 
     def __init__(self, fd: int, nbytes: int) -> None:
+        self.former: object = None
         self.nbytes = 0
         self.ptr = map_shared(fd, nbytes)
         self.nbytes = nbytes

@@ -43,6 +43,7 @@ from flambeau.cuda.memory import (
     get_per_process_memory_fraction,
     host_memory_stats,
     host_memory_stats_as_nested_dict,
+    ipc_collect,
     list_gpu_processes,
     max_memory_allocated,
     max_memory_cached,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from flambeau.core.names import lacking
-from flambeau.runtime import current, system
+from flambeau.runtime import current, ipc, system
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.history import Recording
 from flambeau.runtime.mempool import MemPool, use_mem_pool
@@ -154,6 +154,16 @@ def empty_cache() -> None:
     if system.is_initialized():
         for index in range(system.device_count()):
             _allocator(index).empty_cache()
+
+
+def ipc_collect() -> None:
+    """Give back CUDA memory that other processes have released: what they received of it, this process's own included.
+
+    Memory of tensors that were sent and are freed here is kept until then; that it is looked after, too, whenever a
+    tensor is sent or received, or memory runs out.
+    """
+    system.init()
+    ipc.collect()
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:

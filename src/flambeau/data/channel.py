@@ -28,6 +28,8 @@ from flambeau.core.dtype import dtype, uint8
 from flambeau.core.meta import Meta
 from flambeau.tensor.interop import numpy
 from flambeau.tensor.pickling import storage_of
+from flambeau.tensor.sharing import NON_LEAF
+from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
 
 _INLINE = 32 << 10  # bytes that go through the socket
@@ -87,16 +89,14 @@ class _Pickler(reduction.ForkingPickler):
     """Sends of a tensor the bytes that it shows, not all of its storage."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if not isinstance(obj, Tensor) or obj.meta.device is not CPU:
+        if isinstance(obj, Storage):
+            return obj.__reduce_ex__(5)
+        if not isinstance(obj, Tensor):
             return NotImplemented
         if obj.requires_grad and not obj.is_leaf:
-            raise RuntimeError(
-                "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not "
-                "support crossing process boundaries.  If you just want to transfer the data, call detach() on the "
-                "tensor before serializing (e.g., putting it on the queue)."
-            )
-        if type(obj) is not Tensor or obj.__dict__ or obj.requires_grad:
-            return NotImplemented  # by way of its data
+            raise RuntimeError(NON_LEAF)
+        if type(obj) is not Tensor or obj.__dict__ or obj.requires_grad or obj.meta.device is not CPU:
+            return obj.__reduce_ex__(5)  # by way of its data
         shown = obj if obj.meta.span <= 2 * obj.meta.nbytes else obj.contiguous()
         meta = shown.meta
         span = make(Meta.contiguous_of((meta.span,), uint8, CPU), shown.memory, shown.ptr)

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.core import errors
 from flambeau.core.device import device
-from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacks
 from flambeau.runtime import current
 from flambeau.runtime.orders import Point
 from flambeau.runtime.uses import Mark
 
 if TYPE_CHECKING:
+    from flambeau.runtime.context import Context
     from flambeau.runtime.stream import Stream
+
+_HANDLE_BYTES = 64
 
 
 class Event:
@@ -122,13 +124,30 @@ class Event:
         return self._mark
 
     def ipc_handle(self) -> bytes:
-        """Not supported yet."""
-        raise NotSupportedError("Flambeau's events cannot be exported to another process yet")
+        """64 bytes by which other processes of this machine open the event; good while this process keeps it.
+
+        If it was not recorded yet, it belongs to the current device from now on. RuntimeError: it was not made with
+        `interprocess=True`.
+        """
+        mark = self._mark
+        if mark is None:
+            mark = self._make(current.context_at(current.local.device))
+        return mark.context.driver.ipc_event(mark.handle)
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Event:
-        """Not supported yet."""
-        raise NotSupportedError("Flambeau's events cannot be imported from another process yet")
+        """The event of another process, on a device of this one: what either records, the other may wait for.
+
+        RuntimeError: it is no such handle, or not of this device, or its process has ended.
+        """
+        if len(handle) != _HANDLE_BYTES:
+            raise RuntimeError(
+                f"cudaIpcEventHandle_t expects byte-like object of size {_HANDLE_BYTES}, but got {len(handle)}"
+            )
+        context = current.context_at(current.index_of(device))
+        self = cls(interprocess=True)
+        self._mark = Mark(context, context.driver.ipc_event_open(context.driver_index, bytes(handle)))
+        return self
 
     @property
     def device(self) -> device | None:
@@ -160,13 +179,16 @@ class Event:
                 f"Event device {mark.context.index} does not match recording stream's device "
                 f"{stream.device_index}."
             )
-        if mark is None or self._lent:
-            context = stream.context
-            handle = context.driver.event_create(
-                context.driver_index, self._timing, self._blocking, self._interprocess
-            )
-            mark = self._mark = Mark(context, handle)
-            self._lent = False
+        if mark is None or (self._lent and not self._interprocess):  # that of other processes stays the same
+            mark = self._make(stream.context)
+        return mark
+
+    def _make(self, context: Context) -> Mark:
+        handle = context.driver.event_create(
+            context.driver_index, self._timing, self._blocking, self._interprocess
+        )
+        mark = self._mark = Mark(context, handle)
+        self._lent = False
         return mark
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import INTEGRAL, bool_, int64
-from flambeau.core.errors import NotSupportedError, argument_type
+from flambeau.core.errors import argument_type
 from flambeau.tensor.data import tensor
 from flambeau.tensor.outputs import deliver
 from flambeau.tensor.public import both, function, functions, method
@@ -68,20 +68,6 @@ def typename(obj: Any) -> str:
     else:
         name, module = type(obj).__qualname__, type(obj).__module__ or ""
     return name if module in ("", "builtins") else f"{module}.{name}"
-
-
-@method
-def is_shared(self: Tensor) -> bool:
-    """Whether other processes may see its memory: a CUDA device's always, the CPU's where `share_memory_` moved it."""
-    return self.meta.device is not CPU
-
-
-@method
-def share_memory_(self: Tensor) -> Tensor:
-    """Nothing, for CUDA tensors. Raises NotSupportedError on the CPU: memory is not shared with processes yet."""
-    if self.meta.device is CPU:
-        raise NotSupportedError("share_memory_: Flambeau does not share CPU memory between processes yet")
-    return self
 
 
 # -- a Python function for each element ---------------------------------------------------------------------

@@ -86,6 +86,14 @@ class PinnedStorage(Storage):
         if self._pinned is not None:
             self._allocator.free(self._pinned)
 
+    def part_with(self) -> PinnedStorage:
+        """Its pinned memory, as another storage's; this one has none of its own any more."""
+        former: PinnedStorage = object.__new__(PinnedStorage)
+        former._pinned, former._allocator = self._pinned, self._allocator
+        Storage.__init__(former, self.ptr, self.nbytes, self.context, None, pinned=True)
+        self._pinned = None
+        return former
+
     def record_use(self, stream: Any) -> None:
         """A copy that uses this memory was queued on `stream`."""
         if self._pinned is not None:

@@ -1,0 +1,78 @@
+"""torch.multiprocessing: the standard library's `multiprocessing`, with tensors that travel in shared memory.
+
+All names are the standard library's, with two sorts of differences. Tensors, storages, parameters and CUDA events
+that are sent (by queues and pipes, as arguments, through managers) are the same memory in both processes: see
+`reductions.py`. And queues pickle in the thread that puts, see Note [Put and pickled] in `queue.py`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as _standard
+from multiprocessing import *  # noqa: F403
+from multiprocessing import util as _util
+from typing import Any as _Any
+
+from flambeau.multiprocessing import reductions
+from flambeau.multiprocessing.context import Process, get_context
+from flambeau.runtime import system as _system
+from flambeau.tensor import sharing as _sharing
+
+__all__ = [
+    *_standard.__all__, "get_all_sharing_strategies", "get_sharing_strategy", "reductions", "set_sharing_strategy",
+]  # fmt: skip
+
+
+def Queue(maxsize: int = 0) -> _Any:  # noqa: N802
+    """A queue of messages between processes: `multiprocessing.Queue`, but that `put` pickles. See `queue.py`."""
+    return get_context().Queue(maxsize)
+
+
+def JoinableQueue(maxsize: int = 0) -> _Any:  # noqa: N802
+    """A queue that can be joined: `multiprocessing.JoinableQueue`, but that `put` pickles. See `queue.py`."""
+    return get_context().JoinableQueue(maxsize)
+
+
+def Pool(  # noqa: N802
+    processes: int | None = None,
+    initializer: _Any = None,
+    initargs: _Any = (),
+    maxtasksperchild: int | None = None,
+) -> _Any:
+    """A pool of processes."""
+    return get_context().Pool(processes, initializer, initargs, maxtasksperchild)
+
+
+def get_all_sharing_strategies() -> set[str]:
+    """The ways of sharing the CPU's memory here: "file_descriptor" (on Linux) and "file_system"."""
+    both = {_sharing.FILE_DESCRIPTOR, _sharing.FILE_SYSTEM}
+    return both if hasattr(_standard.reduction, "DupFd") else {_sharing.FILE_SYSTEM}
+
+
+def get_sharing_strategy() -> str:
+    """How CPU memory is shared from now on: see `set_sharing_strategy`."""
+    return _sharing.sharing.strategy
+
+
+def set_sharing_strategy(new_strategy: str) -> None:
+    """Choose how CPU memory is shared from now on; what is shared already stays as it is.
+
+    "file_descriptor": anonymous memory; each shared storage keeps a descriptor open in each process that has it, and
+    nothing can leak. "file_system": memory with a name, for programs that share more storages than they may have open
+    files; a process that is killed leaves its names until the whole program has ended.
+
+    Raises AssertionError: there is no such strategy here.
+    """
+    if new_strategy not in get_all_sharing_strategies():
+        raise AssertionError(
+            f"invalid sharing strategy {new_strategy!r}, expected one of {get_all_sharing_strategies()}"
+        )
+    _sharing.sharing.strategy = new_strategy
+
+
+def _at_the_end(_: object) -> None:
+    """Processes of `multiprocessing` may end without destructors: then, too, what others sent is given back."""
+    _util.Finalize(None, _system.close_quietly, exitpriority=-1000)
+
+
+_at_the_end(None)
+_util.register_after_fork(Process, _at_the_end)

@@ -1,0 +1,102 @@
+"""The contexts of the standard library (fork, spawn, forkserver) with our queues and processes.
+
+# Note [Virtual GPUs of children]
+A process that is started afresh opens its own devices, as its environment says. Where `flambeau.virtual` chose them
+in the parent, the child opens the same before it unpickles its arguments, which may lie on them; unless it has made
+a choice itself by then.
+"""
+
+from __future__ import annotations
+
+from multiprocessing import context as standard
+from multiprocessing import get_start_method
+from typing import Any
+
+from flambeau.multiprocessing.queue import JoinableQueue, Queue
+from flambeau.runtime import settings, system
+
+
+class _Like:
+    """Stands before what is pickled for a child: unpickled, it opens virtual GPUs like the parent's."""
+
+    def __reduce__(self) -> Any:
+        wish = system.wish()
+        chosen = wish.driver == "virtual" and wish != settings.from_environment()
+        return _open_like, ((wish,) if chosen else ())
+
+
+def _open_like(wish: settings.Settings | None = None) -> None:
+    """See Note [Virtual GPUs of children]."""
+    if wish is not None and system.wish() == settings.from_environment() and not system.is_initialized():
+        system.virtual(wish.devices, wish.profile, wish.schedule, wish.races, wish.poison, wish.data)
+
+
+def _rebuilt(_: None, kind: Any, state: Any) -> Any:
+    made = object.__new__(kind)
+    put = getattr(made, "__setstate__", made.__dict__.update)
+    put(state)
+    return made
+
+
+class _Process:
+    """A process that is started afresh: see Note [Virtual GPUs of children]."""
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, (_Like(), type(self), self.__getstate__())  # in this order
+
+
+class Process(_Process, standard.Process):
+    """A process of the start method that is chosen when it starts."""
+
+
+class SpawnProcess(_Process, standard.SpawnProcess):
+    """A process of the spawn context."""
+
+
+class ForkServerProcess(_Process, standard.ForkServerProcess):
+    """A process of the forkserver context."""
+
+
+class _Context:
+    """What our contexts have in common."""
+
+    def Queue(self, maxsize: int = 0) -> Any:  # noqa: N802
+        """A queue of messages between processes. See `queue.py`."""
+        return Queue(maxsize, ctx=self.get_context())
+
+    def JoinableQueue(self, maxsize: int = 0) -> Any:  # noqa: N802
+        """A queue that can be joined. See `queue.py`."""
+        return JoinableQueue(maxsize, ctx=self.get_context())
+
+    def get_context(self, method: str | None = None) -> Any:
+        """The context of a start method, or this one. Raises ValueError: there is no such method."""
+        return self if method is None else get_context(method)
+
+
+class ForkContext(_Context, standard.ForkContext):
+    """Processes that begin as copies of this one. CUDA cannot be used in them if it was used before."""
+
+
+class SpawnContext(_Context, standard.SpawnContext):
+    """Processes that are started afresh."""
+
+    Process = SpawnProcess  # type: ignore[assignment]
+
+
+class ForkServerContext(_Context, standard.ForkServerContext):
+    """Processes that are copies of a server's, which is started afresh."""
+
+    Process = ForkServerProcess  # type: ignore[assignment]
+
+
+_CONTEXTS: dict[str, Any] = {
+    "fork": ForkContext(), "spawn": SpawnContext(), "forkserver": ForkServerContext(),
+}  # fmt: skip
+
+
+def get_context(method: str | None = None) -> Any:
+    """The context of a start method; None: of the one that `set_start_method` chose. ValueError: there is none such."""
+    method = get_start_method() if method is None else method
+    if method not in _CONTEXTS:
+        raise ValueError(f"cannot find context for {method!r}")
+    return _CONTEXTS[method]

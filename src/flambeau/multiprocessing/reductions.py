@@ -1,0 +1,196 @@
+"""How tensors, storages and events are pickled for another process: what they lie in is shared, not copied.
+
+The functions that pickles name are PyTorch's. The standard library's pickler for processes (queues, pipes, arguments
+of processes, managers) learns of them when this module is imported; no other pickler does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from multiprocessing import reduction, resource_sharer
+from typing import Any
+
+from flambeau.core.device import CPU, device
+from flambeau.core.dtype import dtype
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.meta import Meta
+from flambeau.core.shared import Anonymous
+from flambeau.nn.parameter import Parameter
+from flambeau.runtime import system
+from flambeau.runtime.event import Event
+from flambeau.runtime.ipc import Parcel
+from flambeau.tensor import sharing
+from flambeau.tensor.call import empty
+from flambeau.tensor.pickling import NEW_KINDS, rebuild_as, row_of
+from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
+from flambeau.tensor.storages import Face, TypedStorage, UntypedStorage
+from flambeau.tensor.tensor import Tensor
+
+__all__ = [
+    "init_reductions", "rebuild_cuda_tensor", "rebuild_event", "rebuild_storage_empty", "rebuild_storage_fd",
+    "rebuild_storage_filename", "rebuild_tensor", "reduce_event", "reduce_storage", "reduce_tensor",
+]  # fmt: skip
+
+_STORAGES = (
+    Storage, ForeignStorage, PinnedStorage, sharing.SharedStorage, sharing.SentStorage, sharing.ReceivedStorage,
+)  # fmt: skip
+
+
+# -- tensors ----------------------------------------------------------------------------------------------
+
+
+def reduce_tensor(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
+    """The call that makes this tensor in another process, over the same memory: CPU memory moves to shared memory.
+
+    Raises RuntimeError: it is no leaf and requires a gradient, or came from another process by CUDA IPC.
+    """
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(sharing.NON_LEAF)
+    _warn_of_hooks(tensor)
+    if tensor.meta.device is not CPU:
+        return _reduce_cuda(tensor)
+    if tensor.memory.nbytes:
+        sharing.share(tensor)
+    kind = tensor.meta.dtype
+    face: Any = tensor.untyped_storage() if kind in NEW_KINDS else tensor.storage()  # type: ignore[attr-defined]
+    layout = (tensor.storage_offset(), tensor.meta.shape, tensor.meta.strides, tensor.requires_grad)
+    return rebuild_tensor, (type(tensor), face, layout, kind)
+
+
+def rebuild_tensor(cls: Any, storage: Face, metadata: Any, kind: dtype | None = None) -> Any:
+    """A tensor, or Parameter, over a storage. metadata: offset, size, stride, requires_grad."""
+    offset, size, stride, requires_grad = metadata
+    if kind is None:
+        assert isinstance(storage, TypedStorage)
+        kind = storage.dtype
+    return _dressed(cls, rebuild_as(storage, offset, size, stride, False, None, kind), requires_grad)
+
+
+def _dressed(cls: Any, made: Tensor, requires_grad: bool) -> Any:
+    if cls is Parameter:
+        return Parameter(made, requires_grad)
+    return made.requires_grad_(requires_grad)  # type: ignore[attr-defined]
+
+
+def _warn_of_hooks(tensor: Tensor) -> None:
+    node = tensor.history.node if tensor.history is not None else None
+    if node is None or node.watchers is None or tensor.history is None:
+        return
+    for hook in node.watchers.tensor_hooks.get(tensor.history.index, {}).values():
+        if not hasattr(hook, "__torch_unserializable__"):
+            warnings.warn(
+                f"backward hook {hook!r} on tensor will not be serialized.  If this is expected, you can decorate "
+                "the function with @torch.utils.hooks.unserializable_hook to suppress this warning",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def _reduce_cuda(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
+    meta = tensor.meta
+    parcel: Any = Parcel(meta.device.index or 0, b"", 0, 0, b"", 0, b"", False)
+    if tensor.memory.nbytes:
+        parcel = sharing.send(tensor.memory)
+    return rebuild_cuda_tensor, (
+        type(tensor), meta.shape, meta.strides, tensor.storage_offset(), UntypedStorage, meta.dtype, parcel.device,
+        parcel.handle or None, parcel.nbytes, parcel.offset, tensor.requires_grad, parcel.counter, parcel.slot,
+        parcel.event, parcel.must_wait,
+    )  # fmt: skip
+
+
+def rebuild_cuda_tensor(
+    tensor_cls: Any, tensor_size: Any, tensor_stride: Any, tensor_offset: int, storage_cls: Any, dtype: dtype,
+    storage_device: int, storage_handle: bytes | None, storage_size_bytes: int, storage_offset_bytes: int,
+    requires_grad: bool, ref_counter_handle: bytes, ref_counter_offset: int, event_handle: bytes,
+    event_sync_required: bool,
+) -> Any:  # fmt: skip
+    """A CUDA tensor over another process's memory. The current stream waits for what the sender's was given.
+
+    Raises RuntimeError: the sender has ended; its GPU is not visible here; this is a fork of a process that used CUDA.
+    """
+    if storage_handle is None or not storage_size_bytes:
+        where = system.resolve(device("cuda", storage_device))
+        storage = empty(Meta.contiguous_of((0,), dtype, where)).memory
+    else:
+        storage = sharing.receive(
+            Parcel(
+                storage_device, storage_handle, storage_size_bytes, storage_offset_bytes, ref_counter_handle,
+                ref_counter_offset, event_handle, event_sync_required,
+            )
+        )  # fmt: skip
+    size, stride = tuple(tensor_size), tuple(tensor_stride)
+    made = rebuild_as(sharing.over(storage), tensor_offset, size, stride, False, None, dtype)
+    return _dressed(tensor_cls, made, requires_grad)
+
+
+# -- storages ---------------------------------------------------------------------------------------------
+
+
+def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The call that maps a CPU storage in another process. Raises RuntimeError: it is a CUDA storage."""
+    memory: Storage = storage._row.memory if isinstance(storage, Face) else storage
+    if memory.device is not CPU:
+        raise RuntimeError("Cannot pickle CUDA storage; try pickling a CUDA tensor instead")
+    if not memory.nbytes:
+        return rebuild_storage_empty, ()
+    owner = sharing.share(row_of(memory))
+    if isinstance(owner, Anonymous):
+        return rebuild_storage_fd, (reduction.DupFd(owner.fd), memory.nbytes)
+    try:
+        owner.hold()
+    except FileNotFoundError:
+        raise RuntimeError(
+            f"the shared memory {owner.name} cannot be sent: this process has it by fork, and its owner has given it "
+            "back. Consider cloning before sending."
+        ) from None
+    return rebuild_storage_filename, (owner.name, memory.nbytes)
+
+
+def rebuild_storage_fd(df: Any, size: int) -> Storage:
+    """The storage of a descriptor that was sent along."""
+    return sharing.storage_of_descriptor(df.detach(), size)
+
+
+def rebuild_storage_filename(name: str, size: int) -> Storage:
+    """The storage of a name. RuntimeError: all who used it have ended."""
+    try:
+        return sharing.storage_of_name(name, size)
+    except FileNotFoundError:
+        raise RuntimeError(
+            f"unable to open shared memory object <{name}> in read-write mode: No such file or directory (2)"
+        ) from None
+
+
+def rebuild_storage_empty() -> Storage:
+    """One of no bytes."""
+    return UntypedStorage(0)._row.memory
+
+
+# -- events -----------------------------------------------------------------------------------------------
+
+
+def reduce_event(event: Event) -> tuple[Any, tuple[Any, ...]]:
+    """The call that opens an interprocess event in another process."""
+    handle = event.ipc_handle()
+    return rebuild_event, (event.device, handle)
+
+
+def rebuild_event(device: device, handle: bytes) -> Event:
+    """Another process's event."""
+    return Event.from_ipc_handle(device, handle)
+
+
+def init_reductions() -> None:
+    """Tell the standard library's pickler for processes. Again is allowed."""
+    reduction.register(Event, reduce_event)
+    for kind in (Tensor, Parameter):
+        reduction.register(kind, reduce_tensor)
+    for storage in _STORAGES:
+        reduction.register(storage, reduce_storage)
+
+
+if not hasattr(
+    resource_sharer, "DupFd"
+):  # imported early: a thread of a queue must not be in it when we fork
+    raise NotSupportedError("this system sends no descriptors between processes")
+init_reductions()

@@ -1,0 +1,444 @@
+"""Device memory that goes to other processes and comes from them. Owner of what was sent and received.
+
+# Note [Memory in two processes]
+What is sent is a block of the caching allocator: the handle of the whole segment that it lies in, as CUDA has
+it, and its place there. Each sending has a counter, a slot of memory that both processes map: the sender sets it, the
+receiver writes its process id there, and zero once its tensors are gone and its work with them is done. A block that
+the sender frees meanwhile goes to no pool: it waits in limbo until all slots of its sendings are zero, or name a
+process that has ended. It is looked after at each sending, when memory runs out, and by `collect`.
+An event goes with each sending, recorded on the sender's current stream: the receiver's current stream waits for it.
+
+# Note [Dead tensors of others]
+A destructor may come in the middle of anything. It only notes that its sending is over; what has to be asked of the
+driver then (to wait for the streams that used it, to unmap the segment) is done there if nobody is in the middle of
+it, and else by who is, or at the next sending, receiving or `collect`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+from weakref import WeakSet, WeakValueDictionary
+
+from flambeau.core.errors import DriverError
+from flambeau.core.memory import bytes_at
+from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, birth
+from flambeau.runtime import current, system
+from flambeau.runtime.blocks import Block
+from flambeau.runtime.context import Context
+from flambeau.runtime.machine import Machine
+from flambeau.runtime.turn import Turn
+from flambeau.runtime.uses import Mark
+
+_SLOT = struct.Struct("<iiQ")  # state, the receiver's process id, when that began
+_SENT, _HELD = 1, 2
+_UUID = 16  # bytes
+_SLOTS = 1 << 16
+_EVENTS = 1000  # sendings that have an event of their own; further ones wait for their stream instead
+_MANY = 1000  # blocks in limbo
+
+FROM_ANOTHER = (
+    "Attempted to send CUDA tensor received from another process; this is not currently supported. Consider cloning "
+    "before sending."
+)
+_TOO_EARLY = (
+    "Producer process has been terminated before all shared CUDA tensors released. "
+    "See Note [Sharing CUDA tensors]"
+)
+_TOO_MANY = (
+    "Producer process tried to deallocate over 1000 memory blocks referred by consumer processes. Deallocation might "
+    "be significantly slowed down. We assume it will never going to be the case, but if it is, please file but to "
+    "https://github.com/pytorch/pytorch"
+)
+
+
+class Parcel(NamedTuple):
+    """What goes to the other process, in the order of PyTorch's `_share_cuda_`.
+
+    handle: 16 bytes of the device's uuid and the driver's 64 of the segment. offset, nbytes: the storage's in it.
+    counter, slot: the sender's counters and the place of this sending's. event: b"" if there is nothing to wait for.
+    """
+
+    device: int
+    handle: bytes
+    nbytes: int
+    offset: int
+    counter: bytes
+    slot: int
+    event: bytes
+    must_wait: bool
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """What tells the block from all others."""
+        return self.handle, self.offset
+
+
+class _Counters:
+    """The slots of what this process sends, in memory that receivers map."""
+
+    def __init__(self) -> None:
+        nbytes = _SLOTS * _SLOT.size
+        self._memory = Anonymous(anonymous(nbytes), nbytes)
+        self._bytes = bytes_at(self._memory.ptr, nbytes)
+        self._free = deque(range(0, nbytes, _SLOT.size))
+        self.door = Door.of(self._memory.fd).pack()
+
+    def take(self) -> int:
+        """A slot for a sending. RuntimeError: too many are underway."""
+        try:
+            slot = self._free.popleft()
+        except IndexError:
+            raise RuntimeError(
+                f"{_SLOTS:,} CUDA tensors were sent to other processes and not released there"
+            ) from None
+        _SLOT.pack_into(self._bytes.data, slot, _SENT, 0, 0)
+        return slot
+
+    def is_over(self, slot: int, thoroughly: bool) -> bool:
+        """Whether the receiver has released it; `thoroughly`: or has ended."""
+        state, pid, began = _SLOT.unpack_from(self._bytes.data, slot)
+        return not state or bool(thoroughly and state == _HELD and birth(pid) != began)
+
+    def give_back(self, slot: int) -> None:
+        self._free.append(slot)
+
+
+class Sent:
+    """A block that was sent, with its sendings that are not over: slots, and the events that went along."""
+
+    __slots__ = ("block", "context", "key", "nbytes", "sendings")
+
+    def __init__(self, key: tuple[bytes, int], context: Context, block: Block, nbytes: int) -> None:
+        self.key = key
+        self.context = context
+        self.block = block
+        self.nbytes = nbytes
+        self.sendings: dict[int, Mark | None] = {}
+
+    def is_over(self, thoroughly: bool = False) -> bool:
+        """Whether no other process has it any more."""
+        for slot in list(self.sendings):
+            if _state.counters().is_over(slot, thoroughly):
+                if self.sendings.pop(slot) is not None:
+                    _state.events -= 1
+                _state.counters().give_back(slot)
+        return not self.sendings
+
+
+class Segment:
+    """Another process's segment, mapped here while `holders` sendings lie in it."""
+
+    __slots__ = ("__weakref__", "context", "holders", "key", "ptr")
+
+    def __init__(self, context: Context, parcel: Parcel) -> None:
+        self.context = context
+        self.key = (context, parcel.handle)
+        self.holders = 0
+        self.ptr = context.driver.ipc_open(context.driver_index, parcel.handle[_UUID:])
+
+
+class Receipt:
+    """A sending that this process holds."""
+
+    __slots__ = ("__weakref__", "_holder", "counters", "segment", "slot")
+
+    def __init__(self, segment: Segment | None, counters: Mapping, slot: int) -> None:
+        self.segment = segment
+        self.counters = counters
+        self.slot = slot
+        self._holder = os.getpid()
+        self._write(_HELD, self._holder, birth(self._holder))
+
+    def end(self) -> None:
+        """Say, once, that this process has done with it; a fork's copy says nothing."""
+        if self._holder == os.getpid():
+            self._holder = 0
+            self._write(0, 0, 0)
+
+    def _write(self, *values: int) -> None:
+        _SLOT.pack_into(bytes_at(self.counters.ptr, self.counters.nbytes).data, self.slot, *values)
+
+
+class _State:
+    """All that this process has sent and received. A forked child begins anew."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.sent: dict[int, Sent] = {}  # by address
+        self.limbo: dict[int, Sent] = {}
+        self.own: _Counters | None = None
+        self.segments: WeakValueDictionary[tuple[Context, bytes], Segment] = WeakValueDictionary()
+        self.counters_of: WeakValueDictionary[bytes, Mapping] = WeakValueDictionary()
+        self.receipts: WeakSet[Receipt] = WeakSet()
+        self.dead: deque[tuple[Receipt, Iterable[int]]] = deque()
+        self.later: list[tuple[Receipt, Iterable[int]]] = []  # could not be done when it was tried
+        self.turn = Turn(self.dead, lambda: _bury())
+        self.events = 0  # of sendings that are not over
+        self.watching = False
+        self.warned = False
+
+    def counters(self) -> _Counters:
+        if self.own is None:
+            self.own = _Counters()
+        return self.own
+
+    def watch(self) -> None:
+        """Hear of machines that close."""
+        if not self.watching:
+            self.watching = True
+            system.watch(_Closing())
+
+
+_state = _State()
+
+
+# -- sending ----------------------------------------------------------------------------------------------
+
+
+def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
+    """What another process needs to use `nbytes` bytes at `ptr`, a block of the caching allocator.
+
+    Whoever calls keeps the block until `retire`. Raises NotSupportedError: the memory cannot be shared.
+    """
+    system.require_open(context)
+    with _state.lock:
+        _state.watch()
+        collect(thoroughly=False)
+        context.allocator.on_shortage = collect  # type: ignore[attr-defined]
+        first = block
+        while first.previous is not None:
+            first = first.previous
+        driver = context.driver
+        handle = _uuid(context) + driver.ipc_memory(first.ptr)
+        key = (handle, ptr - first.ptr)
+        counters = _state.counters()
+        mark = _mark(context)
+        event = b"" if mark is None else driver.ipc_event(mark.handle)
+        slot = counters.take()
+        sent = _state.sent.get(ptr)
+        if sent is None:
+            sent = _state.sent[ptr] = Sent(key, context, block, nbytes)
+        sent.sendings[slot] = mark
+        return Parcel(context.index, handle, nbytes, key[1], counters.door, slot, event, mark is not None)
+
+
+def _mark(context: Context) -> Mark | None:
+    """An event at the end of the current stream; None, after waiting for that, if there are too many of them."""
+    stream = current.stream_at(context.index)
+    if _state.events >= _EVENTS:
+        stream.synchronize()
+        return None
+    driver = context.driver
+    _state.events += 1
+    mark = Mark(context, driver.event_create(context.driver_index, False, True, True))
+    driver.event_record(mark.handle, stream.handle)
+    return mark
+
+
+def retire(ptr: int) -> None:
+    """The block at an address is of no more use here: free it now, or once it is of no use elsewhere."""
+    sent = _state.sent.pop(ptr, None)
+    if sent is None or sent.context.closed:
+        return
+    if sent.is_over():
+        sent.context.allocator.free(sent.block)
+        return
+    _state.limbo[ptr] = sent
+    if len(_state.limbo) > _MANY and not _state.warned:
+        _state.warned = True
+        warnings.warn(_TOO_MANY, UserWarning, stacklevel=2)
+
+
+def collect(thoroughly: bool = True) -> None:
+    """Do what destructors left, and free blocks that no other process uses; `thoroughly`: nor one that has ended."""
+    _state.dead.extend(_state.later)
+    _state.later.clear()
+    _bury()
+    for ptr, sent in list(_state.limbo.items()):
+        if sent.is_over(thoroughly) and _state.limbo.pop(ptr, None) is not None and not sent.context.closed:
+            sent.context.allocator.free(sent.block)
+
+
+def reclaim(parcel: Parcel) -> Sent | None:
+    """The block of a parcel that this process sent itself, freed since, from limbo; None if it is not there."""
+    for ptr, sent in list(_state.limbo.items()):
+        if sent.key == parcel.key and _state.limbo.pop(ptr, None) is not None:
+            _state.sent[ptr] = sent
+            return sent
+    return None
+
+
+# -- receiving --------------------------------------------------------------------------------------------
+
+
+def is_own(parcel: Parcel) -> bool:
+    """Whether this process sent it."""
+    return Door.unpack(parcel.counter).pid == os.getpid()
+
+
+def receive(parcel: Parcel) -> tuple[Context, int, Receipt]:
+    """Where what another process sent lies here, and the receipt to `release` once it is of no more use.
+
+    The current stream waits for the sender's. Raises RuntimeError: the sender has ended, its device is not visible
+    here, or this process is a fork of one that used CUDA.
+    """
+    context = _context_of(parcel)
+    with _state.lock:
+        _state.watch()
+        collect(thoroughly=False)
+        counters = _counters_of(parcel)
+        segment = _state.segments.get((context, parcel.handle))
+        if segment is None:
+            segment = _state.segments[context, parcel.handle] = Segment(context, parcel)
+        _order(context, parcel)
+        segment.holders += 1
+        receipt = Receipt(segment, counters, parcel.slot)
+        _state.receipts.add(receipt)
+        return context, segment.ptr + parcel.offset, receipt
+
+
+def release_again(parcel: Parcel) -> None:
+    """What was sent is here already: order what comes after this sending, too, and release it at once."""
+    _order(_context_of(parcel), parcel)
+    Receipt(None, _counters_of(parcel), parcel.slot).end()
+
+
+def release(receipt: Receipt, streams: Iterable[int]) -> None:
+    """What was received is of no more use; `streams` are those that it was used on. For destructors."""
+    _state.dead.append((receipt, streams))
+    _bury()
+
+
+def _context_of(parcel: Parcel) -> Context:
+    for context in system.contexts():
+        if _uuid(context) == parcel.handle[:_UUID]:
+            return context
+    raise RuntimeError(
+        f"a CUDA tensor was received that lies on a device which this process does not see: cuda:{parcel.device} of "
+        f"process {Door.unpack(parcel.counter).pid}, GPU {parcel.handle[:_UUID].hex()}"
+    )
+
+
+def _counters_of(parcel: Parcel) -> Mapping:
+    found = _state.counters_of.get(parcel.counter)
+    if found is None:
+        door = Door.unpack(parcel.counter)
+        try:
+            fd = door.enter()
+        except ProcessLookupError:
+            raise RuntimeError(
+                f"a CUDA tensor was received from process {door.pid}, which has ended: the producer of a CUDA tensor "
+                "must live for as long as others use it. See Note [Sharing CUDA tensors]"
+            ) from None
+        try:
+            found = _state.counters_of[parcel.counter] = Mapping(fd, _SLOTS * _SLOT.size)
+        finally:
+            os.close(fd)
+    return found
+
+
+def _order(context: Context, parcel: Parcel) -> None:
+    """Let the current stream wait for the sender's."""
+    if not parcel.must_wait:
+        return
+    driver = context.driver
+    event = driver.ipc_event_open(context.driver_index, parcel.event)
+    driver.stream_wait(current.stream_at(context.index).handle, event)
+    driver.event_destroy(event)
+
+
+def _bury() -> None:
+    """See Note [Dead tensors of others]."""
+    while _state.dead and _state.turn.try_enter():
+        try:
+            while _state.dead:
+                receipt, streams = _state.dead.popleft()
+                if not _try_end(receipt, streams):
+                    _state.later.append((receipt, streams))
+        finally:
+            _state.turn.leave()
+
+
+def _try_end(receipt: Receipt, streams: Iterable[int]) -> bool:
+    segment = receipt.segment
+    if segment is not None and not segment.context.closed:
+        context = segment.context
+        if context.orders.capturing:
+            return False
+        try:
+            if segment.holders > 1:
+                _wait(context, streams)
+            else:
+                context.backing.ipc_close(segment.ptr)  # which waits for the device
+                _state.segments.pop(segment.key, None)
+        except DriverError:  # amid a command
+            return False
+        segment.holders -= 1
+    receipt.end()
+    _state.receipts.discard(receipt)
+    return True
+
+
+def _wait(context: Context, streams: Iterable[int]) -> None:
+    """Wait on the host for these streams, for the runtime's own reasons."""
+    driver = context.backing
+    event = driver.event_create(context.driver_index, False)
+    try:
+        for stream in streams:
+            try:
+                driver.event_record(event, stream)
+            except DriverError:  # the stream is gone, its work may not be done
+                driver.device_sync(context.driver_index)
+            driver.event_sync(event, internal=True)
+    finally:
+        driver.event_destroy(event)
+
+
+# -- the rest ---------------------------------------------------------------------------------------------
+
+
+class _Closing:
+    """Settles accounts when a machine closes: a `Watcher`."""
+
+    def starting(self, machine: Machine) -> None:
+        pass
+
+    def started(self, machine: Machine) -> None:
+        pass
+
+    def closing(self, machine: Machine) -> None:
+        """All work is done. Raises what the warning raises if that is an error."""
+        for receipt in list(_state.receipts):
+            if receipt.segment is not None and receipt.segment.context in machine.contexts:
+                receipt.end()
+                _state.receipts.discard(receipt)
+        collect()
+        left = [s for s in (*_state.sent.values(), *_state.limbo.values()) if s.context in machine.contexts]
+        underway = [sent for sent in left if not sent.is_over(thoroughly=True)]
+        for sent in left:
+            _state.sent.pop(sent.block.ptr, None)
+            _state.limbo.pop(sent.block.ptr, None)
+        if underway:
+            warnings.warn(_TOO_EARLY, UserWarning, stacklevel=2)
+
+
+def _uuid(context: Context) -> bytes:
+    text = context.driver.device_properties(context.driver_index).uuid
+    return bytes.fromhex(text.removeprefix("GPU-").replace("-", ""))
+
+
+def _begin_anew() -> None:
+    """In a forked child: what the parent sent and received is the parent's business."""
+    global _state
+    watching = _state.watching
+    _state = _State()
+    _state.watching = watching
+
+
+os.register_at_fork(after_in_child=_begin_anew)

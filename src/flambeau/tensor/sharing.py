@@ -1,0 +1,306 @@
+"""Storages that several processes use: the CPU's in shared memory, CUDA's by IPC.
+
+# Note [Moving to shared memory]
+`share_memory_` moves a storage's bytes to memory that other processes can map. Tensors hold addresses, so all that
+look at the storage are found and told the new one: mostly it is the tensor at hand alone, which the count of
+references says, and else the garbage collector knows them. Who else keeps the storage (a NumPy array over it) keeps
+its old memory, and looks at that; PyTorch would free it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+from weakref import WeakValueDictionary
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.device import CPU
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.memory import bytes_at
+from flambeau.core.meta import Meta
+from flambeau.core.shared import Anonymous, Mapping, anonymous, key_of
+from flambeau.runtime import current, ipc, system
+from flambeau.tensor.options import integer, place
+from flambeau.tensor.public import method
+from flambeau.tensor.saved import Saved
+from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
+from flambeau.tensor.storages import Face, UntypedStorage, face
+from flambeau.tensor.tensor import Tensor, make
+
+FILE_DESCRIPTOR, FILE_SYSTEM = "file_descriptor", "file_system"
+NON_LEAF = (
+    "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing "
+    "process boundaries.  If you just want to transfer the data, call detach() on the tensor before serializing "
+    "(e.g., putting it on the queue)."
+)
+
+
+class _Sharing:
+    """How this process shares the CPU's memory, and what it shares.
+
+    known: what came from other processes or went to them, by what tells it from all else: what comes again is the
+    same storage.
+    """
+
+    def __init__(self) -> None:
+        self.strategy = FILE_DESCRIPTOR if sys.platform == "linux" else FILE_SYSTEM
+        self.known: WeakValueDictionary[Any, Storage] = WeakValueDictionary()
+        self.lock = threading.RLock()
+
+    def renew_lock(self) -> None:
+        """In a forked child: another thread of the parent's may have held it."""
+        self.lock = threading.RLock()
+
+
+sharing = _Sharing()
+os.register_at_fork(after_in_child=sharing.renew_lock)
+
+
+class SharedStorage(ForeignStorage):
+    """CPU memory that other processes may map; `owner` is its `Mapping`. It cannot grow."""
+
+    __slots__ = ()
+
+
+class SentStorage(Storage):
+    """CUDA memory that was sent to another process: its block outlives it until that has done with it."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        ipc.retire(self.ptr)
+
+
+class ReceivedStorage(ForeignStorage):
+    """CUDA memory of another process. It belongs to no stream here, and notes each that it is used on: they must be
+    done with it before it is given back."""
+
+    __slots__ = ("_receipt", "_streams")
+
+    def __init__(self, parcel: ipc.Parcel) -> None:
+        self._receipt: ipc.Receipt | None = None  # what __del__ sees if nothing was received
+        context, ptr, receipt = ipc.receive(parcel)
+        super().__init__(ptr, parcel.nbytes, context, None)
+        self.stream = 0
+        self._streams = {current.stream_at(context.index).handle}
+        self._receipt = receipt
+
+    def used_on(self, stream: int) -> None:
+        self._streams.add(stream)
+
+    def share(self) -> None:
+        self._streams.add(current.stream_at(self.context.index).handle)
+
+    def __del__(self) -> None:
+        if self._receipt is not None:
+            ipc.release(self._receipt, self._streams)
+
+
+# -- the CPU's --------------------------------------------------------------------------------------------
+
+
+def share(row: Tensor) -> Any:
+    """The shared memory of a CPU tensor's storage: it is moved there now if it lies elsewhere.
+
+    `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory]. Raises RuntimeError: there is
+    no room.
+    """
+    with sharing.lock:
+        if not isinstance(row.memory.owner, Mapping):
+            made = _new_memory(row.memory.nbytes)
+            _move(row, made)
+            sharing.known[made.key] = row.memory
+        return row.memory.owner
+
+
+def _new_memory(nbytes: int) -> Any:
+    size = max(nbytes, 1)  # nothing cannot be mapped
+    try:
+        if sharing.strategy == FILE_DESCRIPTOR:
+            return Anonymous(anonymous(size), size)
+        return import_module("flambeau.core.named").Named.create(size)
+    except OSError as error:
+        raise RuntimeError(
+            f"unable to allocate shared memory(shm) for {nbytes} bytes: {error.strerror} ({error.errno})"
+        ) from None
+
+
+def _move(row: Tensor, to: Mapping) -> None:
+    holders, others = _holders(row)
+    memory = row.memory
+    bytes_at(to.ptr, memory.nbytes)[...] = bytes_at(memory.ptr, memory.nbytes)
+    shift = to.ptr - memory.ptr
+    former = _parted(memory)
+    for holder in holders:
+        holder.ptr += shift
+    memory.ptr, memory.owner = to.ptr, to
+    if others:
+        to.former = former
+
+
+def _holders(row: Tensor) -> tuple[Iterable[Any], bool]:
+    """All that look at a tensor's storage by address, and whether others refer to it."""
+    if sys.getrefcount(row.memory) == 2 + (row.counter is row.memory):
+        return [row], False
+    memory = row.memory
+    frozen = gc.get_freeze_count()  # of these the collector tells nothing
+    if frozen:
+        gc.unfreeze()
+    referrers = gc.get_referrers(memory)
+    if frozen:
+        gc.collect()
+        gc.freeze()
+    found = [x for x in referrers if isinstance(x, Tensor | Saved)]
+    return [x for x in found if x.memory is memory], len(found) < len(referrers)
+
+
+def _parted(memory: Storage) -> Storage:
+    """What a storage had so far, as another one's. It is of a kind that cannot grow, from now on."""
+    if isinstance(memory, PinnedStorage):
+        former: Storage = memory.part_with()
+        memory.pinned = False
+        return former
+    former = Storage(memory.ptr, memory.nbytes, memory.context, memory.block, memory.owner)
+    memory.block = None
+    memory.__class__ = SharedStorage
+    return former
+
+
+def storage_over(memory: Any, nbytes: int) -> Storage:
+    """A storage over shared memory that another process has sent."""
+    made = sharing.known[memory.key] = SharedStorage(memory.ptr, nbytes, system.host, None, memory)
+    return made
+
+
+def storage_of_descriptor(fd: int, nbytes: int) -> Storage:
+    """The storage of a descriptor, which it takes over: the one that has its memory already, or a new one."""
+    with sharing.lock:
+        found = sharing.known.get(key_of(fd))
+        if found is None:
+            return storage_over(Anonymous(fd, max(nbytes, 1)), nbytes)
+    os.close(fd)
+    return found
+
+
+def storage_of_name(name: str, nbytes: int) -> Storage:
+    """The same of a name, with the count of the message that brought it."""
+    named = import_module("flambeau.core.named")
+    with sharing.lock:
+        found = sharing.known.get(name)
+        if found is None:
+            return storage_over(named.Named.take(name, max(nbytes, 1)), nbytes)
+    named.change(name, -1)
+    return found
+
+
+# -- CUDA's -----------------------------------------------------------------------------------------------
+
+
+def send(storage: Storage) -> ipc.Parcel:
+    """What another process needs to use a CUDA storage. NotSupportedError: its memory is not the allocator's."""
+    if isinstance(storage, ReceivedStorage):
+        raise RuntimeError(ipc.FROM_ANOTHER)
+    block: Any = storage.block
+    if block is None:
+        raise NotSupportedError(
+            "the CUDA memory of another library cannot be sent to another process. Consider cloning before sending."
+        )
+    with sharing.lock:
+        parcel = ipc.send(storage.ptr, storage.nbytes, storage.context, block)
+        storage.__class__ = SentStorage
+        sharing.known[parcel.key] = storage
+        return parcel
+
+
+def receive(parcel: ipc.Parcel) -> Storage:
+    """The storage that another process has sent: the one that is here already, or a new one."""
+    with sharing.lock:
+        found = sharing.known.get(parcel.key)
+        if found is not None and not found.context.closed:
+            ipc.release_again(parcel)
+            return found
+        made = _reclaimed(parcel) if ipc.is_own(parcel) else ReceivedStorage(parcel)
+        sharing.known[parcel.key] = made
+        return made
+
+
+def _reclaimed(parcel: ipc.Parcel) -> Storage:
+    """What this process sent, comes back to it, and was freed meanwhile."""
+    sent = ipc.reclaim(parcel)
+    if sent is None:
+        raise RuntimeError(
+            "CUDA error: invalid device context: the tensor's memory was given back since it was sent"
+        )
+    made = SentStorage(sent.block.ptr, sent.nbytes, sent.context, sent.block)
+    ipc.release_again(parcel)
+    return made
+
+
+# -- what programs call -----------------------------------------------------------------------------------
+
+
+@method
+def is_shared(self: Tensor) -> bool:
+    """Whether other processes may see its memory: a CUDA device's always, the CPU's where `share_memory_` moved it."""
+    return self.meta.device is not CPU or isinstance(self.memory.owner, Mapping)
+
+
+@method
+def share_memory_(self: Tensor) -> Tensor:
+    """Move its storage to memory that other processes can map; nothing for CUDA tensors and what is shared already.
+
+    All tensors over the storage move with it. Its size is fixed from then on. Raises RuntimeError: there is no room.
+    """
+    if self.meta.device is CPU and not isinstance(self.memory.owner, Mapping):
+        share(self)
+    return self
+
+
+def _face_is_shared(self: Face) -> bool:
+    """Whether other processes may see this memory."""
+    return is_shared(self._row)
+
+
+def _face_share_memory_(self: Face) -> Face:
+    """Move it to memory that other processes can map; nothing if it is there, or on a CUDA device."""
+    share_memory_(self._row)
+    return self
+
+
+def _share_cuda_(self: Face) -> tuple[Any, ...]:
+    """What `_new_shared_cuda` takes in another process."""
+    return tuple(send(self._row.memory))
+
+
+def _new_shared_cuda(cls: Any, *args: Any) -> UntypedStorage:
+    """The storage that another process has sent."""
+    return over(receive(ipc.Parcel(*args)))
+
+
+def _new_shared(cls: Any, size: Any, *, device: Any = "cpu") -> UntypedStorage:
+    """New bytes that other processes can map."""
+    if place(device) is not CPU:
+        return UntypedStorage(size, device=device)
+    count = integer(size, "_new_shared", "size", 1)
+    row = over(UntypedStorage(count)._row.memory)
+    return _face_share_memory_(row)  # type: ignore[return-value]
+
+
+def over(storage: Storage) -> UntypedStorage:
+    """A storage as programs see it."""
+    row = make(Meta.contiguous_of((storage.nbytes,), dtypes.uint8, storage.device), storage, storage.ptr)
+    made: UntypedStorage = face(UntypedStorage, row)
+    return made
+
+
+for _name, _define in {
+    "is_shared": _face_is_shared, "share_memory_": _face_share_memory_,
+    "_share_cuda_": _share_cuda_, "_new_shared_cuda": classmethod(_new_shared_cuda),
+    "_new_shared": classmethod(_new_shared),
+}.items():  # fmt: skip
+    setattr(Face, _name, _define)
