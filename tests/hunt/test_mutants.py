@@ -1,0 +1,96 @@
+"""A wait that is left out of Flambeau's own code is noticed: by the race detector, or by what a program sees."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pytest
+from mutants import applied, find, reached
+from ordering_programs import PROGRAMS
+
+import flambeau as torch
+from flambeau.driver.api import HostMemory
+from flambeau.observe.forward import Forward
+from flambeau.runtime import system
+
+SCHEDULES = ["random:0"]
+if os.environ.get("FLAMBEAU_TESTS") == "exhaustive":
+    SCHEDULES += ["earliest", "random:1", "adversarial:0", "pct:0:3"]
+
+# Calls that may be left out: what each of them makes sure, another one does as well.
+EQUIVALENT = {
+    "nn/parallel/_functions.py: forward: output.record_stream(mine)": (
+        "the copy's stream is gone after the call: nobody is ever given memory of it without an order"
+    ),
+    "tensor/transfer.py: _copy_staged: staging.record_use(here)": (
+        "the use that is recorded on the target's stream comes after the copy out"
+    ),
+    "tensor/transfer.py: _copy_staged: staging.record_use(there)": (
+        "the source's stream waits for the copy in before the staging memory is freed, and its use is recorded then"
+    ),
+}
+
+
+class Addresses(Forward):
+    """Keeps no host memory alive for its queue, as a real GPU's driver, which is given addresses."""
+
+    def copy_in(self, target, source, stream):
+        self.inner.copy_in(target, _bare(source), stream)
+
+    def copy_out(self, target, source, stream):
+        self.inner.copy_out(_bare(target), source, stream)
+
+
+def _bare(memory):
+    return HostMemory(memory.ptr, memory.nbytes, None, memory.pinned) if memory.pinned else memory
+
+
+def outcome(run, schedule):
+    """What the program returned or raised, and what was found."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.virtual(devices=2, profile="a100-40g", schedule=schedule, races="warn"):
+            driver = system.accelerator()
+            driver.inner = Addresses(driver.inner)
+            try:
+                value = run()
+                for device in range(2):
+                    torch.cuda.synchronize(device)
+            except Exception as error:  # whatever a mutant breaks
+                value = repr(error)
+            return value, driver.detector.certificate()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_wait_that_is_left_out_is_reported(schedule):
+    expected, programs = {}, {}
+    for name, run in PROGRAMS.items():
+        value, certificate = outcome(run, schedule)
+        assert certificate.race_free and not isinstance(value, str), f"{name}: {value} {certificate}"
+        with reached() as mutants:
+            assert outcome(run, schedule)[0] == value, f"{name} does not repeat"
+        expected[name] = value
+        for mutant in mutants:
+            programs.setdefault(mutant, []).append(name)
+    silent = [
+        mutant for mutant in find() if not is_reported(mutant, programs.get(mutant, []), expected, schedule)
+    ]
+    unnamed = [str(mutant) for mutant in silent if str(mutant) not in EQUIVALENT]
+    assert unnamed == [], (
+        "these calls can be left out of Flambeau and nothing is noticed: add a program that needs them to "
+        "ordering_programs.py, or say in EQUIVALENT why they are not needed"
+    )
+    assert {str(mutant) for mutant in silent} == EQUIVALENT.keys(), "some of EQUIVALENT are reported, or gone"
+
+
+def is_reported(mutant, programs, expected, schedule):
+    """Whether a program that makes the call notices that it is left out."""
+    if not programs:
+        return False
+    with applied(mutant):
+        for name in programs:
+            value, certificate = outcome(PROGRAMS[name], schedule)
+            if certificate.races or value != expected[name]:
+                return True
+    return False
