@@ -54,6 +54,11 @@ class Seat:
             self._bell = outer
             self._ready = None
 
+    def pause(self, condition: threading.Condition | None = None) -> None:
+        """Let others run once, if any can: of who asks again and again."""
+        turns = iter((False,))
+        self.wait(lambda: next(turns, True), str, condition)
+
     def _look_up(self) -> None:
         """It has the baton again: for what it waited for, or because that will never be."""
         if self.baton.error is not None:

@@ -7,7 +7,8 @@ sum, one of integers divides the sum (truncating): NCCL's rules. Sums of boolean
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from flambeau.core.errors import DriverError
 from flambeau.driver.api import Collective
 
 Array = np.ndarray[Any, Any]
+_NONE: Mapping[int, bytes] = MappingProxyType({})
 
 PAIRED = ("send", "recv")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
@@ -60,16 +62,21 @@ def agreed(call: Collective) -> tuple[object, ...]:
     return call.kind, call.count, call.dtype, op, call.peer if call.kind in ROOTED else -1
 
 
-def perform(calls: Sequence[Collective], window: Callable[[int, int], Array]) -> None:
+def perform(
+    calls: Sequence[Collective], window: Callable[[int, int], Array], theirs: Mapping[int, bytes] = _NONE
+) -> None:
     """Move and reduce the numbers of all parts, by rank; of a message, the sender's and the receiver's.
 
-    `window(ptr, nbytes)` is memory as bytes.
+    `window(ptr, nbytes)` is memory as bytes. `theirs` are the sources of ranks whose memory is elsewhere.
     """
     size = len(calls)
-    sources = [_source(call, rank, size, window) for rank, call in enumerate(calls)]
+    sources = [
+        np.frombuffer(theirs[rank], call.dtype.numpy) if rank in theirs else _source(call, rank, size, window)
+        for rank, call in enumerate(calls)
+    ]
     for rank, result in enumerate(_results(calls, sources)):
         written, _ = spans(calls[rank], rank, size)
-        if written is not None and written[1]:
+        if rank not in theirs and written is not None and written[1]:
             window(*written)[...] = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
 
 

@@ -13,12 +13,20 @@ from it. That is known when the last one is queued, before anything runs: member
 with its line. The communicator has failed; so have its members' devices, as by any error of a command.
 
 How numbers are reduced is said in driver/meetings.py.
+
+# Note [Members of other processes]
+A process simulates the streams of its own members. Where others' members take part (`Outside`, served by whoever
+started the ranks), a member's part is offered when its arrival is at the head of its stream, with its numbers and its
+time; the meeting waits for the offers of all others as for one arrival more. They are asked for when nothing else can
+run here, so the order of what runs here does not depend on which process is faster. Every process then reduces all
+numbers itself, in the order of the ranks, and begins at the latest time: results and times are the same everywhere.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from flambeau.core.baton import seat
 from flambeau.core.errors import DriverError
@@ -30,10 +38,45 @@ from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Engine, Scheduler, Stream
 
 NOWHERE = 255  # the device index of what is of no device
+Key = tuple[int, int, int]
+"""A meeting of a communicator: sender, receiver and number of a message; -1, -1 and number of a collective."""
+
+
+class Offer(NamedTuple):
+    """One place's part in a meeting, as it goes to other processes. `text` says who, where and what."""
+
+    call: Collective
+    text: str
+    data: bytes
+    ready_ns: int
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Outside(Protocol):
+    """Where members of several processes meet: see Note [Members of other processes]. Calls raise DriverError with a
+    report when a process has died, or when all wait in vain."""
+
+    def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> dict[int, int]:
+        """Bring (rank, device) of a communicator's members. Waits until all have come: every rank's device."""
+        ...
+
+    def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
+        """A part has arrived; `place` is its rank, of a message 0 for the sender and 1 for the receiver."""
+        ...
+
+    def wait(self, why: str) -> list[tuple[bytes, Key, dict[int, Offer]]]:
+        """Nothing can run here: the next meetings whose parts are all offered. `why` is told if there never are."""
+        ...
+
+    def look(self) -> list[tuple[bytes, Key, dict[int, Offer]]]:
+        """The same without waiting: those that are there."""
+        ...
 
 
 class Part:
-    """What one member was asked for, where, and on which of its collectives it is."""
+    """What one member was asked for, and where."""
 
     __slots__ = ("call", "rank", "site", "stream")
 
@@ -51,22 +94,39 @@ class Meeting(Command):
     """One collective, or one message. `ranks` are those that it takes, a message's sender first.
 
     `parts` are those queued so far, by their place in `ranks`; `arrived` counts those whose arrival is in a stream.
+    `mine` are the places of this process.
     """
 
-    __slots__ = ("arrived", "comm", "number", "parts", "ranks")
+    __slots__ = ("arrived", "comm", "key", "mine", "parts", "ranks")
 
-    def __init__(
-        self, comm: Communicator, stream: Stream, call: Collective, ranks: Sequence[int], number: int
-    ) -> None:
+    def __init__(self, comm: Communicator, stream: Stream, call: Collective, key: Key) -> None:
+        sender, receiver, number = key
+        ranks = range(comm.size) if sender < 0 else (sender, receiver)
         nbytes = call.count * call.dtype.itemsize
         name = "send/recv" if call.kind in PAIRED else call.kind
         engine, latency, work = comm.route(name, nbytes, ranks)
         super().__init__(scheduler.EXCHANGE, name, stream, nbytes, engine, 1, latency, work, None, (), number)
         self.comm = comm
-        self.number = number
-        self.ranks = ranks
-        self.parts: dict[int, Part] = {}
+        self.key = key
+        self.ranks: Sequence[int] = ranks
+        self.mine = [place for place, rank in enumerate(ranks) if rank in comm.members]
+        self.parts: dict[int, Part | Offer] = {}
         self.arrived = 0
+
+    @property
+    def arrivals(self) -> int:
+        """How many it waits for: one of each place here, and one of all others together."""
+        return len(self.mine) + (len(self.mine) < len(self.ranks))
+
+    @property
+    def states(self) -> list[DeviceState]:
+        """The devices of this process that take part."""
+        return [self.comm.members[self.ranks[place]].state for place in self.mine]
+
+    @property
+    def theirs(self) -> dict[int, bytes]:
+        """What other processes' members gave."""
+        return {place: part.data for place, part in self.parts.items() if isinstance(part, Offer)}
 
     @property
     def absent(self) -> str:
@@ -81,15 +141,15 @@ class Meeting(Command):
 
     def accesses(self) -> Iterator[tuple[int, int, bool, bool]]:
         """Address, bytes, whether it reads and whether it writes them, of all parts."""
-        for part in self.parts.values():
-            written, read = spans(part.call, part.rank, self.comm.size)
+        for slot in self.mine:
+            written, read = spans(self.parts[slot].call, self.ranks[slot], self.comm.size)
             if written is not None:
                 yield *written, False, True
             if read is not None:
                 yield *read, True, False
 
     def __str__(self) -> str:
-        return f"{self.name}, call {self.number} of {self.comm}"
+        return f"{self.name}, call {self.key[2]} of {self.comm}"
 
 
 class Member:
@@ -108,8 +168,8 @@ class Member:
         self.open = True
         self.thread = threading.current_thread()  # who brought it: waits for it end if this one has
 
-    def next_key(self, call: Collective) -> tuple[int, int, int]:
-        """Which meeting its next part is of: sender, receiver and number; -1, -1 of a collective."""
+    def next_key(self, call: Collective) -> Key:
+        """Which meeting its next part is of."""
         if call.kind not in PAIRED:
             self.calls += 1
             return -1, -1, self.calls
@@ -120,29 +180,36 @@ class Member:
 
 
 class Communicator:
-    """Members that were brought together. `failed` is the report of what went wrong."""
+    """Members that were brought together. `failed` is the report of what went wrong.
 
-    def __init__(self, number: int, size: int, route: Callable[..., tuple[Engine, int, int]]) -> None:
+    `members` are those of this process, `devices` all ranks' devices.
+    """
+
+    def __init__(
+        self, unique: bytes, number: int, size: int, route: Callable[..., tuple[Engine, int, int]]
+    ) -> None:
+        self.unique = unique
         self.number = number
         self.size = size
         self.members: dict[int, Member] = {}
+        self.devices: dict[int, int] = {}
         self.failed: str | None = None
-        self.meetings: dict[tuple[int, int, int], Meeting] = {}  # those that somebody is missing from
+        self.meetings: dict[Key, Meeting] = {}  # those that somebody is missing from
         self.state = DeviceState(NOWHERE)
         self._route = route
 
     def route(self, kind: str, nbytes: int, ranks: Sequence[int]) -> tuple[Engine, int, int]:
-        return self._route(kind, nbytes, [self.members[rank].state.index for rank in ranks])
+        return self._route(kind, nbytes, [self.devices[rank] for rank in ranks])
 
     @property
     def full(self) -> bool:
-        return len(self.members) == self.size
+        return len(self.devices) == self.size
 
     def who(self, rank: int) -> str:
-        member = self.members.get(rank)
-        if member is None:
+        if rank not in self.devices:
             return f"rank {rank}"
-        return f"rank {rank} (cuda:{member.state.index}{'' if member.open else ', left'})"
+        left = rank in self.members and not self.members[rank].open
+        return f"rank {rank} (cuda:{self.devices[rank]}{', left' if left else ''})"
 
     def __str__(self) -> str:
         return f"communicator {self.number} of {self.size} ranks"
@@ -163,7 +230,12 @@ class Communicators:
         self._handles = handles
         self._route = route
         core.come = self.come
-        self._by_id: dict[bytes, Communicator] = {}
+        self.outside: Outside | None = None
+        self.numbers: Callable[[int, int], Any] = lambda ptr, nbytes: (
+            b""
+        )  # device memory as bytes; the driver's
+        self._by_id: dict[bytes, Communicator] = {}  # those that somebody is missing from
+        self._shared: dict[bytes, Communicator] = {}  # those with members of other processes
         self._members: dict[int, Member] = {}
         self._made = 0
         self._news = 0  # counts what may let somebody go on
@@ -184,20 +256,29 @@ class Communicators:
         self._check_join(comm, size, members)
         if comm is None:
             self._made += 1
-            comm = self._by_id[unique] = Communicator(self._made, size, self._route)
+            comm = self._by_id[unique] = Communicator(unique, self._made, size, self._route)
         for rank, handle, state in members:
             comm.members[rank] = self._members[handle] = Member(comm, rank, handle, state)
+            comm.devices[rank] = state.index
         self._tell()
         try:
-            self._wait(lambda: comm.full or comm.failed is not None, lambda: _not_joined(comm))
+            self._join_others(comm, [(rank, state.index) for rank, _, state in members])
         except BaseException:
             for rank, handle, _ in members:
-                del comm.members[rank], self._members[handle]
+                del comm.members[rank], comm.devices[rank], self._members[handle]
             raise
         self._by_id.pop(unique, None)
         if comm.failed is not None:
             raise DriverError(comm.failed)
         return [handle for _, handle, _ in members]
+
+    def _join_others(self, comm: Communicator, members: Sequence[tuple[int, int]]) -> None:
+        """Wait until all members have joined, here or elsewhere."""
+        if self.outside is not None and len(members) < comm.size:
+            comm.devices |= self.outside.join(comm.unique, comm.size, members)
+            self._shared[comm.unique] = comm
+        else:
+            self._wait(lambda: comm.full or comm.failed is not None, lambda: _not_joined(comm))
 
     def _check_join(
         self, comm: Communicator | None, size: int, members: Sequence[tuple[int, int, DeviceState]]
@@ -241,17 +322,19 @@ class Communicators:
         for member in comm.members.values():
             if member.state.error is None:
                 member.state.error = error
-        for meeting in comm.meetings.values():
-            self._core.excuse(meeting, len(meeting.ranks) - meeting.arrived)
-        comm.meetings = {}
+        self._excuse_all(comm)
         self._tell()
+
+    def _excuse_all(self, comm: Communicator) -> None:
+        """Nobody comes to its meetings any more."""
+        for meeting in comm.meetings.values():
+            self._core.excuse(meeting, meeting.arrivals - meeting.arrived)
+        comm.meetings = {}
 
     def abandon(self) -> None:
         """The machine closes: nobody comes any more."""
         for comm in {member.comm: None for member in self._members.values()}:
-            for meeting in comm.meetings.values():
-                self._core.excuse(meeting, len(meeting.ranks) - meeting.arrived)
-            comm.meetings = {}
+            self._excuse_all(comm)
 
     # -- queueing ---------------------------------------------------------------------------------------
     def queue(
@@ -274,30 +357,36 @@ class Communicators:
         """The meeting that a part belongs to, with the part in it."""
         comm, call = member.comm, part.call
         key = member.next_key(call)
-        sender, receiver, number = key
         meeting = comm.meetings.get(key)
         if meeting is None:
-            ranks = range(comm.size) if sender < 0 else (sender, receiver)
-            meeting = Meeting(comm, Stream(next(self._handles), comm.state, 0), call, ranks, number)
+            meeting = Meeting(comm, Stream(next(self._handles), comm.state, 0), call, key)
             meeting.effect, meeting.args, meeting.site = effect, (meeting,), part.site
             comm.meetings[key] = meeting
-            self._core.announce(meeting, len(ranks))
-        meeting.parts[part.rank if sender < 0 else int(call.kind == "recv")] = part
-        if (why := _disagreement(meeting)) is not None:
-            self.fail(comm, why)
+            self._core.announce(meeting, meeting.arrivals)
+        meeting.parts[part.rank if key[0] < 0 else int(call.kind == "recv")] = part
+        self._check(meeting)
+        return meeting
+
+    def _check(self, meeting: Meeting) -> None:
+        """Another part has come. DriverError: it disagrees with the others."""
+        why = _disagreement(meeting)
+        if why is not None:
+            self.fail(meeting.comm, why)
             raise DriverError(why)
         if len(meeting.parts) == len(meeting.ranks):
-            del comm.meetings[key]
-        return meeting
+            del meeting.comm.meetings[meeting.key]
 
     def _arrive(self, stream: Stream, group: list[tuple[Member, Meeting]], site: Site) -> Command:
         """The marker by which members come to meetings, after their last groups."""
         before = dict.fromkeys([member.last for member, _ in group if member.last is not None])
-        arrival = Command(scheduler.RECORD, "arrival", stream, 0, None, 1, 0, 0, None, (), 0, tuple(before))
+        effect = self._offer if any(member.comm.unique in self._shared for member, _ in group) else None
+        arrival = Command(scheduler.RECORD, "arrival", stream, 0, None, 1, 0, 0, effect, (), 0, tuple(before))
+        arrival.args = (arrival, [meeting for _, meeting in group], stream)
         arrival.site = site
-        self._core.enqueue(arrival)
         for _, meeting in group:
             meeting.arrived += 1
+        self._core.enqueue(arrival)
+        for _, meeting in group:
             self._core.attend(meeting, arrival, meeting.arrived == len(meeting.ranks))
         return arrival
 
@@ -314,14 +403,50 @@ class Communicators:
         for member, _ in group:
             member.last = end
 
-    # -- waiting for other threads ------------------------------------------------------------------------
+    # -- members of other processes ---------------------------------------------------------------------
+    def _offer(self, arrival: Command, meetings: Sequence[Meeting], stream: Stream) -> None:
+        """What stands before a group is done: let other processes have its parts."""
+        for meeting in meetings:
+            for slot in meeting.mine:
+                part = meeting.parts[slot]
+                if self.outside is None or not isinstance(part, Part) or part.stream is not stream:
+                    continue
+                _, read = spans(part.call, part.rank, meeting.comm.size)
+                data = b"" if read is None or not read[1] else bytes(self.numbers(*read))
+                offer = Offer(part.call, str(part), data, arrival.end)
+                self.outside.offer(meeting.comm.unique, meeting.key, slot, offer)
+
+    def _take(self, outcomes: Sequence[tuple[bytes, Key, dict[int, Offer]]]) -> None:
+        """Parts of other processes have come."""
+        for unique, key, offers in outcomes:
+            meeting = self._shared[unique].meetings[key]
+            for slot, offer in offers.items():
+                if slot not in meeting.mine:
+                    meeting.parts[slot] = offer
+            self._check(meeting)
+            self._core.attend_at(meeting, max([offer.ready_ns for offer in offers.values()]))
+
+    # -- waiting for others -----------------------------------------------------------------------------
     def come(self, target: Stream | DeviceState | Command) -> bool:
         """No command can run: wait until another thread has done something about it. False: it is nobody's turn."""
         if not any(member.comm.meetings for member in self._members.values()):
             return False
-        news, report = self._news, deadlock(target)
-        self._wait(lambda: self._news != news, lambda: report.removeprefix("deadlock: "))
+        news, report = self._news, deadlock(target).removeprefix("deadlock: ")
+        if self.outside is not None and self._shared:
+            self._take(self.outside.wait(report))
+        else:
+            self._wait(lambda: self._news != news, lambda: report)
         return True
+
+    def linger(self) -> None:
+        """The program polls, and what it asks after is not done: let others go on, who may have to come first."""
+        if not any(member.comm.meetings for member in self._members.values()):
+            return
+        mine = seat()
+        if mine is not None:
+            mine.pause(self._changed)
+        elif self.outside is not None:
+            self._take(self.outside.look())
 
     def _tell(self) -> None:
         self._news += 1
@@ -364,11 +489,11 @@ def _disagreement(meeting: Meeting) -> str | None:
     first, *others = meeting.parts.values()
     if all(agreed(first.call) == agreed(other.call) for other in others):
         return None
-    lines = [str(part) for _, part in sorted(meeting.parts.items())]
+    lines = [str(meeting.parts[place]) for place in sorted(meeting.parts)]
     head = (
-        f"collective mismatch: call {meeting.number} of {meeting.comm} is not the same for all"
+        f"collective mismatch: call {meeting.key[2]} of {meeting.comm} is not the same for all"
         if first.call.kind not in PAIRED
-        else f"collective mismatch: message {meeting.number} from rank {meeting.ranks[0]} to rank {meeting.ranks[1]} "
+        else f"collective mismatch: message {meeting.key[2]} from rank {meeting.ranks[0]} to rank {meeting.ranks[1]} "
         f"of {meeting.comm}"
     )
     return "\n  ".join([head, *lines, "all members must give the same calls in the same order"])

@@ -66,7 +66,7 @@ from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMe
 from flambeau.driver.meetings import check, perform, spans
 from flambeau.driver.virtual import capture, cost, ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
-from flambeau.driver.virtual.collectives import Communicators, Meeting, Member
+from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, Outside
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph import Graph
@@ -127,6 +127,7 @@ class VirtualDriver:
         self._capturing: dict[Stream, Capture] = {}  # the streams that are recorded
         self._graphs: dict[int, Recorded] = {}
         self._comms = Communicators(self._scheduler, Condition(self._lock), self._handles, self._ring_route)
+        self._comms.numbers = self._numbers
         self._ids = itertools.count(1)  # of communicators
         self._closed = False
 
@@ -157,6 +158,10 @@ class VirtualDriver:
     def time_ns(self) -> int:
         """The host's simulated time."""
         return self._scheduler.now
+
+    def meet_outside(self, outside: Outside) -> None:
+        """Let communicators have members of other processes: see Note [Members of other processes]."""
+        self._comms.outside = outside
 
     def set_time_ns(self, time_ns: int) -> None:
         """Another host goes on, at a time of its own: of ranks that are threads, each has one."""
@@ -466,7 +471,10 @@ class VirtualDriver:
             core.now += self.profile.costs.poll_ns
             core.poll()
             self._check_error(found.device)
-            return not found.pending and found.end <= core.now
+            done = not found.pending and found.end <= core.now
+            if not done:
+                self._comms.linger()
+            return done
 
     def stream_sync(self, stream: int) -> None:
         with self._lock:
@@ -524,7 +532,10 @@ class VirtualDriver:
             core.now += self.profile.costs.poll_ns
             core.poll()
             self._check_error(self._devices[found.index].state)
-            return record is None or (record.done and record.end <= core.now)
+            done = record is None or (record.done and record.end <= core.now)
+            if not done:
+                self._comms.linger()
+            return done
 
     def event_sync(self, event: int, internal: bool = False) -> None:
         with self._lock:
@@ -872,25 +883,24 @@ class VirtualDriver:
                 self._owner("launch", ptr, span).arena.touch(ptr, span)
 
     def _do_collective(self, meeting: Meeting) -> None:
-        states = [part.stream.device for part in meeting.parts.values()]
         if meeting.absent:  # excused: the communicator has failed
             return
         try:
-            for state in states:
+            for state in meeting.states:
                 self._check_error(state)
             self._exchange(meeting)
         except Exception as error:  # on no device of its own: it is an error of all that take part
-            for state in states:
+            for state in meeting.states:
                 if state.error is None:
                     state.error = DriverError(
                         f"NCCL error: remote process exited or there was a network error: {meeting}: {error}"
                     )
 
     def _exchange(self, meeting: Meeting) -> None:
-        perform(
-            meeting.calls,
-            lambda ptr, nbytes: self._window(self._owner("collective", ptr, nbytes).arena, ptr, nbytes),
-        )
+        perform(meeting.calls, self._numbers, meeting.theirs)
+
+    def _numbers(self, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
+        return self._window(self._owner("collective", ptr, nbytes).arena, ptr, nbytes)
 
     def _window(self, arena: Arena, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
         if arena.poison:

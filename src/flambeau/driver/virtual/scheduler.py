@@ -328,6 +328,10 @@ class Scheduler:
         else:
             marker.followers.append(command)
 
+    def attend_at(self, command: Command, time: int) -> None:
+        """What an announced command waits for besides markers of this machine happened at a time."""
+        self._unblock(command, time, [])
+
     def excuse(self, command: Command, arrivals: int) -> None:
         """So many of its markers will never come: it waits for them no more."""
         for _ in range(arrivals):
