@@ -60,6 +60,31 @@ class FakeDriver:
         self._may_fail("mem_free")
         del self.sizes[ptr]
 
+    def range_page(self, index: int) -> int:
+        return 2 * MIB
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        ptr, self._next = self._next, self._next + nbytes + MIB
+        return ptr
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        self.calls += 1
+        assert not any(at < ptr + nbytes and ptr < at + n for at, n in self.sizes.items())
+        if self.refuse or self.used + nbytes > self.capacity:
+            self.wished = self.wished or bool(self.refuse)
+            self.refuse = max(0, self.refuse - 1)
+            raise OutOfMemoryError("refused")
+        self.sizes[ptr] = nbytes
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        self.calls += 1
+        self._may_fail("range_unmap")
+        gone = [at for at in self.sizes if ptr <= at < ptr + nbytes]
+        assert sum(self.sizes.pop(at) for at in gone) == nbytes
+
+    def range_release(self, ptr: int) -> None:
+        pass
+
     def host_alloc(self, nbytes: int) -> HostMemory:
         return HostMemory(self.mem_alloc(0, nbytes), nbytes, None, pinned=True)
 

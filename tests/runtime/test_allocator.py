@@ -38,9 +38,10 @@ def figures_by_counting(
     used = {id(block) for block in live}
     active = used | {id(block) for block in waiting}
     for blocks in allocator.segments():
+        grows = allocator.ranges.owns(blocks[0].ptr)  # then each block has a neighbour, a gap at least
         for pool in (POOLS[blocks[0].pool.kind], "all"):
             total = totals[pool]
-            total["segment"] += 1
+            total["segment"] += not grows
             total["reserved_bytes"] += sum(block.size for block in blocks)
             for block in blocks:
                 if id(block) in used:
@@ -50,7 +51,7 @@ def figures_by_counting(
                 if id(block) in active:
                     total["active"] += 1
                     total["active_bytes"] += block.size
-                elif len(blocks) > 1:
+                elif grows or len(blocks) > 1:
                     total["inactive_split"] += 1
                     total["inactive_split_bytes"] += block.size
     return totals

@@ -101,7 +101,7 @@ class Expression:
         `indexed`, of the element's row-major index i. Of the launch if it depends on static params.
     kinds: the steps of each input before the expression, and of its value before the store.
     constants: numbers that the params give; passed by value, so that they cost no compilation.
-    header: the file of driver/cuda whose functions it calls, without its ending.
+    header: the file of driver/cuda whose functions it calls, without its ending. functions: more of them, as text.
     """
 
     text: str | Callable[[Launch], str]
@@ -112,6 +112,7 @@ class Expression:
     constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
     indexed: bool = False
     header: str = ""
+    functions: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -327,6 +328,26 @@ class Driver(Protocol):
 
     def mem_free(self, ptr: int) -> None:
         """Give back an address that mem_alloc returned. Waits for the device's work first, as cudaFree does."""
+        ...
+
+    def range_page(self, index: int) -> int:
+        """Bytes that the four calls below count in. 0: the device has no such calls, which raise NotSupportedError."""
+        ...
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        """The first of `nbytes` addresses that nothing else gets, without memory. OutOfMemoryError: none are left."""
+        ...
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        """Put new memory behind reserved addresses that have none. OutOfMemoryError leaves all as it was."""
+        ...
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        """Wait for the device's work, then take away memory: what one range_map put there, or several side by side."""
+        ...
+
+    def range_release(self, ptr: int) -> None:
+        """Give back addresses from range_reserve; none may have memory."""
         ...
 
     def host_alloc(self, nbytes: int) -> HostMemory:

@@ -47,6 +47,21 @@ class Forward:
     def mem_free(self, ptr: int) -> None:
         self.inner.mem_free(ptr)
 
+    def range_page(self, index: int) -> int:
+        return self.inner.range_page(index)
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        return self.inner.range_reserve(index, nbytes)
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        self.inner.range_map(ptr, nbytes)
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        self.inner.range_unmap(ptr, nbytes)
+
+    def range_release(self, ptr: int) -> None:
+        self.inner.range_release(ptr)
+
     def host_alloc(self, nbytes: int) -> HostMemory:
         return self.inner.host_alloc(nbytes)
 

@@ -51,6 +51,7 @@ from flambeau.runtime.history import History, Recording
 from flambeau.runtime.orders import Orders
 from flambeau.runtime.policy import MIB, ROUND, SMALL_REQUEST, Policy, from_environment
 from flambeau.runtime.pools import PoolId, PrivatePool
+from flambeau.runtime.ranges import Ranges
 from flambeau.runtime.resources import DriverMemory, Resource
 from flambeau.runtime.statistics import (
     ALL,
@@ -61,12 +62,14 @@ from flambeau.runtime.statistics import (
     GROW,
     LARGE,
     LOOK,
+    MAP,
     ORDER,
     POOLS,
     REFUSE,
     REQUEST,
     SHRINK,
     SMALL,
+    UNMAP,
     Entry,
     Ledger,
     Tally,
@@ -118,6 +121,7 @@ class CachingAllocator:
         self._pools: dict[Key, Pool] = {}
         self._bins: dict[tuple[int, int], Bin] = {}  # by stream and request: the hot path's only look-up
         self._segments: dict[int, Block] = {}  # each segment's first block, by address
+        self.ranges = Ranges(self._driver, self._index, self._count_pages)
         self._journal: list[Entry] = []
         self._ledger = Ledger()
         self._history = History()
@@ -446,7 +450,9 @@ class CachingAllocator:
         journal = self._journal
         block.is_hole = False
         rest = block.size - size
-        if (rest > MIB or (rest and pool.kind == SMALL)) and self._may_split(block):
+        if (rest > MIB or (rest and (pool.kind == SMALL or self.policy.expandable))) and self._may_split(
+            block
+        ):
             if block.previous is None and block.next is None:
                 journal.append((CUT + pool.kind, block.size, 2, 0, pool))
             else:
@@ -558,7 +564,7 @@ class CachingAllocator:
             self._orders.capturing
         ):  # of a CUDA graph: nothing can be given back, since that waits for the device
             try:
-                return self._new_segment(pool, self.policy.segment_size(size))
+                return self._more(pool, size)
             except OutOfMemoryError:
                 raise self._refuse(pool, size, nbytes) from None
         if len(self._ended) >= self._many_ended:
@@ -566,7 +572,7 @@ class CachingAllocator:
         if self.policy.collect_above:
             self._collect()
         try:
-            return self._new_segment(pool, self.policy.segment_size(size))
+            return self._more(pool, size)
         except OutOfMemoryError:
             self.num_alloc_retries += 1
         if self.on_shortage is not None:
@@ -577,7 +583,7 @@ class CachingAllocator:
             return block
         self._release_free(self._shared_pools())
         try:
-            return self._new_segment(pool, self.policy.segment_size(size))
+            return self._more(pool, size)
         except OutOfMemoryError:
             block = self._last_resort(pool, size)
             if block is None:
@@ -626,6 +632,15 @@ class CachingAllocator:
         self._ended = [pool for pool in self._ended if pool in used]
         self._many_ended = 2 * len(self._ended) + _MANY_ENDED  # looking costs as much as there is
 
+    def _more(self, pool: Pool, size: int) -> Block:
+        """Memory of the driver that `size` fits in, as a block that is no hole: of a segment, new or grown."""
+        if self.policy.expandable and pool.private is None and isinstance(self._source, DriverMemory):
+            room = None if self._limit is None else self._limit - self._reserved
+            block = self.ranges.grow(pool, size, self._orders.now, room)
+            if block is not None:
+                return block
+        return self._new_segment(pool, self.policy.segment_size(size))
+
     def _new_segment(self, pool: Pool, size: int) -> Block:
         """A segment that is one block, which is no hole yet."""
         if self._limit is not None and self._reserved + size > self._limit:
@@ -651,6 +666,17 @@ class CachingAllocator:
             for tally in (tallies[pool.kind], tallies[ALL]):
                 tally.add(change * size)
         if change > 0:
+            self.num_device_alloc += 1
+        else:
+            self.num_device_free += 1
+
+    def _count_pages(self, pool: Pool, ptr: int, nbytes: int, parts: int) -> None:
+        note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
+        code = (MAP if nbytes > 0 else UNMAP) + pool.kind
+        self._journal.append((code, abs(nbytes), abs(nbytes), ptr, pool, *note))
+        self._journal.append((CUT + pool.kind, nbytes, parts, 0, pool))
+        self._reserved += nbytes
+        if nbytes > 0:
             self.num_device_alloc += 1
         else:
             self.num_device_free += 1
@@ -697,6 +723,7 @@ class CachingAllocator:
         for first in list(self._segments.values()):
             if all(block.is_hole and block.pool in wanted for block in _blocks_from(first)):
                 self._release(first)
+        self.ranges.shrink(wanted)
 
     def _collect(self) -> None:
         """Give back free segments that have lain idle for longer than most, where too much is reserved."""
@@ -895,6 +922,7 @@ class CachingAllocator:
         """The blocks of each segment, in the order of their addresses. For reports."""
         for first in list(self._segments.values()):
             yield list(_blocks_from(first))
+        yield from self.ranges.runs()
 
     def waiting(self) -> set[Block]:
         """Freed blocks that wait for other streams. For reports."""
@@ -917,6 +945,8 @@ class CachingAllocator:
     def _blocks(self) -> Iterator[Block]:
         for first in self._segments.values():
             yield from _blocks_from(first)
+        for run in self.ranges.runs():
+            yield from run
 
     def _empty_block(self) -> Block:
         block = Block(0, 0, Pool(SMALL, 0, None, set()), 0)

@@ -27,8 +27,7 @@ from flambeau.runtime.settings import Settings
 from flambeau.runtime.stream import Stream, default_stream_of
 
 _NOT_EXPANDABLE = (
-    "expandable_segments not supported on this platform: Flambeau's drivers have no virtual-memory calls; segments "
-    "have fixed sizes"
+    "expandable_segments not supported on cuda:{}: it has no virtual-memory calls; segments have fixed sizes"
 )
 
 
@@ -81,12 +80,12 @@ class Machine:
         contexts = []
         policy, orders = from_environment(), Orders()
         self.pinned = PinnedAllocator(self.driver, policy.pinned_cap)
-        if policy.expandable:
-            warnings.warn(_NOT_EXPANDABLE, UserWarning, stacklevel=2)
         for index, driver_index in enumerate(self.visible):
             context = Context(device("cuda", index), index, self.driver, driver_index, orders)
             if self.wish.driver == "virtual":
                 context.clock = self.bare.time_ns  # type: ignore[attr-defined]
+            if policy.expandable and not self.driver.range_page(driver_index):
+                warnings.warn(_NOT_EXPANDABLE.format(index), UserWarning, stacklevel=2)
             context.allocator = allocator = CachingAllocator(context, policy)
             allocator.remedy = _remedy
             context.default_stream = default_stream_of(context)

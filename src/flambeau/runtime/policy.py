@@ -38,7 +38,7 @@ class Policy:
     fraction: of the device's memory that may be reserved.
     caching: keep freed memory at all.
     pinned_cap: bytes of freed pinned host memory that are kept; None: no limit.
-    expandable: was asked for; no driver of Flambeau's can do it (see `unsupported`).
+    expandable: segments grow, where the driver has virtual-memory calls (see `ranges.py`).
     """
 
     max_split: int = 0

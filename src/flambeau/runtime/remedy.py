@@ -43,4 +43,6 @@ def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
     found = [replace(policy, max_split=n * MIB) for n in (32, 128, 512) if n * MIB < capacity]
     found += [replace(policy, divisions=(steps,)) for steps in (8, 4, 2) if not policy.divisions]
     found.append(replace(policy, collect_above=0.6))
+    if not policy.expandable:
+        found.insert(0, replace(policy, expandable=True))
     return [(one.text, one) for one in found]

@@ -18,7 +18,7 @@ from flambeau.driver.api import DeviceProperties, Driver
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Block
 from flambeau.runtime.context import Context
-from flambeau.runtime.policy import Policy
+from flambeau.runtime.policy import MIB, Policy
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 
 
@@ -125,6 +125,24 @@ class _Space:
 
     def mem_free(self, ptr: int) -> None:
         self._used -= self._sizes.pop(ptr)
+
+    def range_page(self, index: int) -> int:
+        return MIB
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        ptr, self._next = self._next, self._next + nbytes
+        return ptr
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        if self._used + nbytes > self._capacity:
+            raise OutOfMemoryError(f"{nbytes} bytes do not fit")
+        self._used += nbytes
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        self._used -= nbytes
+
+    def range_release(self, ptr: int) -> None:
+        pass
 
     def device_properties(self, index: int) -> DeviceProperties:
         return DeviceProperties("replay", 0, 0, self._capacity, 1)

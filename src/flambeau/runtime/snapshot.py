@@ -23,11 +23,13 @@ from flambeau.runtime.statistics import (
     FREE_PART,
     GROW,
     LOOK,
+    MAP,
     ORDER,
     REFUSE,
     REQUEST,
     SHRINK,
     SMALL,
+    UNMAP,
     Entry,
 )
 
@@ -35,7 +37,7 @@ ACTIONS: dict[int, tuple[str, ...]] = {
     ALLOC: ("alloc",), ALLOC_PART: ("alloc",), FREE: ("free_requested", "free_completed"),
     FREE_PART: ("free_requested", "free_completed"), REQUEST: ("free_requested",), DONE: ("free_completed",),
     DONE_PART: ("free_completed",), CUT: (), GROW: ("segment_alloc",), SHRINK: ("segment_free",), REFUSE: ("oom",),
-    LOOK: ("snapshot",), ORDER: (),
+    LOOK: ("snapshot",), ORDER: (), MAP: ("segment_map",), UNMAP: ("segment_unmap",),
 }  # fmt: skip
 
 
@@ -63,7 +65,7 @@ def settings(allocator: CachingAllocator) -> dict[str, Any]:
         "PYTORCH_ALLOC_CONF": policy.text,
         "max_split_size": policy.max_split or -1,
         "garbage_collection_threshold": policy.collect_above,
-        "expandable_segments": False,
+        "expandable_segments": policy.expandable,
         "per_process_memory_fraction": policy.fraction,
         "roundup_power2_divisions": {str(1 << i): n for i, n in enumerate(steps)},
     }
@@ -86,6 +88,11 @@ class _Look:
         self.names = _Names(allocator)
         self._waiting, self._free = allocator.waiting(), allocator.free_blocks()
 
+        self._ranges = allocator.ranges
+
+    def grows(self, block: Block) -> bool:
+        return self._ranges.owns(block.ptr)
+
     def state(self, block: Block) -> str:
         if block in self._free:
             return "inactive"
@@ -107,7 +114,7 @@ def _segment(blocks: list[Block], look: _Look) -> dict[str, Any]:
         "stream": look.names.stream(first.stream),
         "segment_type": "small" if first.pool.kind == SMALL else "large",
         "segment_pool_id": pool_id(first.pool),
-        "is_expandable": False,
+        "is_expandable": look.grows(first),
         "frames": [],
         "blocks": shown,
     }
@@ -172,7 +179,7 @@ def events(
             frames = frames if entry[5] is None else entry[5].frames()
         if orders and code == ORDER:
             found.append({"action": "order", "after": names.stream(entry[3]), "stream": place[0]})
-        nbytes = entry[1] if code in (GROW, SHRINK) else entry[2]
+        nbytes = entry[1] if code in (GROW, SHRINK, MAP, UNMAP) else entry[2]
         found += [
             {
                 "action": action, "device_free" if action == "oom" else "addr": entry[3], "size": nbytes,

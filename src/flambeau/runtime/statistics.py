@@ -31,17 +31,33 @@ ALLOCATION, ALLOCATED_BYTES, REQUESTED_BYTES, ACTIVE, ACTIVE_BYTES = range(5)
 INACTIVE, INACTIVE_BYTES, SEGMENT, RESERVED_BYTES = range(5, 9)
 
 # Codes: what happened. Add LARGE or SMALL, the kind of pool. "Part": of a segment that holds other blocks too.
-ALLOC, ALLOC_PART, FREE, FREE_PART, REQUEST, DONE, DONE_PART, CUT, GROW, SHRINK, REFUSE, LOOK, ORDER = range(
-    0, 26, 2
-)
+(
+    ALLOC,
+    ALLOC_PART,
+    FREE,
+    FREE_PART,
+    REQUEST,
+    DONE,
+    DONE_PART,
+    CUT,
+    GROW,
+    SHRINK,
+    REFUSE,
+    LOOK,
+    ORDER,
+    MAP,
+    UNMAP,
+) = range(0, 30, 2)
 
-# What an event of a code adds: to allocations, to active blocks, to inactive parts, to segments. CUT is a hole that
-# became two parts, or the reverse: `size` and `requested` are then the bytes and the parts that it adds. ORDER: the
-# pool took over blocks of a stream that it comes after; that one stands in the place of `ptr`.
+# What an event of a code adds: to allocations, to active blocks, to inactive parts, to segments, to reserved bytes. CUT
+# is a hole that became two parts, or the reverse: `size` and `requested` are then the bytes and the parts that it adds.
+# MAP and UNMAP are of segments that grow. ORDER: the pool took over blocks of a stream that it comes after; that one
+# stands in the place of `ptr`.
 _EFFECTS = {
-    ALLOC: (1, 1, 0, 0), ALLOC_PART: (1, 1, -1, 0), FREE: (-1, -1, 0, 0), FREE_PART: (-1, -1, 1, 0),
-    REQUEST: (-1, 0, 0, 0), DONE: (0, -1, 0, 0), DONE_PART: (0, -1, 1, 0), CUT: (0, 0, 1, 0),
-    GROW: (0, 0, 0, 1), SHRINK: (0, 0, 0, -1), REFUSE: (0, 0, 0, 0), LOOK: (0, 0, 0, 0), ORDER: (0, 0, 0, 0),
+    ALLOC: (1, 1, 0, 0, 0), ALLOC_PART: (1, 1, -1, 0, 0), FREE: (-1, -1, 0, 0, 0), FREE_PART: (-1, -1, 1, 0, 0),
+    REQUEST: (-1, 0, 0, 0, 0), DONE: (0, -1, 0, 0, 0), DONE_PART: (0, -1, 1, 0, 0), CUT: (0, 0, 1, 0, 0),
+    GROW: (0, 0, 0, 1, 1), SHRINK: (0, 0, 0, -1, -1), REFUSE: (0, 0, 0, 0, 0), LOOK: (0, 0, 0, 0, 0),
+    ORDER: (0, 0, 0, 0, 0), MAP: (0, 0, 0, 0, 1), UNMAP: (0, 0, 0, 0, -1),
 }  # fmt: skip
 _OF_CODE = np.array([_EFFECTS[op] for op in _EFFECTS for _ in (LARGE, SMALL)], np.int64).T
 _HOLDS = [row[0] for row in _EFFECTS.values() for _ in (LARGE, SMALL)]  # by code: change of allocations
@@ -69,9 +85,9 @@ class Ledger:
             self._post_many(entries)
             return
         for code, size, requested, *_ in entries:
-            a, b, c, d = _EFFECTS[code & ~1]
+            a, b, c, d, e = _EFFECTS[code & ~1]
             parts = requested if code & ~1 == CUT else c
-            changes = (a, a * size, a * requested, b, b * size, parts, c * size, d, d * size)
+            changes = (a, a * size, a * requested, b, b * size, parts, c * size, d, e * size)
             for figure, change in enumerate(changes):
                 if change:
                     self._add(code & 1, figure, change)
@@ -93,7 +109,7 @@ class Ledger:
         codes = np.fromiter([entry[0] for entry in entries], np.int64, n)
         sizes = np.fromiter([entry[1] for entry in entries], np.int64, n)
         requested = np.fromiter([entry[2] for entry in entries], np.int64, n)
-        a, b, c, d = _OF_CODE.take(codes, axis=1)
+        a, b, c, d, e = _OF_CODE.take(codes, axis=1)
         changes = np.empty((SEGMENT, n), np.int64)
         changes[ALLOCATION], changes[ACTIVE] = a, b
         changes[INACTIVE] = np.where(codes & ~1 == CUT, requested, c)
@@ -101,9 +117,10 @@ class Ledger:
         np.multiply(a, requested, out=changes[REQUESTED_BYTES])
         np.multiply(b, sizes, out=changes[ACTIVE_BYTES])
         np.multiply(c, sizes, out=changes[INACTIVE_BYTES])
-        for at in np.flatnonzero(d).tolist():
-            self._add(int(codes[at]) & 1, SEGMENT, int(d[at]))
-            self._add(int(codes[at]) & 1, RESERVED_BYTES, int(d[at] * sizes[at]))
+        for at in np.flatnonzero(e).tolist():
+            if d[at]:
+                self._add(int(codes[at]) & 1, SEGMENT, int(d[at]))
+            self._add(int(codes[at]) & 1, RESERVED_BYTES, int(e[at] * sizes[at]))
         small = codes & 1
         count = int(small.sum())
         if count in (0, n):

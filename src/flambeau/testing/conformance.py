@@ -25,7 +25,7 @@ import numpy as np
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float32, int64
-from flambeau.core.errors import DriverError, NotSupportedError, OutOfMemoryError
+from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Collective, Driver, Executable, Expression, HostMemory, Kernel, Launch
@@ -91,6 +91,8 @@ def close_makes_every_later_call_raise(driver: Driver) -> None:
     calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
         (driver.device_count, ()), (driver.device_properties, (0,)), (driver.device_sync, (0,)),
         (driver.mem_info, (0,)), (driver.mem_alloc, (0, 512)), (driver.mem_free, (ptr,)),
+        (driver.range_page, (0,)), (driver.range_reserve, (0, 1 << 21)), (driver.range_map, (ptr, 1 << 21)),
+        (driver.range_unmap, (ptr, 1 << 21)), (driver.range_release, (ptr,)),
         (driver.copy_in, (ptr, host, stream)), (driver.copy_out, (host, ptr, stream)),
         (driver.copy, (ptr, ptr, 8, stream)), (driver.fill, (ptr, 0, 8, stream)),
         (driver.stream_default, (0,)), (driver.stream_create, (0, 0)), (driver.stream_destroy, (stream,)),
@@ -199,6 +201,81 @@ def block_alloc_and_block_free_are_accepted(driver: Driver) -> None:
     assert (_read(driver, ptr, 1024) == 3).all()
     driver.block_free(ptr, 1024, stream)
     driver.stream_sync(stream)
+
+
+def range_page_is_a_power_of_two_or_none(driver: Driver) -> None:
+    page = driver.range_page(0)
+    if page:
+        assert page & page - 1 == 0 and page % 512 == 0
+        return
+    for call, args in (
+        (driver.range_reserve, (0, 1 << 21)), (driver.range_map, (0, 1 << 21)), (driver.range_unmap, (0, 1 << 21)),
+        (driver.range_release, (0,)),
+    ):  # fmt: skip
+        _raises(NotSupportedError, call, *args)
+
+
+def range_reserve_takes_whole_pages_and_no_memory(driver: Driver) -> None:
+    page = driver.range_page(0)
+    if not page:
+        return
+    free, _ = driver.mem_info(0)
+    a, b = driver.range_reserve(0, 4 * page), driver.range_reserve(0, 4 * page)
+    assert a % page == b % page == 0 and abs(a - b) >= 4 * page
+    assert driver.mem_info(0)[0] == free
+    _raises(DriverError, driver.range_reserve, 0, page + 512)
+    driver.range_release(a)
+    driver.range_release(b)
+
+
+def range_map_puts_memory_behind_addresses(driver: Driver) -> None:
+    page = driver.range_page(0)
+    if not page:
+        return
+    ptr, stream = driver.range_reserve(0, 4 * page), driver.stream_default(0)
+    driver.range_map(ptr + 2 * page, page)
+    driver.range_map(ptr + page, page)
+    _raises(InvalidAddressError, driver.range_map, ptr + page, page)
+    _raises(InvalidAddressError, driver.range_map, ptr + 4 * page, page)
+    across = ptr + 2 * page - _NBYTES // 2  # it lies in both
+    data = np.arange(_COUNT, dtype=np.float32)
+    driver.copy_in(across, _host(data), stream)
+    assert (_read(driver, across, _NBYTES).view(np.float32) == data).all()
+    driver.range_unmap(ptr + page, 2 * page)
+    driver.range_release(ptr)
+
+
+def range_unmap_waits_and_gives_memory_back(driver: Driver) -> None:
+    page = driver.range_page(0)
+    if not page:
+        return
+    ptr, stream = driver.range_reserve(0, 3 * page), driver.stream_default(0)
+    free, _ = driver.mem_info(0)
+    for n in range(3):
+        driver.range_map(ptr + n * page, page)
+    assert driver.mem_info(0)[0] <= free - 3 * page
+    driver.fill(ptr, 1, 3 * page, stream)
+    driver.range_unmap(ptr + page, page)
+    assert driver.stream_query(stream)
+    _raises(InvalidAddressError, driver.range_unmap, ptr + page, page)
+    assert _read(driver, ptr, 8).tolist() == [1] * 8
+    driver.range_map(ptr + page, page)  # again
+    driver.range_unmap(ptr, 3 * page)
+    assert driver.mem_info(0)[0] == free
+    driver.range_release(ptr)
+
+
+def range_release_is_of_addresses_without_memory(driver: Driver) -> None:
+    page = driver.range_page(0)
+    if not page:
+        return
+    ptr = driver.range_reserve(0, 2 * page)
+    driver.range_map(ptr, page)
+    _raises(InvalidAddressError, driver.range_release, ptr)
+    driver.range_unmap(ptr, page)
+    _raises(InvalidAddressError, driver.range_release, ptr + page)
+    driver.range_release(ptr)
+    _raises(InvalidAddressError, driver.range_map, ptr, page)
 
 
 # -- copies and fills ------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from flambeau.driver.cuda.compiler import Compiler
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.nccl import Communicators
 from flambeau.driver.cuda.program import ADDRESS, CudaExecutable, Late, Program, flattened, mark
+from flambeau.driver.cuda.reserved import Reserved, page_of
 
 _FIRST_HANDLE = 4096  # default streams are 1 + index
 _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
@@ -104,6 +105,8 @@ class CudaDriver:
         self._graphs: dict[int, Graph] = {}
         self._captures: dict[int, Capture] = {}  # by the stream where they began
         self._memory: dict[int, Device] = {}
+        self._ranges: dict[int, Reserved] = {}  # by first address
+        self._reach: set[tuple[int, int]] = set()  # (device, peer whose memory it reaches)
         self._opened: dict[int, Device] = {}  # other processes' memory
         self._pinned: dict[int, int] = {}
         self._peers: set[tuple[int, int]] = set()
@@ -178,6 +181,9 @@ class CudaDriver:
         for ptr in self._pinned:
             cu.cuMemFreeHost(ptr)
         self._pinned.clear()
+        for held in self._ranges.values():
+            if held.device is device:
+                held.drop()
         for library in self._libraries:
             cu.cuLibraryUnload(library)
         self._libraries.clear()
@@ -211,6 +217,47 @@ class CudaDriver:
         check(cu.cuCtxSynchronize())
         check(cu.cuMemFree(ptr))
         del self._memory[ptr]
+
+    def range_page(self, index: int) -> int:
+        return page_of(self._device(index))
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        device = self._device(index)
+        page = page_of(device)
+        if not page:
+            raise NotSupportedError(f"cuda:{index} has no virtual-memory calls")
+        if nbytes <= 0 or nbytes % page:
+            raise DriverError(f"range_reserve: {nbytes} bytes are not whole pages of {page} bytes")
+        self._enter(device)
+        ptr = int(check(cu.cuMemAddressReserve(nbytes, 0, 0, 0)))
+        self._ranges[ptr] = Reserved(device, ptr, nbytes)
+        return ptr
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        held = self._reserved("range_map", ptr, nbytes)
+        self._enter(held.device)
+        others = [self._devices[i] for i, peer in self._reach if peer == held.device.index]
+        with self._uncaptured():
+            held.map(ptr, nbytes, [held.device, *others])
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        held = self._reserved("range_unmap", ptr, nbytes)
+        self._enter(held.device)
+        check(cu.cuCtxSynchronize())
+        held.unmap(ptr, nbytes)
+
+    def range_release(self, ptr: int) -> None:
+        held = self._reserved("range_release", ptr, 0)
+        self._enter(held.device)
+        held.release(ptr)
+        del self._ranges[ptr]
+
+    def _reserved(self, what: str, ptr: int, nbytes: int) -> Reserved:
+        for held in self._ranges.values():
+            if held.ptr <= ptr and ptr + nbytes <= held.ptr + held.nbytes:
+                return held
+        self._check_open()
+        raise InvalidAddressError(f"{what}: {nbytes} bytes at {ptr:#x} were not reserved by this driver")
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         self._enter(self._device(0))
@@ -638,6 +685,10 @@ class CudaDriver:
         (code,) = cu.cuCtxEnablePeerAccess(other.open(), 0)
         if code and code != cu.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
             raise error_of(code)
+        self._reach.add((index, peer))
+        for held in self._ranges.values():
+            if held.device is other:
+                held.allow(device)
 
     # -- what the builders of kernels use ---------------------------------------------------------------
     def compiler(self, device: Device) -> Compiler:

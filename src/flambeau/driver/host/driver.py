@@ -117,6 +117,26 @@ class HostDriver:
                 f"mem_free: {ptr:#x} was not allocated by this driver, or freed already"
             )
 
+    def range_page(self, index: int) -> int:
+        self._check_device(index)
+        return 0
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        self._no_ranges()
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        self._no_ranges()
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        self._no_ranges()
+
+    def range_release(self, ptr: int) -> None:
+        self._no_ranges()
+
+    def _no_ranges(self) -> NoReturn:
+        self._check_open()
+        raise NotSupportedError("the host driver reserves no addresses without memory")
+
     def host_alloc(self, nbytes: int) -> HostMemory:
         raise NotSupportedError("the host driver pins no memory: pinning needs a CUDA device")
 

@@ -24,9 +24,11 @@ import numpy as np
 from flambeau.core.errors import DriverError, InvalidAddressError, OutOfMemoryError
 
 ALIGNMENT = 512
+RANGE_PAGE = 1 << 21  # what memory is put behind reserved addresses in, as on hardware
 POISON = 0xCB  # floats of these bytes are about -2.7e7, half-precision ones -15: wrong wherever they show
 _CHUNK = 1 << 21  # poison is laid per chunk, when the chunk is first touched
 _GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
+_ADDRESSES = (1 << 40) - _GUARD  # of a device: up to those of the next one
 _PAGE = mmap.PAGESIZE
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
@@ -48,6 +50,8 @@ class Arena:
         self.base = (generation << 48) + ((index + 1) << 40) + _GUARD
         self.limit = self.base + (total - reserved) // ALIGNMENT * ALIGNMENT
         self.free = self.limit - self.base
+        self.space = self.free  # bytes of the window
+        self.ranges: dict[int, int] = {}  # reserved addresses: ends by start, behind `limit`
         self.starts: list[int] = []  # of live segments, sorted
         self.ends: dict[int, int] = {}  # of live segments, by start
         self.hot = (0, 0)  # the live segment that was looked up last: most addresses lie in it
@@ -63,7 +67,7 @@ class Arena:
     def bytes(self) -> np.ndarray[Any, Any]:
         """All of the memory as uint8. Reserved at the first use: a device that is not used has none."""
         if self._window is None:
-            self._map = _reserve(self.limit - self.base, self.index)
+            self._map = _reserve(self.space, self.index)
             self._window = np.frombuffer(self._map, np.uint8)
         return self._window
 
@@ -89,7 +93,7 @@ class Arena:
 
     def release(self, ptr: int) -> None:
         """Take back a range that `allocate` gave out; its whole pages go back to the system."""
-        end = self.ends.pop(ptr, None)
+        end = self.ends.pop(ptr, None) if ptr < self.limit else None
         if end is None:
             raise self.invalid("mem_free", ptr, 0, "is not the start of an allocation")
         del self.starts[bisect_right(self.starts, ptr) - 1]
@@ -112,6 +116,76 @@ class Arena:
         self.starts[at] = start
         self.ends[start] = end
         self.hot = (0, 0)
+
+    # -- reserved ranges ------------------------------------------------------------------------------
+    def reserve(self, nbytes: int) -> int:
+        """Addresses without memory, as many as a multiple of RANGE_PAGE says. OutOfMemoryError: there are no more."""
+        if self._window is None:
+            self.space = _ADDRESSES  # they cost nothing until they are written
+        start = -(-self.limit // RANGE_PAGE) * RANGE_PAGE
+        for taken in sorted(self.ranges):
+            if start + nbytes <= taken:
+                break
+            start = self.ranges[taken]
+        if start + nbytes > self.base + self.space:
+            raise OutOfMemoryError(f"cuda:{self.index} has no {nbytes} addresses left to reserve")
+        self.ranges[start] = start + nbytes
+        return start
+
+    def back(self, ptr: int, nbytes: int) -> None:
+        """Put memory behind reserved addresses that have none."""
+        self._check_reserved("range_map", ptr, nbytes)
+        if self._backed(ptr, nbytes):
+            raise self.invalid("range_map", ptr, nbytes, "has memory already, or some behind it has")
+        if nbytes > self.free:
+            raise OutOfMemoryError(self._out_of_memory(nbytes))
+        start, end = ptr, ptr + nbytes
+        at = bisect_right(self.starts, ptr) - 1
+        if at >= 0 and self.ends[self.starts[at]] == ptr and start not in self.ranges:
+            start = self.starts.pop(at)
+        if end in self.ends and end not in self.ranges:
+            del self.starts[bisect_right(self.starts, end) - 1]
+            end = self.ends.pop(end)
+        insort(self.starts, start)
+        self.ends[start] = end
+        self.free -= nbytes
+        if self.poison:
+            self._lay(ptr, nbytes)
+
+    def unback(self, ptr: int, nbytes: int) -> None:
+        """Take the memory behind reserved addresses back, all of which have some."""
+        self._check_reserved("range_unmap", ptr, nbytes)
+        self.check("range_unmap", ptr, nbytes)
+        start = self.starts[bisect_right(self.starts, ptr) - 1]
+        end = self.ends.pop(start)
+        self.starts.remove(start)
+        for low, high in ((start, ptr), (ptr + nbytes, end)):
+            if low < high:
+                insort(self.starts, low)
+                self.ends[low] = high
+        self.hot = (0, 0)
+        self.free += nbytes
+        self._give_back(ptr - self.base, ptr + nbytes - self.base)
+
+    def unreserve(self, ptr: int) -> None:
+        """Give reserved addresses back, none of which has memory."""
+        end = self.ranges.get(ptr)
+        if end is None:
+            raise self.invalid("range_release", ptr, 0, "is not the start of a reserved range")
+        if self._backed(ptr, end - ptr):
+            raise self.invalid("range_release", ptr, end - ptr, "has memory still")
+        del self.ranges[ptr]
+
+    def _check_reserved(self, what: str, ptr: int, nbytes: int) -> None:
+        if nbytes <= 0 or ptr % RANGE_PAGE or nbytes % RANGE_PAGE:
+            raise DriverError(f"{what}: {nbytes} bytes at {ptr:#x} are not whole pages of {RANGE_PAGE} bytes")
+        if not any(start <= ptr and ptr + nbytes <= end for start, end in self.ranges.items()):
+            raise self.invalid(what, ptr, nbytes, "is not reserved")
+
+    def _backed(self, ptr: int, nbytes: int) -> bool:
+        """Whether any of these addresses has memory."""
+        at = bisect_right(self.starts, ptr + nbytes - 1) - 1
+        return at >= 0 and self.ends[self.starts[at]] > ptr
 
     def _add_gap(self, start: int, size: int) -> None:
         insort(self._gaps, (size, start))
@@ -180,7 +254,7 @@ class Arena:
         for chunk in range(start // _CHUNK, (start + nbytes - 1) // _CHUNK + 1):
             if chunk not in self._touched:
                 self._touched.add(chunk)
-                self._fill(chunk * _CHUNK, min((chunk + 1) * _CHUNK, self.limit - self.base))
+                self._fill(chunk * _CHUNK, min((chunk + 1) * _CHUNK, self.space))
 
     def occupy(self, ptr: int, nbytes: int) -> None:
         """Other memory will be mapped over these bytes: lay no poison there but beside them."""

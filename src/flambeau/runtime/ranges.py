@@ -1,0 +1,227 @@
+"""`Ranges`: segments that grow. Addresses are reserved once, and memory is put behind them page by page.
+
+With `expandable_segments:True` a pool that needs more does not ask for another segment, which would leave the free end
+of the last one to small requests for ever: it puts more pages behind its range, and the end of the last block grows.
+Free pages in the middle of a range go back to the device alone. So little is lost to fragments
+(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf).
+
+A range is a chain of blocks like a segment. What has no memory behind it is a `Gap`, which is in no list of free
+blocks. The last one stays for good, empty if need be: so each block of a range has a neighbour, and counts as a part.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Container, Iterator
+
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.driver.api import Driver
+from flambeau.runtime.blocks import Block, Pool, absorb
+from flambeau.runtime.policy import MIB
+from flambeau.runtime.statistics import SMALL
+
+_PAGES = {True: 2 * MIB, False: 20 * MIB}  # by whether the pool is the small one: as in PyTorch
+_PARTS = {True: 64, False: 8}  # how many ranges have as many addresses as the device has bytes
+
+Account = Callable[[Pool, int, int, int], None]
+"""`account(pool, ptr, nbytes, parts)`: memory came (nbytes above 0) or went, and so many free parts."""
+
+
+class Gap(Block):
+    """Addresses without memory."""
+
+    __slots__ = ()
+
+
+class Range:
+    """`nbytes` reserved addresses of one pool, from `ptr` on. `first` heads its chain; `gaps` by address."""
+
+    __slots__ = ("first", "gaps", "nbytes", "page", "pool", "ptr")
+
+    def __init__(self, ptr: int, nbytes: int, page: int, pool: Pool) -> None:
+        self.ptr, self.nbytes, self.page, self.pool = ptr, nbytes, page, pool
+        self.first: Block = Gap(ptr, nbytes, pool, 0)
+        self.gaps: list[Gap] = [self.first]
+
+    def blocks(self) -> Iterator[Block]:
+        """All of its blocks, and the gaps between them."""
+        block: Block | None = self.first
+        while block is not None:
+            following = block.next
+            yield block
+            block = following
+
+
+class Ranges:
+    """The ranges of one device's allocator. Not locked: the allocator sees to that."""
+
+    def __init__(self, driver: Driver, index: int, account: Account) -> None:
+        self._driver, self._index, self._account = driver, index, account
+        self._ranges: list[Range] = []
+
+    # -- growing --------------------------------------------------------------------------------------
+    def grow(self, pool: Pool, size: int, now: int, room: int | None) -> Block | None:
+        """Put memory behind more of the pool's addresses: a free block of `size` bytes or more, taken out.
+
+        room: bytes that may be asked for at most. None: the device has no such calls, or no addresses left.
+        OutOfMemoryError leaves all as it was.
+        """
+        for held in self._ranges:
+            if held.pool is pool:
+                for gap in held.gaps:
+                    before = _hole_before(gap, pool)
+                    if gap.size and gap.size + (before.size if before else 0) >= size:
+                        return self._fill(held, gap, before, size, now, room)
+        made = self._reserve(pool, size)
+        return None if made is None else self._fill(made, made.gaps[0], None, size, now, room)
+
+    def _reserve(self, pool: Pool, size: int) -> Range | None:
+        small = pool.kind == SMALL
+        least = self._driver.range_page(self._index)
+        if not least:
+            return None
+        page = -(-_PAGES[small] // least) * least
+        share = self._driver.device_properties(self._index).total_memory // _PARTS[small]
+        nbytes = -(-max(size, share) // page) * page
+        try:
+            ptr = self._driver.range_reserve(self._index, nbytes)
+        except OutOfMemoryError as error:
+            warnings.warn(
+                f"expandable_segments: {error}; this segment has a fixed size", UserWarning, stacklevel=2
+            )
+            return None
+        self._ranges.append(Range(ptr, nbytes, page, pool))
+        return self._ranges[-1]
+
+    def _fill(
+        self, held: Range, gap: Gap, before: Block | None, size: int, now: int, room: int | None
+    ) -> Block:
+        missing = size - (before.size if before else 0)
+        nbytes = -(-missing // held.page) * held.page
+        if room is not None and nbytes > room:
+            raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
+        self._map(gap.ptr, nbytes, held.page)
+        block = Block(gap.ptr, nbytes, held.pool, now)
+        _insert_before(held, gap, block)
+        gap.ptr += nbytes
+        gap.size -= nbytes
+        if not gap.size and gap.next is not None:
+            _remove(held, gap)
+        if before is not None:
+            held.pool.holes.remove(before)
+            absorb(before, block)
+            block = before
+        self._account(held.pool, gap.ptr - nbytes, nbytes, 0 if before else 1)
+        return block
+
+    def _map(self, ptr: int, nbytes: int, page: int) -> None:
+        """All of it or nothing, each page by itself: so pages can go by themselves."""
+        done = 0
+        try:
+            while done < nbytes:
+                self._driver.range_map(ptr + done, page)
+                done += page
+        except OutOfMemoryError:
+            if done:
+                self._driver.range_unmap(ptr, done)
+            raise
+
+    # -- shrinking ------------------------------------------------------------------------------------
+    def shrink(self, pools: Container[Pool]) -> None:
+        """Give back the whole pages of the free blocks of these pools; the addresses of ranges that are empty, too."""
+        for held in list(self._ranges):
+            for block in list(held.blocks()):
+                if block.is_hole and block.pool in pools:
+                    self._empty(held, block)
+            if held.first.next is None:  # the last gap alone
+                self._driver.range_release(held.ptr)
+                self._ranges.remove(held)
+
+    def _empty(self, held: Range, hole: Block) -> None:
+        pool, end = hole.pool, hole.ptr + hole.size
+        low = hole.ptr + (held.ptr - hole.ptr) % held.page
+        high = end - (end - held.ptr) % held.page
+        if low >= high:
+            return
+        self._driver.range_unmap(low, high - low)
+        pool.holes.remove(hole)
+        gap = Gap(low, high - low, held.pool, 0)
+        following = hole.next
+        assert following is not None  # the last gap at least
+        _insert_before(held, following, gap)
+        held.gaps.append(gap)
+        held.gaps.sort(key=lambda each: each.ptr)
+        parts = -1
+        if high < end:
+            rest = Block(high, end - high, pool, hole.freed)
+            rest.trace, rest.is_hole = hole.trace, True
+            _insert_before(held, following, rest)
+            pool.holes.add(rest)
+            parts += 1
+        hole.size = low - hole.ptr
+        if hole.size:
+            pool.holes.add(hole)
+            parts += 1
+        else:
+            hole.is_hole = False
+            _remove(held, hole)
+        _unite_gaps(held, gap)
+        self._account(pool, low, low - high, parts)
+
+    # -- reports --------------------------------------------------------------------------------------
+    def owns(self, ptr: int) -> bool:
+        """Whether an address lies in a range."""
+        return any(held.ptr <= ptr < held.ptr + held.nbytes for held in self._ranges)
+
+    def runs(self) -> Iterator[list[Block]]:
+        """Blocks without a gap between them, in the order of their addresses."""
+        for held in self._ranges:
+            run: list[Block] = []
+            for block in held.blocks():
+                if not isinstance(block, Gap):
+                    run.append(block)
+                elif run and block.size:
+                    yield run
+                    run = []
+            if run:
+                yield run
+
+
+def _hole_before(gap: Gap, pool: Pool) -> Block | None:
+    before = gap.previous
+    return before if before is not None and before.is_hole and before.pool is pool else None
+
+
+def _insert_before(held: Range, following: Block, block: Block) -> None:
+    before = following.previous
+    block.previous, block.next, following.previous = before, following, block
+    if before is None:
+        held.first = block
+    else:
+        before.next = block
+
+
+def _remove(held: Range, block: Block) -> None:
+    """Take a block out of the chain that another one follows."""
+    before, following = block.previous, block.next
+    assert following is not None
+    following.previous = before
+    if before is None:
+        held.first = following
+    else:
+        before.next = following
+    if isinstance(block, Gap):
+        held.gaps.remove(block)
+
+
+def _unite_gaps(held: Range, gap: Gap) -> None:
+    """A new gap becomes one with those beside it; the last of them stays."""
+    before, following = gap.previous, gap.next
+    if isinstance(before, Gap):
+        gap.ptr = before.ptr
+        gap.size += before.size
+        _remove(held, before)
+    if isinstance(following, Gap):
+        following.ptr = gap.ptr
+        following.size += gap.size
+        _remove(held, gap)
