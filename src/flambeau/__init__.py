@@ -129,6 +129,7 @@ from flambeau.version import __version__
 
 globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
 globals().update(_public.functions)
+_sharing.announce(nn.Parameter)
 _publish(globals())
 
 

@@ -7,12 +7,11 @@ of processes, managers) learns of them when this module is imported; no other pi
 from __future__ import annotations
 
 import warnings
-from multiprocessing import reduction, resource_sharer
+from multiprocessing import reduction, resource_sharer  # noqa: F401 (so early: no thread may be in it when we fork)
 from typing import Any
 
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
-from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.core.shared import Anonymous
 from flambeau.nn.parameter import Parameter
@@ -22,7 +21,7 @@ from flambeau.runtime.ipc import Parcel
 from flambeau.tensor import sharing
 from flambeau.tensor.call import empty
 from flambeau.tensor.pickling import NEW_KINDS, rebuild_as, row_of
-from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
+from flambeau.tensor.storage import Storage
 from flambeau.tensor.storages import Face, TypedStorage, UntypedStorage
 from flambeau.tensor.tensor import Tensor
 
@@ -30,10 +29,6 @@ __all__ = [
     "init_reductions", "rebuild_cuda_tensor", "rebuild_event", "rebuild_storage_empty", "rebuild_storage_fd",
     "rebuild_storage_filename", "rebuild_tensor", "reduce_event", "reduce_storage", "reduce_tensor",
 ]  # fmt: skip
-
-_STORAGES = (
-    Storage, ForeignStorage, PinnedStorage, sharing.SharedStorage, sharing.SentStorage, sharing.ReceivedStorage,
-)  # fmt: skip
 
 
 # -- tensors ----------------------------------------------------------------------------------------------
@@ -147,8 +142,18 @@ def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def rebuild_storage_fd(df: Any, size: int) -> Storage:
-    """The storage of a descriptor that was sent along."""
-    return sharing.storage_of_descriptor(df.detach(), size)
+    """The storage of a descriptor that was sent along.
+
+    Raises EOFError or OSError (ConnectionRefusedError, FileNotFoundError): its sender has ended.
+    """
+    try:
+        fd = df.detach()
+    except (EOFError, ConnectionError, FileNotFoundError) as error:
+        raise type(error)(
+            "the process that sent this tensor has ended: with the file_descriptor strategy it must live until its "
+            "tensors are received (file_system has no such rule, see set_sharing_strategy)"
+        ) from error
+    return sharing.storage_of_descriptor(fd, size)
 
 
 def rebuild_storage_filename(name: str, size: int) -> Storage:
@@ -180,17 +185,16 @@ def rebuild_event(device: device, handle: bytes) -> Event:
     return Event.from_ipc_handle(device, handle)
 
 
+REDUCERS: dict[type, Any] = {
+    Event: reduce_event, Tensor: reduce_tensor, Parameter: reduce_tensor,
+} | dict.fromkeys(sharing.STORAGES, reduce_storage)  # fmt: skip
+"""What is pickled by which function. Subclasses of tensors are pickled as ever, and their storages by these."""
+
+
 def init_reductions() -> None:
     """Tell the standard library's pickler for processes. Again is allowed."""
-    reduction.register(Event, reduce_event)
-    for kind in (Tensor, Parameter):
-        reduction.register(kind, reduce_tensor)
-    for storage in _STORAGES:
-        reduction.register(storage, reduce_storage)
+    for kind, reduce in REDUCERS.items():
+        reduction.register(kind, reduce)
 
 
-if not hasattr(
-    resource_sharer, "DupFd"
-):  # imported early: a thread of a queue must not be in it when we fork
-    raise NotSupportedError("this system sends no descriptors between processes")
 init_reductions()

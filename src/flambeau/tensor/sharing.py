@@ -25,6 +25,7 @@ from flambeau.core.memory import bytes_at
 from flambeau.core.meta import Meta
 from flambeau.core.shared import Anonymous, Mapping, anonymous, key_of
 from flambeau.runtime import current, ipc, system
+from flambeau.runtime.event import Event
 from flambeau.tensor.options import integer, place
 from flambeau.tensor.public import method
 from flambeau.tensor.saved import Saved
@@ -239,6 +240,28 @@ def _reclaimed(parcel: ipc.Parcel) -> Storage:
     made = SentStorage(sent.block.ptr, sent.nbytes, sent.context, sent.block)
     ipc.release_again(parcel)
     return made
+
+
+# -- the standard library's pickler for processes ----------------------------------------------------------
+
+
+STORAGES = (Storage, ForeignStorage, PinnedStorage, SharedStorage, SentStorage, ReceivedStorage)
+
+
+def announce(*kinds: type) -> None:
+    """Let `multiprocessing`, if the program has imported it, know of these types, tensors and storages.
+
+    Where it is imported later, `flambeau.multiprocessing` has to be: importing it here would take 7 ms of all others.
+    """
+    reduction = sys.modules.get("multiprocessing.reduction")
+    if reduction is not None:
+        for kind in (*kinds, Tensor, Event, *STORAGES):
+            reduction.register(kind, _reduced)
+
+
+def _reduced(obj: Any) -> Any:
+    reductions = import_module("flambeau.multiprocessing.reductions")  # which registers its own functions
+    return reductions.REDUCERS[type(obj)](obj)
 
 
 # -- what programs call -----------------------------------------------------------------------------------

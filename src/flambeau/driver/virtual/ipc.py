@@ -58,7 +58,7 @@ class SharedPages:
         """A handle of the segment at an address. See Note [Exported memory]."""
         arena = self._arena
         end = arena.ends.get(ptr)
-        if end is None or ptr in self._opened:
+        if end is None or ptr in self._opened or ptr >= arena.limit:  # that is of expandable segments
             raise arena.invalid("ipc_memory", ptr, 0, "is not the start of an allocation of this process")
         if self._fd < 0:
             self._fd = anonymous(-(-len(arena.bytes) // _PAGE) * _PAGE)
