@@ -225,7 +225,7 @@ def test_overlapping_views_conflict(gpu):
 # -- memory that is reused --------------------------------------------------------------------------------
 
 
-def reused_block(gpu, record=False):
+def reused_block(gpu, record=False, done=True):
     segment = memory(gpu, 512)
     side = gpu.stream_create(0, 0)
     out = memory(gpu)
@@ -236,7 +236,7 @@ def reused_block(gpu, record=False):
     event = gpu.event_create(0, False)
     if record:
         gpu.event_record(event, side)
-        gpu.inner.done = True
+        gpu.inner.done = done
         gpu.event_query(event, internal=True)
     gpu.block_free(segment, 64, 1, [event] if record else [])
     gpu.block_alloc(segment, 64, 1)
@@ -256,6 +256,11 @@ def test_record_stream_called(gpu):
     certificate = gpu.detector.certificate()
     assert certificate.race_free
     assert any("polling" in text for text in certificate.assumptions)
+
+
+def test_an_allocator_that_did_not_see_the_uses_done_is_not_believed(gpu):
+    reused_block(gpu, record=True, done=False)
+    assert only(gpu).reused
 
 
 def test_a_poll_for_one_block_orders_no_other_block(gpu):

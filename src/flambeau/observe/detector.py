@@ -63,6 +63,7 @@ class Detector:
         self.lock = threading.RLock()
         self.shadow = Shadow()
         self.known: Clock = NOTHING  # the host's
+        self.polled: Clock = NOTHING  # what the runtime has found done on its own account
         self.in_doubt = False  # see Note [Reuse]
         self.number = 1  # of the last command
         self._next = itertools.count(2).__next__  # atomic, as what begins a life takes no lock
@@ -201,10 +202,12 @@ class Detector:
         if self.known is not before and self._pending_host:
             self._settle_host_memory()
 
-    def runtime_polled(self, point: Snapshot | None) -> None:
-        """The runtime asks whether this point is done, or waits for it. See Note [Reuse]."""
+    def runtime_polled(self, point: Snapshot | None, done: bool) -> None:
+        """The runtime asked whether this point is done, or waited for it. See Note [Reuse]."""
         if point is not None and self.known.get(point[0], 0) < point[1]:
             self.in_doubt = True
+            if done:
+                self.polled = joined(self.polled, point)
 
     def asked(self, what: str) -> None:
         """The program asked whether work is done: its answers may steer what it does."""
@@ -259,8 +262,11 @@ class Detector:
         block.freed_at = caller(1)
         if after:
             points = [point for event in after if (point := self._events.get(event)) is not None]
+            seen = [
+                point for point in points if self.polled.get(point[0], 0) >= point[1]
+            ]  # as it ought to be
             for cell in block.cells:
-                for point in points:
+                for point in seen:
                     cell.polled = joined(cell.polled, point)
         self._freed.append(block)  # last: whoever has the lock may look at it from now on
 

@@ -212,7 +212,7 @@ class RaceDriver(Forward):
         point = self.detector.event_point(event)
         done = self.inner.event_query(event, internal)
         if internal:
-            self.detector.runtime_polled(point)
+            self.detector.runtime_polled(point, done)
         elif done:
             self._host_waited([point])
         return done
@@ -220,8 +220,8 @@ class RaceDriver(Forward):
     def event_sync(self, event: int, internal: bool = False) -> None:
         point = self.detector.event_point(event)
         if internal:
-            self.detector.runtime_polled(point)
             self.inner.event_sync(event, internal)
+            self.detector.runtime_polled(point, True)
             return
         self._note_thread()
         self.inner.event_sync(event)
