@@ -1,1 +1,16 @@
 """torch.distributed.algorithms: training with uneven inputs, and what may happen to gradients on their way."""
+
+from __future__ import annotations
+
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
+from flambeau.core.names import lacking as _lacking
+
+_absent: _Any = _lacking("torch.distributed.algorithms")
+
+
+def __getattr__(name: str) -> _Any:
+    if name in ("ddp_comm_hooks", "join"):
+        return _import_module(f"flambeau.distributed.algorithms.{name}")
+    return _absent(name)

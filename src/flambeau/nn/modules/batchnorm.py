@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import int64
-from flambeau.core.errors import NotSupportedError
 from flambeau.nn import functional as F
 from flambeau.nn import init
 from flambeau.nn.modules.lazy import LazyModuleMixin
@@ -86,11 +88,7 @@ class _NormBase(Module):
 class _BatchNorm(_NormBase):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        factor = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-            if self.momentum is None:  # the mean over all batches
-                factor = 1.0 / float(self.num_batches_tracked)
+        factor = self._counted()
         uses_running = not self.training or self.track_running_stats
         return F.batch_norm(
             input,
@@ -102,6 +100,14 @@ class _BatchNorm(_NormBase):
             factor,
             self.eps,
         )
+
+    def _counted(self) -> float:
+        """Count this batch, if it is one of training; how far the running statistics move."""
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:  # the mean over all batches
+                return 1.0 / float(self.num_batches_tracked)
+        return 0.0 if self.momentum is None else self.momentum
 
 
 class BatchNorm1d(_BatchNorm):
@@ -127,15 +133,67 @@ class BatchNorm3d(_BatchNorm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalization over all processes of a group. Absent until Flambeau has process groups."""
+    """Batch normalization of (N, C, ...) over the batches of all ranks of a group, on GPUs.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotSupportedError("nn.SyncBatchNorm needs torch.distributed, which Flambeau does not have yet")
+    process_group: default: all ranks. In evaluation, and where there is one rank or no group, it is a `BatchNorm`.
+    Ranks may have batches of several sizes, empty ones too. Raises ValueError: in training, on the CPU.
+    """
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
+        track_running_stats: bool = True, process_group: Any = None, device: Any = None, dtype: Any = None, *,
+        bias: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+        if input.shape[1] == 0:
+            raise ValueError("SyncBatchNorm number of input channels should be non-zero")
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        group = self._group(input) if self.training else None
+        if group is None:
+            return super().forward(input)
+        factor = self._counted()
+        tracked = self.track_running_stats
+        # The first rank that needs it imports it: most programs have no groups.
+        return import_module("flambeau.nn.modules._functions").SyncBatchNorm.apply(
+            input, self.weight, self.bias, self.running_mean if tracked else None,
+            self.running_var if tracked else None, self.eps, factor, group,
+        )  # fmt: skip
+
+    def _group(self, input: Tensor) -> Any:
+        """The group, if there are several ranks in it."""
+        room = sys.modules.get("flambeau.distributed.world")
+        default = None if room is None else room.world().default
+        if default is None:
+            return None
+        if input.device is CPU:
+            raise ValueError("SyncBatchNorm expected input tensor to be on GPU or XPU or privateuseone")
+        group = default if self.process_group is None else self.process_group
+        return group if group.size() > 1 else None
 
     @classmethod
-    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
-        """Raises NotSupportedError: see the class."""
-        raise NotSupportedError("nn.SyncBatchNorm needs torch.distributed, which Flambeau does not have yet")
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Any:
+        """The module with a SyncBatchNorm in the place of each batch normalization, with its parameters and buffers."""
+        converted = module
+        if isinstance(module, _BatchNorm):
+            converted = cls(
+                module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats,
+                process_group, bias=module.bias is not None,
+            )  # fmt: skip
+            for name in ("weight", "bias"):
+                setattr(converted, name, getattr(module, name))
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                setattr(converted, name, getattr(module, name))
+            converted.training = module.training
+        for name, child in module.named_children():
+            converted.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return converted
 
 
 # -- lazy -----------------------------------------------------------------------------------------------

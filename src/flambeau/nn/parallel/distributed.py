@@ -29,6 +29,7 @@ from flambeau.distributed.agreement import (
 )
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
 from flambeau.distributed.buckets import GradBucket, assign
+from flambeau.distributed.comm_hooks import _register_builtin_comm_hook
 from flambeau.distributed.future import Future
 from flambeau.distributed.reducer import FIRST_BUCKET_BYTES, Reducer
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
