@@ -47,6 +47,17 @@ def prepare(devices: Mapping[str, str], everybody: Place, hub: Hub | None) -> No
             world.join(everybody.store, everybody.rank, everybody.size, everybody.timeout)
 
 
+def meets_early(devices: Mapping[str, str], place: Place, hub: Hub | None) -> bool:
+    """Whether a group's members make its engine of CPU tensors together with the group.
+
+    They are all there then; later one might send to another while a third does something else.
+    """
+    if devices.get("cpu") not in ("gloo", "mpi") or hub is not None or place.size == 1:
+        return False
+    found: bool = import_module("flambeau.distributed.mpi_world").has_joined()
+    return found
+
+
 def check(word: str) -> None:
     """Raise as PyTorch does where a backend is not there at all."""
     if word == "nccl" and not is_nccl_available():

@@ -166,7 +166,9 @@ def _bound_device(where: Any) -> device | None:
 
 
 def _bind(made: ProcessGroup, bound: device | None) -> None:
-    """Let a group know its device, and meet on it at once."""
+    """Let a group know its device, and meet on it at once; for CPU tensors, too."""
+    if engines.meets_early(made._devices, made._place, made._hub):
+        made.engine_of("cpu")
     made.bound_device_id = bound
     if bound is not None and bound.type == "cuda" and "cuda" in made.device_types:
         engine: Any = made.engine_of("cuda")
@@ -351,6 +353,8 @@ def split_group(
                 group_desc or f"{parent.group_desc}:split:{number}",
             )  # fmt: skip
     parent.splits += 1
+    if made is not None:
+        _bind(made, parent.bound_device_id)
     return made
 
 

@@ -1,0 +1,279 @@
+"""`MpiBackend`: collectives of CPU tensors between processes, by MPI. PyTorch's words for it are "gloo" and "mpi".
+
+Numbers that MPI cannot compute with (float16, bfloat16, the float8s, complex32) are reduced in float32 and rounded
+once. What only moves goes as bytes, so that every dtype can. An average is the sum divided once; of integers,
+truncating. Booleans: sums and maxima are "or", products and minima "and". MPI's calls are the nonblocking ones: a wait
+can be late, be interrupted, and see that a rank's process has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.dtype import dtype
+from flambeau.core.memory import array_at, bytes_at
+from flambeau.core.sites import Site, caller, place
+from flambeau.distributed import mpi_world
+from flambeau.distributed.backend import Place
+from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.flat import Build, FlatBackend, _nothing
+from flambeau.distributed.work import Work
+from flambeau.driver.api import Collective
+from flambeau.driver.meetings import described, spans
+from flambeau.runtime import system
+
+Array = np.ndarray[Any, Any]
+Step = Callable[[], None]
+
+_WIDER = {
+    kind: dtypes.complex64 if kind.is_complex else dtypes.float32
+    for kind in (
+        dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3fn, dtypes.float8_e5m2, dtypes.complex32,
+    )
+}  # fmt: skip
+_OPS = {
+    "sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR",
+    "bxor": "BXOR",
+}  # fmt: skip
+_OF_BOOL = {
+    "sum": "MAX",
+    "max": "MAX",
+    "bor": "MAX",
+    "prod": "MIN",
+    "min": "MIN",
+    "band": "MIN",
+    "bxor": "BXOR",
+}
+_ANY = -1
+_LAST_TRIES = 100
+_SPIN_S, _LOOK_S = 2e-3, 0.25  # how long a wait is only asked for; between looks at whether the others live
+
+
+class MpiBackend(FlatBackend):
+    """See the module's docstring. Made by all members of the group, in the same order of groups."""
+
+    kind = "mpi"
+    name = "gloo"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._world = mpi_world.joined()
+        self._world.meet(place.store, "mpi", place.rank, place.ranks, place.timeout)
+        comm, mpi = self._world.comm, self._world.MPI
+        members = comm.Get_group().Incl(list(place.ranks))
+        self._comm = comm.Create_group(members, _tag(place.name))
+        self._aside = self._comm.Dup()  # collectives of messages, apart from the program's own
+        self._comm.Set_errhandler(mpi.ERRORS_RETURN)
+        self._aside.Set_errhandler(mpi.ERRORS_RETURN)
+        self._aborted = False
+
+    def barrier(self, device: Any = None, async_op: bool = False) -> Work:
+        return self._work([], [(self._comm.Ibarrier(), "barrier", None)], [], [], caller())
+
+    def close(self) -> None:
+        """Its communicators last as long as the process: to free them, all members would have to meet."""
+
+    def abort(self) -> None:
+        self._aborted = True
+
+    def _run(
+        self,
+        tensors: Sequence[Any],
+        build: Build,
+        after: Step = _nothing,
+        async_op: bool = False,
+        results: Sequence[Any] | None = None,
+        pair: int | None = None,
+        channel: object = None,
+    ) -> Work:
+        if self._aborted:
+            raise DistBackendError("the process group was aborted")
+        for tensor in tensors:
+            if not tensor.is_contiguous():
+                raise ValueError("Tensors must be contiguous")
+        site = caller()
+        calls = list(build())
+        for call in calls:
+            self._touch(call)
+        steps: list[Step] = []
+        requests = [(self._begin(call, channel, steps), described(call), self._peer(call)) for call in calls]
+        shown = list(tensors if results is None else results)
+        return self._work(shown, requests, [*steps, after], list(tensors), site)
+
+    def _work(
+        self, shown: list[Any], requests: list[Any], steps: Sequence[Step], keep: list[Any], site: Site
+    ) -> MpiWork:
+        return MpiWork(shown, requests, steps, keep, site, self)
+
+    def _touch(self, call: Collective) -> None:
+        """Observers hear what the host reads and writes."""
+        written, read = spans(call, self.place.rank, self.place.size)
+        for access, write in ((written, True), (read, False)):
+            if access is not None and access[1]:
+                system.host.driver.host_touch(*access, write)
+
+    def _peer(self, call: Collective) -> int | None:
+        return call.peer if call.kind in ("send", "recv") and call.peer != _ANY else None
+
+    def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
+        """One request of MPI; what is to be done when it is over goes to `steps`."""
+        if call.kind in ("send", "recv"):
+            return self._message(call, channel)
+        if call.kind == "broadcast":
+            if self.place.rank == call.peer and call.target != call.source:
+                _bytes(call.target, call)[...] = _bytes(call.source, call)
+            return self._comm.Ibcast(_bytes(call.target, call), call.peer)
+        if call.kind == "all_gather":
+            return self._all_gather(call)
+        return self._reduction(call, steps)
+
+    def _message(self, call: Collective, channel: object) -> Any:
+        comm, tag = (self._comm, channel) if isinstance(channel, int) else (self._aside, 0)
+        if call.kind == "send":
+            return comm.Isend(_bytes(call.source, call), call.peer, tag)
+        origin = self._world.MPI.ANY_SOURCE if call.peer == _ANY else call.peer
+        return comm.Irecv(_bytes(call.target, call), origin, tag)
+
+    def _all_gather(self, call: Collective) -> Any:
+        source, target = _bytes(call.source, call), _bytes(call.target, call, self.place.size)
+        if call.source == call.target + self.place.rank * source.nbytes:
+            return self._comm.Iallgather(self._world.MPI.IN_PLACE, target)
+        return self._comm.Iallgather(source, target)
+
+    def _reduction(self, call: Collective, steps: list[Step]) -> Any:
+        """In the tensors' memory, or through copies: of wider numbers, or where a target lies in its source."""
+        size, scatters = self.place.size, call.kind == "reduce_scatter"
+        kind = _WIDER.get(call.dtype, call.dtype)
+        count = call.count * size if scatters else call.count
+        source = _numbers(call.source, count, call.dtype)
+        direct = kind is call.dtype and not (scatters and 0 <= call.target - call.source < source.nbytes)
+        writes = call.kind != "reduce" or call.peer == self.place.rank
+        target = np.empty(call.count, kind.numpy)
+        if direct and writes:
+            target = _numbers(call.target, call.count, call.dtype)
+        sent: Any = self._buffer(source if direct else source.astype(kind.numpy), kind)
+        if direct and writes and call.source == call.target and not scatters:
+            sent = self._world.MPI.IN_PLACE
+        if writes and not (direct and call.op != "avg"):
+            steps.append(lambda: _store(call, target, size))
+        return self._reduce(call, sent, self._buffer(target, kind))
+
+    def _reduce(self, call: Collective, sent: Any, received: Any) -> Any:
+        operation = self._operation(call)
+        if call.kind == "all_reduce":
+            return self._comm.Iallreduce(sent, received, operation)
+        if call.kind == "reduce":
+            return self._comm.Ireduce(
+                sent, received if call.peer == self.place.rank else None, operation, call.peer
+            )
+        return self._comm.Ireduce_scatter_block(sent, received, operation)
+
+    def _operation(self, call: Collective) -> Any:
+        names = _OF_BOOL if call.dtype is dtypes.bool_ else _OPS
+        if call.op not in names:
+            raise ValueError(f"Cannot use ReduceOp.{call.op.upper()} with {call.dtype}")
+        return getattr(self._world.MPI, names[call.op])
+
+    def _buffer(self, array: Array, kind: dtype) -> list[Any]:
+        """As mpi4py takes it: the array and MPI's type of its numbers."""
+        plain = array.view(np.uint8) if kind is dtypes.bool_ else array
+        return [plain, self._world.MPI._typedict[plain.dtype.char]]
+
+
+class MpiWork(Work):
+    """Over when MPI's requests are. `steps` are done then; `keep` are the tensors whose memory MPI works on."""
+
+    def __init__(
+        self,
+        results: list[Any],
+        requests: list[tuple[Any, str, int | None]],
+        steps: Sequence[Step],
+        keep: list[Any],
+        site: Site,
+        backend: MpiBackend,
+    ) -> None:
+        super().__init__(results)
+        self._requests = [request for request, _, _ in requests]
+        self._calls = [(what, peer) for _, what, peer in requests]
+        self._steps = steps
+        self._keep = keep
+        self._site = site
+        self._backend = backend
+
+    def _test(self) -> bool:
+        mpi = self._backend._world.MPI
+        status = [mpi.Status() for _ in self._requests]
+        try:
+            if not mpi.Request.Testall(self._requests, status):
+                return False
+        except mpi.Exception as error:
+            self._fail(str(error))
+        if self._source < 0 and status:
+            self._source = status[0].Get_source()
+        return True
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        limit = (self._backend.place.timeout if timeout is None else timeout).total_seconds()
+        begun = time.monotonic()
+        looked, pause = begun, 2e-5
+        while not self._test():
+            now = time.monotonic()
+            if now - looked > _LOOK_S:
+                looked = now
+                self._look()
+            if limit and now - begun > limit:
+                self._fail(f"timed out after {round(limit * 1000)}ms")
+            if now - begun < _SPIN_S:
+                os.sched_yield()
+            else:
+                time.sleep(pause)
+                pause = min(2 * pause, 1e-3)
+        for step in self._steps:
+            step()
+        self._keep = []
+
+    def _look(self) -> None:
+        """Whether somebody who is waited for will never come."""
+        place = self._backend.place
+        if self._backend._aborted:
+            self._fail("the process group was aborted")
+        for rank, of_all in enumerate(place.ranks):
+            peers = [peer for _, peer in self._calls]
+            if (None in peers or rank in peers) and (why := self._backend._world.dead(of_all)):
+                if not any(self._test() for _ in range(_LAST_TRIES)):  # it may have done its part before
+                    self._fail(why)
+                return
+
+    def _fail(self, why: str) -> NoReturn:
+        what = ", ".join(dict.fromkeys(what for what, _ in self._calls))
+        raise DistBackendError(
+            f"rank {self._backend.place.ranks[self._backend.place.rank]} at {place(self._site)}: {what}: {why}"
+        )
+
+
+def _tag(name: str) -> int:
+    """A number below what MPI allows for tags, the same for all members."""
+    return sum(ord(letter) * 31**power for power, letter in enumerate(name)) % 32749
+
+
+def _bytes(ptr: int, call: Collective, times: int = 1) -> Array:
+    return bytes_at(ptr, call.count * call.dtype.itemsize * times)
+
+
+def _numbers(ptr: int, count: int, kind: dtype) -> Array:
+    return array_at(ptr if count else 0, (count,), kind.numpy)
+
+
+def _store(call: Collective, total: Array, size: int) -> None:
+    """Put a reduction's result where it belongs."""
+    if call.op == "avg":
+        total = total / size if total.dtype.kind in "fc" else np.sign(total) * (np.abs(total) // size)
+    with np.errstate(all="ignore"):
+        _numbers(call.target, call.count, call.dtype)[...] = total.astype(call.dtype.numpy)

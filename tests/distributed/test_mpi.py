@@ -1,0 +1,129 @@
+"""CPU tensors between processes, over MPI: joined by the store, or started by mpiexec; late, dead and absent ranks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from rank_kit import HERE, finish, free_port, run_ranks, start
+
+from flambeau.distributed import mpi_world
+from flambeau.distributed.process_manager import ProcessManager
+from flambeau.distributed.store import DEFAULT_TIMEOUT, HashStore
+
+PROGRAM = str(HERE / "mpi_program.py")
+
+
+def segments() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("mpich_shm_*")}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_collective_beside_numpy(size: int) -> None:
+    before = segments()
+    for said in run_ranks(size, PROGRAM, "gloo" if size == 3 else "mpi"):
+        assert (said.status, said.out) == (0, "good\n"), said.err
+    assert segments() <= before, "shared memory outlives no rank"
+
+
+def test_ranks_that_mpiexec_started_need_nothing_else() -> None:
+    mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    assert mpiexec is not None, "mpich's wheel brings one"
+    command = [mpiexec, "-n", "2", sys.executable, PROGRAM, "mpi"]
+    said = finish(start("-c", f"import os; os.execv({mpiexec!r}, {command!r})"))
+    assert (said.status, said.out.count("good")) == (0, 2), said.err
+
+
+_DIES = """
+import os, sys
+import flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    os._exit(7)
+for call in (lambda: dist.all_reduce(torch.ones(4)), lambda: dist.recv(torch.ones(4), 1), dist.barrier):
+    try:
+        call()
+    except dist.DistBackendError as error:
+        print(error)
+"""
+
+
+def test_a_rank_that_died_is_named_in_every_wait() -> None:
+    first, second = run_ranks(2, "-c", _DIES)
+    assert (first.status, second.status) == (0, 7), first.err
+    lines = first.out.splitlines()
+    calls = ("all_reduce of 4 float32, op sum", "recv of 4 float32 from rank 1", "barrier")
+    for line, what in zip(lines, calls, strict=True):
+        assert line.startswith("rank 0 at <string>:")
+        assert what in line
+        assert line.endswith("has ended")
+
+
+_LATE = """
+import datetime
+import flambeau as torch, flambeau.distributed as dist
+try:
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=0.2))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_rank_that_never_starts_is_waited_for_as_long_as_asked() -> None:
+    said = finish(
+        start("-c", _LATE, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    )
+    assert (
+        "DistStoreError Timed out after 0.2 seconds waiting for clients. 1/2 clients joined." in said.out
+    ), said.err
+
+
+_OTHERS = """
+import os
+import flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("gloo")
+first = dist.get_rank()
+dist.destroy_process_group()
+if first < 2:
+    try:
+        dist.init_process_group("gloo", world_size=2, rank=1 - first, init_method=os.environ["AGAIN"])
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_a_process_joins_one_mpi_in_its_life(tmp_path: Path) -> None:
+    said = run_ranks(3, "-c", _OTHERS, AGAIN=f"file://{tmp_path}/again")
+    assert [s.status for s in said] == [0, 0, 0], said[0].err
+    for one in said[:2]:
+        assert "MPI can be joined once in the life of a process" in one.out
+
+
+def test_without_mpi4py_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert not mpi_world.available()
+    with pytest.raises(RuntimeError, match=r"pip install 'flambeau\[mpi\]'"):
+        mpi_world.join(HashStore(), 0, 2, DEFAULT_TIMEOUT)
+
+
+def test_the_process_manager_answers_as_pmi_1_has_it() -> None:
+    """The lines are those that MPICH's library sends and expects ("PMI-1 wire protocol")."""
+    manager = ProcessManager(HashStore(), 1, 2, "world", DEFAULT_TIMEOUT)
+    told = {
+        "cmd=init pmi_version=1 pmi_subversion=1": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0",
+        "cmd=get_appnum": "cmd=appnum appnum=0",
+        "cmd=get_my_kvsname": "cmd=my_kvsname kvsname=world",
+        "cmd=get_universe_size": "cmd=universe_size size=2",
+        "cmd=get kvsname=world key=a": "cmd=get_result rc=-1 msg=key_a_not_found value=unknown",
+        "cmd=put kvsname=world key=a value=x=1 y#2": "cmd=put_result rc=0 msg=success",
+        "cmd=get  kvsname=world key=a": "cmd=get_result rc=0 msg=success value=x=1 y#2",
+        "cmd=finalize": "cmd=finalize_ack",
+        "cmd=spawn": "cmd=spawn rc=-1 msg=not_supported",
+    }
+    with manager.announced(), manager._theirs.makefile("rw", newline="\n") as stream:
+        for line, answer in told.items():
+            stream.write(line + "\n")
+            stream.flush()
+            assert stream.readline() == answer + "\n"
