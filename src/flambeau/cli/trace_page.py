@@ -49,6 +49,7 @@ def picture(trace: Trace, program: str) -> dict[str, Any]:
         "bytes": [s.nbytes for s in slices],
         "line": [-1 if s.site is None else lines.number(s.site) for s in slices],
         "cause": [s.cause for s in slices],
+        "target": [s.target for s in slices],
         "detail": [texts.number(s.detail) for s in slices],
         "why": [texts.number(s.reason) for s in slices],
     }

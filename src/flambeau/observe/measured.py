@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flambeau.driver.api import Driver
@@ -48,7 +49,10 @@ class Lap:
 class Measured:
     """The source of a machine of real GPUs. `indices` are the driver's of its visible devices."""
 
-    def __init__(self, bare: Driver, indices: list[int]) -> None:
+    def __init__(
+        self, bare: Driver, indices: Sequence[int], clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self.clock = clock
         self._driver = bare
         self._laps: list[Lap] = []
         self._open: deque[Lap] = deque()  # their times are not known yet
@@ -56,9 +60,6 @@ class Measured:
         self._recorded: dict[int, int] = {}  # by event: the number of its record
         self._spare: dict[int, list[int]] = {}
         self._bases = {index: self._base(index) for index in indices}
-
-    def clock(self) -> int:
-        return time.perf_counter_ns()
 
     def given(self) -> int:
         return len(self._laps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from flambeau.core.sites import Site
@@ -41,13 +42,15 @@ class Request:
 
 
 class Source(Protocol):
-    """It numbers commands as they are given."""
+    """It numbers commands as they are given.
 
-    def clock(self) -> int:
-        """The host's time in nanoseconds."""
+    clock: the host's time in nanoseconds. given: how many commands were given so far, which is the number of the next.
+    """
 
-    def given(self) -> int:
-        """How many commands were given so far, which is the number of the next."""
+    clock: Callable[[], int]
+
+    @property
+    def given(self) -> Callable[[], int]: ...
 
     def before(self, request: Request) -> None:
         """The call begins."""
@@ -63,8 +66,8 @@ class Simulated:
     """A virtual machine: its own account."""
 
     def __init__(self, bare: Any) -> None:
-        self.clock = bare.time_ns
-        self.given = bare.given
+        self.clock: Callable[[], int] = bare.time_ns
+        self.given: Callable[[], int] = bare.given
         self._records: list[Record] = []
         self._outer = bare.on_command
         bare.on_command = self._add

@@ -47,7 +47,8 @@ class Lane:
 class Slice:
     """kind: a command's ("kernel", "copy_in", ...), "wait" where a stream waits, or a call's ("give", "sync", ...).
 
-    cause: the slice of the call that gave a command. detail: shapes and dtypes. reason: see `runtime/reasons.py`.
+    cause: the slice of the call that gave a command. target: the lane of the stream that a call is about. detail:
+    shapes and dtypes. reason: see `runtime/reasons.py`.
     """
 
     lane: int
@@ -58,6 +59,7 @@ class Slice:
     nbytes: int = 0
     site: Site | None = None
     cause: int = -1
+    target: int = -1
     detail: str = ""
     reason: str = ""
     seq: int = -1
@@ -176,6 +178,7 @@ class _Maker:
             place = self._add(self.lanes[NOWHERE, r.thread], r.kind, name, r.begin_ns, r.end_ns, r.nbytes)
             found = self.trace.slices[place]
             found.site, found.reason, found.detail = r.site, r.reason, self._detail(r.launch)
+            found.target = self.lanes.get((r.index, r.stream), -1)
             self.calls.append(place)
 
     def _detail(self, launch: Launch | None) -> str:

@@ -76,8 +76,8 @@ def _args(found: Slice, line: Callable[[Site], str]) -> dict[str, Any]:
 def _add_arrow(made: ChromeTrace, trace: Trace, arrow: Arrow, line: Callable[[Site], str]) -> None:
     earlier, later = trace.slices[arrow.earlier], trace.slices[arrow.later]
     args = {"line": line(later.site)} if later.site else None
-    end = _end(trace, later) if arrow.kind == "sync" else _begin(trace, later)
-    made.arrow(arrow.kind, arrow.text, _end(trace, earlier), end, args)
+    start, (pid, tid, time_ns) = _end(trace, earlier), _end(trace, later)
+    made.arrow(arrow.kind, arrow.text, start, (pid, tid, max(time_ns, start[2])), args)
 
 
 def _begin(trace: Trace, found: Slice) -> tuple[int, int, float]:

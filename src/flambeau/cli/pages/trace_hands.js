@@ -41,10 +41,11 @@ function title(i) {
   if (kind === "wait") return laneOf(i).device < 0 ? "lets a stream wait" : "the stream waits";
   return kind === "record" ? "records an event" : name;
 }
+function target(i) { const lane = data.lanes[columns.target[i]]; return lane ? `, about cuda:${lane.device}, ${lane.name}` : ""; }
 function describe(into, i) {
   element("b", title(i), into);
   element("div", `${time(columns.length[i])}, from ${moment(begin[i])} to ${moment(end[i])}`, into);
-  element("div", laneName(i), into);
+  element("div", laneName(i) + target(i), into);
   if (columns.bytes[i]) element("div", size(columns.bytes[i]) + rate(i), into);
   if (data.texts[columns.detail[i]]) element("div", data.texts[columns.detail[i]], into);
   const line = lineOf(i);
@@ -151,7 +152,7 @@ function select(i) {
 function facts(list, i) {
   const line = lineOf(i), cause = columns.cause[i], word = j => `${title(j)}, ${laneName(j)}, at ${moment(begin[j])}`;
   fact(list, "what", KINDS[kindOf(i)] || kindOf(i));
-  fact(list, "where", laneName(i) + (laneOf(i).made ? `, made at ${laneOf(i).made}` : ""));
+  fact(list, "where", laneName(i) + target(i) + (laneOf(i).made ? `, made at ${laneOf(i).made}` : ""));
   fact(list, "time", `${time(columns.length[i])}, from ${moment(begin[i])} to ${moment(end[i])}`);
   fact(list, "bytes", columns.bytes[i] ? `${columns.bytes[i].toLocaleString("en")} = ${size(columns.bytes[i])}${rate(i)}` : "");
   fact(list, "operands", data.texts[columns.detail[i]]);
