@@ -100,12 +100,14 @@ publish(globals())
 _lacking = lacking("torch.cuda")
 
 
-_LATER = ("amp", "comm", "nccl", "nvtx", "profiler")  # modules that are imported when they are first asked for
+_LATER = ("amp", "comm", "jiterator", "nccl", "nvtx", "profiler")  # modules that are imported when they are first asked for
 
 
 def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return cuda_defaults()
+    if name == "elementwise":
+        return import_module("flambeau.cuda.elementwise_kernel").elementwise
     if name == "cudart":
         return import_module("flambeau.cuda.library").cudart
     if name == "make_graphed_callables":

@@ -89,7 +89,10 @@ class Derivative:
 
 
 def names_of(formula: Formula) -> tuple[str, ...]:
-    """The names of a formula's parameters: what it needs."""
+    """The names of a formula's parameters: what it needs. One that is no function says so itself, as `names`."""
+    names: tuple[str, ...] | None = getattr(formula, "names", None)
+    if names is not None:
+        return names
     code = formula.__code__
     return tuple(code.co_varnames[: code.co_argcount])
 

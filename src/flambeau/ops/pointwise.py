@@ -134,14 +134,19 @@ TO_COMPLEX = Promotion(result=lambda kind: kind.to_complex())
 # -- the record -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pointwise(Op):
     """A pointwise operator, with what its public form needs.
 
     arity: how many operands. scalars: positions at which the public function takes Python scalars.
     summary: one line, the docstring of its public forms.
+    compute, promotion, conditions: as `pointwise` was given them. static: whether it takes static params.
     """
 
+    compute: Compute | Lazy | Into
+    promotion: Promotion
+    conditions: int
+    static: bool
     arity: int = 1
     scalars: tuple[int, ...] = ()
     summary: str = ""
@@ -172,6 +177,8 @@ def pointwise(
     params: tuple[tuple[Any, ...], ...] = ((),),
     examples: tuple[tuple[Any, ...], ...] = (),
     derivative: Derivative = MISSING,
+    functions: str = "",
+    listed: bool = True,
 ) -> Pointwise:
     """Define a pointwise operator.
 
@@ -186,6 +193,7 @@ def pointwise(
     wide_scalars: scalars are not rounded to half before use.
     derivative: see Note [Derivatives]; none where the result is bool or only integers are taken.
     low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
+    functions: C++ functions that `cuda` calls. listed: whether it goes into the table of operators.
     """
 
     def common_of(operands: Sequence[Operand], default: dtype) -> dtype:
@@ -237,7 +245,9 @@ def pointwise(
     def kinds(launch: Launch) -> tuple[tuple[Steps, ...], Steps]:
         return _steps(launch, promotion.result(launch.params[0]), conditions, wide_scalars)
 
-    form = Expression(cuda, kinds, lambda launch: constants(launch.params[1:]), header=header)
+    form = Expression(
+        cuda, kinds, lambda launch: constants(launch.params[1:]), header=header, functions=functions
+    )
 
     def samples(make: Make, kind: dtype) -> Iterable[Sample]:
         return _samples(make, kind, arity, low, high, params, examples, conditions)
@@ -252,11 +262,10 @@ def pointwise(
         derivative = NOT_DIFFERENTIABLE
     record = Pointwise(
         name, rule, Kernel(name, host, count, cuda=form), taken, samples,
-        casts_output=True, flags=("default_dtype",), derivative=derivative, arity=arity, scalars=scalars,
-        summary=summary,
+        casts_output=True, flags=("default_dtype",), derivative=derivative, compute=compute, promotion=promotion,
+        conditions=conditions, static=params != ((),), arity=arity, scalars=scalars, summary=summary,
     )  # fmt: skip
-    define(record)
-    return record
+    return define(record) if listed else record  # type: ignore[return-value]
 
 
 _ONE = {d: Meta.contiguous_of((1,), d, CPU) for d in DTYPES}

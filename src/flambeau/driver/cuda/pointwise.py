@@ -29,6 +29,7 @@ from flambeau.driver.cuda.program import (
     wire_type,
 )
 
+_NAMES = ascii_lowercase.replace("i", "")  # i is the element's index
 _THREADS = 256
 _VECTOR = 16  # bytes
 _LIGHT = 4  # operations per element, up to which a thread takes several vectors at once
@@ -42,7 +43,7 @@ def program(launch: Launch, form: Expression) -> Program:
     constants = form.constants(launch)
     tail = [packed_constant(value) for value in constants]
     light = launch.kernel.flops(launch) <= _LIGHT * out.numel
-    function = header_text(form.header) + _function(launch, form, constants)
+    function = header_text(form.header) + form.functions + _function(launch, form, constants)
     flat = len(dims) <= 1 and all(s in (0, 1) for _, steps in dims for s in steps) and _dense(dims)
     if flat:
         singles = [not dims or dims[0][1][1 + i] == 0 for i in range(len(tensors))]
@@ -84,7 +85,7 @@ def _function(launch: Launch, form: Expression, constants: Sequence[float]) -> s
     lines = []
     for at, (x, steps) in enumerate(zip(launch.inputs, inputs, strict=True)):
         declared.append(f"{_kind_of(x)} x{at}")
-        lines.append(f"auto {ascii_lowercase[at]} = {_through(steps, f'x{at}')};")
+        lines.append(f"auto {_NAMES[at]} = {_through(steps, f'x{at}')};")
     if launch.inputs:
         lines.append("typedef decltype(a) T;")
     declared += [f"{constant_type(k)} k{n}" for n, k in enumerate(constants)]

@@ -1,0 +1,79 @@
+"""`elementwise`: user kernels, one pass over memory, from an expression in Python's syntax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.ops.expression import operator
+from flambeau.ops.expression_text import read
+from flambeau.tensor.call import call
+from flambeau.tensor.tensor import Tensor
+
+__all__ = ["elementwise"]
+
+
+class Elementwise:
+    """A kernel of the user's: see `elementwise`. `text` is its expression, `names` are its operands'."""
+
+    def __init__(self, text: str, name: str, differentiable: bool) -> None:
+        said = read(text)
+        self.text = text
+        self.names = said.names
+        self._defaults = said.defaults
+        self._several = said.several
+        self._records = [operator(name, root, len(said.names), differentiable) for root in said.results]
+
+    def __call__(self, *operands: Any, **named: Any) -> Any:
+        """The result, a new tensor, or a tuple of the results. Operands: tensors, at least one, and Python numbers."""
+        args = self._arguments(operands, named)
+        if not any(isinstance(x, Tensor) for x in args):
+            raise TypeError(f"{self!r} needs a tensor among its operands")
+        results = tuple([call(record, args) for record in self._records])
+        return results if self._several else results[0]
+
+    def _arguments(self, operands: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        if len(operands) > len(self.names):
+            raise TypeError(f"{self!r} takes {len(self.names)} operands but {len(operands)} were given")
+        given = dict(zip(self.names, operands, strict=False))
+        for name, value in named.items():
+            if name not in self.names:
+                raise TypeError(f"{self!r} got an unexpected operand {name!r}")
+            if name in given:
+                raise TypeError(f"{self!r} got multiple values for operand {name!r}")
+            given[name] = value
+        given = self._defaults | given
+        missing = [name for name in self.names if name not in given]
+        if missing:
+            raise TypeError(f"{self!r} misses the operands {', '.join(missing)}")
+        for name, value in given.items():
+            if not isinstance(value, Tensor | bool | int | float | complex):
+                raise TypeError(f"{self!r}: {name} must be a tensor or a number, not {type(value).__name__}")
+        return [given[name] for name in self.names]
+
+    def __repr__(self) -> str:
+        return f"elementwise({self.text!r})"
+
+
+def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = False) -> Elementwise:
+    """A function of tensors that computes an expression for each element, in one kernel per result.
+
+        fused = torch.cuda.elementwise("x * y + z")
+        leaky = torch.cuda.elementwise("lambda x, slope=0.01: x if x > 0 else slope * x", differentiable=True)
+        leaky(a, slope=0.2)
+
+    Args:
+        text: an expression in Python's syntax; its operands are in the order in which it names them, or a lambda with
+            parameters, which may have numbers for defaults. Operators, comparisons, `a if c else b`, pi, inf, nan, the
+            pointwise functions of torch (exp, atan2, erf, where, ...), min and max. A tuple gives several results.
+        name: what race reports, timelines and profiles call it.
+        differentiable: record it on the tape, its gradients by the chain rule over the expression, each in one kernel,
+            and theirs in turn. Else going backward through it raises.
+
+    Operands broadcast. All is computed in the dtype that PyTorch's promotion gives for all operands and numbers
+    together, a floating one if a function makes floats of integers; half precision in float32, rounded once. It runs on
+    the CPU, on virtual GPUs and on real ones. It is Flambeau's own.
+
+    Raises SyntaxError, which shows the place: it is no such expression. When called, NotImplementedError: a function
+    does not take the dtype, with the place; RuntimeError: shapes or devices that do not go together.
+    """
+    return Elementwise(text, name, differentiable)

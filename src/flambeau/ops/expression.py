@@ -1,0 +1,565 @@
+"""Expressions of pointwise operators as one operator: what user kernels are made of.
+
+An expression is a graph of `Node`s: inputs, numbers, and pointwise records applied to nodes. A record brings its
+arithmetic for the host, its C++ text and its derivative, so an expression has all three: the host body runs the
+records' bodies in order, the CUDA form is their texts as one kernel, and the chain rule over their derivatives'
+formulas is an expression again.
+
+# Note [One dtype]
+Everything but truth values is computed in one dtype: that of the operands and numbers together, as PyTorch promotes
+them; a floating one if any function of the expression makes floats of integers. Half precision is computed in float32
+and rounded once, at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype, float32
+from flambeau.driver.api import Expression, Launch
+from flambeau.ops import activation
+from flambeau.ops import pointwise_arithmetic as arithmetic
+from flambeau.ops import pointwise_functions as functions
+from flambeau.ops import pointwise_logic as logic
+from flambeau.ops import pointwise_special as special
+from flambeau.ops.gradients import zeros
+from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Operand, names_of
+from flambeau.ops.pointwise import (
+    FLOAT_TO_REAL,
+    TO_FLOAT,
+    TO_REAL,
+    Into,
+    Lazy,
+    Pointwise,
+    Promotion,
+    pointwise,
+    result_type,
+)
+
+MOST = 8  # tensors
+LETTERS = "abcdefghjklmnopqrstuvwxyz"  # what operands are called in C++
+_Number = bool | int | float | complex
+_EITHER = {logic.logical_and, logic.logical_or, logic.logical_xor, logic.logical_not, logic.eq, logic.ne}
+_OF_TRUTHS = {
+    logic.bitwise_and: logic.logical_and,
+    logic.bitwise_or: logic.logical_or,
+    logic.bitwise_xor: logic.logical_xor,
+    logic.bitwise_not: logic.logical_not,
+}
+
+
+# -- the graph ----------------------------------------------------------------------------------------------
+
+
+class Node:
+    """A part of an expression. `place` says where in the text it is, for errors.
+
+    It answers to what derivatives' formulas do with tensors: arithmetic, comparisons, records by name as methods.
+    """
+
+    place: str = ""
+    meta = SimpleNamespace(shape=())
+    dtype = float32  # what formulas ask of it: whether it is complex
+
+    def __add__(self, other: Any) -> Node:
+        return applied(arithmetic.add, self, other)
+
+    def __radd__(self, other: Any) -> Node:
+        return applied(arithmetic.add, other, self)
+
+    def __sub__(self, other: Any) -> Node:
+        return applied(arithmetic.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Node:
+        return applied(arithmetic.sub, other, self)
+
+    def __mul__(self, other: Any) -> Node:
+        return applied(arithmetic.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Node:
+        return applied(arithmetic.mul, other, self)
+
+    def __truediv__(self, other: Any) -> Node:
+        return applied(arithmetic.div, self, other)
+
+    def __rtruediv__(self, other: Any) -> Node:
+        return applied(arithmetic.div, other, self)
+
+    def __pow__(self, other: Any) -> Node:
+        return applied(arithmetic.pow_, self, other)
+
+    def __rpow__(self, other: Any) -> Node:
+        return applied(arithmetic.pow_, other, self)
+
+    def __neg__(self) -> Node:
+        return applied(arithmetic.neg, self)
+
+    def __lt__(self, other: Any) -> Node:
+        return applied(logic.lt, self, other)
+
+    def __le__(self, other: Any) -> Node:
+        return applied(logic.le, self, other)
+
+    def __gt__(self, other: Any) -> Node:
+        return applied(logic.gt, self, other)
+
+    def __ge__(self, other: Any) -> Node:
+        return applied(logic.ge, self, other)
+
+    def __eq__(self, other: object) -> Node:  # type: ignore[override]
+        return applied(logic.eq, self, other)
+
+    def __ne__(self, other: object) -> Node:  # type: ignore[override]
+        return applied(logic.ne, self, other)
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: Any) -> Node:
+        return applied(logic.bitwise_and, self, other)
+
+    def __or__(self, other: Any) -> Node:
+        return applied(logic.bitwise_or, self, other)
+
+    def __invert__(self) -> Node:
+        return applied(logic.bitwise_not, self)
+
+    def conj(self) -> Node:
+        return applied(functions.conj_physical, self)
+
+    def where(self, condition: Any, other: Any) -> Node:
+        return applied(logic.where, condition, self, other)
+
+    def masked_fill(self, mask: Any, value: Any) -> Node:
+        return applied(logic.where, mask, value, self)
+
+    def new_zeros(self, shape: Any) -> Node:
+        return Number(0)
+
+    def square(self) -> Node:
+        return self * self
+
+    def polygamma(self, n: int) -> Node:
+        return (-1) ** (n + 1) * math.factorial(n) * applied(RECORDS["special_zeta"], n + 1, self)
+
+    def __getattr__(self, name: str) -> Callable[..., Node]:
+        record = RECORDS.get(name)
+        if record is None:
+            raise NotImplementedError(f"an expression has no {name!r}")
+        return lambda *more: applied(record, self, *more)
+
+
+class Input(Node):
+    """The element of an operand, by position."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class Number(Node):
+    """A number that the text gives."""
+
+    def __init__(self, value: _Number) -> None:
+        self.value = value
+
+
+class Applied(Node):
+    """A record applied to nodes."""
+
+    def __init__(self, record: Pointwise, args: tuple[Node, ...], place: str = "") -> None:
+        self.record = record
+        self.args = args
+        self.place = place
+
+
+def applied(record: Pointwise, *args: Any, place: str = "") -> Node:
+    """A record applied to nodes and numbers. What has no effect is left out."""
+    if record is arithmetic.mul or record is arithmetic.add:
+        neutral = 1 if record is arithmetic.mul else 0
+        for one, other in (args, args[::-1]):
+            if type(one) is int and one == neutral and isinstance(other, Node):
+                return other
+    return Applied(record, tuple([x if isinstance(x, Node) else Number(x) for x in args]), place)
+
+
+def _usable(record: Any) -> bool:
+    """Whether expressions may name it: it takes no static params, and its C++ text is the same for every call."""
+    if not isinstance(record, Pointwise) or record.static or not record.name.isidentifier():
+        return False
+    if record.promotion.common not in (result_type, TO_FLOAT.common) or record.name.endswith("_backward"):
+        return False
+    if record.promotion.result(float32) not in (float32, bool_):
+        return False
+    form = record.kernel.cuda
+    return record is arithmetic.pow_ or (isinstance(form, Expression) and isinstance(form.text, str))
+
+
+RECORDS: dict[str, Pointwise] = {
+    record.name: record
+    for module in (arithmetic, functions, logic, special, activation)
+    for record in vars(module).values()
+    if _usable(record)
+}
+"""What expressions may name."""
+
+
+def holds(node: Node) -> bool:
+    """Whether a node is a truth value."""
+    if isinstance(node, Number):
+        return isinstance(node.value, bool)
+    if not isinstance(node, Applied):
+        return False
+    if node.record is logic.where:
+        return holds(node.args[1]) and holds(node.args[2])
+    if node.record in _OF_TRUTHS:
+        return all(holds(x) for x in node.args)
+    return node.record.promotion.result(float32) is bool_
+
+
+def ordered(root: Node) -> list[Node]:
+    """The nodes that a node is made of and itself, each after those that it is made of."""
+    found: dict[Node, None] = {}
+    stack: list[tuple[Node, Iterator[Node]]] = [(root, _args(root))]
+    while stack:
+        node, left = stack[-1]
+        for arg in left:
+            if arg not in found:
+                stack.append((arg, _args(arg)))
+                break
+        else:
+            found[node] = None
+            stack.pop()
+    return list(found)
+
+
+def _args(node: Node) -> Iterator[Node]:
+    return iter(node.args if isinstance(node, Applied) else ())
+
+
+# -- the operator ---------------------------------------------------------------------------------------------
+
+
+def operator(
+    name: str,
+    root: Node,
+    arity: int,
+    differentiable: bool = False,
+    *,
+    floats: bool = True,
+    promoting: slice = slice(None),
+) -> Pointwise:
+    """The record of an expression of `arity` operands. It is not in the table of operators.
+
+    floats: functions make floats of integers; else integers stay what they are, and such functions are refused.
+    promoting: the operands whose dtypes decide.
+    """
+    nodes = [x for x in ordered(root) if isinstance(x, Applied)]
+    numbers = [type(x.value) for x in ordered(root) if isinstance(x, Number)] if floats else []
+    computing = [x for x in nodes if not all(holds(arg) for arg in x.args)]
+    to_float = floats and any(x.record.promotion.common is TO_FLOAT.common for x in nodes)
+
+    def common(operands: Sequence[Operand], default: dtype) -> dtype:
+        kind = result_type([*operands, *numbers], default)
+        return default if to_float and kind.category < FLOATING else kind
+
+    def check(kind: dtype, operands: Sequence[Operand]) -> None:
+        for node in computing:
+            if not _computes_in(node, kind, floats):
+                raise NotImplementedError(
+                    f"\"{node.record.name}\" not implemented for '{kind.torch_name}' in {name}{node.place}"
+                )
+
+    truth = holds(root)
+    return pointwise(
+        name,
+        Lazy(lambda launch: _Arithmetic(root, arity, launch)),
+        arity,
+        name,
+        cuda=_text(root, arity),
+        header=_header(nodes),
+        promotion=Promotion(common, (lambda kind: bool_) if truth else (lambda kind: kind)),
+        dtypes=DTYPES,
+        check=check,
+        promoting=promoting,
+        flops=max(1, len(nodes)),
+        derivative=_derivative(name, root, arity) if differentiable else MISSING,
+        listed=False,
+    )
+
+
+_PARTS = (TO_REAL, FLOAT_TO_REAL)  # their results are real where the operand is complex
+
+
+def _computes_in(node: Applied, kind: dtype, floats: bool) -> bool:
+    """Whether a record computes in a dtype, its numbers too. Without `floats` integers may meet no floats."""
+    whole = kind.category < FLOATING and not floats
+    if whole and (node.record.promotion.common is TO_FLOAT.common or any(map(_is_float, node.args))):
+        return False
+    return kind in node.record.dtypes and not (kind.is_complex and node.record.promotion in _PARTS)
+
+
+def _is_float(node: Node) -> bool:
+    return isinstance(node, Number) and isinstance(node.value, float | complex)
+
+
+def _header(nodes: Sequence[Applied]) -> str:
+    forms = [x.record.kernel.cuda for x in nodes]
+    headers = {form.header for form in forms if isinstance(form, Expression)} - {""}
+    if len(headers) > 1:
+        raise NotImplementedError(f"an expression over functions of {sorted(headers)} together")
+    return headers.pop() if headers else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One statement: what it applies (None: a conversion to a number), to which slots; whether it is a truth value."""
+
+    record: Pointwise | None
+    slots: tuple[int, ...]
+    truth: bool
+
+
+_ToTruth = logic.ne
+
+
+def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
+    """Numbers, statements, and the slot of the result. Slots: inputs, numbers, then a statement each.
+
+    Equal statements are one. Numbers used as truth values are compared with 0, truth values used as numbers converted.
+    """
+    nodes = ordered(root)
+    numbers = {repr(x.value): x.value for x in nodes if isinstance(x, Number)} | {"0": 0}
+    at_number = {text: arity + i for i, text in enumerate(numbers)}
+    steps: dict[_Step, int] = {}
+    place: dict[Node, int] = {}
+    truths = {at_number[text] for text, value in numbers.items() if isinstance(value, bool)}
+
+    def add(record: Pointwise | None, slots: tuple[int, ...], truth: bool) -> int:
+        step = _Step(record, slots, truth)
+        found = steps.setdefault(step, arity + len(numbers) + len(steps))
+        if truth:
+            truths.add(found)
+        return found
+
+    def as_number(slot: int) -> int:
+        return add(None, (slot,), False) if slot in truths else slot
+
+    def as_truth(slot: int) -> int:
+        return slot if slot in truths else add(_ToTruth, (slot, at_number["0"]), True)
+
+    for node in nodes:
+        if isinstance(node, Input):
+            place[node] = node.index
+        elif isinstance(node, Number):
+            place[node] = at_number[repr(node.value)]
+        elif isinstance(node, Applied):
+            record, slots = node.record, [place[x] for x in node.args]
+            all_truths = all(slot in truths for slot in slots)
+            if record in _OF_TRUTHS and all_truths:
+                record = _OF_TRUTHS[record]
+            if record is logic.where:
+                both = slots[1] in truths and slots[2] in truths
+                values = slots[1:] if both else [as_number(x) for x in slots[1:]]
+                slots = [as_truth(slots[0]), *values]
+            elif not (record in _EITHER and all_truths):
+                slots = [as_number(x) for x in slots]
+            place[node] = add(record, tuple(slots), holds(node))
+    last = place[root] if holds(root) else as_number(place[root])
+    return list(numbers.values()), list(steps), last
+
+
+class _Arithmetic:
+    """The host's arithmetic: statement after statement, over arrays of the computing dtype."""
+
+    def __init__(self, root: Node, arity: int, launch: Launch) -> None:
+        self._numbers, steps, self._last = _steps(root, arity)
+        self._steps = [(_computes(step.record, launch), step.slots, step.truth) for step in steps]
+
+    def __call__(self, *operands: Any) -> Any:
+        kind = np.asarray(operands[0]).dtype
+        values = [*operands, *[x if isinstance(x, bool) else kind.type(x) for x in self._numbers]]
+        for compute, slots, truth in self._steps:
+            found = compute(*[values[slot] for slot in slots])
+            values.append(found if truth else np.asarray(found).astype(kind, copy=False))
+        return values[self._last]
+
+
+def _computes(record: Pointwise | None, launch: Launch) -> Callable[..., Any]:
+    if record is None:
+        return np.asarray
+    compute = record.compute
+    if isinstance(compute, Lazy):
+        compute = compute.load(launch)
+    return compute.store if isinstance(compute, Into) else compute
+
+
+def _text(root: Node, arity: int) -> str:
+    """The statements in C++, as an expression: a function that is called at once."""
+    numbers, steps, last = _steps(root, arity)
+    names = list(LETTERS[:arity])
+    lines = []
+    for i, value in enumerate(numbers):
+        names.append(f"n{i}")
+        kind = "bool" if isinstance(value, bool) else "T"
+        lines.append(f"const {kind} n{i} = {_literal(value)};")
+    for i, step in enumerate(steps):
+        args = [names[slot] for slot in step.slots]
+        constant = len(step.slots) == 2 and arity <= step.slots[1] < arity + len(numbers)
+        lines.append(
+            f"const {'bool' if step.truth else 'T'} v{i} = {_applied_text(step.record, args, constant)};"
+        )
+        names.append(f"v{i}")
+    return f"[&] {{ {' '.join(lines)} return {names[last]}; }}()"
+
+
+def _applied_text(record: Pointwise | None, args: Sequence[str], constant: bool) -> str:
+    """A record's text with its operands' names; `constant`: the second is a number of the text."""
+    if record is None:
+        return f"to<T>({args[0]})"
+    if record is arithmetic.pow_:
+        return f"pow_any({args[0]}, {args[1]}, {str(constant).lower()})"
+    form = record.kernel.cuda
+    assert isinstance(form, Expression) and isinstance(form.text, str)
+    named = dict(zip("abcdefgh", args, strict=False))
+    return re.sub(r"\b[a-h]\b", lambda found: named[found[0]], form.text)
+
+
+def _literal(value: _Number) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, complex):
+        return f"to<T>(c128{{{_double(value.real)}, {_double(value.imag)}}})"
+    return f"to<T>({_double(value)})" if isinstance(value, float) else f"to<T>({value}ll)"
+
+
+def _double(value: float) -> str:
+    if value != value:
+        return "(double)NAN"
+    if value in (float("inf"), float("-inf")):
+        return f"{'-' if value < 0 else ''}(double)INF"
+    return repr(float(value))
+
+
+# -- the derivative ---------------------------------------------------------------------------------------------
+
+
+def _derivative(name: str, root: Node, arity: int) -> Derivative:
+    reached = _reached(root)
+    if not reached:
+        return NOT_DIFFERENTIABLE
+    return Derivative(*[_Slope(name, root, i) if i in reached else None for i in range(arity)])
+
+
+def _reached(root: Node) -> set[int]:
+    """The inputs to which a gradient passes."""
+    found, stack = {root}, [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Applied):
+            new = [arg for i, arg in enumerate(node.args) if _passes(node, i) and arg not in found]
+            found.update(new)
+            stack += new
+    return {x.index for x in found if isinstance(x, Input)}
+
+
+def _passes(node: Applied, i: int) -> bool:
+    """Whether a record passes a gradient to its input `i`, or would if its derivative were written."""
+    derivative = node.record.derivative
+    if derivative is NOT_DIFFERENTIABLE or holds(node) or holds(node.args[i]):
+        return False
+    return derivative.takes is None or i in derivative.takes
+
+
+class _Slope:
+    """The formula of one input's gradient: an expression of the result's gradient and of the inputs that it needs."""
+
+    def __init__(self, name: str, root: Node, index: int) -> None:
+        self._name, self._root, self._index = name, root, index
+        self._made: tuple[Pointwise | Exception | None, tuple[str, ...]] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it needs: see Note [Derivatives]."""
+        return ("grad", "call", *self._record()[1])
+
+    def __call__(self, grad: Any, call: Any, *inputs: Any) -> Any:
+        record, _ = self._record()
+        if isinstance(record, Exception):
+            raise record
+        return zeros(grad) if record is None else call(record, (grad, *inputs))
+
+    def _record(self) -> tuple[Pointwise | Exception | None, tuple[str, ...]]:
+        """What computes it, None where it is zero, why there is none; the names of the inputs that it needs."""
+        if self._made is None:
+            try:
+                self._made = self._make()
+            except (NotImplementedError, RuntimeError) as error:
+                self._made = error, ()
+        return self._made
+
+    def _make(self) -> tuple[Pointwise | None, tuple[str, ...]]:
+        grad = Input(-1)
+        slope = _backward(self._root, self._index, grad)
+        if slope is None:
+            return None, ()
+        used = sorted({x.index for x in ordered(slope) if isinstance(x, Input)} - {-1})
+        place = {-1: 0} | {index: 1 + i for i, index in enumerate(used)}
+        root = _renumbered(slope, place)
+        record = operator(f"{self._name}.gradient", root, 1 + len(used), differentiable=True)
+        return record, tuple([INPUTS[index] for index in used])
+
+
+def _backward(root: Node, index: int, grad: Node) -> Node | None:
+    """The gradient of the input, by the chain rule; None where the root does not depend on it."""
+    grads: dict[Node, Node] = {root: grad}
+    total: Node | None = None
+    leads = {node: index in _reached(node) for node in ordered(root)}
+    for node in reversed(leads):
+        if not leads[node] or node not in grads:
+            continue
+        if isinstance(node, Input):
+            total = grads[node] if total is None else total + grads[node]
+        if not isinstance(node, Applied):
+            continue
+        for i, arg in enumerate(node.args):
+            part = _through(node, i, grads[node]) if leads[arg] and _passes(node, i) else None
+            if part is not None:
+                grads[arg] = grads[arg] + part if arg in grads else part
+    return total
+
+
+def _through(node: Applied, i: int, grad: Node) -> Node | None:
+    """The gradient that a record passes to its input `i`, by the record's own formula."""
+    derivative = node.record.derivative
+    formula = derivative.formulas[i] if i < len(derivative.formulas) else None
+    if formula is None:
+        raise RuntimeError(f"derivative for torch.{node.record.name} is not implemented in expressions")
+    given: dict[str, Any] = {"grad": grad, "out": node, "call": _symbolic, "params": ()}
+    for at, (name, arg) in enumerate(zip(INPUTS, node.args, strict=False)):
+        given[name] = arg.value if isinstance(arg, Number) else arg
+        if at < node.record.conditions and not holds(arg):
+            given[name] = arg != 0
+    found = formula(*[given[name] for name in names_of(formula)])
+    return found if isinstance(found, Node) or found is None else Number(found)
+
+
+def _symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Node:
+    return applied(record, *args)
+
+
+def _renumbered(root: Node, place: dict[int, int]) -> Node:
+    made: dict[Node, Node] = {}
+    for node in ordered(root):
+        if isinstance(node, Input):
+            made[node] = Input(place[node.index])
+        elif isinstance(node, Applied):
+            made[node] = Applied(node.record, tuple([made[x] for x in node.args]), node.place)
+        else:
+            made[node] = node
+    return made[root]

@@ -1,0 +1,157 @@
+"""User kernels: the C++ that expressions become, emulated beside the host's arithmetic, and compiled for an H100."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+if not find_spec("cuda"):
+    pytest.skip("cuda-bindings is not installed", allow_module_level=True)
+
+import emulated
+
+import flambeau
+from flambeau.core.flags import flags
+from flambeau.driver.api import Launch
+from flambeau.ops.expression import RECORDS, operator
+from flambeau.ops.expression_cpp import functions_of, kernels
+from flambeau.ops.expression_text import read
+from flambeau.ops.pointwise import Pointwise
+from flambeau.testing import operators
+
+pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
+GPU = flambeau.device("cuda", 0)
+NEAR = {"float32": 2e-6, "float64": 1e-14, "complex64": 2e-6, "bfloat16": 8e-3}
+
+TEXTS = {
+    "x * y + z": ("int32", "bfloat16", "complex64"),
+    "x if x > y else -z": ("float32",),
+    "sigmoid(x) * tanh(y) ** 2 + exp(-z * z) / 3": ("bfloat16", "complex64"),
+    "0 < x < y and not z > 2 or x == inf": ("int32", "float32"),
+    "(x > y) * z + (x & 1 if y > 0 else y // 2) % 3": ("int32",),
+    "max(x, y, 0) + min(z, 1.5) - abs(x) ** 0.5 + atan2(y, x)": ("float32", "int32"),
+    "erf(x) + lgamma(y)": ("float64",),
+    "~(x > y) & (z > 0) | True": ("float32",),
+    "x * (1 + 2j) + conj(y) - 0.5 * z": ("complex64", "float32"),
+    "clamp(x, -1, 1) + where(y > 0, 1, z) - round(x) + x ** 3 + 2 ** y": ("float32",),
+    "nan if x > 1 else -inf if y > 1 else z": ("float32",),
+}
+
+
+def launch_of(record: Pointwise, arrays: list[Any]) -> Launch:
+    metas = [emulated.meta_of(x, GPU) if isinstance(x, np.ndarray) else type(x) for x in arrays]
+    found = record.rule(metas, tuple([getattr(flags, name) for name in record.flags]))
+    return Launch(record.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+
+
+def check(record: Pointwise, arrays: list[Any], near: float) -> None:
+    launch = launch_of(record, arrays)
+    (got,), (want,) = emulated.emulated(launch, arrays), emulated.of_host(launch, arrays)
+    kind = np.complex128 if want.dtype.kind == "c" or launch.outputs[0].dtype.is_complex else np.float64
+    np.testing.assert_allclose(got.astype(kind), want.astype(kind), near, near)
+
+
+@pytest.mark.parametrize("text, dtype", [(text, dtype) for text, dtypes in TEXTS.items() for dtype in dtypes])
+def test_the_kernel_computes_what_the_host_computes(text: str, dtype: str) -> None:
+    kind = getattr(flambeau, dtype)
+    said = read(f"lambda x, y, z: {text}")
+    record = operator("kernel", said.results[0], 3)
+    make = operators.maker(kind, 0)
+    arrays = [make(3, 1, low=0.2, high=3), make(3, 5, low=0.2, high=3), make(5, low=0.2, high=3)]
+    check(record, arrays, NEAR.get(dtype, 2e-6))
+
+
+@pytest.mark.parametrize(
+    "text", ["x * exp(y) + tanh(z)", "where(x > y, x * z, y / z)", "x ** y + sigmoid(z * x)"]
+)
+def test_gradients_are_kernels_too(text: str) -> None:
+    record = operator("kernel", read(f"lambda x, y, z: {text}").results[0], 3, differentiable=True)
+    make = operators.maker(flambeau.float64, 0)
+    arrays = [make(40, low=0.2, high=2) for _ in range(4)]
+    for formula in record.derivative.formulas:
+        slope, names = formula._record()  # type: ignore[union-attr]
+        check(slope, [arrays[0], *[arrays[1 + "abc".index(name)] for name in names]], 1e-13)
+
+
+STATEMENTS = """
+template <typename T> T twice(T x) { return x * 2; }
+template <typename T> T f(T x, T y, T alpha) {
+  const T z = ::sin(x) + std::exp(-y);  // plain
+  if (z > alpha && x < y) { return twice(z); } else if (x == y) return T(1);
+  return z < 0 ? -z : fmax(z, y) / 3.f;
+}
+"""
+LOOPS = """
+template <typename T> T step(T x) { return x * T(0.5) + std::sin(x); }
+template <typename T> T f(T x, T y, T alpha) {
+  T r = alpha;
+  for (int i = 0; i < 3; ++i) { r += step(x) * y; if (r > 100) break; }
+  return r;
+}
+"""
+
+
+def test_jiterators_plain_text_is_the_hosts() -> None:
+    make = operators.maker(flambeau.float32, 0)
+    functions = functions_of(STATEMENTS)
+    assert functions is not None
+    (record,) = kernels(STATEMENTS, functions, 2, 1)
+    check(record, [make(100, low=-2, high=2), make(100, low=-2, high=2), 0.25], 2e-6)
+
+
+def test_jiterators_other_text_is_compiled_as_it_is() -> None:
+    make = operators.maker(flambeau.float64, 0)
+    functions = functions_of(LOOPS)
+    assert functions is not None
+    (record,) = kernels(LOOPS, functions, 2, 1)
+    x, y = make(50), make(50)
+    (got,) = emulated.emulated(launch_of(record, [x, y, 0.5]), [x, y, 0.5])
+    np.testing.assert_allclose(got, 0.5 + 3 * (x * 0.5 + np.sin(x)) * y, 1e-13)
+    with pytest.raises(flambeau.NotSupportedError, match="`for` at line 5, column 3"):
+        emulated.of_host(launch_of(record, [x, y, 0.5]), [x, y, 0.5])
+
+
+def test_an_nvidia_compiler_takes_them_all() -> None:
+    if not (find_spec("nvidia.cuda_nvrtc") or find_spec("nvidia.cu13")):
+        pytest.skip("NVRTC is not installed")
+    from flambeau.driver.cuda import pointwise
+    from flambeau.driver.cuda.compiler import Compiler
+
+    compiler = Compiler("sm_90", None)
+    for text, dtypes in (TEXTS | {"x * digamma(y) - special_zeta(2, z)": ("float32",)}).items():
+        record = operator("kernel", read(f"lambda x, y, z: {text}").results[0], 3)
+        for dtype in dtypes:
+            arrays = [operators.maker(getattr(flambeau, dtype), 0)(8) for _ in range(3)]
+            launch = launch_of(record, arrays)
+            form: Any = launch.kernel.cuda
+            assert compiler.cubin(pointwise.program(launch, form).source)
+    for text in (STATEMENTS, LOOPS):
+        functions = functions_of(text)
+        assert functions is not None
+        (record,) = kernels(text, functions, 2, 1)
+        for dtype in ("float32", "float64", "bfloat16"):
+            make = operators.maker(getattr(flambeau, dtype), 0)
+            launch = launch_of(record, [make(8), make(8), 0.5])
+            form = launch.kernel.cuda
+            assert compiler.cubin(pointwise.program(launch, form).source)
+    named = operator(
+        "kernel",
+        read(f"lambda x: {' + '.join([f'{n}(x)' for n, r in RECORDS.items() if _real(r)])}").results[0],
+        1,
+    )
+    launch = launch_of(named, [operators.maker(flambeau.float32, 0)(8)])
+    form = launch.kernel.cuda
+    assert compiler.cubin(pointwise.program(launch, form).source)
+
+
+def _real(record: Pointwise) -> bool:
+    form: Any = record.kernel.cuda
+    return (
+        record.arity == 1
+        and flambeau.float32 in record.dtypes
+        and not form.header
+        and record.name != "bitwise_not"
+    )
