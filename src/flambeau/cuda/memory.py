@@ -396,7 +396,7 @@ def _snapshot(device: Any = None) -> dict[str, Any]:
 def _dump_snapshot(filename: Any = "dump_snapshot.pickle") -> None:
     """Write `_snapshot()` to a file: a pickle, for PyTorch's memory viewer and for `flambeau memory`."""
     with open(filename, "wb") as file:
-        pickle.dump(_snapshot(), file)
+        file.write(pickle.dumps(_snapshot()))  # faster than into the file, piece by piece
 
 
 def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:

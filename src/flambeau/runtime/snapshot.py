@@ -7,7 +7,9 @@ where nobody recorded them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from flambeau.runtime.allocator import CachingAllocator
@@ -164,31 +166,50 @@ def events(
 ) -> list[dict[str, Any]]:
     """Entries of a journal as PyTorch writes them."""
     found: list[dict[str, Any]] = []
+    append = found.append
+    shown = {code: [a for a in actions if a not in skip] for code, actions in ACTIONS.items()}
     places: dict[Pool, tuple[int, PoolId]] = {}
-    time_us = 0
-    for entry in entries:
-        code, where = entry[0] & -2, entry[4]
-        place = places.get(where)
-        if place is None:
-            place = places[where] = names.stream(where.stream), pool_id(where)
-        if pool is not None and place[1] != pool:
-            continue
-        frames: list[dict[str, Any]] = []
-        if len(entry) > 5:
-            time_us = entry[6] // 1000
-            frames = frames if entry[5] is None else entry[5].frames()
-        if orders and code == ORDER:
-            found.append({"action": "order", "after": names.stream(entry[3]), "stream": place[0]})
-        nbytes = entry[1] if code in (GROW, SHRINK, MAP, UNMAP) else entry[2]
-        found += [
-            {
-                "action": action, "device_free" if action == "oom" else "addr": entry[3], "size": nbytes,
-                "stream": place[0], "time_us": time_us, "pool_id": place[1], "frames": frames,
-            }
-            for action in ACTIONS[code]
-            if action not in skip
-        ]  # fmt: skip
+    frames: list[dict[str, Any]] = []
+    nowhere, time_us = frames, 0
+    with _without_collections():
+        for entry in entries:
+            kind, size, requested, addr, where = entry[:5]
+            code = kind & -2
+            place = places.get(where)
+            if place is None:
+                place = places[where] = names.stream(where.stream), pool_id(where)
+            stream, id = place
+            if pool is not None and id != pool:
+                continue
+            if len(entry) > 5:
+                stack = entry[5]
+                frames = nowhere if stack is None else stack.frames()
+                time_us = entry[6] // 1000
+            else:
+                frames = nowhere
+            if code == ORDER and orders:
+                append({"action": "order", "after": names.stream(addr), "stream": stream})
+            nbytes = size if code in _OF_SEGMENTS else requested
+            for action in shown[code]:
+                where_at = "device_free" if action == "oom" else "addr"
+                append({"action": action, where_at: addr, "size": nbytes, "stream": stream, "time_us": time_us,
+                        "pool_id": id, "frames": frames})  # fmt: skip
     return found
+
+
+_OF_SEGMENTS = {GROW, SHRINK, MAP, UNMAP}  # they say how large it is, not what was asked for
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A million dictionaries that all live are looked through again and again else: half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Names:
