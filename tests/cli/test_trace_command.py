@@ -1,0 +1,288 @@
+"""`flambeau trace`: its forms, what it refuses, and its page in a browser."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from cli_kit import environment, program
+
+from flambeau.cli import trace_page
+from flambeau.core.sites import caller
+from flambeau.observe.ranges import Range
+from flambeau.observe.trace import Arrow, Lane, Slice, Trace
+
+RACE = """
+import sys
+import torch
+side = torch.cuda.Stream()
+x = torch.ones(1 << 20, device="cuda")  # </script><b>
+with torch.cuda.nvtx.range("forward & back"):
+    with torch.cuda.stream(side):
+        y = x * 2
+    torch.cuda.current_stream().wait_stream(side)
+    print((x + y).sum().item())
+sys.exit(int(sys.argv[1]))
+"""
+needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium here")
+
+
+def flambeau_trace(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flambeau", "trace", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a program with a race."""
+    folder = tmp_path_factory.mktemp("trace")
+    done = flambeau_trace(folder, "-o", "run.html", program(folder, RACE), 5)
+    assert (done.returncode, done.stdout) == (5, "3145728.0\n")
+    assert "written    run.html" in done.stderr and "1 race found" in done.stderr
+    return folder / "run.html"
+
+
+def data_of(page: Path) -> dict:
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page.read_text(), re.S)
+    assert found
+    return json.loads(found[1])
+
+
+def test_the_page_is_complete_in_itself(written: Path) -> None:
+    text = written.read_text()
+    assert not re.search(r"(src|href)\s*=|https?://|@import|\bimport\s", text)
+    assert "{{" not in text and "program.py" in text
+    assert text.count("</script>") == 2  # the program's own is not one
+
+
+def test_the_page_holds_the_run(written: Path) -> None:
+    data = data_of(written)
+    columns = data["slices"]
+    names = [data["names"][n] for n in columns["name"]]
+    kernels = [i for i, kind in enumerate(columns["kind"]) if data["kinds"][kind] == "kernel"]
+    assert [names[i] for i in kernels] == ["fill", "add", "sum", "mul"]
+    assert data["lines"][columns["line"][kernels[3]]] == ["program.py:8", "y = x * 2"]
+    assert [lane["name"] for lane in data["lanes"]] == ["MainThread", "default stream", "side stream 1"]
+    assert data["lanes"][2]["made"] == "program.py:4"
+    (race,) = data["races"]
+    assert [names[side["slice"]] for side in race["sides"]] == ["fill", "mul"] and "wait_stream" in race[
+        "mend"
+    ]
+    assert [(r["text"], r["depth"]) for r in data["ranges"]] == [("forward & back", 0)]
+    assert max(data["memory"]["0"]["used"]) == (12 << 20) + 4
+    assert {data["kinds"][kind] for kind in data["arrows"]["kind"]} == {"wait", "sync"}
+
+
+def test_other_forms(tmp_path: Path) -> None:
+    script = program(tmp_path, RACE)
+    for name in ("t.json", "t.json.gz", "t.svg"):
+        assert (
+            flambeau_trace(tmp_path, "--quiet", "-o", name, "--report", "r.json", script, 0).returncode == 0
+        )
+    plain, packed = (tmp_path / "t.json").read_bytes(), gzip.decompress((tmp_path / "t.json.gz").read_bytes())
+    assert plain == packed and len(json.loads(plain)["traceEvents"]) > 30
+    assert ElementTree.parse(tmp_path / "t.svg").getroot().tag.endswith("svg")
+    assert json.loads((tmp_path / "r.json").read_text())["exit_status"] == 0
+
+
+def test_without_a_name_it_is_a_page_and_races_may_be_errors(tmp_path: Path) -> None:
+    done = flambeau_trace(tmp_path, "--races", "error", program(tmp_path, RACE), 0)
+    assert done.returncode == 3 and "RaceError" in done.stderr
+    race = data_of(tmp_path / "trace.html")["races"][0]
+    assert race["sides"][0]["slice"] >= 0 and race["sides"][1]["slice"] == -1  # the second never ran
+
+
+def test_a_program_without_a_device_has_an_empty_page(tmp_path: Path) -> None:
+    done = flambeau_trace(tmp_path, "-o", "t.html", program(tmp_path, "print('hello')"))
+    assert done.returncode == 0 and data_of(tmp_path / "t.html")["lanes"] == []
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    script = program(tmp_path, RACE)
+    for arguments, why in (
+        (["-o", "t.png", script], "'t.png' names no form; those are .html, .svg, .json, .json.gz"),
+        (["-o", "none/t.html", script], "can't write 'none/t.html': its folder does not exist"),
+        (["-o", "t.html", "absent.py"], "can't open file 'absent.py': no such file"),
+    ):
+        done = flambeau_trace(tmp_path, *arguments)
+        assert done.returncode == 2 and done.stderr == f"flambeau trace: {why}\n"
+
+
+# -- in a browser -----------------------------------------------------------------------------------------
+
+KIT = """
+const results = [], near = (a, b) => Math.abs(a - b) < 1.5;
+window.onerror = text => { document.title = "error: " + text; $("data").remove(); };
+function check(name, ok) { if (!ok) results.push(name); }
+function mouse(type, i, more) {  // at the middle of a slice
+  const r = stage.getBoundingClientRect();
+  const e = new PointerEvent(type, { clientX: r.left + across((begin[i] + end[i]) / 2, r.width), clientY: r.top + middleOf(i), pointerId: 1, bubbles: true, ...more });
+  stage["on" + type] ? stage["on" + type](e) : stage.dispatchEvent(e);
+}
+stage.setPointerCapture = () => {};
+function pixels(x, y, w, h) {
+  const ratio = devicePixelRatio, d = stage.getContext("2d").getImageData(x * ratio, y * ratio, w * ratio, h * ratio).data, seen = new Set();
+  for (let n = 0; n < d.length; n += 4) seen.add(d[n] << 16 | d[n + 1] << 8 | d[n + 2]);
+  return seen;
+}
+function rgb(name) { const c = colors[name]; return parseInt(c.slice(1), 16); }
+const named = (name, kind) => { for (let i = 0; i < count; i++) if (nameOf(i) === name && kindOf(i) === kind) return i; return -1; };
+function finish() { document.title = results.length ? "failed: " + results.join("; ") : "passed"; $("data").remove(); }
+"""
+
+
+def in_browser(page: Path, script: str, *options: str) -> None:
+    """Run checks in the page; its title says how they went."""
+    looked = page.with_name("looked.html")
+    looked.write_text(
+        page.read_text().replace(
+            "</body>", f"<script>(() => {{{KIT}{script}\nfinish(); }})();</script></body>"
+        )
+    )
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--window-size=1400,1000",
+        "--dump-dom",
+    ]
+    done = subprocess.run(
+        [*command, *options, f"file://{looked}"], capture_output=True, text=True, timeout=120
+    )
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
+    assert title and title[1] == "passed", title and title[1]
+
+
+@needs_chromium
+def test_the_page_draws_and_tells(written: Path) -> None:
+    in_browser(
+        written,
+        """
+        draw();
+        const mul = named("mul", "kernel"), fill = named("fill", "kernel"), wide = stage.clientWidth;
+        check("lanes", rows.map(r => r.label).filter(l => l).join() === "program,MainThread,calls,cuda:0,default stream,side stream 1,copy engine out,memory");
+        const row = rows[rowOf[mul]];
+        const seen = pixels(across(begin[mul], wide) - 4, topOf(row), 30, row.height);
+        check("kernel drawn", seen.has(rgb("kernel")));
+        check("race drawn red", seen.has(rgb("bad")));
+        mouse("pointermove", mul);
+        check("tip", tip.style.display === "block" && tip.textContent.includes("mul") && tip.textContent.includes("program.py:8") && tip.textContent.includes("y = x * 2"));
+        check("tip tells the race", tip.textContent.includes("race 1: nothing orders it and fill on the default stream"));
+        check("tip tells bytes and shapes", tip.textContent.includes("8.00 MiB") && tip.textContent.includes("float32[1048576]"));
+        mouse("pointerdown", mul); mouse("pointerup", mul);
+        check("selected", selected === mul && $("selected").textContent.includes("given by"));
+        const add = named("add", "kernel");
+        select(add);
+        check("what it waited for", $("selected").textContent.includes("waited for") && $("selected").textContent.includes("mul, cuda:0, side stream 1"));
+        $("selected").querySelector("a.go").click();
+        check("a link selects the call", kindOf(selected) === "give" && nameOf(selected) === "add");
+        check("figures", $("figures").textContent.includes("5commands") && $("figures").textContent.includes("1race"));
+        check("races", $("races").textContent.includes("wait_stream") && $("races").textContent.includes("program.py:5"));
+        [...$("races").querySelectorAll("a.go")].pop().click();
+        check("show both", view[0] < begin[fill] && end[mul] < view[1]);
+        check("table", $("table").textContent.includes("sum") && $("table").querySelectorAll("tr").length === 6);
+        """,
+    )
+
+
+@needs_chromium
+def test_the_page_zooms_moves_and_searches(written: Path) -> None:
+    in_browser(
+        written,
+        """
+        draw();
+        const wide = stage.clientWidth, r = stage.getBoundingClientRect(), middle = LEFT + (wide - LEFT - RIGHT) / 2;
+        const before = [...view], t = timeAt(middle, wide);
+        stage.dispatchEvent(new WheelEvent("wheel", { deltaY: -100, clientX: r.left + middle, clientY: r.top + 60, cancelable: true }));
+        check("zoom in", near((view[1] - view[0]) / (before[1] - before[0]) * 100, 80) && near(across(t, wide), middle));
+        const moved = [...view];
+        stage.onpointerdown(new PointerEvent("pointerdown", { clientX: r.left + 500, clientY: r.top + 90, pointerId: 1 }));
+        stage.onpointermove(new PointerEvent("pointermove", { clientX: r.left + 600, clientY: r.top + 90, pointerId: 1 }));
+        stage.onpointerup(new PointerEvent("pointerup", { clientX: r.left + 600, clientY: r.top + 90, pointerId: 1 }));
+        check("dragged", near((moved[0] - view[0]) / (view[1] - view[0]) * (wide - LEFT - RIGHT), 100));
+        document.onkeydown({ key: "f", target: document.body, preventDefault() {} });
+        check("whole run", view[0] <= whole[0] && view[1] >= whole[1]);
+        for (let n = 0; n < 200; n++) zoom(0.5);
+        check("not endlessly", view[1] - view[0] >= 19);
+        draw();
+        for (let n = 0; n < 200; n++) zoom(2);
+        check("nor out", view[0] <= whole[0] && view[1] - view[0] < 1.1 * (whole[1] - whole[0]));
+        $("search").value = "y = x * 2"; $("search").oninput();
+        check("hits by source", hitList.length === 3 && $("hits").textContent === "3 hits");
+        $("search").onkeydown({ key: "Enter" });
+        check("first hit", selected === hitList[0] && $("hits").textContent === "1 of 3 hits");
+        for (let n = 0; n < 3; n++) $("search").onkeydown({ key: "Enter" });
+        check("around", selected === hitList[0]);
+        $("search").value = "SIDE stream"; $("search").oninput();
+        check("no hits", $("hits").textContent === "0 hits");
+        draw();
+        $("search").onkeydown({ key: "Escape" });
+        check("cleared", hits === null);
+        const light = colors.paper;
+        $("theme").click();
+        check("dark", colors.paper !== light && isDark());
+        draw();
+        for (const by of ["name", "line"]) { $("color").value = by; $("color").onchange(); draw(); }
+        $("launches").checked = true; draw();
+        """,
+    )
+
+
+def long_trace(commands: int, streams: int) -> Trace:
+    """A made-up run: as many kernels, on as many streams, with an arrow from each to the next one."""
+    trace = Trace({0: "a GPU"}, True, lanes=[Lane(-1, 0, "MainThread")])
+    trace.lanes += [Lane(0, n + 1, f"side stream {n}") for n in range(streams)]
+    site = caller(0)
+    trace.slices = [
+        Slice(0, "give", "add", 10 * n, 10 * n + 8, 0, site, target=1 + n % streams) for n in range(commands)
+    ]
+    for stream in range(streams):
+        mine = range(stream, commands, streams)
+        trace.slices += [
+            Slice(1 + stream, "kernel", "add", 10 * n + 9, 10 * n + 18, 4096, site, n) for n in mine
+        ]
+    trace.arrows = [Arrow(n, n + 1, "wait", "waits") for n in range(0, commands - 1, 50)]
+    trace.memory = [(n, 0, n % 4096, 4096) for n in range(0, 10 * commands, 10)]
+    trace.ranges = [Range("step", 0, n, n + 900, 0) for n in range(0, 10 * commands, 1000)]
+    return trace
+
+
+@needs_chromium
+@pytest.mark.parametrize(("commands", "streams"), [(100_000, 6), (9_000, 3_000)])
+def test_long_runs_draw_no_more_than_can_be_seen(tmp_path: Path, commands: int, streams: int) -> None:
+    path = tmp_path / "long.html"
+    path.write_text(trace_page.page(long_trace(commands, streams), "long.py"))
+    assert path.stat().st_size < 9_000_000
+    in_browser(
+        path,
+        """
+        let drawn = 0;
+        for (const name of ["fill", "stroke", "fillRect", "fillText"]) {
+          const real = CanvasRenderingContext2D.prototype[name];
+          CanvasRenderingContext2D.prototype[name] = function (...given) { drawn++; return real.apply(this, given); };
+        }
+        for (const share of [1, 0.1, 0.001]) { fitAll(); zoom(share); drawn = 0; draw(); check("drawn at " + share + ": " + drawn, drawn < 40000 && drawn > 20); }
+        fitAll(); search("add"); drawn = 0; draw(); check("with hits " + drawn, drawn < 40000);
+        scroll = 1e9; draw(); check("scrolled", scroll < tall && visibleRows(stageHeight()).length > 3);
+        const last = count - 1; search(""); select(last); reveal(last); draw();
+        check("revealed", visibleRows(stageHeight()).includes(rows[rowOf[last]]) && begin[last] >= view[0] && end[last] <= view[1]);
+        """,
+    )
+
+
+def test_what_is_left_out_of_a_page_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_page, "_MOST", 30)
+    data = trace_page.picture(long_trace(40, 2), "p.py")
+    assert data["left_out"] == 50 and len(data["slices"]["lane"]) == 30
+    assert all(max(a, b) < 30 for a, b in zip(data["arrows"]["from"], data["arrows"]["to"], strict=True))
+    monkeypatch.setattr(trace_page, "_MOST_POINTS", 10)
+    curve = trace_page.picture(long_trace(4000, 2), "p.py")["memory"][0]
+    assert len(curve["at"]) == 10 and max(curve["used"]) == max(n % 4096 for n in range(0, 40_000, 10))
