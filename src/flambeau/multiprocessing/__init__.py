@@ -14,11 +14,20 @@ from typing import Any as _Any
 
 from flambeau.multiprocessing import reductions
 from flambeau.multiprocessing.context import Process, get_context
+from flambeau.multiprocessing.spawn import (
+    ProcessContext,
+    ProcessExitedException,
+    ProcessRaisedException,
+    SpawnContext,
+    spawn,
+    start_processes,
+)
 from flambeau.runtime import system as _system
 from flambeau.tensor import sharing as _sharing
 
 __all__ = [
     *_standard.__all__, "get_all_sharing_strategies", "get_sharing_strategy", "reductions", "set_sharing_strategy",
+    "ProcessContext", "ProcessExitedException", "ProcessRaisedException", "SpawnContext", "spawn", "start_processes",
 ]  # fmt: skip
 
 

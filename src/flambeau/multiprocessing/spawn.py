@@ -1,0 +1,220 @@
+"""`spawn`: one function in several processes; the first of them that fails ends the others, with its error."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from flambeau.multiprocessing.context import get_context
+
+__all__ = [
+    "ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException", "SpawnContext", "spawn",
+    "start_processes",
+]  # fmt: skip
+
+_PR_SET_PDEATHSIG = 1
+_PATIENCE_S = 30.0  # from SIGTERM to SIGKILL
+
+
+class ProcessException(Exception):
+    """A process failed: its number and its process id."""
+
+    def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
+        super().__init__(msg)
+        self.msg = msg
+        self.error_index = error_index
+        self.error_pid = error_pid
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.msg, self.error_index, self.error_pid)
+
+
+class ProcessRaisedException(ProcessException):
+    """Its function raised; the text has its traceback."""
+
+
+class ProcessExitedException(ProcessException):
+    """It ended without an exception of its function: by a signal, or with an exit code."""
+
+    def __init__(
+        self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
+    ) -> None:
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code = exit_code
+        self.signal_name = signal_name
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.msg, self.error_index, self.error_pid, self.exit_code, self.signal_name)
+
+
+def spawn(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """Call `fn(i, *args)` in `nprocs` new processes, i from 0 on. `fn` must be importable.
+
+    With `join` waits for all; else returns the context to join.
+
+    Raises ProcessRaisedException, ProcessExitedException: the first process that failed; the others have been ended.
+    """
+    if start_method != "spawn":
+        warnings.warn(
+            f"This method only supports start_method=spawn (got: {start_method}).\n"
+            "To use a different start_method use:\n\t\t torch.multiprocessing.start_processes(...)",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return start_processes(fn, args, nprocs, join, daemon, start_method="spawn")
+
+
+def start_processes(
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """As `spawn`, by any start method. TORCH_MP_PARALLEL_START=1 starts forkserver's processes side by side."""
+    context = get_context(start_method)
+    folder = Path(tempfile.mkdtemp(prefix="flambeau-errors-"))
+    files = [str(folder / str(number)) for number in range(nprocs)]
+
+    def start(number: int) -> Any:
+        process = context.Process(target=_wrap, args=(fn, number, args, files[number]), daemon=daemon)
+        process.start()
+        return process
+
+    started: list[Any] = []
+    try:
+        if start_method == "forkserver" and os.environ.get("TORCH_MP_PARALLEL_START", "0") == "1":
+            with ThreadPoolExecutor(max_workers=max(nprocs, 1)) as pool:
+                started += pool.map(start, range(nprocs))
+        else:
+            for number in range(nprocs):
+                started.append(start(number))
+    except BaseException:
+        _end(started, None)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    made = ProcessContext(started, files)
+    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    if not join:
+        return made
+    while not made.join():
+        pass
+    return None
+
+
+class ProcessContext:
+    """Processes that were started together. `processes` are `multiprocessing`'s, `error_files` their tracebacks."""
+
+    def __init__(self, processes: Sequence[Any], error_files: Sequence[str]) -> None:
+        self.processes = list(processes)
+        self.error_files = list(error_files)
+        self.sentinels = {process.sentinel: number for number, process in enumerate(processes)}
+
+    def pids(self) -> list[int]:
+        """Their process ids."""
+        return [int(process.pid) for process in self.processes]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait until one has ended, `timeout` seconds at most; True when all have, without an error.
+
+        Where one has failed the others are ended: by SIGTERM after `grace_period` seconds (default: at once), then by
+        SIGKILL. Raises ProcessRaisedException, ProcessExitedException: what the first one failed with.
+        """
+        if not self.sentinels:
+            return True
+        ready = connection.wait(list(self.sentinels), timeout)
+        for sentinel in ready:
+            number = self.sentinels.pop(sentinel)  # type: ignore[call-overload]
+            process = self.processes[number]
+            process.join()
+            if process.exitcode:
+                _end(self.processes, grace_period)
+                raise _failure(number, process, self.error_files[number])
+        return not self.sentinels
+
+
+class SpawnContext(ProcessContext):
+    """The old name of ProcessContext."""
+
+    def __init__(self, processes: Sequence[Any], error_files: Sequence[str]) -> None:
+        warnings.warn("SpawnContext is renamed to ProcessContext since 1.4 release.", stacklevel=2)
+        super().__init__(processes, error_files)
+
+
+def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: str) -> None:
+    """What a process does."""
+    _end_with_parent()
+    try:
+        fn(number, *args)
+    except KeyboardInterrupt:
+        pass  # the parent was interrupted, or has ended
+    except Exception:
+        Path(file).write_text(traceback.format_exc())
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot end its children: on Linux the system interrupts them."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+
+
+def _end(processes: Sequence[Any], grace_period: float | None) -> None:
+    """End those that still run, as gently as they let us."""
+    if grace_period is not None:
+        _join(processes, grace_period)
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    _join(processes, _PATIENCE_S if grace_period is None else grace_period)
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+def _join(processes: Sequence[Any], timeout: float) -> None:
+    end = time.monotonic() + timeout
+    for process in processes:
+        process.join(max(0.0, end - time.monotonic()))
+
+
+def _failure(number: int, process: Any, file: str) -> ProcessException:
+    if os.path.exists(file):
+        told = Path(file).read_text()
+        return ProcessRaisedException(
+            f"\n\n-- Process {number:d} terminated with the following error:\n{told}", number, process.pid
+        )
+    code = process.exitcode
+    if code >= 0:
+        return ProcessExitedException(
+            f"process {number:d} terminated with exit code {code:d}", number, process.pid, code
+        )
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"<Unknown signal {-code}>"
+    return ProcessExitedException(
+        f"process {number:d} terminated with signal {name}", number, process.pid, code, name
+    )

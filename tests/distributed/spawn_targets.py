@@ -1,0 +1,55 @@
+"""What spawned processes run in the tests: they import it by name, so it imports little."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def leave_file(number: int, folder: str) -> None:
+    Path(folder, str(number)).write_text(str(os.getpid()))
+
+
+def raise_in(number: int, which: int) -> None:
+    if number == which:
+        raise ValueError(f"from {number}")
+    time.sleep(60)
+
+
+def exit_in(number: int, which: int, code: int) -> None:
+    if number == which:
+        sys.exit(code)
+    time.sleep(60)
+
+
+def die_in(number: int, which: int) -> None:
+    if number == which:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def stubborn(number: int, folder: str) -> None:
+    """Number 0 fails when number 1 has closed its ears."""
+    if number == 0:
+        while not Path(folder, "deaf").exists():
+            time.sleep(0.01)
+        raise ValueError("from 0")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(folder, "deaf").write_text("")
+    time.sleep(60)
+
+
+def sum_over_ranks(number: int, size: int, url: str, weights: Any, results: Any) -> None:
+    import flambeau as torch
+    import flambeau.distributed as dist
+
+    dist.init_process_group("gloo", init_method=url, rank=number, world_size=size)
+    mine = weights * (number + 1)
+    dist.all_reduce(mine)
+    results[number] = torch.clone(mine[0])
+    dist.barrier()
+    dist.destroy_process_group()
