@@ -42,6 +42,43 @@ def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access
     return ((part.target, written) if writes else None), ((part.source, read) if reads else None)
 
 
+Key = tuple[int, int, int]
+"""A meeting of a communicator: sender, receiver and number of a message; -1, -1 and number of a collective."""
+
+
+class Course:
+    """How far a member has come: its n-th collective meets the others' n-th, its n-th message to a peer the n-th
+    receipt there."""
+
+    __slots__ = ("_calls", "_messages", "rank")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._calls = 0
+        self._messages: dict[tuple[str, int], int] = {}  # of either kind, by peer
+
+    def next_key(self, call: Collective) -> Key:
+        """Which meeting its next part is of."""
+        if call.kind not in PAIRED:
+            self._calls += 1
+            return -1, -1, self._calls
+        end = (call.kind, call.peer)
+        self._messages[end] = self._messages.get(end, 0) + 1
+        pair = (self.rank, call.peer) if call.kind == "send" else (call.peer, self.rank)
+        return *pair, self._messages[end]
+
+
+def orders(call: Collective, rank: int, other: int) -> bool:
+    """Whether the end of `other`'s part comes after what stood before `rank`'s: numbers went that way."""
+    if call.kind == "broadcast":
+        return rank == call.peer
+    if call.kind == "reduce":
+        return other == call.peer
+    if call.kind in PAIRED:
+        return call.kind == "send"
+    return True
+
+
 def described(call: Collective) -> str:
     """A part in words."""
     text = f"{call.kind} of {call.count} {call.dtype.name}"

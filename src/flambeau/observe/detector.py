@@ -30,8 +30,10 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from flambeau.core.baton import seat
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site, caller, line_of, place
+from flambeau.driver.meetings import KINDS as COLLECTIVES
 from flambeau.observe.accesses import (
     MANY,
     NOWHERE,
@@ -43,11 +45,22 @@ from flambeau.observe.accesses import (
     Shadow,
     clear_covered,
 )
-from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Snapshot, joined, merged, snapshot
+from flambeau.observe.clocks import (
+    NOBODY,
+    NOTHING,
+    Agent,
+    Clock,
+    Snapshot,
+    joined,
+    merged,
+    snapshot,
+    without,
+)
 from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
 
 _READ, _WRITE = "reads", "writes"
+_MANY_RETIRED = 64
 
 
 class Detector:
@@ -70,6 +83,7 @@ class Detector:
         self.agents: dict[int, Agent] = {}
         self._on_device: dict[int, list[Agent]] = {}
         self._retired: list[Agent] = []
+        self._many_retired = _MANY_RETIRED
         self._made: dict[int, int] = {}  # side streams of a device so far
         self._events: dict[int, Snapshot] = {}
         self._pending_host: dict[Cell, None] = {}
@@ -83,6 +97,9 @@ class Detector:
         self._queries: dict[str, str] = {}
         self._times: dict[str, None] = {}
         self._threads: dict[int, None] = {}
+        self._hosts: dict[int, Clock] = {}  # of ranks that are threads and take turns: what each knows
+        self._at_start: Clock = NOTHING  # what they all knew
+        self._several_ranks = False
         self._reuses_polled = 0
         self._told = False
 
@@ -102,8 +119,12 @@ class Detector:
                 f"{len(self._threads)} host threads made driver calls; how they hand work to each other is "
                 "not visible, so this holds only for the order in which they met in this run"
             )
-        else:
+        elif not self._several_ranks:
             assumptions.append("one host thread made all driver calls (checked)")
+        if self._several_ranks:
+            assumptions.append(
+                "ranks meet in collectives and in the store alone, and what they do does not depend on who comes first"
+            )
         violated += self._queries.values()
         if not self._queries:
             assumptions.append("the program never asked query(), so it cannot branch on timing (checked)")
@@ -154,6 +175,28 @@ class Detector:
         agent = self.agents.pop(handle, None)
         if agent is not None:
             self._retired.append(agent)
+            if len(self._retired) >= self._many_retired:
+                self._drop_retired()
+
+    def _drop_retired(self) -> None:
+        """A program may never wait on the host: forget the agents whose commands no memory and no event remembers."""
+        used = {access[0] for cell in self.shadow.cells.values() for access in cell.accesses()}
+        used |= {point[0] for point in self._events.values()}
+        used |= {user for users in self._loose.values() for user in users}
+        gone = set(self._retired) - used
+        self._retired = [agent for agent in self._retired if agent in used]
+        self._many_retired = _MANY_RETIRED + 2 * len(self._retired)
+        for agents in self._on_device.values():
+            agents[:] = [agent for agent in agents if agent not in gone]
+        for agent in gone:
+            self._loose.pop(agent, None)
+        self.known, self.polled = without(self.known, gone), without(self.polled, gone)
+        for agent in itertools.chain.from_iterable(self._on_device.values()):
+            agent.clock = without(agent.clock, gone)
+            agent.waits = {other: wait for other, wait in agent.waits.items() if other not in gone}
+        self._events = {event: (a, n, without(clock, gone)) for event, (a, n, clock) in self._events.items()}
+        for cell in self.shadow.cells.values():
+            cell.polled = without(cell.polled, gone)
 
     def catch_up(self, agent: Agent) -> None:
         """A command starts with all that the host knows when it gives it."""
@@ -181,6 +224,19 @@ class Detector:
         if point is not None:
             agent.clock = joined(agent.clock, point)
             agent.waits[point[0]] = (point[1], site)
+
+    def before(self, stream: int) -> Snapshot:
+        """What the stream has reached, with all that the host knows: what its next command comes after."""
+        agent = self.agents[stream]
+        self.catch_up(agent)
+        return snapshot(agent)
+
+    def after(self, stream: int, point: Snapshot) -> None:
+        """What the stream is given from now on comes after a point, by no wait of the program's."""
+        agent = self.agents.get(stream)
+        if agent is not None:
+            self.tick(agent)
+            agent.clock = joined(agent.clock, point)
 
     def point_of(self, stream: int) -> Snapshot:
         """Where the stream's queue ends now. Taken before a wait on the host: others may queue meanwhile."""
@@ -268,7 +324,8 @@ class Detector:
             for cell in block.cells:
                 for point in seen:
                     cell.polled = joined(cell.polled, point)
-        self._freed.append(block)  # last: whoever has the lock may look at it from now on
+        if block.agent is not None:
+            self._freed.append(block)  # last: whoever has the lock may look at it from now on
 
     def _check_loose(self, owner: Agent) -> None:
         """Memory is handed out on a stream: which freed blocks of it may other streams still use?"""
@@ -507,7 +564,22 @@ class Detector:
             )
 
     def note_thread(self) -> None:
-        self._threads[threading.get_ident()] = None
+        if seat() is None:
+            self._threads[threading.get_ident()] = None
+
+    def switch_host(self, before: int, after: int) -> None:
+        """Another rank runs from now on: each has a host, which knows what that rank has waited for."""
+        if not self._hosts:
+            self._at_start = self.known
+        self._several_ranks = True
+        self._hosts[before] = self.known
+        self.known = self._hosts.get(after, self._at_start)
+
+    def join_hosts(self) -> None:
+        """The ranks have ended: whoever started them knows what all of them knew."""
+        for known in self._hosts.values():
+            self.known = merged(self.known, known)
+        self._hosts = {}
 
 
 def _access(start: int, extent: Extent, kind: str, command: Command) -> Access:
@@ -569,6 +641,10 @@ def _wait_stream(second: Access, last: Command, command: Command) -> Mend:
     later, earlier = command[0], last[0]
     name = f"torch.cuda.default_stream({earlier.device})" if earlier.ordinal == 0 else str(earlier)
     text = f"On {later}, call stream.wait_stream({name}) before {second.place}."
+    if last[2][0] in COLLECTIVES and earlier.ordinal:  # on a stream of its group, which programs do not have
+        text = (
+            f"Call wait() on the work that was begun at {place((last[3], last[4]))}, before {second.place}."
+        )
     ordered = joined(later.clock, snapshot(earlier)).get(earlier, 0) >= last[1]
     return Mend("wait_stream", text, ordered)
 

@@ -11,11 +11,13 @@ from threading import get_ident
 from typing import Any
 
 from flambeau.core.sites import caller
-from flambeau.driver.api import Driver, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.meetings import spans
 from flambeau.observe.accesses import Footprint, Key, Operation
 from flambeau.observe.detector import Detector
 from flambeau.observe.forward import Forward
 from flambeau.observe.layouts import Extent, extent_of
+from flambeau.observe.meetings import Meetings
 from flambeau.observe.tapes import Tape
 
 _READ, _WRITE = "reads", "writes"
@@ -58,6 +60,7 @@ class RaceDriver(Forward):
         self._tapes: dict[int, Tape] = {}  # by stream: those that are captured
         self._captured: dict[int, Tape] = {}  # by event: those that were recorded in a capture
         self._graphs: dict[int, Tape] = {}
+        self._meetings = Meetings(detector)
         for index, shown in self._shown.items():
             detector.add_stream(shown, inner.stream_default(index), None, default=True)
 
@@ -303,6 +306,33 @@ class RaceDriver(Forward):
             self.inner.graph_destroy(graph)
             self._graphs.pop(graph).forget(self.detector)
 
+    # -- collectives ----------------------------------------------------------------------------------
+    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+        comms = self.inner.comm_create(unique, size, members)  # waits for others, so without the lock
+        with self._lock:
+            ranks = [rank for rank, _ in members]
+            self._meetings.join(unique, size, list(zip(comms, ranks, strict=True)))
+        return comms
+
+    def comm_destroy(self, comm: int, abort: bool = False) -> None:
+        self.inner.comm_destroy(comm, abort)
+        with self._lock:
+            self._meetings.leave(comm)
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        with self._lock:
+            points = {stream: self.detector.before(stream) for _, _, stream in parts}
+            for stream in points:
+                mine = [(self._meetings.rank(comm), call) for comm, call, s in parts if s == stream]
+                writes, reads = _touched(
+                    mine, [self._meetings.size(comm) for comm, _, s in parts if s == stream]
+                )
+                name = " and ".join(dict.fromkeys([call.kind for _, call in mine]))
+                self._command(stream, name, writes + reads, len(writes))
+            self.inner.collective(parts)
+            for comm, call, stream in parts:
+                self._meetings.meet(comm, call, stream, points[stream])
+
     # -- the rest ------------------------------------------------------------------------------------
     def _command(
         self, stream: int, what: str, keys: list[Key], outputs: int, pinned: tuple[int, int] | None = None
@@ -345,6 +375,17 @@ class RaceDriver(Forward):
         if ident != self._thread:
             self._thread = self._thread or ident
             self.detector.note_thread()
+
+
+def _touched(calls: Sequence[tuple[int, Collective]], sizes: Sequence[int]) -> tuple[list[Key], list[Key]]:
+    """What the parts of one stream write, and what they read."""
+    writes: list[Key] = []
+    reads: list[Key] = []
+    for (rank, call), size in zip(calls, sizes, strict=True):
+        written, read = spans(call, rank, size)
+        writes += [written] if written is not None and written[1] else []
+        reads += [read] if read is not None and read[1] else []
+    return writes, reads
 
 
 class HostRaceDriver(Forward):

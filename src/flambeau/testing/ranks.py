@@ -61,7 +61,7 @@ def ranks(
 @contextmanager
 def _machine(n: int, given: dict[str, Any]) -> Iterator[None]:
     """Virtual GPUs, at least one for each rank."""
-    if not given and system.is_virtual() and system.device_count() >= n and system.is_initialized():
+    if not given and system.is_virtual() and system.device_count() >= n:
         yield
         return
     with system.virtual(devices=n, **given):
@@ -71,9 +71,9 @@ def _machine(n: int, given: dict[str, Any]) -> Iterator[None]:
 def _run(fn: Callable[..., Any], n: int, args: Sequence[Any], order: int | None) -> list[Any]:
     system.init()
     session = world.Session(HashStore())
-    clocks = Clocks(system.bare_driver(), n)
+    hosts = Hosts(n)
     choose = None if order is None else random.Random(order).choice
-    baton = Baton(n, choose, clocks.switch)
+    baton = Baton(n, choose, hosts.switch)
     results: list[Any] = [None] * n
 
     def body(rank: int) -> None:
@@ -81,7 +81,7 @@ def _run(fn: Callable[..., Any], n: int, args: Sequence[Any], order: int | None)
             results[rank] = fn(*args)
 
     error = baton.run([partial(body, rank) for rank in range(n)])
-    clocks.settle()
+    hosts.join()
     if error is not None:
         error.add_note(f"(rank {baton.failed} of {n})")
         raise error
@@ -112,21 +112,26 @@ def environment(rank: int, size: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-class Clocks:
-    """A host clock for each rank: each has a host of its own, and none pays for the calls of another."""
+class Hosts:
+    """A host for each rank: none pays for the time of another's calls, and none knows what another has waited for."""
 
-    def __init__(self, driver: Any, n: int) -> None:
-        self._driver = driver
-        self._times = [driver.time_ns()] * n
+    def __init__(self, n: int) -> None:
+        self._driver = system.bare_driver()
+        self._detector = getattr(system.accelerator(), "detector", None)
+        self._times = [self._driver.time_ns()] * n
 
     def switch(self, before: int, after: int) -> None:
         """Another rank runs from now on."""
         self._times[before] = self._driver.time_ns()
         self._driver.set_time_ns(self._times[after])
+        if self._detector is not None:
+            self._detector.switch_host(before, after)
 
-    def settle(self) -> None:
+    def join(self) -> None:
         """The ranks are done: whoever started them has waited for the last."""
         self._driver.set_time_ns(max([self._driver.time_ns(), *self._times]))
+        if self._detector is not None:
+            self._detector.join_hosts()
 
 
 def rank() -> int:

@@ -32,14 +32,12 @@ from flambeau.core.baton import seat
 from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, place
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, agreed, described, spans
+from flambeau.driver.meetings import PAIRED, Course, Key, agreed, described, spans
 from flambeau.driver.virtual import scheduler
 from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Engine, Scheduler, Stream
 
 NOWHERE = 255  # the device index of what is of no device
-Key = tuple[int, int, int]
-"""A meeting of a communicator: sender, receiver and number of a message; -1, -1 and number of a collective."""
 
 
 class Offer(NamedTuple):
@@ -155,28 +153,17 @@ class Meeting(Command):
 class Member:
     """One rank of a communicator, on a device of this machine."""
 
-    __slots__ = ("calls", "comm", "handle", "last", "messages", "open", "rank", "state", "thread")
+    __slots__ = ("comm", "course", "handle", "last", "open", "rank", "state", "thread")
 
     def __init__(self, comm: Communicator, rank: int, handle: int, state: DeviceState) -> None:
         self.comm = comm
         self.rank = rank
         self.handle = handle
         self.state = state
-        self.calls = 0
-        self.messages: dict[tuple[str, int], int] = {}  # how many of either kind, by peer
+        self.course = Course(rank)
         self.last: Command | None = None  # the end of its last group
         self.open = True
         self.thread = threading.current_thread()  # who brought it: waits for it end if this one has
-
-    def next_key(self, call: Collective) -> Key:
-        """Which meeting its next part is of."""
-        if call.kind not in PAIRED:
-            self.calls += 1
-            return -1, -1, self.calls
-        pair = (self.rank, call.peer) if call.kind == "send" else (call.peer, self.rank)
-        end = (call.kind, call.peer)
-        self.messages[end] = self.messages.get(end, 0) + 1
-        return *pair, self.messages[end]
 
 
 class Communicator:
@@ -356,7 +343,7 @@ class Communicators:
     def _join_meeting(self, member: Member, part: Part, effect: Callable[[Meeting], None]) -> Meeting:
         """The meeting that a part belongs to, with the part in it."""
         comm, call = member.comm, part.call
-        key = member.next_key(call)
+        key = member.course.next_key(call)
         meeting = comm.meetings.get(key)
         if meeting is None:
             meeting = Meeting(comm, Stream(next(self._handles), comm.state, 0), call, key)
