@@ -17,6 +17,7 @@ from flambeau.driver.cuda.program import Program, c_name, packed_constant
 from flambeau.driver.cuda.rows import computing
 
 _DEPTHS = range(16, 129, 16)  # that tensor cores take, and registers hold
+_WARPS = 4  # of a block on tensor cores
 _SINCE = (8, 0)  # the compute capability that has TF32, and the tensor cores' instructions that are used
 
 
@@ -98,26 +99,30 @@ def _suits_tensor_cores(x: _Problem) -> bool:
 
 def _on_tensor_cores(x: _Problem) -> Program:
     queries, depth = x.q.shape[-2:]
-    warps = 8 if queries > 64 else 4
-    tiles, batch, masked = -(-queries // (16 * warps)), x.batch, x.mask is not None
+    several = 2 if depth <= 64 < queries else 1  # blocks of 16 queries that a warp has registers for
+    together = 16 * several * _WARPS
+    tiles, batch, masked = -(-queries // together), x.batch, x.mask is not None
+    tile = (
+        "tiles - 1 - blockIdx.x % tiles" if x.causal else "blockIdx.x % tiles"
+    )  # those with most to do begin
     text = f"""
 typedef {c_name(x.q.dtype)} X;
 typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;
 constexpr bool MASKED = {_cpp(masked)}, CAUSAL = {_cpp(x.causal)};
-constexpr int D = {depth}, WARPS = {warps}, STAGES = {2 if depth <= 64 else 1};
+constexpr int D = {depth}, WARPS = {_WARPS}, R = {several}, KEYS = {64 if depth <= 64 else 32};
 {file("tensor_cores.cuh")}
 {file("attention_mma.cuh")}
-extern "C" __global__ void __launch_bounds__({32 * warps}) run(X* out, const X* q, const X* k, const X* v,
+extern "C" __global__ void __launch_bounds__({32 * _WARPS}) run(X* out, const X* q, const X* k, const X* v,
     {"const M* mask, " if masked else ""}{batch.parameter("o")}, Steps so, Steps sq, Steps sk, Steps sv, Steps sm,
     i64 queries, i64 keys, i64 tiles, double scale) {{
   {batch.locate("blockIdx.x / tiles", "o")}
   attend(out + o[0], q + o[1], k + o[2], v + o[3], {"mask + o[4]" if masked else "nullptr"},
-         so.row, sq.row, sk.row, sv.row, sm, queries, keys, blockIdx.x % tiles * {16 * warps}, (float)scale);
+         so.row, sq.row, sk.row, sv.row, sm, queries, keys, ({tile}) * {together}, (float)scale);
 }}
 """
     sizes = (i64(queries), i64(x.k.shape[-2]), i64(tiles))
     tail = (batch.value, *x.steps, *sizes, packed_constant(x.scale))
-    return Program(text, (tiles * batch.count, 1, 1), 32 * warps, tail)
+    return Program(text, (tiles * batch.count, 1, 1), 32 * _WARPS, tail)
 
 
 def _cpp(value: bool) -> str:

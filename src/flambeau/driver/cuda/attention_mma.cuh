@@ -1,8 +1,9 @@
-// Attention of 16-bit elements on tensor cores: a warp takes 16 queries, a block 16 WARPS of them, and goes through the
-// keys 64 at a time while the next ones arrive; scores and sums never leave registers. Given before: X, the elements; M, the
-// mask's; MASKED, CAUSAL; D, the depth and the columns, a multiple of 16 up to 128; WARPS; STAGES of keys and values.
+// Attention of 16-bit elements on tensor cores: a warp takes R blocks of 16 queries, so that what it reads of keys and
+// values serves them all, and goes through the keys KEYS at a time while the next ones arrive; scores and sums never leave
+// registers. Given before: X, the elements; M, the mask's; MASKED, CAUSAL; D, the depth and the columns, a multiple of 16
+// up to 128; WARPS; R; KEYS.
 
-constexpr int KEYS = 64, PITCH = D + 8;  // 8 more, so that the rows of a matrix lie in different banks
+constexpr int ROWS = 16 * R, PITCH = D + 8;  // 8 more, so that the rows of a matrix lie in different banks
 
 struct Steps { i64 row, step; };
 
@@ -27,121 +28,157 @@ __device__ __forceinline__ u32 two(const X* p, bool inside, bool packed) {
   return packed ? *(const u32*)p : p[0].bits | (u32)p[1].bits << 16;
 }
 
+// Scores of the warp's queries from `row` on and of keys from `key` on that do not count become -INF; masks are applied.
+__device__ __forceinline__ void bounded(float (&s)[R][KEYS / 8][4], i64 row, i64 key, i64 queries, i64 keys, const M* mask,
+                                         Steps sm) {
+  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  const int left = (int)(keys - key < KEYS ? keys - key : KEYS);
+#pragma unroll
+  for (int b = 0; b < R; ++b)
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const i64 at = row + b * 16 + g + e / 2 * 8;
+        const int column = n * 8 + 2 * t + e % 2;
+        const bool inside = column < left && !(CAUSAL && key + column > at);
+        if constexpr (MASKED) {
+          if (inside && at < queries) s[b][n][e] = masked(s[b][n][e], mask[at * sm.row + (key + column) * sm.step]);
+        }
+        if (!inside) s[b][n][e] = -INF;
+      }
+}
+
 __device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask, i64 so, i64 sq, i64 sk, i64 sv, Steps sm,
     i64 queries, i64 keys, i64 first, float scale) {
-  alignas(16) __shared__ X tiles[STAGES][2][KEYS][PITCH];
+  alignas(16) __shared__ X tiles[2][2][KEYS][PITCH];
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, matrix = lane / 8, line = lane % 8;
   const bool packed = ((u64)q | (u64)k | (u64)v) % 16 == 0 && (sq | sk | sv) % 8 == 0;
-  const i64 row = first + threadIdx.x / 32 * 16;  // the warp's first query
-  const i64 seen = CAUSAL && first + 16 * WARPS < keys ? first + 16 * WARPS : keys;
+  const i64 row = first + threadIdx.x / 32 * ROWS;  // the warp's first query
+  const i64 seen = CAUSAL && first + ROWS * WARPS < keys ? first + ROWS * WARPS : keys;
   const int count = (int)((seen + KEYS - 1) / KEYS);
 
-  u32 query[D / 16][4];
+  u32 query[R][D / 16][4];
 #pragma unroll
-  for (int d = 0; d < D / 16; ++d)
+  for (int b = 0; b < R; ++b)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const i64 at = row + g + e % 2 * 8;
-      query[d][e] = two(q + (at < queries ? at * sq : 0) + d * 16 + 2 * t + e / 2 * 8, at < queries, packed);
-    }
+    for (int d = 0; d < D / 16; ++d)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const i64 at = row + b * 16 + g + e % 2 * 8;
+        query[b][d][e] = two(q + (at < queries ? at * sq : 0) + d * 16 + 2 * t + e / 2 * 8, at < queries, packed);
+      }
 
-  float sums[D / 8][4] = {}, top[2] = {-INF, -INF}, total[2] = {};
-  const float unit = 1.4426950408889634f;  // of base 2
+  float sums[R][D / 8][4] = {}, top[R][2], total[R][2] = {};
+#pragma unroll
+  for (int b = 0; b < R; ++b) top[b][0] = top[b][1] = -INF;
+  // Weights are powers of 2. Where scores are multiplied by a positive number alone, that is done with the subtraction.
+  const float unit = 1.4426950408889634f * scale;
+  const bool folded = !MASKED && unit > 0;
+  const float factor = folded ? unit : 1;
   fetch(tiles[0][0], k, sk, 0, keys, packed);
   fetch(tiles[0][1], v, sv, 0, keys, packed);
   queued();
   for (int j = 0; j < count; ++j) {
     const i64 key = (i64)j * KEYS;
-    if (STAGES == 2 && j + 1 < count) {
-      fetch(tiles[(j + 1) % STAGES][0], k, sk, key + KEYS, keys, packed);
-      fetch(tiles[(j + 1) % STAGES][1], v, sv, key + KEYS, keys, packed);
+    if (j + 1 < count) {
+      fetch(tiles[(j + 1) % 2][0], k, sk, key + KEYS, keys, packed);
+      fetch(tiles[(j + 1) % 2][1], v, sv, key + KEYS, keys, packed);
     }
     queued();
-    arrived<STAGES - 1>();
+    arrived<1>();
     __syncthreads();
-    auto& wanted = tiles[j % STAGES][0];
-    auto& values = tiles[j % STAGES][1];
-
-    float s[KEYS / 8][4] = {};
+    auto& wanted = tiles[j % 2][0];
+    auto& values = tiles[j % 2][1];
+    if (!CAUSAL || key < row + ROWS) {  // else no query of this warp may look at any of them
+      float s[R][KEYS / 8][4] = {};
 #pragma unroll
-    for (int d = 0; d < D / 16; ++d)
+      for (int d = 0; d < D / 16; ++d)
 #pragma unroll
-      for (int n = 0; n < KEYS / 16; ++n) {
-        u32 r[4];
-        load_matrices(r, &wanted[n * 16 + matrix / 2 * 8 + line][d * 16 + matrix % 2 * 8]);
-        multiply(X{}, s[2 * n], query[d], r[0], r[1]);
-        multiply(X{}, s[2 * n + 1], query[d], r[2], r[3]);
-      }
-
-    float best[2] = {-INF, -INF};
+        for (int n = 0; n < KEYS / 16; ++n) {
+          u32 r[4];
+          load_matrices(r, &wanted[n * 16 + matrix / 2 * 8 + line][d * 16 + matrix % 2 * 8]);
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const i64 at = row + g + e / 2 * 8, column = key + n * 8 + 2 * t + e % 2;
-        const bool inside = at < queries && column < keys && !(CAUSAL && column > at);
-        s[n][e] *= scale;
-        if constexpr (MASKED) {
-          if (inside) s[n][e] = masked(s[n][e], mask[at * sm.row + column * sm.step]);
+          for (int b = 0; b < R; ++b) {
+            multiply(X{}, s[b][2 * n], query[b][d], r[0], r[1]);
+            multiply(X{}, s[b][2 * n + 1], query[b][d], r[2], r[3]);
+          }
         }
-        s[n][e] = inside ? s[n][e] * unit : -INF;
-        best[e / 2] = fmaxf(best[e / 2], s[n][e]);
+      if (!folded) {
+#pragma unroll
+        for (int i = 0; i < R * KEYS / 2; ++i) s[i / (KEYS / 2)][i % (KEYS / 2) / 4][i % 4] *= MASKED ? scale : unit;
       }
-    float shrunk[2];
+      if (MASKED || key + KEYS > keys || (CAUSAL && key + KEYS - 1 > row)) bounded(s, row, key, queries, keys, mask, sm);
+      if constexpr (MASKED) {
 #pragma unroll
-    for (int u = 0; u < 2; ++u) {  // the four lanes that hold a row
-      best[u] = fmaxf(best[u], __shfl_xor_sync(~0u, best[u], 1));
-      best[u] = fmaxf(best[u], __shfl_xor_sync(~0u, best[u], 2));
-      best[u] = fmaxf(best[u], top[u]);
-      const float base = best[u] == -INF ? 0 : best[u];
-      shrunk[u] = exp2f(top[u] - base);
-      total[u] *= shrunk[u];
-      top[u] = best[u];
-      best[u] = base;
-    }
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        s[n][e] = exp2f(s[n][e] - best[e / 2]);
-        total[e / 2] += s[n][e];
+        for (int i = 0; i < R * KEYS / 2; ++i) s[i / (KEYS / 2)][i % (KEYS / 2) / 4][i % 4] *= 1.4426950408889634f;
       }
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sums[n][e] *= shrunk[e / 2];
 
 #pragma unroll
-    for (int c = 0; c < KEYS / 16; ++c) {
-      const u32 weights[4] = {pair_of(X{}, s[2 * c][0], s[2 * c][1]), pair_of(X{}, s[2 * c][2], s[2 * c][3]),
-                              pair_of(X{}, s[2 * c + 1][0], s[2 * c + 1][1]), pair_of(X{}, s[2 * c + 1][2], s[2 * c + 1][3])};
+      for (int b = 0; b < R; ++b) {
+        float best[2] = {top[b][0], top[b][1]}, base[2], shrunk[2];
 #pragma unroll
-      for (int n = 0; n < D / 16; ++n) {
-        u32 r[4];
-        load_matrices_turned(r, &values[c * 16 + matrix % 2 * 8 + line][n * 16 + matrix / 2 * 8]);
-        multiply(X{}, sums[2 * n], weights, r[0], r[1]);
-        multiply(X{}, sums[2 * n + 1], weights, r[2], r[3]);
+        for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) best[e / 2] = fmaxf(best[e / 2], s[b][n][e]);
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {  // the four lanes that hold a row
+          best[u] = fmaxf(best[u], __shfl_xor_sync(~0u, best[u], 1));
+          best[u] = fmaxf(best[u], __shfl_xor_sync(~0u, best[u], 2));
+          base[u] = best[u] == -INF ? 0 : best[u] * factor;
+          shrunk[u] = power_of_two(__fmaf_rn(top[b][u], factor, -base[u]));
+          total[b][u] *= shrunk[u];
+          top[b][u] = best[u];
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            s[b][n][e] = power_of_two(__fmaf_rn(s[b][n][e], factor, -base[e / 2]));
+            total[b][e / 2] += s[b][n][e];
+          }
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[b][n][e] *= shrunk[e / 2];
+      }
+
+#pragma unroll
+      for (int c = 0; c < KEYS / 16; ++c) {
+        u32 weights[R][4];
+#pragma unroll
+        for (int b = 0; b < R; ++b)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            weights[b][e] = pair_of(X{}, s[b][2 * c + e / 2][e % 2 * 2], s[b][2 * c + e / 2][e % 2 * 2 + 1]);
+#pragma unroll
+        for (int n = 0; n < D / 16; ++n) {
+          u32 r[4];
+          load_matrices_turned(r, &values[c * 16 + matrix % 2 * 8 + line][n * 16 + matrix / 2 * 8]);
+#pragma unroll
+          for (int b = 0; b < R; ++b) {
+            multiply(X{}, sums[b][2 * n], weights[b], r[0], r[1]);
+            multiply(X{}, sums[b][2 * n + 1], weights[b], r[2], r[3]);
+          }
+        }
       }
     }
     __syncthreads();  // before the next keys take their place
-    if (STAGES == 1 && j + 1 < count) {
-      fetch(tiles[0][0], k, sk, key + KEYS, keys, packed);
-      fetch(tiles[0][1], v, sv, key + KEYS, keys, packed);
-    }
   }
 
 #pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    total[u] += __shfl_xor_sync(~0u, total[u], 1);
-    total[u] += __shfl_xor_sync(~0u, total[u], 2);
-    const i64 at = row + g + u * 8;
-    const float share = total[u] == 0 ? 0 : 1 / total[u];
+  for (int i = 0; i < 2 * R; ++i) {
+    float& all = total[i / 2][i % 2];
+    all += __shfl_xor_sync(~0u, all, 1);
+    all += __shfl_xor_sync(~0u, all, 2);
+    const i64 at = row + i / 2 * 16 + g + i % 2 * 8;
+    const float share = all == 0 ? 0 : 1 / all;
     if (at < queries)
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
         X* target = out + at * so + n * 8 + 2 * t;
-        target[0] = to<X>(sums[n][2 * u] * share);
-        target[1] = to<X>(sums[n][2 * u + 1] * share);
+        target[0] = to<X>(sums[i / 2][n][i % 2 * 2] * share);
+        target[1] = to<X>(sums[i / 2][n][i % 2 * 2 + 1] * share);
       }
   }
 }

@@ -19,6 +19,10 @@ __device__ __forceinline__ u32 pair_of(bf16, float first, float second) {
   u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(second), "f"(first)); return r;
 }
 
+__device__ __forceinline__ float power_of_two(float x) {  // 2 ** x to 2 ulps
+  float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
+}
+
 __device__ __forceinline__ u32 shared_address(const void* p) {
   u64 r; asm("cvta.to.shared.u64 %0, %1;" : "=l"(r) : "l"(p)); return (u32)r;
 }
