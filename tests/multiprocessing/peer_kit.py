@@ -1,0 +1,150 @@
+"""`Peer`: another process that calls what it is told, and functions to tell it. Importing this costs a child little."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from typing import Any
+
+import flambeau as torch
+import flambeau.multiprocessing as mp
+
+
+class Peer:
+    """A process that lives until `stop`, or `kill`; `call` runs a function of a module there."""
+
+    def __init__(self, method: str = "spawn") -> None:
+        context = mp.get_context(method)
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def call(self, function: Any, *args: Any) -> Any:
+        """What `function(*args)` gives there. Raises its error, of the same type and text."""
+        self.pipe.send((function, args))
+        return self.answer()
+
+    def answer(self) -> Any:
+        error, result = self.pipe.recv()
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self) -> int | None:
+        """Let it end by itself; its exit code."""
+        self.pipe.send(None)
+        self.process.join(20)
+        code = self.process.exitcode
+        self.process.close()
+        self.pipe.close()
+        return code
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join(20)
+
+
+def serve(pipe: Any) -> None:
+    """The peer's life."""
+    while (order := pipe.recv()) is not None:
+        function, args = order
+        del order
+        try:
+            answer = (None, function(*args))
+        except BaseException as error:
+            answer = (type(error)(str(error)), None)
+        del function, args
+        try:
+            pipe.send(answer)
+        except RuntimeError as error:
+            pipe.send((RuntimeError(str(error)), None))
+        del answer
+
+
+kept: dict[str, Any] = {}
+"""What a peer was told to keep."""
+
+
+def keep(name: str, value: Any) -> None:
+    kept[name] = value
+
+
+def kept_again(name: str) -> Any:
+    return kept[name]
+
+
+def drop(name: str) -> None:
+    del kept[name]
+    gc.collect()
+
+
+def values(value: Any) -> Any:
+    return [v.tolist() for v in value] if isinstance(value, list | tuple) else value.tolist()
+
+
+def fill(value: Any, number: float) -> None:
+    """Write from the peer; done when it returns."""
+    value.detach().fill_(number)
+    if value.is_cuda:
+        torch.cuda.synchronize(value.device)
+
+
+def facts(value: Any) -> tuple[Any, ...]:
+    """What a received tensor is."""
+    return (
+        type(value).__name__, value.is_shared(), value.requires_grad, value.is_leaf, str(value.dtype),
+        tuple(value.shape), value.stride(), value.storage_offset(), value.untyped_storage().nbytes(), str(value.device),
+    )  # fmt: skip
+
+
+def are_views(values: Any) -> bool:
+    """Whether all lie in one storage."""
+    return len({v.untyped_storage().data_ptr() for v in values}) == 1
+
+
+def is_kept(name: str, value: Any) -> bool:
+    """Whether a tensor lies in the same memory as a kept one."""
+    return (
+        kept[name].data_ptr() == value.data_ptr() and kept[name].untyped_storage() == value.untyped_storage()
+    )
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def increment(x: Any, queue: Any) -> None:
+    x.add_(1)
+    queue.put(float(x.sum()))
+
+
+def doubled(x: Any) -> Any:
+    return x.numpy() * 2
+
+
+def send_and_end(pipe: Any) -> None:
+    pipe.send(torch.ones(3))
+    os._exit(3)
+
+
+def _batches(seed: int) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(60):
+        x = torch.randn(16, 2, generator=generator)
+        yield x, x @ torch.tensor([[2.0], [-1.0]]) + 0.5
+
+
+def loss_of(model: Any) -> float:
+    with torch.no_grad():
+        return float(sum(torch.nn.functional.mse_loss(model(x), y) for x, y in _batches(99)))
+
+
+def train(rank: int, model: Any) -> None:
+    """PyTorch's multiprocessing best practices, Hogwild."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y in _batches(rank):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
