@@ -136,3 +136,19 @@ def test_graphed_modules_learn_as_eager_ones() -> None:
             optimizer.step()
     for mine, theirs in zip(*[net.parameters() for net in nets], strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_kept_graph_has_cudas_names_and_is_made_ready_anew() -> None:
+    x = torch.zeros(4, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        x.add_(1)
+    assert graph.raw_cuda_graph()
+    graph.instantiate()
+    first = graph.raw_cuda_graph_exec()
+    graph.replay()
+    graph.instantiate()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert first and x.tolist() == [2.0] * 4

@@ -27,6 +27,8 @@ NEED_KERNELS = {
     "capture_end_refuses_work_that_nobody_waits_for",
     "graph_launch_runs_what_was_recorded_each_time",
     "graph_dump_writes_it_for_graphviz",
+    "graph_native_names_it_or_refuses",
+    "graph_instantiate_makes_it_ready_anew",
 }
 
 

@@ -28,7 +28,7 @@ def test_every_note_is_of_a_name_in_the_list() -> None:
 
 def test_names_of_1_8_are_all_there() -> None:
     absent = [name for name, old, _, state, _ in coverage_page.rows(NAMES) if old and state == "absent"]
-    assert absent == ["cuda.ipc_collect"]
+    assert absent == []
 
 
 def test_what_is_there_is_named_by_a_test() -> None:

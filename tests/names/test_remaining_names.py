@@ -191,6 +191,36 @@ def test_cudart() -> None:
     assert torch.cuda.cudart() is runtime
 
 
+def test_streams_of_the_runtime_library() -> None:
+    runtime, native = torch.cuda.cudart(), ctypes.c_uint64()
+    with torch.cuda.device(1):
+        assert runtime.cudaStreamCreate(ctypes.addressof(native)) == 0 and native.value
+        stream = torch.cuda.ExternalStream(native.value)
+        assert stream.device_index == 1 and stream.cuda_stream == native.value
+        with torch.cuda.stream(stream):
+            assert torch.ones(3, device="cuda").sum().item() == 3
+        stream.synchronize()
+        assert runtime.cudaStreamDestroy(native.value) == 0
+        with pytest.raises(RuntimeError, match="has no stream"):
+            runtime.cudaStreamDestroy(native.value)
+
+
+def test_error_codes_of_the_runtime_library() -> None:
+    torch.cuda.check_error(torch.cuda.cudaStatus.SUCCESS)
+    with pytest.raises(torch.cuda.CudaError, match=r"^out of memory \(2\)$") as caught:
+        torch.cuda.check_error(2)
+    assert isinstance(caught.value, RuntimeError)
+    assert torch.cuda.cudaStatus.ERROR_NOT_READY == 34
+    assert torch.cuda.cudart().cudaGetErrorString(12345) == "unrecognized error code"
+
+
+def test_what_the_build_has() -> None:
+    assert torch.cuda.has_half is True and torch.cuda.has_magma is False
+    assert not torch.cuda.amp.amp_definitely_not_available()
+    with torch.virtual(devices=0):
+        assert torch.cuda.amp.amp_definitely_not_available()
+
+
 def test_caching_can_be_turned_off() -> None:
     torch.cuda.memory.caching_allocator_enable(False)
     x = torch.ones(1 << 10, device="cuda")

@@ -105,14 +105,28 @@ def test_it_runs_on_the_current_streams_or_those_given() -> None:
 
 
 @simulated
-def test_only_what_a_collective_orders_is_ordered() -> None:
+def test_work_of_another_stream_that_nobody_orders_is_a_race() -> None:
     with torch.virtual(devices=2, races="error"):
-        tensors, whole = pair("float32")
+        tensors, _ = pair("float32")
+        nccl.all_reduce(tensors)
+        with torch.cuda.stream(torch.cuda.Stream(1)), pytest.raises(torch.RaceError, match="all_reduce"):
+            tensors[1] + 1
+
+
+@simulated
+def test_what_came_before_any_part_is_ordered_before_what_follows_each() -> None:
+    with torch.virtual(devices=2, races="error"):
+        tensors, _ = pair("float32")
+        before = torch.full((4,), 3.0, device="cuda:1")
         nccl.all_reduce(tensors)
         other = torch.cuda.Stream(1)
-        other.wait_stream(torch.cuda.current_stream(0))  # device 0's part ends with device 1's
+        other.wait_stream(torch.cuda.current_stream(0))
         with torch.cuda.stream(other):
-            assert same(tensors[1] + 0, whole[0] + whole[1])
+            assert (before + 1).tolist() == [4] * 4
+            with pytest.raises(
+                torch.RaceError, match="all_reduce"
+            ):  # device 1 may write on when device 0 is done
+                tensors[1] + 0
 
 
 def test_members_of_several_threads_join_by_an_id() -> None:

@@ -184,11 +184,43 @@ def test_begin_end_pool_and_reset(gpu: None) -> None:
     assert z.tolist() == [3.0] * 4
 
 
+def test_a_kept_graph_is_made_ready_by_the_program_or_its_first_launch(gpu: None) -> None:
+    x = torch.zeros(4, device="cuda")
+    for asked in (True, False):
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with pytest.raises(RuntimeError, match=r"capture_end\(\) must have been called"):
+            graph.instantiate()
+        with torch.cuda.graph(graph):
+            x.add_(1)
+        with pytest.raises(RuntimeError, match=r"until instantiate\(\) has been called"):
+            graph.raw_cuda_graph_exec()
+        if asked:
+            graph.instantiate()
+        graph.replay()
+        graph.instantiate()
+        graph.replay()
+        for raw in (graph.raw_cuda_graph, graph.raw_cuda_graph_exec):
+            with pytest.raises(torch.NotSupportedError, match="no cudaGraph_t"):
+                raw()
+        graph.reset()
+        with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+            graph.replay()
+    torch.cuda.synchronize()
+    assert x.tolist() == [4] * 4
+    plain, _ = captured(lambda: x + 1)
+    with pytest.raises(RuntimeError, match="unless CUDAGraph was initialized with keep_graph=true"):
+        plain.raw_cuda_graph()
+
+
 def test_unknown_modes_and_kept_graphs_are_refused(gpu: None) -> None:
     with pytest.raises(RuntimeError, match="Unknown capture error mode"):
         captured(lambda: None, capture_error_mode="always")
-    with pytest.raises(NotImplementedError, match="keep_graph"):
-        torch.cuda.CUDAGraph(keep_graph=True)
+    with pytest.raises(NotImplementedError, match="check_input_liveness"):
+        torch.cuda.graph(torch.cuda.CUDAGraph(), check_input_liveness=True)
+    with pytest.raises(NotImplementedError, match="enable_annotations"):
+        torch.cuda.graph(torch.cuda.CUDAGraph(), enable_annotations=True)
+    with pytest.raises(NotImplementedError, match="check_input_liveness"):
+        torch.cuda.CUDAGraph().capture_begin(check_input_liveness=True)
     with pytest.raises(RuntimeError, match="keep_graph=true"):
         torch.cuda.CUDAGraph().instantiate()
 

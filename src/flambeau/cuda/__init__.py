@@ -99,8 +99,18 @@ globals().update(cuda_types | cuda_storages)
 publish(globals())
 _lacking = lacking("torch.cuda")
 
+has_half = True
+has_magma = False  # linear algebra runs by cuSOLVER
 
-_LATER = ("amp", "comm", "jiterator", "nccl", "nvtx", "profiler")  # modules that are imported when they are first asked for
+
+_LATER = (
+    "amp",
+    "comm",
+    "jiterator",
+    "nccl",
+    "nvtx",
+    "profiler",
+)  # modules that are imported when they are first asked for
 
 
 def __getattr__(name: str) -> Any:
@@ -108,8 +118,8 @@ def __getattr__(name: str) -> Any:
         return cuda_defaults()
     if name == "elementwise":
         return import_module("flambeau.cuda.elementwise_kernel").elementwise
-    if name == "cudart":
-        return import_module("flambeau.cuda.library").cudart
+    if name in ("CudaError", "check_error", "cudaStatus", "cudart"):
+        return getattr(import_module("flambeau.cuda.library"), name)
     if name == "make_graphed_callables":
         return import_module("flambeau.cuda.graphed").make_graphed_callables
     return import_module(f"flambeau.cuda.{name}") if name in _LATER else _lacking(name)

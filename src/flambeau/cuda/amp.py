@@ -9,6 +9,7 @@ from typing import Any
 from flambeau import amp
 from flambeau.core.dtype import dtype, float16
 from flambeau.core.names import lacking
+from flambeau.runtime.system import is_available
 
 
 def _warn(old: str, new: str) -> None:
@@ -52,6 +53,11 @@ def custom_bwd(bwd: Callable[..., Any]) -> Any:
     """`torch.amp.custom_bwd(..., device_type="cuda")`."""
     _warn("custom_bwd", "custom_bwd(args..., device_type='cuda')")
     return amp.custom_bwd(bwd, device_type="cuda")
+
+
+def amp_definitely_not_available() -> bool:
+    """Whether there is no GPU to compute with mixed precision."""
+    return not is_available()
 
 
 __getattr__ = lacking("torch.cuda.amp")

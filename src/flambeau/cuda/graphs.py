@@ -25,6 +25,7 @@ class graph:
         pool: `other.pool()` or `graph_pool_handle()`, to share memory with other graphs; None: memory of its own.
         stream: the stream to record, and to be current inside; None: a new one.
         capture_error_mode: "global" (default), "thread_local" or "relaxed", see `CUDAGraph.capture_begin`.
+        enable_annotations, check_input_liveness: not supported.
 
     Static inputs, which the graph reads at each replay, are made outside; write to them with `copy_`.
     """
@@ -35,7 +36,12 @@ class graph:
         pool: PoolId | None = None,
         stream: Stream | None = None,
         capture_error_mode: str = "global",
+        enable_annotations: bool = False,
+        check_input_liveness: bool = False,
     ) -> None:
+        if enable_annotations or check_input_liveness:
+            asked = "enable_annotations" if enable_annotations else "check_input_liveness"
+            raise NotImplementedError(f"torch.cuda.graph({asked}=True) is not supported")
         self.cuda_graph = cuda_graph
         self.pool = () if pool is None else (pool,)
         self.capture_stream = Stream() if stream is None else stream

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 from typing import Any
 
@@ -11,13 +12,30 @@ from flambeau.core.names import lacks
 from flambeau.cuda import profiler
 from flambeau.runtime import current, system
 
-__all__ = ["cudart"]
+__all__ = ["CudaError", "check_error", "cudaStatus", "cudart"]
 
 
 class cudaError(enum.IntEnum):
-    """Error codes."""
+    """Error codes that programs ask for by name."""
 
     success = 0
+
+
+class cudaStatus:
+    """Error codes, as PyTorch numbers them."""
+
+    SUCCESS: int = 0
+    ERROR_NOT_READY: int = 34
+
+
+_WORDS = {
+    0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error", 4: "driver shutting down",
+    35: "CUDA driver version is insufficient for CUDA runtime version", 100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal", 201: "invalid device context", 400: "invalid resource handle",
+    600: "device not ready", 700: "an illegal memory access was encountered", 704: "peer access is already enabled",
+    709: "context is destroyed", 710: "device-side assert triggered", 719: "unspecified launch failure",
+    801: "operation not supported", 900: "operation not permitted when stream is capturing", 999: "unknown error",
+}  # fmt: skip
 
 
 class _Runtime:
@@ -27,13 +45,26 @@ class _Runtime:
     __getattr__ = lacks
 
     def cudaGetErrorString(self, error: int) -> str:
-        """A code in words; there is one code, for the others raise."""
-        return {cudaError.success: "no error"}[cudaError(error)]
+        """A code in words."""
+        return _WORDS.get(int(error), "unrecognized error code")
 
     def cudaMemGetInfo(self, device: Any) -> tuple[int, int]:
         """(free, total) bytes of a device's memory."""
         context = current.context_at(current.index_of(device, optional=True))
         return context.driver.mem_info(context.driver_index)
+
+    def cudaStreamCreate(self, ptr: int) -> int:
+        """Make a stream of the current device that waits for no other; its cudaStream_t is written to `ptr`."""
+        context = current.context_at(current.local.device)
+        stream = context.driver.stream_create(context.driver_index, 0)
+        ctypes.c_uint64.from_address(ptr).value = context.driver.stream_native(stream)
+        return cudaError.success
+
+    def cudaStreamDestroy(self, ptr: int) -> int:
+        """Give back a stream of the current device that `cudaStreamCreate` made, by its cudaStream_t."""
+        context = current.context_at(current.local.device)
+        context.driver.stream_destroy(context.driver.stream_adopt(context.driver_index, ptr))
+        return cudaError.success
 
     def cudaProfilerStart(self) -> int:
         """As `torch.cuda.profiler.start`."""
@@ -53,3 +84,16 @@ def cudart() -> _Runtime:
     """The CUDA runtime's calls. Initializes CUDA."""
     system.init()
     return _runtime
+
+
+class CudaError(RuntimeError):
+    """A call of the CUDA runtime gave an error code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"{_runtime.cudaGetErrorString(code)} ({code})")
+
+
+def check_error(res: int) -> None:
+    """Raise CudaError if a call of the CUDA runtime gave another code than success."""
+    if res != cudaError.success:
+        raise CudaError(res)

@@ -545,6 +545,17 @@ class Driver(Protocol):
         """Write what a graph recorded to a file, in Graphviz's language."""
         ...
 
+    def graph_native(self, graph: int) -> tuple[int, int]:
+        """What the vendor calls the graph and its launchable form: a cudaGraph_t, a cudaGraphExec_t.
+
+        NotSupportedError: the driver's graphs have no such names.
+        """
+        ...
+
+    def graph_instantiate(self, graph: int) -> None:
+        """Make the launchable form anew, of what was recorded and what others changed of it through its native name."""
+        ...
+
     def graph_destroy(self, graph: int) -> None:
         """Give a graph back; what was launched still runs."""
         ...

@@ -184,6 +184,12 @@ class Forward:
     def graph_dump(self, graph: int, path: str) -> None:
         self.inner.graph_dump(graph, path)
 
+    def graph_native(self, graph: int) -> tuple[int, int]:
+        return self.inner.graph_native(graph)
+
+    def graph_instantiate(self, graph: int) -> None:
+        self.inner.graph_instantiate(graph)
+
     def graph_destroy(self, graph: int) -> None:
         self.inner.graph_destroy(graph)
 

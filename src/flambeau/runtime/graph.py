@@ -35,14 +35,13 @@ class CUDAGraph:
     `with torch.cuda.graph(g):` records, `g.replay()` launches it on the current stream. Nothing runs meanwhile.
 
     Args:
-        keep_graph: not supported: a graph is ready to be launched when its capture ends.
+        keep_graph: whether `raw_cuda_graph` may be asked for, and changed before `instantiate` makes it ready; the
+            first `replay` does that too.
     """
 
     def __init__(self, keep_graph: bool = False) -> None:
-        if keep_graph:
-            raise NotImplementedError(
-                "CUDAGraph(keep_graph=True): Flambeau keeps a graph in its launchable form only"
-            )
+        self._keep_graph = keep_graph
+        self._ready = False  # whether it was made launchable since the capture
         self._context: Context | None = None
         self._stream: Stream | None = None  # while it captures
         self._handle = 0
@@ -62,13 +61,19 @@ class CUDAGraph:
         if generator not in self._generators:
             self._generators.append(generator)
 
-    def capture_begin(self, pool: PoolId | None = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(
+        self,
+        pool: PoolId | None = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
         """Begin to record what the current stream is given. Better: `with torch.cuda.graph(g):`.
 
         Args:
             pool: `other.pool()` or `graph_pool_handle()`, to share memory; None: memory of its own.
             capture_error_mode: whose waits for the device are refused meanwhile: of all threads ("global"), of this one
                 ("thread_local"), of none but on the captured streams ("relaxed").
+            check_input_liveness: not supported.
 
         Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a capture.
         """
@@ -77,6 +82,8 @@ class CUDAGraph:
                 "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
                 + str(capture_error_mode)
             )
+        if check_input_liveness:
+            raise NotImplementedError("CUDAGraph.capture_begin(check_input_liveness=True) is not supported")
         if self._stream is not None or self._handle:
             raise RuntimeError(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -125,10 +132,42 @@ class CUDAGraph:
         except DriverError:
             self._release()
             raise
+        self._ready = not self._keep_graph
 
     def instantiate(self) -> None:
-        """Not needed: RuntimeError, as in PyTorch where the graph was not kept."""
-        raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
+        """Make it ready to be launched, as what `raw_cuda_graph` names is by now. Only with `keep_graph`.
+
+        Raises RuntimeError: nothing was captured; the graph was not kept.
+        """
+        if not self._keep_graph:
+            raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
+        self._captured("instantiate()").driver.graph_instantiate(self._handle)
+        self._ready = True
+
+    def raw_cuda_graph(self) -> int:
+        """Its cudaGraph_t, which other libraries may change before `instantiate`. Only with `keep_graph`, on real GPUs.
+
+        Raises RuntimeError: nothing was captured, the graph was not kept. NotSupportedError: it is a virtual GPU's.
+        """
+        if not self._keep_graph:
+            raise RuntimeError(
+                "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
+            )
+        return self._captured("raw_cuda_graph()").driver.graph_native(self._handle)[0]
+
+    def raw_cuda_graph_exec(self) -> int:
+        """Its cudaGraphExec_t, until `instantiate` is called again. As `raw_cuda_graph`, also where it was not kept."""
+        context = self._captured("raw_cuda_graph_exec()")
+        if not self._ready:
+            raise RuntimeError(
+                "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called"
+            )
+        return context.driver.graph_native(self._handle)[1]
+
+    def _captured(self, call: str) -> Context:
+        if not self._handle or self._context is None:
+            raise RuntimeError(f"capture_end() must have been called before calling {call}")
+        return self._context
 
     def replay(self) -> None:
         """Launch the graph on the current stream of its device; returns at once.
@@ -138,6 +177,8 @@ class CUDAGraph:
         context = self._context
         if not self._handle or context is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        if not self._ready:
+            self.instantiate()
         drawn = zip(self._generators, self._draws, strict=True)
         seeds = [g.reserve(increment) if increment else (0, 0) for g, increment in drawn]
         context.driver.graph_launch(self._handle, current.stream_at(context.index).handle, seeds)
@@ -164,7 +205,7 @@ class CUDAGraph:
         self._context.driver.graph_dump(self._handle, debug_path)
 
     def _release(self) -> None:
-        handle, self._handle = self._handle, 0
+        handle, self._handle, self._ready = self._handle, 0, False
         context, self._context = self._context, None
         if handle and context is not None and not context.closed:
             context.backing.graph_destroy(handle)

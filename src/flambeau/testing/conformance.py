@@ -106,6 +106,7 @@ def close_makes_every_later_call_raise(driver: Driver) -> None:
         (driver.capture_begin, (stream, "global")), (driver.capture_end, (stream,)),
         (driver.capture_active, (stream,)), (driver.graph_launch, (stream, stream)),
         (driver.graph_dump, (stream, "graph.dot")), (driver.graph_destroy, (stream,)),
+        (driver.graph_native, (stream,)), (driver.graph_instantiate, (stream,)),
         (driver.ipc_memory, (ptr,)), (driver.ipc_open, (0, b"")), (driver.ipc_close, (ptr,)),
         (driver.ipc_event, (event,)), (driver.ipc_event_open, (0, b"")), (driver.peer_can, (0, 0)),
     ]  # fmt: skip
@@ -812,6 +813,40 @@ def graph_dump_writes_it_for_graphviz(driver: Driver) -> None:
         with open(path) as text:
             assert "digraph" in text.read()
         driver.graph_destroy(graph)
+
+
+def graph_native_names_it_or_refuses(driver: Driver) -> None:
+    if driver.name == "host":
+        return _raises(DriverError, driver.graph_native, 1)
+    stream = driver.stream_create(0, 0)
+    driver.capture_begin(stream, "relaxed")
+    graph = driver.capture_end(stream)
+    try:
+        recorded, launchable = driver.graph_native(graph)
+        assert recorded and launchable and driver.graph_native(graph) == (recorded, launchable)
+    except NotSupportedError:
+        assert driver.name != "cuda"
+    driver.graph_destroy(graph)
+    _raises(DriverError, driver.graph_native, graph)
+
+
+def graph_instantiate_makes_it_ready_anew(driver: Driver) -> None:
+    if driver.name == "host":
+        return _raises(DriverError, driver.graph_instantiate, 1)
+    stream = driver.stream_create(0, 0)
+    ptr = _upload(driver, np.zeros(_COUNT, np.uint8))
+    driver.capture_begin(stream, "global")
+    driver.fill(ptr, 7, _COUNT, stream)
+    graph = driver.capture_end(stream)
+    driver.graph_launch(graph, stream)
+    driver.graph_instantiate(graph)
+    driver.stream_sync(stream)
+    driver.fill(ptr, 0, _COUNT, stream)
+    driver.graph_launch(graph, stream)
+    driver.stream_sync(stream)
+    assert (_read(driver, ptr, _COUNT) == 7).all()
+    driver.graph_destroy(graph)
+    _raises(DriverError, driver.graph_instantiate, graph)
 
 
 def graph_destroy_twice_is_refused(driver: Driver) -> None:

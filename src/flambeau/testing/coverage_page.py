@@ -39,16 +39,22 @@ DIFFERENCES = {
     "cuda.memory_usage": "as `utilization`",
     "cuda.temperature": "as `utilization`",
     "cuda.power_draw": "as `utilization`",
-    "cuda.cudart": "cudaMemGetInfo, cudaProfilerStart, cudaProfilerStop",
+    "cuda.cudart": "all of PyTorch's but cudaHostRegister and cudaHostUnregister",
+    "cuda.jiterator": "virtual GPUs compute plain C++ (no loops, no pointers); half precision is computed in float32",
+    "cuda.nccl": "complex numbers are summed too; on virtual GPUs `version` is that of the NCCL whose rules they follow",
     "cuda.seed": "default generators start from a fixed seed until it is called: runs repeat",
     "cuda.ExternalStream": "real GPUs only: virtual ones know their own streams",
 }
 INSTEAD = {
-    "cuda.jiterator": "",
     "cuda.sparse": "there are no sparse tensors",
-    "cuda.has_half": "always true of the GPUs that Flambeau drives",
-    "cuda.has_magma": "linear algebra runs by cuSOLVER",
-    "cuda.nccl": "`cuda.comm` copies and adds between the devices of one process",
+    "cuda.DeferredCudaCallError": "calls before CUDA is initialized initialize it",
+    "cuda.GreenContext": "a GPU's multiprocessors are not divided",
+    "cuda.current_solver_handle": "as `current_blas_handle`",
+    "cuda.tunable": "products are chosen by cuBLASLt's heuristic",
+    "backends.cuda.SDPAParams": "`scaled_dot_product_attention` chooses its kernel itself; nothing can be forbidden it",
+    "backends.cuda.sdp_kernel": "as `SDPAParams`",
+    "backends.cuda.preferred_blas_library": "products run by cuBLASLt",
+    "backends.cuda.preferred_linalg_library": "linear algebra runs by cuSOLVER",
 }
 
 

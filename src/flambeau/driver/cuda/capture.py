@@ -144,6 +144,17 @@ class Graph:
             cu.cuGraphDestroy(native)
             raise error_of(code)
 
+    @property
+    def native(self) -> tuple[int, int]:
+        """As CUDA calls them: the graph, its launchable form."""
+        return int(self._native), int(self._executable)
+
+    def instantiate(self) -> None:
+        """Make the launchable form anew; launches of the old one that are underway finish."""
+        fresh = check(cu.cuGraphInstantiate(self._native, 0))
+        cu.cuGraphExecDestroy(self._executable)
+        self._executable = fresh
+
     def launch(self, native: Any, seeds: Sequence[tuple[int, int]]) -> None:
         for draw in self.capture.draws:
             draw.set(self._executable, seeds)

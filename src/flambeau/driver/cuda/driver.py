@@ -610,6 +610,12 @@ class CudaDriver:
     def graph_dump(self, graph: int, path: str) -> None:
         self._graph(graph).dump(path)
 
+    def graph_native(self, graph: int) -> tuple[int, int]:
+        return self._graph(graph).native
+
+    def graph_instantiate(self, graph: int) -> None:
+        self._graph(graph).instantiate()
+
     def graph_destroy(self, graph: int) -> None:
         found = self._graph(graph)
         if found.capture.calls:  # launches that are underway may yet call them

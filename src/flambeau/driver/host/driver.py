@@ -311,6 +311,12 @@ class HostDriver:
     def graph_dump(self, graph: int, path: str) -> None:
         self._no_graph(graph)
 
+    def graph_native(self, graph: int) -> tuple[int, int]:
+        self._no_graph(graph)
+
+    def graph_instantiate(self, graph: int) -> None:
+        self._no_graph(graph)
+
     def graph_destroy(self, graph: int) -> None:
         self._no_graph(graph)
 

@@ -725,6 +725,13 @@ class VirtualDriver:
     def graph_dump(self, graph: int, path: str) -> None:
         self._graph(graph).dump(path)
 
+    def graph_native(self, graph: int) -> tuple[int, int]:
+        self._graph(graph)
+        raise NotSupportedError("a graph of virtual GPUs is no cudaGraph_t")
+
+    def graph_instantiate(self, graph: int) -> None:
+        self._graph(graph)  # it is launched as it was recorded: nobody else can change it
+
     def graph_destroy(self, graph: int) -> None:
         with self._lock:
             for lane in self._graph(graph).lanes.values():
