@@ -48,19 +48,23 @@ class Peer:
 
 def serve(pipe: Any) -> None:
     """The peer's life."""
-    while (order := pipe.recv()) is not None:
-        function, args = order
+    while answer(pipe):
+        pass
+
+
+def answer(pipe: Any) -> bool:
+    """Do what is ordered, or say why it, or sending its result, failed. Has dropped the arguments by then."""
+    try:
+        order = pipe.recv()
+        if order is None:
+            return False
+        result = order[0](*order[1])
         del order
-        try:
-            answer = (None, function(*args))
-        except BaseException as error:
-            answer = (type(error)(str(error)), None)
-        del function, args
-        try:
-            pipe.send(answer)
-        except RuntimeError as error:
-            pipe.send((RuntimeError(str(error)), None))
-        del answer
+        pipe.send((None, result))
+        return True
+    except RuntimeError as error:
+        pipe.send((type(error)(str(error)), None))
+        return True
 
 
 kept: dict[str, Any] = {}
@@ -148,3 +152,56 @@ def train(rank: int, model: Any) -> None:
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
+
+
+# -- CUDA -------------------------------------------------------------------------------------------------
+
+
+def keep_clone(name: str) -> None:
+    kept[name] = kept[name].clone()
+
+
+def rebuilt(rebuild: Any, args: Any) -> Any:
+    return rebuild(*args).tolist()
+
+
+def storage_of(shared: Any) -> int:
+    return torch.UntypedStorage._new_shared_cuda(*shared).nbytes()
+
+
+def total_of_kept(name: str) -> float:
+    return float(kept[name].sum())
+
+
+def free_memory(index: int) -> int:
+    return torch.cuda.mem_get_info(index)[0]
+
+
+def send_cuda(pipe: Any, count: int) -> None:
+    kept["sent"] = torch.ones(count, device="cuda")
+    pipe.send(kept["sent"])
+
+
+def use_virtual(devices: int) -> None:
+    torch.virtual(devices)
+
+
+def gpus() -> tuple[int, str]:
+    return torch.cuda.device_count(), torch.cuda.get_device_name(0)
+
+
+def wait_and_double(name: str, x: Any) -> None:
+    kept[name].wait()
+    with torch.cuda.device(x.device):
+        x.mul_(2)
+        kept[name].record()
+
+
+def opened_event(index: int, handle: bytes) -> tuple[str, bool]:
+    event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", index), handle)
+    return str(event.device), event.query()
+
+
+def collect() -> None:
+    gc.collect()
+    torch.cuda.ipc_collect()

@@ -22,7 +22,8 @@ from flambeau.core.errors import NotSupportedError
 
 _DOOR = struct.Struct("<iiQQ")
 _PROTECTION = mmap.PROT_READ | mmap.PROT_WRITE
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # not in `mmap` before Python 3.13
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
 _FIXED = 0x10  # MAP_FIXED, on Linux and on macOS
 _FAILED = ctypes.c_void_p(-1).value
 # Python's own mmap keeps a descriptor open for each mapping, and maps nothing at a given address.

@@ -288,19 +288,27 @@ def receive(parcel: Parcel) -> tuple[Context, int, Receipt]:
     The current stream waits for the sender's. Raises RuntimeError: the sender has ended, its device is not visible
     here, or this process is a fork of one that used CUDA.
     """
-    context = _context_of(parcel)
     with _state.lock:
-        _state.watch()
-        collect(thoroughly=False)
         counters = _counters_of(parcel)
-        segment = _state.segments.get((context, parcel.handle))
-        if segment is None:
-            segment = _state.segments[context, parcel.handle] = Segment(context, parcel)
-        _order(context, parcel)
-        segment.holders += 1
-        receipt = Receipt(segment, counters, parcel.slot)
-        _state.receipts.add(receipt)
-        return context, segment.ptr + parcel.offset, receipt
+        try:
+            return _received(parcel, counters)
+        except BaseException:  # nobody will ever have it
+            Receipt(None, counters, parcel.slot).end()
+            raise
+
+
+def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Receipt]:
+    context = _context_of(parcel)
+    _state.watch()
+    collect(thoroughly=False)
+    segment = _state.segments.get((context, parcel.handle))
+    if segment is None:
+        segment = _state.segments[context, parcel.handle] = Segment(context, parcel)
+    _order(context, parcel)
+    segment.holders += 1
+    receipt = Receipt(segment, counters, parcel.slot)
+    _state.receipts.add(receipt)
+    return context, segment.ptr + parcel.offset, receipt
 
 
 def release_again(parcel: Parcel) -> None:

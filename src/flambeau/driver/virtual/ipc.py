@@ -36,7 +36,9 @@ NBYTES = 64
 _MEMORY, _EVENT = b"FBmem\0\0\1", b"FBevt\0\0\1"
 _HANDLE = struct.Struct("<8s24s16sQQ")  # what it is, the owner's door, the device's uuid, offset, bytes
 _PAGE = mmap.PAGESIZE
-_PIECE = 1 << 20
+_PIECE = 1 << 24
+_PAGEMAP = 8  # bytes of /proc/self/pagemap per page
+_IN_SWAP = np.uint64(1 << 62)  # its bit for that; the one above says that the page is in memory
 _PUNCH_HOLE = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
 _libc = ctypes.CDLL(None)
@@ -73,11 +75,16 @@ class SharedPages:
 
     def _move(self, start: int, stop: int) -> None:
         """Pages that were never written stay uncommitted."""
-        for at in range(start, stop, _PIECE):
-            held = self._arena.bytes[at : min(at + _PIECE, stop)]
-            if held.any():
-                os.pwrite(self._fd, held.data, at)
+        page = start // _PAGE
+        for first, last in _unset(
+            ~_committed(self._at + start, stop - start), 0, -(-(stop - start) // _PAGE)
+        ):
+            self._copy((page + first) * _PAGE, min((page + last) * _PAGE, stop))
         map_shared(self._fd, stop - start, start, over=self._at + start)
+
+    def _copy(self, start: int, stop: int) -> None:
+        for at in range(start, stop, _PIECE):
+            os.pwrite(self._fd, self._arena.bytes[at : min(at + _PIECE, stop)].data, at)
 
     def released(self, ptr: int, end: int) -> None:
         """A segment was freed: the contents of its shared pages go."""
@@ -174,6 +181,20 @@ def _entered(door: Door) -> int:
         return door.enter()
     except ProcessLookupError as error:
         raise DriverError(f"CUDA error: invalid resource handle: {error}") from None
+
+
+def _committed(address: int, nbytes: int) -> np.ndarray[Any, Any]:
+    """Which pages have anything in them; all, where the system does not say."""
+    count = -(-nbytes // _PAGE)
+    try:
+        with open("/proc/self/pagemap", "rb", buffering=0) as file:
+            file.seek(address // _PAGE * _PAGEMAP)
+            entries = np.frombuffer(file.read(count * _PAGEMAP), np.uint64)
+    except OSError:
+        entries = np.empty(0, np.uint64)
+    if len(entries) != count:
+        return np.ones(count, bool)
+    return entries >= _IN_SWAP
 
 
 def _unset(flags: np.ndarray[Any, Any], first: int, last: int) -> Iterator[tuple[int, int]]:

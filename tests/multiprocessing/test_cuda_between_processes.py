@@ -1,0 +1,318 @@
+"""CUDA tensors and events between processes, over the drivers' IPC: whose memory it is, how long, in which order."""
+
+from __future__ import annotations
+
+import gc
+
+import peer_kit as kit
+import pytest
+
+import flambeau as torch
+import flambeau.multiprocessing as mp
+from flambeau.runtime import ipc
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def machine():
+    with torch.virtual(2, "a100-40g"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def peer(machine):
+    made = kit.Peer()
+    yield made
+    assert made.stop() == 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(peer):
+    """What a test sent is given back when it ends."""
+    yield
+    gc.collect()
+    torch.cuda.ipc_collect()
+    assert not ipc._state.limbo and not ipc._state.receipts
+
+
+# -- one memory -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
+def test_what_is_sent_is_one_memory(peer, device):
+    x = torch.arange(6.0, device=device).view(2, 3)
+    assert peer.call(kit.facts, x[1]) == kit.facts(x[1])
+    peer.call(kit.fill, x[1], 7)
+    assert x.tolist() == [[0, 1, 2], [7, 7, 7]]
+    peer.call(kit.keep, "x", x)
+    x[0] = 5
+    torch.cuda.synchronize(device)
+    assert peer.call(kit.values, [x, x.t()[1:]]) == [[[5, 5, 5], [7, 7, 7]], [[5, 7], [5, 7]]]
+    assert peer.call(kit.is_kept, "x", x)
+    assert peer.call(kit.are_views, [x, x[1], torch.nn.Parameter(x)])
+    peer.call(kit.drop, "x")
+
+
+def test_blocks_of_every_kind_and_dtype(peer):
+    made = [
+        torch.full((3,), 2, device="cuda", dtype=torch.bfloat16), torch.ones(2 * MIB, device="cuda", dtype=torch.uint8),
+        torch.ones(30 * MIB, device="cuda:1", dtype=torch.uint8), torch.empty(0, 3, device="cuda:1"),
+        torch.nn.Parameter(torch.ones(2, 2, device="cuda")),
+    ]  # fmt: skip
+    there = [peer.call(kit.facts, x) for x in made]
+    assert [fact[4:9] for fact in there] == [kit.facts(x)[4:9] for x in made]
+    assert there[4][:4] == ("Parameter", True, True, True)
+    assert [fact[9] for fact in there] == [str(x.device) for x in made]
+    peer.call(kit.fill, made[2], 9)
+    assert bool((made[2] == 9).all())
+
+
+def test_what_comes_back_to_its_sender_is_what_it_sent(peer):
+    queue = mp.get_context("spawn").SimpleQueue()
+    x = torch.ones(3, device="cuda")
+    queue.put(x)
+    assert queue.get().data_ptr() == x.data_ptr()
+    at = x.data_ptr()
+    queue.put(x)
+    del x  # in limbo now
+    y = queue.get()
+    assert y.data_ptr() == at and y.tolist() == [1, 1, 1]
+
+
+def test_what_another_process_sent_cannot_be_sent_on(peer):
+    peer.call(kit.keep, "theirs", torch.ones(2, device="cuda"))
+    with pytest.raises(RuntimeError, match=r"^Attempted to send CUDA tensor received from another process"):
+        peer.call(kit.kept_again, "theirs")
+    peer.call(kit.keep_clone, "theirs")
+    clone = peer.call(kit.kept_again, "theirs")
+    assert clone.tolist() == [1, 1]
+    peer.call(kit.fill, clone.clone(), 3)
+    with pytest.raises(RuntimeError, match=r"^Attempted to send"):
+        peer.pipe.send(clone)
+    del clone
+    gc.collect()
+    peer.call(kit.drop, "theirs")
+
+
+def test_storages_travel_by_tensors_alone():
+    x = torch.ones(2, device="cuda")
+    with pytest.raises(
+        RuntimeError, match=r"^Cannot pickle CUDA storage; try pickling a CUDA tensor instead$"
+    ):
+        mp.SimpleQueue().put(x.untyped_storage())
+    with pytest.raises(RuntimeError, match=r"^Cowardly refusing"):
+        mp.SimpleQueue().put(x.requires_grad_() * 2)
+
+
+def test_pytorchs_names_below(peer):
+    """As libraries use them: the call and its arguments are taken apart, and put together elsewhere."""
+    x = torch.arange(4.0, device="cuda:1")
+    rebuild, args = mp.reductions.reduce_tensor(x[1:])
+    assert rebuild is mp.reductions.rebuild_cuda_tensor and args[6] == 1 and len(args[7]) > 64
+    assert peer.call(kit.rebuilt, rebuild, args) == [1, 2, 3]
+    shared = x.untyped_storage()._share_cuda_()
+    assert len(shared) == 8
+    assert peer.call(kit.storage_of, shared) == 16
+
+
+# -- how long ---------------------------------------------------------------------------------------------
+
+
+def test_the_sender_keeps_the_memory_until_the_receiver_has_done_with_it(peer):
+    before = torch.cuda.memory_allocated()
+    x = torch.full((MIB,), 1.0, device="cuda")
+    at = x.data_ptr()
+    peer.call(kit.keep, "x", x)
+    del x
+    torch.cuda.empty_cache()
+    y = torch.full((MIB,), 2.0, device="cuda")
+    assert y.data_ptr() != at and torch.cuda.memory_allocated() >= before + 8 * MIB
+    assert peer.call(kit.total_of_kept, "x") == MIB
+    peer.call(kit.drop, "x")
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before + 4 * MIB
+    assert torch.full((MIB,), 3.0, device="cuda").data_ptr() == at
+
+
+def test_each_sending_counts(peer):
+    before = torch.cuda.memory_allocated()
+    x = torch.ones(MIB, device="cuda")
+    queue = mp.get_context("spawn").SimpleQueue()
+    peer.call(kit.keep, "x", x)
+    queue.put(x)
+    del x
+    peer.call(kit.drop, "x")
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before + 4 * MIB  # one is still underway
+    assert queue.get().sum() == MIB
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_memory_that_runs_out_is_looked_for_in_limbo(peer):
+    x = torch.empty(30 << 30, dtype=torch.uint8, device="cuda:1")
+    peer.call(kit.facts, x)  # and released there
+    del x
+    assert torch.cuda.memory_allocated(1) >= 30 << 30 or not ipc._state.limbo
+    assert torch.empty(30 << 30, dtype=torch.uint8, device="cuda:1").numel() == 30 << 30
+
+
+def test_memory_that_is_open_counts_there_too(peer):
+    free = peer.call(kit.free_memory, 1)
+    peer.call(kit.keep, "x", torch.ones(64 * MIB, dtype=torch.uint8, device="cuda:1"))
+    assert free - peer.call(kit.free_memory, 1) >= 64 * MIB
+    peer.call(kit.drop, "x")
+    assert peer.call(kit.free_memory, 1) == free
+
+
+def test_a_receiver_that_is_killed_holds_nothing():
+    before = torch.cuda.memory_allocated()
+    other = kit.Peer()
+    x = torch.ones(MIB, device="cuda")
+    other.call(kit.keep, "x", x)
+    del x
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before + 4 * MIB
+    other.kill()
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_receiver_that_ends_gives_everything_back(method):
+    before = torch.cuda.memory_allocated()
+    other = kit.Peer(method)
+    other.call(kit.keep, "x", torch.ones(MIB, device="cuda"))
+    assert other.stop() == 0
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_a_sender_that_has_ended_is_reported():
+    other = kit.Peer()
+    ours, theirs = mp.Pipe()
+    other.call(kit.send_cuda, theirs, 2)
+    assert ours.recv().tolist() == [1, 1]
+    other.call(kit.send_cuda, theirs, 3)
+    other.kill()
+    with pytest.raises(RuntimeError, match=r"received from process \d+, which has ended: the producer"):
+        ours.recv()
+
+
+def test_a_sender_that_ends_too_early_says_so():
+    """PyTorch's warning, when the machine closes."""
+    x, queue = torch.ones(2, device="cuda"), mp.get_context("spawn").SimpleQueue()
+    with torch.virtual(1) as inner:
+        queue.put(torch.ones(2, device="cuda"))
+        with pytest.warns(
+            UserWarning, match=r"^Producer process has been terminated before all shared CUDA tensors"
+        ):
+            inner.close()
+    assert x.tolist() == [1, 1]
+
+
+def test_a_fork_is_refused():
+    torch.cuda.init()
+    other = kit.Peer("fork")
+    with pytest.raises(RuntimeError, match=r"^Cannot re-initialize CUDA in forked subprocess"):
+        other.call(kit.values, torch.ones(2, device="cuda"))
+    assert other.stop() == 0
+
+
+def test_a_device_that_is_not_there(peer):
+    x = torch.ones(2, device="cuda:1")
+    other = kit.Peer()
+    other.call(kit.use_virtual, 1)
+    with pytest.raises(
+        RuntimeError, match="lies on a device which this process does not see: cuda:1 of process"
+    ):
+        other.call(kit.values, x)
+
+
+def test_children_have_virtual_gpus_like_ours():
+    assert kit.Peer().call(kit.gpus) == (2, "NVIDIA A100-SXM4-40GB") == kit.gpus()
+
+
+# -- in which order ---------------------------------------------------------------------------------------
+
+
+def test_the_receiver_waits_for_the_senders_stream(peer):
+    side = torch.cuda.Stream()
+    x = torch.zeros(1000, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10_000_000)
+        x.fill_(3)
+        assert not side.query()
+        assert peer.call(kit.values, x[:2]) == [3, 3]
+    assert not side.query()  # nobody waited here: its time has not come
+
+
+@pytest.mark.parametrize("method", ["pipe", "queue"])
+def test_the_stream_of_the_thread_that_sends_counts(peer, method):
+    """Also where a queue's own thread does the rest."""
+    queue = mp.get_context("spawn").Queue()
+    side = torch.cuda.Stream()
+    x = torch.zeros(4, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(1000)
+        x.fill_(6)
+        (queue.put if method == "queue" else peer.pipe.send)((kit.values, (x,)))
+    if method == "queue":
+        peer.pipe.send(queue.get(timeout=20))
+        queue.close()
+        queue.join_thread()
+    assert peer.answer() == [6, 6, 6, 6]
+
+
+def test_many_sendings_wait_for_their_streams_instead(peer, monkeypatch):
+    monkeypatch.setattr(ipc, "_EVENTS", 0)
+    x = torch.ones(2, device="cuda")
+    parcel = x.untyped_storage()._share_cuda_()
+    assert parcel[6:] == (b"", False)
+    assert peer.call(kit.storage_of, parcel) == 8
+
+
+def test_events_go_both_ways(peer):
+    ours = torch.cuda.Event(interprocess=True)
+    x = torch.zeros(3, device="cuda:1")
+    with torch.cuda.device(1):
+        x.fill_(2)
+        ours.record()
+        peer.call(kit.keep, "event", ours)
+        x.fill_(4)
+        ours.record()
+        peer.call(kit.wait_and_double, "event", x)
+        ours.wait()
+        assert x.tolist() == [8, 8, 8]
+    assert ours.query() and str(ours.device) == "cuda:1"
+    peer.call(kit.drop, "event")
+
+
+def test_a_handle_of_an_event_opens_elsewhere(peer):
+    event = torch.cuda.Event(interprocess=True)
+    event.record()
+    assert peer.call(kit.opened_event, 0, event.ipc_handle()) == ("cuda:0", True)
+    with pytest.raises(RuntimeError, match="another device"):
+        peer.call(kit.opened_event, 1, event.ipc_handle())
+    with pytest.raises(RuntimeError, match="no IPC handle"):
+        peer.call(kit.opened_event, 0, bytes(64))
+
+
+def test_simulated_time_and_the_trace_do_not_depend_on_the_other_process(peer):
+    """A sending costs what its calls cost; what the other process does meanwhile costs nothing here."""
+
+    def run():
+        with torch.virtual(1) as here:
+            x = torch.ones(1000, device="cuda")
+            for number in range(3):
+                peer.call(kit.fill, x, number)
+                x.add_(1)
+            assert x.tolist() == [3.0] * 1000
+            peer.call(kit.collect)
+            torch.cuda.ipc_collect()
+            return here.driver.time_ns(), here.driver.trace_hash()
+
+    assert run() == run()
