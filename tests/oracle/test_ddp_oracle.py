@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -21,8 +22,6 @@ LIBRARIES = (torch, flambeau)
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
     """The only rank of a group, in both libraries."""
-    import torch.distributed
-
     for library in LIBRARIES:
         dist = library.distributed
         dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
@@ -126,26 +125,22 @@ REFUSED = {
         lib, lib.nn.Sequential(lib.nn.Linear(2, 2), lib.nn.SyncBatchNorm(2))
     ),
     "delayed alone": lambda lib: ddp(lib, two(lib), delay_all_reduce_named_params=[]),
-    "no uneven inputs": lambda lib: lib.distributed.algorithms.join.Join([]),
+    "no uneven inputs": lambda lib: import_module(f"{lib.__name__}.distributed.algorithms.join").Join([]),
     "power too early": lambda lib: _power(lib).PowerSGDState(None, start_powerSGD_iter=1),
 }
 
 
 def _power(lib: Any) -> Any:
-    import torch.distributed.algorithms.ddp_comm_hooks
-
-    return lib.distributed.algorithms.ddp_comm_hooks.powerSGD_hook
+    return import_module(f"{lib.__name__}.distributed.algorithms.ddp_comm_hooks.powerSGD_hook")
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_is_refused_in_pytorchs_words(case: str) -> None:
-    import torch.distributed.algorithms.join
-
     errors = []
     for lib in LIBRARIES:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with pytest.raises(Exception) as raised:  # noqa: PT011
+            with pytest.raises(Exception) as raised:
                 REFUSED[case](lib)
         errors.append((type(raised.value).__name__, str(raised.value)))
     theirs, ours = errors
@@ -237,8 +232,12 @@ def test_buckets_are_rebuilt_and_gradients_are_those_of_pytorch(options: dict[st
                 [p.grad.numpy() for p in wrapped.parameters()],
             )
         )
-        sizes = data["bucket_sizes"] if lib is torch else data["bucket_sizes"]
-        results[-1] += (list(wrapped.state_dict()), sizes, repr(wrapped), wrapped.module is made)
+        results[-1] += (
+            list(wrapped.state_dict()),
+            data["bucket_sizes"],
+            repr(wrapped),
+            wrapped.module is made,
+        )
     theirs, ours = results
     for mine, other in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
         assert abs(mine - other).max() < 1e-12

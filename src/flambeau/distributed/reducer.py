@@ -221,6 +221,9 @@ class Reducer:
             self._used[index] = 1  # also without reduction (`no_sync`): what was accumulated is reduced later
         if not self._expecting:
             return
+        if mode.recording and not self._warned_order:
+            self._warned_order = True
+            warn(HIGHER_ORDER, stacklevel=2)
         if first:
             self._visits[index] += 1
             return
@@ -242,8 +245,13 @@ class Reducer:
         """When the first gradient comes, those that will not come count as there."""
         if not self._unused_marked:
             self._unused_marked = True
-            if self.skips_unused:
-                self._start_map()
+            if (
+                self.skips_unused
+            ):  # the map decides what is reduced: it goes first, and says what will be used
+                absent = set(self._unused)
+                self._used = [int(used or i not in absent) for i, used in enumerate(self._used)]
+                with recording(False):
+                    self._start_map()
             for index in self._unused:
                 self._mark(index)
 
@@ -268,15 +276,13 @@ class Reducer:
             self._next += 1
         if self._next == count:  # after all buckets, and so at one place on all ranks
             if self._seeks and not self.skips_unused:
-                self._start_map()
+                with recording(False):
+                    self._start_map()
             mode.walk.endings.append(self._finalize)
 
     def _reduce(self, number: int) -> None:
         """Put a bucket's gradients into its flat tensor, and start to sum it up."""
         bucket = self.buckets[number]
-        if mode.recording and not self._warned_order:
-            self._warned_order = True
-            warn(HIGHER_ORDER, stacklevel=2)
         with recording(False):
             if self.skips_unused and all(self._nobody_used(i) for i in bucket.indices):
                 return
@@ -475,12 +481,21 @@ def _note_stream(bucket: Bucket) -> None:
 
 
 def _gather_streams(bucket: Bucket) -> None:
-    """Let the current stream wait for those on which the bucket's gradients came to rest."""
-    if len(bucket.streams) > 1 or (bucket.streams and bucket.device.index is not None):
-        here = current.local.streams[bucket.device.index]  # type: ignore[index]
-        for stream in bucket.streams:
-            if stream is not here and stream != here:
-                here.wait_stream(stream)
+    """Let the current stream wait for those on which the bucket's gradients came to rest.
+
+    Their memory is theirs, and may be given up before the current stream has read it.
+    """
+    index = bucket.device.index
+    if index is None:
+        return
+    here = current.local.streams[index]
+    others = [stream for stream in bucket.streams if stream is not here and stream != here]
+    for stream in others:
+        here.wait_stream(stream)
+    if others:
+        for p in bucket.params:
+            if p.grad is not None:
+                p.grad.record_stream(here)
 
 
 def _leaves_behind(outputs: Sequence[Any]) -> set[Node]:
