@@ -1,13 +1,40 @@
-"""torch.backends.cuda: the flags of matrix products, and the FFT plan caches."""
+"""torch.backends.cuda: the flags of matrix products and of attention, and the FFT plan caches."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
+from flambeau.backends.attention import (
+    SDPAParams,
+    allow_fp16_bf16_reduction_math_sdp,
+    can_use_cudnn_attention,
+    can_use_efficient_attention,
+    can_use_flash_attention,
+    cudnn_sdp_enabled,
+    enable_cudnn_sdp,
+    enable_flash_sdp,
+    enable_math_sdp,
+    enable_mem_efficient_sdp,
+    flash_sdp_enabled,
+    fp16_bf16_reduction_math_sdp_allowed,
+    is_ck_sdpa_available,
+    is_flash_attention_available,
+    math_sdp_enabled,
+    mem_efficient_sdp_enabled,
+    sdp_kernel,
+)
 from flambeau.backends.flagged import FlaggedModule
 from flambeau.core.flags import flags
 from flambeau.runtime import current, plans, system
+
+__all__ = [
+    "SDPAParams", "allow_fp16_bf16_reduction_math_sdp", "can_use_cudnn_attention", "can_use_efficient_attention",
+    "can_use_flash_attention", "cudnn_sdp_enabled", "cufft_plan_cache", "enable_cudnn_sdp", "enable_flash_sdp",
+    "enable_math_sdp", "enable_mem_efficient_sdp", "flash_sdp_enabled", "fp16_bf16_reduction_math_sdp_allowed",
+    "is_built", "is_ck_sdpa_available", "is_flash_attention_available", "math_sdp_enabled", "matmul",
+    "mem_efficient_sdp_enabled", "sdp_kernel",
+]  # fmt: skip
 
 _PRECISIONS = ("highest", "high", "medium")
 

@@ -16,7 +16,8 @@ class Flags:
     """Every switch with its default. Setting one tells the subscribers, if its value changed."""
 
     __slots__ = (
-        "_subscribers", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled",
+        "_subscribers", "attention", "attention_order", "attention_reduced", "cudnn_allow_tf32",
+        "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled",
         "default_dtype", "deterministic", "deterministic_warn_only", "float32_matmul_precision", "launch_blocking",
         "matmul_allow_tf32", "portable_random", "profiled",
         "sync_debug_mode",
@@ -35,6 +36,9 @@ class Flags:
     launch_blocking: bool
     sync_debug_mode: int  # 1: warn of operations that wait for a device, 2: refuse them
     profiled: bool  # launches are told to profilers
+    attention: frozenset[int]  # the numbers of torch.nn.attention's backends that may be used
+    attention_order: tuple[int, ...]  # in which they are tried
+    attention_reduced: bool  # the one by products may sum in 16 bits
     portable_random: bool  # in which grid CUDA generators draw travels in each launch's params
 
     def __init__(self) -> None:
@@ -53,6 +57,9 @@ class Flags:
         put(self, "sync_debug_mode", 0)
         put(self, "profiled", False)
         put(self, "portable_random", False)
+        put(self, "attention", frozenset(range(5)))
+        put(self, "attention_order", (1, 2, 0, 3, 4))
+        put(self, "attention_reduced", False)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, name) == value:

@@ -15,7 +15,7 @@ _LATER = {
     **dict.fromkeys(_MODULES, "nn.modules"),
     "DataParallel": "nn.parallel",
 }
-_ROOMS = ("grad", "init", "modules", "parallel", "parameter", "utils")
+_ROOMS = ("attention", "grad", "init", "modules", "parallel", "parameter", "utils")
 __all__ = [*_LATER, *_ROOMS, "functional"]
 
 

@@ -43,6 +43,7 @@ DIFFERENCES = {
     "cuda.jiterator": "virtual GPUs compute plain C++ (no loops, no pointers); half precision is computed in float32",
     "cuda.nccl": "complex numbers are summed too; on virtual GPUs `version` is that of the NCCL whose rules they follow",
     "cuda.seed": "default generators start from a fixed seed until it is called: runs repeat",
+    "backends.cuda.can_use_cudnn_attention": "always False: attention is Flambeau's own kernel",
     "cuda.ExternalStream": "real GPUs only: virtual ones know their own streams",
 }
 INSTEAD = {
@@ -51,8 +52,6 @@ INSTEAD = {
     "cuda.GreenContext": "a GPU's multiprocessors are not divided",
     "cuda.current_solver_handle": "as `current_blas_handle`",
     "cuda.tunable": "products are chosen by cuBLASLt's heuristic",
-    "backends.cuda.SDPAParams": "`scaled_dot_product_attention` chooses its kernel itself; nothing can be forbidden it",
-    "backends.cuda.sdp_kernel": "as `SDPAParams`",
     "backends.cuda.preferred_blas_library": "products run by cuBLASLt",
     "backends.cuda.preferred_linalg_library": "linear algebra runs by cuSOLVER",
 }

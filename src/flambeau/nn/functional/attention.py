@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.dtype import bool_, dtype
+from flambeau.core.dtype import bfloat16, bool_, dtype, float16
+from flambeau.core.flags import flags
+from flambeau.nn.functional import attention_choice as choice
 from flambeau.nn.functional.activation import checked, softmax
 from flambeau.nn.functional.convolution import linear
 from flambeau.nn.functional.dropout import dropout
@@ -52,8 +54,11 @@ def scaled_dot_product_attention(
     factor = (
         (1 / math.sqrt(query.shape[-1]) if query.shape[-1] else math.inf) if scale is None else float(scale)
     )
-    if dropout_p > 0:
-        return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, factor)
+    by_products = dropout_p > 0
+    if choice.is_restricted():
+        by_products = choice.chosen(query, key, value, attn_mask, dropout_p) == choice.MATH
+    if by_products:
+        return _by_products(query, key, value, attn_mask, dropout_p, is_causal, factor)
     masks = () if attn_mask is None else (attn_mask,)
     return call(op, (query, key, value, *masks), (is_causal, factor))
 
@@ -64,16 +69,26 @@ def _repeated(query: Tensor, x: Tensor) -> Tensor:
     return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)
 
 
-def _with_dropout(
+def _by_products(
     query: Tensor, key: Tensor, value: Tensor, mask: Given, p: float, causal: bool, scale: float
 ) -> Tensor:
-    """The same in several kernels: dropout comes between the products."""
+    """The same in several kernels, with dropout between the products. Halves are summed in float32 unless
+    `allow_fp16_bf16_reduction_math_sdp` lets them not be."""
+    kind = query.dtype
+    if kind in (float16, bfloat16) and not flags.attention_reduced:
+        query, key, value = query.float(), key.float(), value.float()
+        mask = mask.float() if mask is not None and mask.dtype is kind else mask
     scores = matmul(query * scale, key.transpose(-1, -2))
     if causal:
         mask = creation.ones(*scores.shape[-2:], dtype=bool_, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is bool_ else scores + mask
-    return matmul(dropout(softmax(scores, -1), p, True), value)
+    weights = softmax(scores, -1)
+    if mask is not None:  # a query that may look at nothing gets zeros
+        weights = weights.masked_fill((scores == -math.inf).all(-1, True), 0)
+    if p > 0:
+        weights = dropout(weights, p, True)
+    return matmul(weights, value).to(kind)
 
 
 # -- heads with projections ---------------------------------------------------------------------------------------
