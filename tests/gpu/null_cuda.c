@@ -2,15 +2,19 @@
  * nothing. It runs the driver's own logic on machines without a GPU; it never stands in for one.
  * cuGetProcAddress gives what is written here, and for every other name a function that only succeeds. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 typedef int R;
 typedef uint64_t P;
 static P next_handle = 0x10000;
 static size_t used;
-static struct { P at; size_t size; } blocks[4096];
+static struct { P at; size_t size; int fd; } blocks[4096];
 int null_launches;
 static int ok(void) { return 0; }
 R cuInit(unsigned f) { return 0; }
@@ -34,9 +38,36 @@ static P take(size_t n) {
   used += n;
   return (P)p; }
 static R drop(P p) {
-  for (int i = 0; i < 4096; i++) if (blocks[i].at == p) { blocks[i].at = 0; used -= blocks[i].size; free((void*)p); return 0; }
+  for (int i = 0; i < 4096; i++) if (blocks[i].at == p) {
+    blocks[i].at = 0; used -= blocks[i].size;
+    if (blocks[i].fd) { munmap((void*)p, blocks[i].size); close(blocks[i].fd); blocks[i].fd = 0; } else free((void*)p);
+    return 0; }
   return 1; }
-R cuMemAlloc(P* p, size_t n) { return (*p = take(n)) ? 0 : 2; }
+/* What cuMemAlloc gives lies in shared memory, so that handles of it open in another process, as with CUDA. */
+static P place(size_t n, int fd) {
+  void* p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) return 0;
+  for (int i = 0; i < 4096; i++) if (!blocks[i].at) { blocks[i].at = (P)p; blocks[i].size = n; blocks[i].fd = fd; break; }
+  used += n;
+  return (P)p; }
+R cuMemAlloc(P* p, size_t n) {
+  int fd = n > (size_t)1 << 34 ? -1 : memfd_create("null", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, n)) return 2;
+  return (*p = place(n, fd)) ? 0 : 2; }
+typedef union { char bytes[64]; struct { char magic[8]; int pid, fd; size_t size; } of; } Handle;
+R cuIpcGetMemHandle(Handle* h, P p) {
+  for (int i = 0; i < 4096; i++) if (blocks[i].at == p && blocks[i].fd) {
+    memset(h, 0, 64); strcpy(h->of.magic, "memory"); h->of.pid = getpid(); h->of.fd = blocks[i].fd; h->of.size = blocks[i].size;
+    return 0; }
+  return 1; }
+R cuIpcOpenMemHandle(P* p, Handle h, unsigned flags) {
+  char path[64];
+  if (strcmp(h.of.magic, "memory")) return 1;
+  if (h.of.pid == getpid()) return 201;
+  snprintf(path, 64, "/proc/%d/fd/%d", h.of.pid, h.of.fd);
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  return fd >= 0 && (*p = place(h.of.size, fd)) ? 0 : 400; }
+R cuIpcCloseMemHandle(P p) { return drop(p); }
 R cuMemAllocAsync(P* p, size_t n, P s) { return (*p = take(n)) ? 0 : 2; }
 R cuMemAllocFromPoolAsync(P* p, size_t n, P pool, P s) { return (*p = take(n)) ? 0 : 2; }
 R cuMemHostAlloc(void** p, size_t n, unsigned f) { return (*p = (void*)take(n)) ? 0 : 2; }
@@ -48,7 +79,13 @@ R cuMemcpyDtoHAsync(void* d, P s, size_t n, P q) { memcpy(d, (void*)s, n); retur
 R cuMemcpyAsync(P d, P s, size_t n, P q) { memmove((void*)d, (void*)s, n); return 0; }
 R cuMemsetD8Async(P d, unsigned char b, size_t n, P q) { memset((void*)d, b, n); return 0; }
 R cuStreamCreateWithPriority(P* s, unsigned f, int p) { *s = next_handle += 16; return 0; }
-R cuEventCreate(P* e, unsigned f) { *e = next_handle += 16; return 0; }
+static unsigned event_flags[1 << 16];
+R cuEventCreate(P* e, unsigned f) { *e = next_handle += 16; event_flags[*e >> 4 & 65535] = f; return 0; }
+R cuIpcGetEventHandle(Handle* h, P e) {
+  if (!(event_flags[e >> 4 & 65535] & 4)) return 400;
+  memset(h, 0, 64); strcpy(h->of.magic, "event"); h->of.pid = getpid();
+  return 0; }
+R cuIpcOpenEventHandle(P* e, Handle h) { return strcmp(h.of.magic, "event") ? 1 : cuEventCreate(e, 6); }
 R cuEventElapsedTime(float* ms, P a, P b) { *ms = a < b ? 0.5f : a > b ? -0.5f : 0; return 0; }
 R cuLaunchHostFunc(P s, void (*f)(void*), void* x) { f(x); return 0; }
 R cuLibraryLoadData(P* l, void* d, void* a, void* b, unsigned n, void* c, void* e, unsigned m) { *l = next_handle += 16; return 0; }

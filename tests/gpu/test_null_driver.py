@@ -204,3 +204,29 @@ def test_flambeau_run_takes_the_gpu_and_looks_for_no_races(library: Path, tmp_pa
         f"import sys; from flambeau.cli.main import main; sys.exit(main(['run', '--quiet', '{script}']))"
     )
     assert run(library, program) == "no race\n"
+
+
+def test_a_tensor_goes_to_another_process_and_back_to_its_pool(library: Path) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(HERE.parent / "multiprocessing")!r})
+import flambeau as torch, peer_kit as kit
+peer = kit.Peer()
+x = torch.tensor([1.0, 2.0, 3.0]).cuda()
+print(peer.call(kit.values, x), peer.call(kit.facts, x[1:])[7:])
+peer.call(kit.keep, "x", x)
+x.copy_(torch.tensor([4.0, 5.0, 6.0]))
+print(peer.call(kit.values, x), peer.call(kit.is_kept, "x", x), torch.cuda.memory_allocated())
+del x
+torch.cuda.ipc_collect()
+print(torch.cuda.memory_allocated())
+peer.call(kit.drop, "x")
+torch.cuda.ipc_collect()
+print(torch.cuda.memory_allocated())
+event = torch.cuda.Event(interprocess=True)
+event.record()
+print(peer.call(kit.opened_event, 0, event.ipc_handle()), peer.stop())
+"""
+    assert run(library, program).splitlines() == [
+        "[1.0, 2.0, 3.0] (1, 12, 'cuda:0')", "[4.0, 5.0, 6.0] True 512", "512", "0", "('cuda:0', True) 0",
+    ]  # fmt: skip
