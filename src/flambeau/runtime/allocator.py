@@ -29,6 +29,9 @@ stream waits for that one later; only its own stream comes after that wait.
 A block that was taken over, but not used yet, keeps a trace of who used it: others, its former stream among them, may
 take it over in their turn. Joined blocks have the users of both.
 
+Where there are thousands of streams, not all of them are looked at each time: the newest of those that the asking
+stream knows anything of are (`_MOST_LENDERS`).
+
 # Note [Ended streams]
 Programs may make a stream per iteration. Nobody allocates from its pools once it has ended, so whenever many
 such pools have gathered and another segment is needed, theirs go back to the driver, which waits for the
@@ -41,6 +44,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from flambeau.core.errors import OutOfMemoryError
@@ -83,6 +87,7 @@ if TYPE_CHECKING:
 
 _MANY_ENDED = 64  # pools of ended streams that may gather
 _LONG_JOURNAL = 2048
+_MOST_LENDERS = 128  # pools that one search for blocks of other streams looks at
 _KEYS = 16384  # (stream, request) pairs that find their bin directly
 _OVERSIZE_SLACK = 20 * MIB  # an oversize block serves requests that are smaller than it by less
 _NEVER = 1 << 62  # as a tick: later than whatever is waited for
@@ -277,12 +282,9 @@ class CachingAllocator:
             block.home = self._detour
 
     def _try_receive(self) -> None:
-        """Let freed blocks begin to wait, unless somebody has the turn: who has it does so afterwards."""
-        while self._freed and not self.context.closed and self._turn.try_enter():
-            try:
-                self._receive()
-            finally:
-                self._turn.leave()
+        """Let freed blocks begin to wait."""
+        if not self.context.closed:
+            self._turn.serve(self._receive)
 
     def _receive(self) -> None:
         while self._freed:
@@ -485,22 +487,35 @@ class CachingAllocator:
             return False
         pool.adopted = self._orders.now
         order = _Order(self._orders, pool.stream, self.context.index)
-        for other in list(self._pools.values()):
-            if other.kind == pool.kind and other.private is pool.private and other is not pool:
-                for size, found in list(other.bins.items()):
-                    if found:
-                        self._adopt_bin(found, size, pool, order)
-                taken = _sift(other.loose, order)
-                for block in taken:
-                    give(block, pool, pool.loose)
-                pool.loose += taken
-                for hole in [hole for hole in other.holes if order.covers(hole)]:
-                    other.holes.remove(hole)
-                    give(hole, pool, pool.loose)
-                    pool.holes.add(hole)
+        for other in self._lenders(pool):
+            for size, found in list(other.bins.items()):
+                if found:
+                    self._adopt_bin(found, size, pool, order)
+            taken = _sift(other.loose, order)
+            for block in taken:
+                give(block, pool, pool.loose)
+            pool.loose += taken
+            for hole in [hole for hole in other.holes if order.covers(hole)]:
+                other.holes.remove(hole)
+                give(hole, pool, pool.loose)
+                pool.holes.add(hole)
         for user in order.known():
             self._journal.append((ORDER + pool.kind, 0, 0, user, pool))
         return True
+
+    def _lenders(self, pool: Pool) -> list[Pool]:
+        """The pools of other streams that may have something for this one."""
+        others = [
+            other
+            for other in list(self._pools.values())
+            if other.kind == pool.kind and other.private is pool.private and other is not pool
+        ]
+        if len(others) <= _MOST_LENDERS:
+            return others
+        known, by, index = self._orders.known, pool.stream, self.context.index
+        return list(
+            islice((other for other in reversed(others) if known(by, other.stream, index)), _MOST_LENDERS)
+        )
 
     def _adopt_bin(self, found: Bin, size: int, pool: Pool, order: _Order) -> None:
         taken = _sift(found, order)

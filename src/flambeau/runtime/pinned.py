@@ -170,11 +170,8 @@ class PinnedAllocator:
             kept -= block.size
 
     def _try_receive(self) -> None:
-        while self._freed and not self._closed and self._turn.try_enter():
-            try:
-                self._receive()
-            finally:
-                self._turn.leave()
+        if not self._closed:
+            self._turn.serve(self._receive)
 
     def _receive(self) -> None:
         while self._freed:

@@ -7,11 +7,10 @@ where nobody recorded them.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from flambeau.core.collector import without_collections
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Block, Pool
 from flambeau.runtime.pools import NOBODY, PoolId
@@ -171,7 +170,9 @@ def events(
     places: dict[Pool, tuple[int, PoolId]] = {}
     frames: list[dict[str, Any]] = []
     nowhere, time_us = frames, 0
-    with _without_collections():
+    with (
+        without_collections()
+    ):  # else a million dictionaries are looked through again and again: half of the time
         for entry in entries:
             kind, size, requested, addr, where = entry[:5]
             code = kind & -2
@@ -198,18 +199,6 @@ def events(
 
 
 _OF_SEGMENTS = {GROW, SHRINK, MAP, UNMAP}  # they say how large it is, not what was asked for
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """A million dictionaries that all live are looked through again and again else: half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Names:

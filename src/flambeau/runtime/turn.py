@@ -57,3 +57,11 @@ class Turn:
         """The end of a turn that `try_enter` began."""
         self.busy = False
         self.lock.release()
+
+    def serve(self, receive: Callable[[], None]) -> None:
+        """Call `receive` while something is left, unless somebody has the turn: who has it does so afterwards."""
+        while self._left and self.try_enter():
+            try:
+                receive()
+            finally:
+                self.leave()

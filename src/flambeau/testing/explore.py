@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 
 import flambeau as torch
+from flambeau.core.collector import without_collections
 from flambeau.observe.reports import Race
 from flambeau.runtime import system
 from flambeau.testing.conflicts import MOST_PAIRS, Conflicts, Pair
@@ -391,11 +392,6 @@ def _same_seeds() -> Iterator[Callable[[], None]]:
 @contextmanager
 def _quiet_collector() -> Iterator[None]:
     """No collection of cycles meanwhile: when it comes depends on the process's past, and it frees memory."""
-    enabled = gc.isenabled()
     gc.collect()
-    gc.disable()
-    try:
+    with without_collections():
         yield
-    finally:
-        if enabled:
-            gc.enable()
