@@ -303,3 +303,20 @@ def test_writing_counts_as_one_change_of_the_base() -> None:
         version = x._version
         x[index] = 1
         assert x._version == version + 1
+
+
+@pytest.mark.parametrize(
+    "kind", ("float8_e4m3fn", "float8_e5m2", "bool", "complex64", "uint16", "uint64", "int8")
+)
+@pytest.mark.parametrize("how", ("prod", "mean", "amax", "amin"))
+def test_index_reduce_refuses_dtypes_that_pytorch_does(kind: str, how: str) -> None:
+    outcomes = []
+    for lib in (torch, flambeau):
+        x, y = lib.zeros(4, 3).to(getattr(lib, kind)), lib.ones(3, 3).to(getattr(lib, kind))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                outcomes.append(x.index_reduce(0, lib.tensor([0, 1, 1]), y, how).to(lib.complex64).tolist())
+        except NotImplementedError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]

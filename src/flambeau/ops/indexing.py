@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import DTYPES, dtype
+from flambeau.core.dtype import DTYPES, bool_, dtype, float8_e4m3fn, float8_e5m2, uint16, uint32, uint64
 from flambeau.core.layout import (
     broadcast_shapes,
     contiguous_strides,
@@ -339,6 +339,28 @@ def _index_copy_host(launch: Launch) -> Body:
     return body
 
 
+_along = _along_rule("index_reduce")
+_UNREDUCED = {"amax": "maximum_cpu", "amin": "minimum_cpu", "mean": "add_stub"}  # PyTorch's kernels of it
+
+
+def _index_reduce_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """Of dtypes that are stored more than computed with, PyTorch has products alone."""
+    x, how = operands[0], params[1]
+    assert isinstance(x, Meta)
+    name = "div_floor_cpu" if x.dtype is bool_ and how == "mean" else _UNREDUCED.get(how, "")
+    if how not in _reductions(x.dtype):
+        raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
+    return _along(operands, params)
+
+
+def _reductions(kind: dtype) -> tuple[str, ...]:
+    if kind in (float8_e4m3fn, float8_e5m2, uint16, uint32, uint64):
+        return ("prod",)
+    if kind is bool_:
+        return ("prod", "amax", "amin")
+    return ("prod", "mean") if kind.is_complex else ("prod", "amax", "amin", "mean")
+
+
 def _index_reduce_host(launch: Launch) -> Body:
     dim, how, include_self = launch.params
 
@@ -388,7 +410,7 @@ def _index_fill_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 def _index_reduce_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [
         ((make(5, 4), sample_indices(0, 5, 3), make(3, 4)), (0, how, include))
-        for how in ("prod", "amax", "amin", "mean")
+        for how in _reductions(kind)
         for include in (True, False)
     ]
 
@@ -439,7 +461,7 @@ index_fill = define(
     )
 )
 index_reduce = define(
-    Op("index_reduce", _along_rule("index_reduce"),
+    Op("index_reduce", _index_reduce_rule,
        Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce")),
        REAL, _index_reduce_samples,
        derivative=Derivative(
