@@ -93,11 +93,12 @@ def like(tensors: Sequence[Any], tensor: Any, what: str) -> None:
             )
 
 
-def times(wide: Any, narrow: Any, size: int, names: tuple[str, str]) -> None:
-    """A tensor `size` times as large as another of its dtype and device."""
+def times(wide: Any, narrow: Any, size: int, names: tuple[str, str], engine: str) -> None:
+    """A tensor `size` times as large as another of its dtype and device. An engine's errors are its own in PyTorch."""
     if wide.dtype is not narrow.dtype:
         raise TypeError(f"{names[0]} tensor must have the same type as {names[1]} tensor")
     if wide.device is not narrow.device:
         raise RuntimeError(f"{names[0]} and {names[1]} tensor must be on one device")
     if wide.numel() != size * narrow.numel():
-        raise ValueError(f"{names[0]} tensor size must be equal to world_size times {names[1]} tensor size")
+        error = ValueError if engine == "nccl" else RuntimeError
+        raise error(f"{names[0]} tensor size must be equal to world_size times {names[1]} tensor size")

@@ -104,8 +104,8 @@ def all_gather_single(
     if is_outside(group, "all_gather_single"):
         return None
     found = group_or_default(group)
-    checks.times(output_tensor, input_tensor, found.size(), ("output", "input"))
     engine = _engine(found, input_tensor)
+    checks.times(output_tensor, input_tensor, found.size(), ("output", "input"), engine.name)
     return _done(engine.all_gather_into([output_tensor], [input_tensor], async_op), async_op)
 
 
@@ -227,8 +227,9 @@ def reduce_scatter_single(
         return None
     found = group_or_default(group)
     word = checks.operation(op, [output], "reduce_scatter")
-    checks.times(input, output, found.size(), ("input", "output"))
-    return _done(_engine(found, output).reduce_scatter_from([output], [input], word, async_op), async_op)
+    engine = _engine(found, output)
+    checks.times(input, output, found.size(), ("input", "output"), engine.name)
+    return _done(engine.reduce_scatter_from([output], [input], word, async_op), async_op)
 
 
 def reduce_scatter_tensor(
@@ -259,6 +260,7 @@ def all_to_all(
     found = group_or_default(group)
     checks.as_long(output_tensor_list, found.size(), "alltoall")
     checks.as_long(input_tensor_list, found.size(), "alltoall")
+    checks.like([output_tensor_list[found.rank()]], input_tensor_list[found.rank()], "alltoall")
     engine = _engine(found, input_tensor_list[0])
     return _done(engine.all_to_all(output_tensor_list, input_tensor_list, async_op), async_op)
 
@@ -280,6 +282,7 @@ def all_to_all_single(
     found = group_or_default(group)
     outputs = _parts(output, output_split_sizes, found.size())
     inputs = _parts(input, input_split_sizes, found.size())
+    checks.like([outputs[found.rank()]], inputs[found.rank()], "alltoall_base")
     return _done(_engine(found, input).all_to_all(outputs, inputs, async_op), async_op)
 
 

@@ -110,6 +110,7 @@ def init_process_group(
     for name in devices.values():
         if word != Backend.UNDEFINED:
             engines.check(name)
+    mine.begun += 1
     store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
     mine.store = None if store is None else PrefixStore("default_pg", store)
     made = mine.add(tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg")
@@ -129,7 +130,8 @@ def _met(
     if store is not None:
         return store, rank, size
     if mine.session is not None and init_method in (None, "env://"):
-        return mine.session.store, int(mine.environment["RANK"]), int(mine.environment["WORLD_SIZE"])
+        shared = PrefixStore(str(mine.begun), mine.session.store)  # nothing that an earlier group has left
+        return shared, int(mine.environment["RANK"]), int(mine.environment["WORLD_SIZE"])
     if word == Backend.MPI and (mpi := import_module("flambeau.distributed.mpi_world")).started_together():
         if size != -1 or rank != -1:
             warnings.warn(
@@ -453,8 +455,8 @@ def get_global_rank(group: Any, group_rank: int) -> int:
     return found
 
 
-def get_process_group_ranks(group: Any = None) -> list[int]:
-    """The global ranks of a group (default: of all), by rank."""
+def get_process_group_ranks(group: Any) -> list[int]:
+    """The global ranks of a group (None: of all), by rank."""
     return list(group_or_default(group).ranks)
 
 

@@ -125,6 +125,7 @@ class World:
         self.groups: dict[str, ProcessGroup] = {}
         self.count = 0  # of groups made so far, by all ranks alike
         self.store: Any = None
+        self.begun = 0  # how often there was a group of all ranks
 
     def require_default(self) -> ProcessGroup:
         """The group of all ranks. ValueError: there is none."""
@@ -150,7 +151,7 @@ class World:
     ) -> ProcessGroup:
         """A group that this rank is in. `rank`: in the group."""
         store = None if self.store is None else PrefixStore(name, self.store)
-        hub = None if self.session is None else self.session.hub(name)
+        hub = None if self.session is None else self.session.hub(f"{self.begun}/{name}")
         place = Place(rank, len(ranks), ranks, name, store, timeout)
         group = self.groups[name] = ProcessGroup(place, word, devices, hub, description)
         return group
