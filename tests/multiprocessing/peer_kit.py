@@ -205,3 +205,21 @@ def opened_event(index: int, handle: bytes) -> tuple[str, bool]:
 def collect() -> None:
     gc.collect()
     torch.cuda.ipc_collect()
+
+
+def nothing(value: Any) -> None:
+    pass
+
+
+def total(value: Any) -> float:
+    return value.sum().item()
+
+
+def totals_of_kept(name: str) -> list[float]:
+    return [value.sum().item() for value in kept[name]]
+
+
+def slow_copy(name: str, value: Any, cycles: int) -> None:
+    """Queue work that copies the value later."""
+    torch.cuda._sleep(cycles)
+    kept[name] = value.clone()

@@ -22,10 +22,10 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from flambeau.core.errors import DriverError
+from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.memory import bytes_at
 from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, birth
 from flambeau.runtime import current, system
@@ -45,6 +45,10 @@ _MANY = 1000  # blocks in limbo
 FROM_ANOTHER = (
     "Attempted to send CUDA tensor received from another process; this is not currently supported. Consider cloning "
     "before sending."
+)
+_EXPANDABLE = (
+    "memory of an expandable segment cannot be sent to another process: a CUDA IPC handle stands for a whole segment of "
+    "cudaMalloc. Send a tensor that was allocated with expandable_segments:False"
 )
 _TOO_EARLY = (
     "Producer process has been terminated before all shared CUDA tensors released. "
@@ -207,10 +211,13 @@ def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
     Whoever calls keeps the block until `retire`. Raises NotSupportedError: the memory cannot be shared.
     """
     system.require_open(context)
+    allocator: Any = context.allocator
+    if allocator.ranges.owns(ptr):
+        raise NotSupportedError(_EXPANDABLE)
     with _state.lock:
         _state.watch()
         collect(thoroughly=False)
-        context.allocator.on_shortage = collect  # type: ignore[attr-defined]
+        allocator.on_shortage = collect
         first = block
         while first.previous is not None:
             first = first.previous
