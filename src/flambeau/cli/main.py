@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from flambeau import version
-from flambeau.cli import doctor, explore, memory, run, trace
+from flambeau.cli import doctor, explore, launch, memory, run, trace
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     explore.add_parser(commands)
     trace.add_parser(commands)
     memory.add_parser(commands)
+    launch.add_parser(commands)
     doctor.add_parser(commands)
     options = parser.parse_args(argv)
     status: int = options.do(options)

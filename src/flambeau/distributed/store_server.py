@@ -69,6 +69,11 @@ class StoreServer:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
+    def forget(self, kept: str) -> None:
+        """Drop all values but those whose keys begin so. For whoever knows that nobody asks now."""
+        values = self._table.values
+        self._table.values = {key: value for key, value in values.items() if key.startswith(kept)}
+
     def _serve(self) -> None:
         try:
             while self._turn():

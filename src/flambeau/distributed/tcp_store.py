@@ -176,6 +176,7 @@ class Served:
 
     def __init__(self, server: StoreServer) -> None:
         self.port = server.port
+        self.server = server
         weakref.finalize(self, server.close)
 
 

@@ -1,0 +1,60 @@
+"""`flambeau launch`: torchrun for programs that say `import torch`, on real and on virtual GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from flambeau.cli import finder
+from flambeau.distributed import launch_options
+from flambeau.distributed.run import run as run_ranks
+from flambeau.runtime import settings
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "launch",
+        help="start the ranks of a distributed torch program",
+        description="Start the ranks of a distributed program, as torchrun does, one process each: `import torch` "
+        "finds Flambeau in them. Without a GPU and without options each sees a virtual a100-40g per rank of the node.",
+        epilog="The exit status is that of the first rank that failed.",
+    )
+    parser.add_argument("--driver", choices=("auto", "cuda", "virtual"), help="real or virtual GPUs")
+    parser.add_argument("--devices", metavar="N", help="how many virtual GPUs this node has")
+    parser.add_argument(
+        "--profile", metavar="NAME", help="which GPU they model: a100-40g, h100, ... or a TOML file"
+    )
+    parser.add_argument(
+        "--schedule", metavar="S", help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH"
+    )
+    parser.add_argument("--races", choices=("off", "warn", "error"), help="look for races in each rank")
+    launch_options.add_arguments(parser)
+    parser.set_defaults(do=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the ranks as `options` say; the exit status, 2 for options that cannot be."""
+    _set_environment(options)
+    finder.install()  # the ranks find it by their environment
+    try:
+        return run_ranks(options, "flambeau launch")
+    except ValueError as error:
+        print(f"flambeau launch: {error}", file=sys.stderr)
+        return 2
+
+
+def _set_environment(options: argparse.Namespace) -> None:
+    """Options go before the environment, and reach the ranks through it."""
+    chosen = {
+        "FLAMBEAU_DRIVER": options.driver,
+        "FLAMBEAU_VIRTUAL_DEVICES": options.devices,
+        "FLAMBEAU_VIRTUAL_PROFILE": options.profile,
+        "FLAMBEAU_SCHEDULE": options.schedule,
+        "FLAMBEAU_RACES": options.races,
+    }
+    os.environ.update({name: value for name, value in chosen.items() if value is not None})
+    if settings.from_environment().driver == "none":
+        count = options.nproc_per_node
+        os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = count if count.isdigit() else str(settings.DEVICES)
+        os.environ["FLAMBEAU_VIRTUAL_PROFILE"] = settings.PROFILE

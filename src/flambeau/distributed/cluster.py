@@ -1,0 +1,53 @@
+"""`placed`: where a scheduler (Slurm, an mpirun) has put this process: which of how many tasks, and who is first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Task `rank` of `size`, started by `by`; `first` is the host of task 0, "" if that is not known."""
+
+    rank: int
+    size: int
+    first: str
+    by: str
+
+
+_TASKS = (  # who, its rank, its number of tasks
+    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
+    ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPICH", "PMI_RANK", "PMI_SIZE"),
+)
+# What tells an MPI library of its tasks: ranks that a launcher starts are not those.
+INNER = ("PMI_", "PMIX_", "OMPI_", "MV2_", "HYDI_", "MPI_LOCAL")
+
+
+def placed(environ: Mapping[str, str]) -> Placed | None:
+    """Of the environment; None where no scheduler started this process. A Slurm job's own shell is no task."""
+    if "SLURM_PROCID" in environ and "SLURM_STEP_ID" not in environ:
+        environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_")}
+    for by, rank, size in _TASKS:
+        if rank in environ and size in environ:
+            return Placed(int(environ[rank]), int(environ[size]), _first_host(environ), by)
+    return None
+
+
+def _first_host(environ: Mapping[str, str]) -> str:
+    for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        if hosts := environ.get(name):
+            return first_host(hosts)
+    return ""
+
+
+def first_host(hosts: str) -> str:
+    """The first of Slurm's list of hosts: "gpu[007-012,20],other" begins with gpu007."""
+    stem, bracket, rest = re.match(r"([^,\[]*)(\[?)(.*)", hosts).groups()  # type: ignore[union-attr]
+    if not bracket:
+        return str(stem)
+    inside, _, after = rest.partition("]")
+    return f"{stem}{re.split('[-,]', inside)[0]}{after.partition(',')[0]}"

@@ -1,0 +1,1 @@
+"""torch.distributed.elastic: of it, `multiprocessing.errors`. The launcher is `flambeau launch`."""

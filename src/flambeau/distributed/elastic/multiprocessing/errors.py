@@ -1,0 +1,34 @@
+"""torch.distributed.elastic.multiprocessing.errors: `record`, by which the launcher learns what a rank raised."""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flambeau.distributed.agent import write_error
+
+__all__ = ["record"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def record(fn: F, error_handler: Any = None) -> F:
+    """Let the launcher's report tell what `fn`, a program's main function, raises. The exception goes on its way."""
+
+    @functools.wraps(fn)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except SystemExit as end:
+            if end.code == 0:
+                return None
+            raise
+        except Exception as error:
+            if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+                write_error(path, error, traceback.format_exc())
+            raise
+
+    return recorded  # type: ignore[return-value]

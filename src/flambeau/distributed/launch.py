@@ -1,0 +1,47 @@
+"""`python -m flambeau.distributed.launch`: torchrun as it was before: each rank is told --local-rank=N.
+
+With `--use-env` the environment alone says it, as torchrun does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+
+from flambeau.distributed.launch_options import get_args_parser
+from flambeau.distributed.run import run
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of torchrun, and --use-env."""
+    return _parser().parse_args(args)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Parse, run, and exit with the status of the first rank that failed."""
+    warnings.warn(
+        "The module torch.distributed.launch is deprecated and will be removed in future. Use torchrun.\nNote that "
+        "--use-env is set by default in torchrun. If your script expects `--local-rank` argument to be set, please "
+        "change it to read from `os.environ['LOCAL_RANK']` instead.",
+        FutureWarning,
+        stacklevel=2,
+    )
+    parser = _parser()
+    try:
+        sys.exit(run(parser.parse_args(args), parser.prog))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = get_args_parser("python -m flambeau.distributed.launch")
+    parser.add_argument(
+        "--use-env", "--use_env", action="store_true", help="tell ranks by LOCAL_RANK, not by --local-rank"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The arguments of torchrun, which `flambeau launch` and `python -m flambeau.distributed.run` take.
+
+Each has a default from the environment, PET_ and its name in capitals, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+_STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"
+_VALUES: tuple[tuple[str, Any, str], ...] = (
+    ("nnodes", "1:1", "how many nodes; MIN:MAX with two different numbers is refused"),
+    ("nproc-per-node", "1", "how many ranks on this node: a number, gpu, cpu or auto"),
+    ("rdzv-backend", "static", "how nodes meet: static (by --master-addr) or c10d (by --rdzv-endpoint)"),
+    ("rdzv-endpoint", "", "HOST:PORT where nodes meet"),
+    ("rdzv-id", "none", "the run's name"),
+    ("rdzv-conf", "", "KEY=VALUE,...: join_timeout, timeout (seconds)"),
+    ("max-restarts", 0, "how often all ranks are started anew after one has failed"),
+    ("monitor-interval", 0.1, "seconds between looks at the other nodes"),
+    ("event-log-handler", "null", "null: there are no events"),
+    ("role", "default", "the ranks' role"),
+    ("log-dir", None, "where logs are kept"),
+    ("redirects", "0", f"write streams to files, not to the console: {_STREAMS}"),
+    ("tee", "0", f"write streams to files and to the console: {_STREAMS}"),
+    ("local-ranks-filter", "", "show only these local ranks on the console; the others' streams go to files"),
+    ("node-rank", 0, "this node's number"),
+    ("master-addr", "127.0.0.1", "node 0's address"),
+    ("master-port", None, "a free port of node 0"),
+    ("local-addr", None, "this node's address"),
+    ("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that end all ranks"),
+    ("shutdown-timeout", 30, "seconds from SIGTERM to SIGKILL"),
+)
+_FLAGS = (
+    ("standalone", "one node that meets at a free port of its own"),
+    ("no-python", "the program is no Python script: execute it"),
+    ("run-path", "run the script by runpy.run_path"),
+    ("virtual-local-rank", "LOCAL_RANK is 0 for all, and CUDA_VISIBLE_DEVICES shows each its own device"),
+)
+_REFUSED = {
+    "--duplicate-stdout-filters": "log lines are not copied by filters here: use --tee and read the files",
+    "--duplicate-stderr-filters": "log lines are not copied by filters here: use --tee and read the files",
+    "--logs-specs": "there are no entry points for log specifications here: use --log-dir, --redirects and --tee",
+    "--numa-binding": "ranks are not bound to cores here: start them with numactl and --no-python",
+}
+
+
+def get_args_parser(prog: str = "torchrun") -> argparse.ArgumentParser:
+    """The parser of all arguments."""
+    parser = argparse.ArgumentParser(prog=prog, description="Start the ranks of a distributed program.")
+    add_arguments(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for name, default, text in _VALUES:
+        kind = type(default) if isinstance(default, int | float) else str
+        parser.add_argument(
+            *_spelt(name), type=kind, default=_from_environment(name, default), help=text, metavar="X"
+        )
+    for name, text in _FLAGS:
+        parser.add_argument(
+            *_spelt(name), action="store_true", default=_from_environment(name, "0") == "1", help=text
+        )
+    parser.add_argument(
+        *_spelt("start-method"),
+        choices=("spawn", "fork", "forkserver"),
+        default=_from_environment("start-method", "spawn"),
+        help="of --run-path's processes in PyTorch; here ranks are always started afresh",
+    )
+    parser.add_argument(
+        "-m", "--module", action="store_true", default=_from_environment("module", "0") == "1",
+        help="PROGRAM is a module's name",
+    )  # fmt: skip
+    for name, why in _REFUSED.items():
+        parser.add_argument(name, name.replace("-", "_").replace("__", "--", 1), action=_Refused, why=why)
+    parser.add_argument("training_script", metavar="PROGRAM", help="a script, or with -m a module")
+    parser.add_argument(
+        "training_script_args", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
+    )
+
+
+class _Refused(argparse.Action):
+    """An argument of torchrun's that would change nothing: said, not swallowed."""
+
+    def __init__(self, *args: Any, why: str, **kwargs: Any) -> None:
+        super().__init__(*args, nargs="?", help=argparse.SUPPRESS, default=None, **kwargs)
+        self._why = why
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.error(f"{self.option_strings[0]}: {self._why}")
+
+
+def _spelt(name: str) -> list[str]:
+    """--node-rank and --node_rank; short where torchrun is."""
+    short = {"redirects": ["-r"], "tee": ["-t"]}.get(name, [])
+    return [*short, *dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))]
+
+
+def _from_environment(name: str, default: Any) -> Any:
+    return os.environ.get(f"PET_{name.upper().replace('-', '_')}", default)

@@ -1,0 +1,219 @@
+"""`python -m flambeau.distributed.run`: torchrun. Its arguments, what they mean here, and `main`.
+
+A program that says `import torch` gets Flambeau by `flambeau launch`; here Python decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from flambeau.distributed.agent import Agent, Plan
+from flambeau.distributed.cluster import Placed, placed
+from flambeau.distributed.errors import DistError
+from flambeau.distributed.launch_options import get_args_parser
+from flambeau.distributed.workers import Streams, stream_bits
+from flambeau.runtime import system
+
+STATIC_PORT = 29500
+_BACKENDS = ("static", "c10d")
+_RUN_PATH = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Parse, run, and exit with the status of the first rank that failed."""
+    parser = get_args_parser("python -m flambeau.distributed.run")
+    try:
+        sys.exit(run(parser.parse_args(args), parser.prog))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of torchrun."""
+    return get_args_parser().parse_args(args)
+
+
+def run(args: argparse.Namespace, prog: str = "torchrun", **extra: str) -> int:
+    """Start the ranks as `args` say and wait for them; the exit status. `extra` goes to their environment.
+
+    Raises ValueError: arguments that contradict each other, or are none.
+    """
+    folder = Path(args.log_dir or tempfile.mkdtemp(prefix="flambeau-launch-"))
+    try:
+        plan = plan_of(args, folder, prog)
+        agent = Agent(plan)
+        agent.extra = {**_omp_threads(plan.nproc), **extra}
+        return agent.run()
+    except (DistError, OSError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if not args.log_dir:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def plan_of(args: argparse.Namespace, folder: Path, prog: str) -> Plan:
+    """What the arguments ask for, with what a scheduler's environment says where they say nothing."""
+    _check(args)
+    told = placed(os.environ)
+    nodes = _nodes(args.nnodes)
+    node_rank: int | None = int(args.node_rank)
+    if told is not None and nodes == 1 and node_rank == 0 and told.size > 1 and not args.standalone:
+        nodes, node_rank = told.size, told.rank
+    host, port, serves = _meeting_place(args, nodes, told)
+    if args.rdzv_backend == "c10d" and not args.standalone:
+        node_rank = None if told is None else node_rank
+    elif nodes > 1 or node_rank:
+        serves = node_rank == 0
+    if node_rank is not None and not 0 <= node_rank < nodes:
+        raise ValueError(f"--node-rank {node_rank}: there are {nodes} nodes")
+    nproc = determine_local_world_size(args.nproc_per_node)
+    command, arguments = _command(args)
+    filtered = args.local_ranks_filter
+    return Plan(
+        prog=prog, command=command, arguments=arguments, local_rank_argument=not getattr(args, "use_env", True),
+        nproc=nproc, nodes=nodes, node_rank=node_rank, host=host, port=port, serves=serves, run_id=args.rdzv_id,
+        role=args.role, max_restarts=args.max_restarts, interval=args.monitor_interval,
+        patience=args.shutdown_timeout, join_timeout=_join_timeout(args.rdzv_conf),
+        signals=_signals(args.signals_to_handle),
+        streams=Streams(
+            stream_bits(args.redirects), stream_bits(args.tee), _ranks(filtered) if filtered else None
+        ),
+        folder=folder / args.rdzv_id, virtual_local_rank=args.virtual_local_rank,
+    )  # fmt: skip
+
+
+def determine_local_world_size(nproc_per_node: str) -> int:
+    """How many ranks on this node: a number, "gpu", "cpu", or "auto": a rank per GPU if there is one, else per core.
+
+    Raises ValueError: it is neither; there is no GPU.
+    """
+    text = str(nproc_per_node)
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    if text == "gpu" and not system.is_available():
+        raise ValueError("Cuda is not available.")
+    if text == "gpu" or (text == "auto" and system.is_available()):
+        return system.device_count()
+    if text in ("cpu", "auto"):
+        return os.cpu_count() or 1
+    raise ValueError(f"Unsupported nproc_per_node value: {nproc_per_node}")
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.rdzv_backend not in _BACKENDS:
+        raise ValueError(f"--rdzv-backend {args.rdzv_backend}: there are {' and '.join(_BACKENDS)}")
+    if args.max_restarts < 0:
+        raise ValueError("--max-restarts must be 0 or more")
+    if args.no_python and args.module:
+        raise ValueError("Don't use both the '--no-python' flag and the '--module' flag at the same time.")
+    if args.event_log_handler not in ("null", "console"):
+        raise ValueError(f"--event-log-handler {args.event_log_handler}: there is null alone")
+
+
+def _nodes(text: str) -> int:
+    """ "2", or "2:2". A range is refused: nodes that come and go while a run lasts are not supported."""
+    least, _, most = text.partition(":")
+    try:
+        found = {int(least), int(most or least)}
+    except ValueError:
+        raise ValueError(f'nnodes={text} is not in "MIN:MAX" format') from None
+    if len(found) > 1:
+        raise ValueError(
+            f"--nnodes {text}: a run here has the nodes that it began with, so MIN and MAX must be one number; "
+            "after a failure all of them start anew (--max-restarts)"
+        )
+    if (nodes := found.pop()) < 1:
+        raise ValueError("--nnodes must be 1 or more")
+    return nodes
+
+
+def _meeting_place(args: argparse.Namespace, nodes: int, told: Placed | None) -> tuple[str, int, bool | None]:
+    """(host, port, whether this node serves; None: try)."""
+    if args.standalone:
+        return "localhost", 0, True
+    if args.rdzv_endpoint:
+        host, _, port = args.rdzv_endpoint.rpartition(":")
+        if not port.isdigit():
+            host, port = args.rdzv_endpoint, str(STATIC_PORT)
+        here = nodes == 1 or _is_here(host, args.local_addr)
+        return host, int(port), (None if nodes > 1 else True) if here else False
+    host = args.master_addr
+    if host == "127.0.0.1" and told is not None and told.first and nodes > 1:
+        host = told.first
+    port = args.master_port
+    if port is None:
+        port = STATIC_PORT if nodes > 1 else 0
+    return host, int(port), True
+
+
+def _is_here(host: str, local: str | None) -> bool:
+    """Whether an address is this machine's."""
+    if host in ("localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn(), local):
+        return True
+    try:
+        addresses = {found[4][0] for found in socket.getaddrinfo(host, None)}
+        ours = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None)}
+    except OSError:
+        return False
+    return bool(addresses & ours)
+
+
+def _command(args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(program, its own arguments)."""
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    script, arguments = args.training_script, tuple(args.training_script_args)
+    if args.run_path:
+        return (python, "-u", "-c", _RUN_PATH, script), arguments
+    if args.no_python:
+        return (script,), arguments
+    return (python, "-u", *(["-m"] if args.module else []), script), arguments
+
+
+def _join_timeout(conf: str) -> timedelta:
+    """Of --rdzv-conf. ValueError: it is no list of pairs."""
+    pairs = {}
+    for pair in filter(None, conf.split(",")):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(
+                "The rendezvous configuration string must be in format <key1>=<value1>,<key2>=<value2>,...,"
+                f"<keyN>=<valueN>, got {pair!r}"
+            )
+        pairs[name.strip()] = value
+    return timedelta(seconds=float(pairs.get("join_timeout", pairs.get("timeout", 600))))
+
+
+def _signals(text: str) -> tuple[int, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in signal.Signals.__members__]
+    if unknown:
+        raise ValueError(f"--signals-to-handle: there is no signal {unknown[0]}")
+    return tuple(signal.Signals[name] for name in names)
+
+
+def _ranks(text: str) -> frozenset[int]:
+    try:
+        return frozenset(map(int, text.split(",")))
+    except ValueError:
+        raise ValueError(
+            "--local_ranks_filter must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2"
+        ) from None
+
+
+def _omp_threads(nproc: int) -> dict[str, str]:
+    """Ranks that share a machine would otherwise each take all of its cores."""
+    return {"OMP_NUM_THREADS": "1"} if nproc > 1 and "OMP_NUM_THREADS" not in os.environ else {}
+
+
+if __name__ == "__main__":
+    main()

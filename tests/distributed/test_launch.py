@@ -1,0 +1,433 @@
+"""`flambeau launch` and `python -m flambeau.distributed.run`: environment, streams, failures, restarts, nodes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rank_kit import Said, environment, finish, free_port, start
+
+from flambeau.distributed.cluster import first_host, placed
+from flambeau.distributed.launch_options import get_args_parser
+from flambeau.distributed.run import determine_local_world_size, plan_of
+from flambeau.distributed.workers import stream_bits
+
+RUN = ("-m", "flambeau.distributed.run")
+TELL = """
+import json, os, sys
+names = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC", "OMP_NUM", "TORCH_NCCL_ASYNC")
+told = {name: value for name, value in os.environ.items() if name.startswith(names)}
+print(json.dumps([told, sys.argv[1:]]))
+"""
+
+
+def script(folder: Path, text: str, name: str = "program.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def launch(*args: str, **more: str) -> Said:
+    return finish(start(*RUN, *args, **more))
+
+
+def gone(process: int) -> bool:
+    """Soon, if not yet: whoever inherits it must have seen it."""
+    for _ in range(200):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        if "\nState:\tZ" in Path(f"/proc/{process}/status").read_text():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# -- what ranks are told --------------------------------------------------------------------------------------
+
+
+def told(out: str) -> list[tuple[dict[str, str], list[str]]]:
+    return sorted(map(json.loads, out.splitlines()), key=lambda pair: pair[0]["RANK"])
+
+
+def test_ranks_are_told_what_torchrun_tells_them(tmp_path: Path) -> None:
+    from support import torch  # noqa: F401
+
+    program = script(tmp_path, TELL)
+    args = (
+        "--nproc-per-node",
+        "2",
+        "--role",
+        "trainer",
+        "--max-restarts",
+        "3",
+        "--rdzv-id",
+        "run 7",
+        program,
+        "--lr",
+        "1",
+    )
+    del_omp = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
+    mine = finish(
+        subprocess.Popen([sys.executable, *RUN, *args], env=del_omp, text=True, stdout=-1, stderr=-1)
+    )
+    del_omp["PYTHONWARNINGS"] = "ignore"
+    theirs = finish(
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *args],
+            env=del_omp,
+            text=True,
+            stdout=-1,
+            stderr=-1,
+        )
+    )
+    assert (mine.status, theirs.status) == (0, 0), mine.err + theirs.err
+    for (ours, ours_args), (expected, expected_args) in zip(told(mine.out), told(theirs.out), strict=True):
+        assert ours_args == expected_args
+        assert ours.keys() == expected.keys() - {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
+        # PyTorch makes up a run id where one node meets itself, whatever --rdzv-id says.
+        differ = {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
+        for name in ours.keys() - differ:
+            assert ours[name] == expected[name], name
+        assert ours["TORCHELASTIC_ERROR_FILE"].endswith("error.json")
+
+
+def test_the_old_launch_gives_the_local_rank_as_an_argument(tmp_path: Path) -> None:
+    program = script(tmp_path, TELL)
+    for more, expected in (((), "--local-rank=0"), (("--use-env",), "x")):
+        said = finish(
+            start("-m", "flambeau.distributed.launch", *more, program, "x", PYTHONWARNINGS="default"),
+        )
+        assert said.status == 0, said.err
+        assert told(said.out)[0][1][0] == expected
+        assert "is deprecated" in said.err
+
+
+def test_modules_programs_and_virtual_local_ranks(tmp_path: Path) -> None:
+    script(tmp_path, TELL, "tells.py")
+    where = {"PYTHONPATH": f"{environment()['PYTHONPATH']}:{tmp_path}"}
+    said = launch(
+        "--virtual-local-rank", "--nproc-per-node=2", "-m", "tells", "a", CUDA_VISIBLE_DEVICES="4,6", **where
+    )
+    assert [(env["RANK"], env["LOCAL_RANK"], args) for env, args in told(said.out)] == [
+        ("0", "0", ["a"]),
+        ("1", "0", ["a"]),
+    ]
+    said = launch("--no-python", "/bin/sh", "-c", "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE")
+    assert (said.status, said.out) == (0, "0 of 1\n"), said.err
+    said = launch("--run-path", script(tmp_path, TELL), "b")
+    assert told(said.out)[0][1] == ["b"], said.err
+
+
+def test_flambeau_launch_makes_torch_flambeau_and_its_words_select_our_engines(tmp_path: Path) -> None:
+    program = script(tmp_path, """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(2) * (dist.get_rank() + 1)
+dist.all_reduce(x)
+print(torch.__name__, torch.cuda.device_count(), x.tolist())
+""")  # fmt: skip
+    said = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", "--devices", "3", program))
+    assert (said.status, said.out) == (0, "flambeau 3 [3.0, 3.0]\n" * 2), said.err
+
+
+# -- failures, restarts, signals ---------------------------------------------------------------------------------
+
+FAILS = """
+import os, signal, subprocess, sys, time
+from flambeau.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    folder, how = sys.argv[1:]
+    rank = os.environ["RANK"]
+    child = subprocess.Popen(["sleep", "100"])
+    with open(f"{folder}/{os.environ['TORCHELASTIC_RESTART_COUNT']}.{rank}", "w") as file:
+        file.write(f"{os.getpid()} {child.pid}")
+    if rank == "1":
+        if how == "raise":
+            raise ValueError("boom")
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit(5)
+    time.sleep(100)
+
+main()
+"""
+
+
+@pytest.mark.parametrize("how, status, words", [
+    ("raise", 1, "ValueError: boom"), ("exit", 5, "exit status 5"), ("kill", 137, "killed by SIGKILL"),
+])  # fmt: skip
+def test_the_first_rank_that_fails_ends_all_and_is_named(
+    tmp_path: Path, how: str, status: int, words: str
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    said = launch("--nproc-per-node", "3", script(tmp_path, FAILS), str(notes), how)
+    assert said.status == status
+    assert "rank 1 failed first, and the others were ended" in said.err
+    assert words in said.err
+    assert "rank 0: killed by SIGTERM" in said.err
+    processes = [int(number) for note in notes.iterdir() for number in note.read_text().split()]
+    assert len(processes) >= 2
+    assert all(map(gone, processes)), "neither ranks nor what they have started"
+
+
+def test_restarts_begin_anew_with_a_clean_store(tmp_path: Path) -> None:
+    program = script(tmp_path, """
+import os, sys
+from flambeau.distributed.rendezvous import rendezvous
+store, rank, size = next(rendezvous("env://"))
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(attempt, rank, store.add("counted", 1) <= size, store.check(["left"]), flush=True)
+store.set("left", "1")
+store.barrier("end", size)
+sys.exit(3 if attempt < "2" and rank == 0 else 0)
+""")  # fmt: skip
+    said = launch("--nproc-per-node", "2", "--max-restarts", "2", program)
+    assert said.status == 0, said.err
+    lines = said.out.splitlines()
+    assert sorted({line.split()[0] for line in lines}) == ["0", "1", "2"]
+    assert all(line.split()[2] == "True" for line in lines)
+    assert said.err.count("starting all ranks anew") == 2
+
+
+def test_a_signal_ends_all_ranks(tmp_path: Path) -> None:
+    program = script(tmp_path, """
+import os, time
+print(os.getpid(), flush=True)
+time.sleep(100)
+""")  # fmt: skip
+    for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        launcher = start(*RUN, "--nproc-per-node", "2", program)
+        assert launcher.stdout is not None
+        processes = [int(launcher.stdout.readline()) for _ in range(2)]
+        launcher.send_signal(number)
+        said = finish(launcher)
+        assert said.status == expected
+        assert "all ranks were ended" in said.err
+        assert all(map(gone, processes))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system has no such signal")
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    program = script(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(100)")
+    launcher = start(*RUN, program)
+    assert launcher.stdout is not None
+    process = int(launcher.stdout.readline())
+    launcher.kill()
+    assert gone(process)
+    finish(launcher)
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    program = script(tmp_path, """
+import os, signal, sys, time
+from pathlib import Path
+deaf = Path(sys.argv[1])
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    deaf.touch()
+    time.sleep(100)
+while not deaf.exists():
+    time.sleep(0.01)
+sys.exit(1)
+""")  # fmt: skip
+    said = launch("--nproc-per-node", "2", "--shutdown-timeout", "0", program, str(tmp_path / "deaf"))
+    assert said.status == 1
+    assert "rank 0: killed by SIGKILL" in said.err
+
+
+# -- streams ---------------------------------------------------------------------------------------------------
+
+SPEAKS = "import os, sys; print('out', os.environ['RANK']); print('err', os.environ['RANK'], file=sys.stderr)"
+
+
+def logs(folder: Path) -> dict[str, str]:
+    return {"/".join(path.parts[-2:]): path.read_text() for path in folder.rglob("*.log")}
+
+
+def test_streams_go_to_files_to_the_console_or_both(tmp_path: Path) -> None:
+    program = script(tmp_path, SPEAKS)
+    said = launch("--nproc-per-node", "2", "--log-dir", f"{tmp_path}/r", "--redirects", "0:3,1:2", program)
+    assert said.out == "out 1\n", said.err
+    assert said.err == ""
+    assert logs(tmp_path / "r") == {
+        "0/stdout.log": "out 0\n",
+        "0/stderr.log": "err 0\n",
+        "1/stderr.log": "err 1\n",
+    }
+    said = launch("--nproc-per-node", "2", "--log-dir", f"{tmp_path}/t", "--tee", "1", "--role", "r", program)
+    assert sorted(said.out.splitlines()) == ["[r0]:out 0", "[r1]:out 1"]
+    assert sorted(said.err.splitlines()) == ["err 0", "err 1"]
+    assert logs(tmp_path / "t") == {"0/stdout.log": "out 0\n", "1/stdout.log": "out 1\n"}
+    said = launch("--nproc-per-node", "2", "--log-dir", f"{tmp_path}/f", "--local-ranks-filter", "1", program)
+    assert (said.out, said.err) == ("out 1\n", "err 1\n")
+    assert logs(tmp_path / "f") == {"0/stdout.log": "out 0\n", "0/stderr.log": "err 0\n"}
+
+
+def test_a_report_repeats_what_went_to_a_file(tmp_path: Path) -> None:
+    program = script(tmp_path, "raise ValueError('in the log')")
+    said = launch("--log-dir", f"{tmp_path}/logs", "--redirects", "3", program)
+    assert said.status == 1
+    assert "ValueError: in the log" in said.err
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_two_nodes_meet(tmp_path: Path, backend: str) -> None:
+    program = script(tmp_path, """
+import os
+from flambeau.distributed.rendezvous import rendezvous
+store, rank, size = next(rendezvous("env://"))
+store.add("sum", rank)
+store.barrier("end", size)
+print(rank, os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], store.add("sum", 0))
+""")  # fmt: skip
+    port = str(free_port())
+    place = (
+        ("--master-port", port)
+        if backend == "static"
+        else ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}")
+    )
+    nodes = [
+        start(*RUN, "--nnodes", "2", "--nproc-per-node", str(1 + node), "--monitor-interval", "0.02",
+              *place, *(("--node-rank", str(node)) if backend == "static" else ()), program)
+        for node in range(2)
+    ]  # fmt: skip
+    said = [finish(node) for node in nodes]
+    assert [s.status for s in said] == [0, 0], said[0].err + said[1].err
+    lines = sorted(line for s in said for line in s.out.splitlines())
+    assert [line.split()[0] for line in lines] == ["0", "1", "2"]
+    assert {line.split()[-1] for line in lines} == {"3"}
+    if backend == "static":
+        assert lines == ["0 0 0 1 3", "1 1 0 2 3", "2 1 1 2 3"]
+
+
+def test_a_failure_on_one_node_ends_the_other_and_both_start_anew(tmp_path: Path) -> None:
+    program = script(tmp_path, """
+import os, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    sys.exit(0)
+if os.environ["RANK"] == "1":
+    sys.exit(9)
+time.sleep(100)
+""")  # fmt: skip
+    port = str(free_port())
+    nodes = [
+        start(*RUN, "--nnodes=2", f"--node-rank={node}", "--master-port", port, "--max-restarts=1",
+              "--monitor-interval=0.02", program)
+        for node in range(2)
+    ]  # fmt: skip
+    said = [finish(node) for node in nodes]
+    assert [s.status for s in said] == [0, 0], said[0].err + said[1].err
+    assert "rank 1 of node 1 failed (exit status 9): the ranks of node 0 were ended" in said[0].err
+
+
+def test_nodes_may_be_given_by_slurm_or_mpirun(tmp_path: Path) -> None:
+    program = script(tmp_path, TELL)
+    port = str(free_port())
+    nodes = [
+        start(*RUN, "--master-port", port, "--monitor-interval=0.02", program, PMI_RANK=str(rank), PMI_SIZE="2", PMI_FD="9")
+        for rank in range(2)
+    ]  # fmt: skip
+    found = [told(finish(node).out)[0][0] for node in nodes]
+    assert [(env["RANK"], env["WORLD_SIZE"], env["GROUP_RANK"]) for env in found] == [
+        ("0", "2", "0"),
+        ("1", "2", "1"),
+    ]
+
+
+def test_what_schedulers_say() -> None:
+    slurm = {
+        "SLURM_PROCID": "3",
+        "SLURM_NTASKS": "8",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "gpu[007-012,20],x",
+    }
+    found = placed(slurm)
+    assert found is not None
+    assert (found.rank, found.size, found.first, found.by) == (3, 8, "gpu007", "Slurm")
+    del slurm["SLURM_STEP_ID"]
+    assert placed(slurm) is None, "the job's own shell"
+    found = placed({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert found is not None
+    assert (found.rank, found.size, found.first) == (1, 2, "")
+    assert placed({}) is None
+    assert [first_host(h) for h in ("a", "a,b", "a[1,3]", "n[08-09]b,c", "n-1[10-12]")] == [
+        "a",
+        "a",
+        "a1",
+        "n08b",
+        "n-110",
+    ]
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------
+
+
+def test_the_arguments_are_torchruns() -> None:
+    from support import torch  # noqa: F401
+
+    reference = sys.modules.get("torch.distributed.run") or __import__(
+        "torch.distributed.run", fromlist=["run"]
+    )
+    refused = {"duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs", "numa_binding"}
+    mine = {action.dest: action for action in get_args_parser()._actions}
+    for action in reference.get_args_parser()._actions:
+        assert action.dest in mine, f"torchrun has {action.option_strings}"
+        assert set(action.option_strings) <= set(mine[action.dest].option_strings)
+        if action.dest not in refused and action.dest != "shutdown_timeout":  # None there, which is 30 s, too
+            assert mine[action.dest].default == action.default or action.dest in ("module",), action.dest
+
+
+@pytest.mark.parametrize("args, words", [
+    (("--nnodes", "1:4"), "MIN and MAX must be one number"), (("--nnodes", "x"), "MIN:MAX"), (("--nnodes", "0"), "1 or more"),
+    (("--nproc-per-node", "gpus"), "Unsupported nproc_per_node value"), (("--rdzv-backend", "etcd"), "static and c10d"),
+    (("--no-python", "-m"), "at the same time"), (("--tee", "7"), "streams are"), (("--tee", "a:1"), "LOCAL_RANK"),
+    (("--rdzv-conf", "x"), "rendezvous configuration"), (("--local-ranks-filter", "a"), "comma-separated"),
+    (("--node-rank", "2", "--nnodes", "2"), "there are 2 nodes"), (("--signals-to-handle", "SIGX"), "no signal SIGX"),
+    (("--max-restarts", "-1"), "0 or more"),
+])  # fmt: skip
+def test_what_cannot_be_is_said_before_anything_starts(
+    tmp_path: Path, args: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        plan_of(get_args_parser().parse_args([*args, "program.py"]), tmp_path, "torchrun")
+
+
+def test_what_would_change_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        get_args_parser().parse_args(["--numa-binding", "node", "program.py"])
+    assert "not bound to cores" in capsys.readouterr().err
+
+
+def test_arguments_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "4")
+    monkeypatch.setenv("PET_STANDALONE", "1")
+    args = get_args_parser().parse_args(["program.py"])
+    assert (args.nproc_per_node, args.standalone) == ("4", True)
+
+
+def test_how_many_ranks_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    import flambeau
+
+    assert determine_local_world_size("3") == 3
+    assert determine_local_world_size("cpu") == os.cpu_count()
+    with flambeau.virtual(devices=5):
+        assert determine_local_world_size("gpu") == determine_local_world_size("auto") == 5
+    with flambeau.virtual(devices=0):
+        with pytest.raises(ValueError, match="Cuda is not available"):
+            determine_local_world_size("gpu")
+        assert determine_local_world_size("auto") == os.cpu_count()
+    assert stream_bits("0:3,1:1") == {0: 3, 1: 1}
