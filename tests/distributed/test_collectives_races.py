@@ -1,0 +1,225 @@
+"""The race detector and collectives: what a `work.wait()` orders, and what is found where it is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+import flambeau as torch
+import flambeau.distributed as dist
+from flambeau.core.dtype import float32
+from flambeau.driver.api import Collective
+from flambeau.driver.virtual import VirtualDriver
+from flambeau.observe.detector import Detector
+from flambeau.observe.races import RaceDriver
+from flambeau.runtime import system
+from flambeau.testing.ranks import ranks
+
+HERE = "test_collectives_races.py"
+
+
+def certificate(body, n, *args, **given):
+    with torch.virtual(n, races="warn", **given):
+        ranks(body, n, *args)
+        return system.accelerator().detector.certificate()
+
+
+def bucket(missing=None):
+    """What a reducer does with a bucket of gradients, three times."""
+    dist.init_process_group("nccl")
+    weight = torch.ones(64, device="cuda")
+    dist.broadcast(weight, 0)
+    for _ in range(3):
+        gradient = weight * (dist.get_rank() + 1)
+        flat = torch.empty(64, device="cuda")
+        flat.copy_(gradient)
+        work = dist.all_reduce(flat, async_op=True)
+        other = weight * 2  # beside the reduction
+        if missing == "write":
+            flat.zero_()
+        if missing != "wait":
+            work.wait()
+        weight = weight - 0.1 * flat - 0 * other
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "random:3"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_program_that_waits_is_certified(n, schedule):
+    found = certificate(bucket, n, schedule=schedule)
+    assert found.race_free, str(found)
+    assert any("ranks meet in collectives and in the store alone" in text for text in found.assumptions) == (
+        n > 1
+    )
+
+
+def test_a_missing_wait_is_a_race_with_its_mend():
+    found = certificate(bucket, 2, "wait")
+    assert found.races and not found.race_free
+    race = found.races[0]
+    assert race.first.operator == "all_reduce" and race.first.kind == "writes"
+    begun = bucket.__code__.co_firstlineno + 9
+    assert f"{HERE}:{begun}" in race.first.place and f"{HERE}:{begun + 5}" in race.second.place
+    assert race.mend.text.startswith("Call wait() on the work") and race.mend.verified
+
+
+def test_a_bucket_that_is_written_before_its_reduction_is_over():
+    found = certificate(bucket, 2, "write")
+    assert {race.second.operator for race in found.races} == {"fill"}
+
+
+def test_race_errors_end_the_ranks():
+    with torch.virtual(2, races="error"), pytest.raises(torch.RaceError, match="all_reduce"):
+        ranks(bucket, 2, "wait")
+
+
+def dropped():
+    """The program lets go of a tensor that a collective still uses, and asks for as much memory again."""
+    dist.init_process_group("nccl")
+    for _ in range(4):
+        dist.all_reduce(torch.ones(1 << 18, device="cuda"), async_op=True)
+        torch.ones(1 << 18, device="cuda").add_(1)
+    torch.cuda.synchronize()
+
+
+def test_a_tensor_that_is_dropped_is_not_handed_out_again_before_its_collective_is_over():
+    found = certificate(dropped, 2)
+    assert not found.races, str(found)
+
+
+def test_without_the_note_of_its_use_it_is(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "record_use", lambda tensor, event: None)
+    found = certificate(dropped, 2)
+    assert any(race.reused for race in found.races) or found.violated
+
+
+def callbacks():
+    dist.init_process_group("nccl")
+    flat = torch.ones(64, device="cuda")
+    future = (
+        dist.all_reduce(flat, async_op=True)
+        .get_future()
+        .then(lambda f: f.value()[0].div_(dist.get_world_size()))
+    )
+    future.wait()
+    return flat.tolist()
+
+
+def test_callbacks_of_a_future_come_after_its_collective_and_before_its_wait():
+    found = certificate(callbacks, 2)
+    assert found.race_free, str(found)
+    assert ranks(callbacks, 2) == [[1.0] * 64] * 2
+
+
+def sent():
+    dist.init_process_group("nccl")
+    rank, t = dist.get_rank(), torch.ones(64, device="cuda")
+    if rank == 0:
+        work = dist.isend(t, 1)
+        work.wait()
+        t.add_(1)
+    else:
+        dist.recv(t, 0)
+        t.add_(1)
+    torch.cuda.synchronize()
+
+
+def test_messages_are_ordered_for_both():
+    assert certificate(sent, 2).race_free
+
+
+def mine_alone(rank_that_errs):
+    """One rank forgets a wait; the other waits on the host for everything."""
+    dist.init_process_group("nccl")
+    t, side = torch.ones(64, device="cuda"), torch.cuda.Stream()
+    with torch.cuda.stream(side):  # without waiting for the current stream, which fills it
+        if dist.get_rank() == rank_that_errs:
+            u = t + 1
+        else:
+            torch.cuda.synchronize()
+            u = t + 1
+    torch.cuda.current_stream().wait_stream(side)
+    dist.all_reduce(u)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_one_rank_has_waited_for_the_other_does_not_know(rank):
+    found = certificate(mine_alone, 2, rank)
+    assert {race.device for race in found.races} == {f"cuda:{rank}"}
+
+
+# -- the driver's calls: one thread, two devices that reach each other ---------------------------------------------
+
+
+class Pair:
+    """Two devices behind a detector, in a communicator; each has memory that its own stream has filled."""
+
+    def __init__(self):
+        inner = VirtualDriver(2)
+        self.driver = RaceDriver(inner, Detector("warn"))
+        self.comms = self.driver.comm_create(self.driver.comm_id(), 2, [(0, 0), (1, 1)])
+        self.streams = [self.driver.stream_create(index, 0) for index in (0, 1)]
+        self.token, self.data = ([self.driver.mem_alloc(index, 512) for index in (0, 1)] for _ in range(2))
+        for ptrs in (self.token, self.data):
+            for index in (0, 1):
+                self.driver.fill(ptrs[index], index, 512, self.streams[index])
+
+    def run(self, *calls):
+        self.driver.collective(
+            [(comm, call, stream) for comm, call, stream in zip(self.comms, calls, self.streams, strict=True)]
+        )
+
+    def reads_the_others(self, index):
+        """The stream of one device reads the other's memory; whether that is a race."""
+        before = len(self.driver.detector.races)
+        self.driver.copy(self.token[index], self.data[1 - index], 512, self.streams[index])
+        return len(self.driver.detector.races) > before
+
+
+def part(kind, pair, index, **more):
+    return Collective(kind, pair.token[index], pair.token[index], 8, float32, **more)
+
+
+def test_an_all_reduce_orders_all_after_all():
+    pair = Pair()
+    pair.run(*[part("all_reduce", pair, index) for index in (0, 1)])
+    assert [pair.reads_the_others(index) for index in (0, 1)] == [False, False]
+
+
+def test_nothing_is_ordered_without_one():
+    pair = Pair()
+    assert [pair.reads_the_others(index) for index in (0, 1)] == [True, True]
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_broadcast_orders_all_after_the_root_alone(root):
+    pair = Pair()
+    pair.run(*[part("broadcast", pair, index, peer=root) for index in (0, 1)])
+    assert pair.reads_the_others(1 - root) is False
+    assert pair.reads_the_others(root) is True
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_reduction_orders_the_root_alone_after_all(root):
+    pair = Pair()
+    pair.run(*[part("reduce", pair, index, peer=root) for index in (0, 1)])
+    assert pair.reads_the_others(root) is False
+    assert pair.reads_the_others(1 - root) is True
+
+
+def test_a_message_orders_the_receiver_after_the_sender():
+    pair = Pair()
+    pair.run(
+        Collective("send", 0, pair.token[0], 8, float32, peer=1),
+        Collective("recv", pair.token[1], 0, 8, float32, peer=0),
+    )
+    assert pair.reads_the_others(1) is False
+    assert pair.reads_the_others(0) is True
+
+
+def test_a_member_that_was_queued_first_learns_of_the_others():
+    pair = Pair()
+    for index in (0, 1):
+        pair.driver.collective([(pair.comms[index], part("all_reduce", pair, index), pair.streams[index])])
+    assert [pair.reads_the_others(index) for index in (0, 1)] == [False, False]
