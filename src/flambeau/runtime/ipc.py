@@ -47,8 +47,8 @@ FROM_ANOTHER = (
     "before sending."
 )
 _EXPANDABLE = (
-    "memory of an expandable segment cannot be sent to another process: a CUDA IPC handle stands for a whole segment of "
-    "cudaMalloc. Send a tensor that was allocated with expandable_segments:False"
+    "memory of an expandable segment cannot be sent to another process: a CUDA IPC handle stands for a whole segment "
+    "of cudaMalloc. Send a tensor that was allocated with expandable_segments:False"
 )
 _TOO_EARLY = (
     "Producer process has been terminated before all shared CUDA tensors released. "
