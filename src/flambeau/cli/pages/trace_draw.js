@@ -13,7 +13,7 @@ function colorOf(i) {
   const by = $("color").value, kind = kindOf(i);
   if (by === "kind" || !isWork(kind) && by === "name") return colors[kind] || colors.kernel;
   const key = by === "name" ? columns.name[i] : columns.line[i];
-  return `hsl(${((key * 137.508 + 214) % 360).toFixed(0)} ${isDark() ? "52% 60%" : "56% 50%"})`;
+  return `hsl(${((key * 137.508 + 214) % 360).toFixed(0)} ${isDark() ? "45% 52%" : "55% 45%"})`;
 }
 
 function fit(canvas, height) {
@@ -103,7 +103,7 @@ function drawBars(g, row, width, y, height) {
       continue;
     }
     const from = Math.max(x0, LEFT - 4), to = Math.min(x1, width);
-    if (kindOf(i) === "wait") drawStall(g, from, y, to - from, height);
+    if (kindOf(i) === "wait" && row.type === "stream") drawStall(g, from, y, to - from, height);
     else {
       g.fillStyle = colorOf(i);
       g.beginPath(); g.roundRect(from, y, Math.max(to - from - (wide > 4 ? 0.7 : 0), 0.8), height, Math.min(3, wide / 3)); g.fill();
