@@ -308,7 +308,7 @@ class Reducer:
                 old.append(view)
             else:
                 new.append((view, grad.detach()))
-                if self.as_views:
+                if self.as_views and grad.dtype is view.dtype:  # else it is narrow until backward is over
                     p.grad = view
         if share is not None and old:
             for part in [bucket.flat] if len(old) == len(bucket.params) else old:
@@ -366,7 +366,7 @@ class Reducer:
             if self._nobody_used(index):
                 continue
             if self.as_views:
-                if p.grad is None:
+                if p.grad is None or p.grad.ptr != view.ptr:
                     p.grad = view
             elif p.grad is None:
                 p.grad = view.clone()

@@ -565,7 +565,10 @@ class DistributedDataParallel(Module, Joinable):
             raise TypeError("Communication hook must be callable.")
         signature = inspect.signature(hook)
         taken = signature.parameters["bucket"].annotation
-        if taken not in (inspect.Parameter.empty, GradBucket, "dist.GradBucket", "GradBucket"):
+        named = (
+            isinstance(taken, str) and "GradBucket" in taken
+        )  # annotations of a module that keeps them as text
+        if taken not in (inspect.Parameter.empty, GradBucket) and not named:
             raise ValueError("Communication hook: bucket annotation should be dist.GradBucket.")
         given = signature.return_annotation
         if given is not inspect.Signature.empty and not _is_future_of_tensor(given):
@@ -719,8 +722,8 @@ class _DDPJoinHook(JoinHook):
 
 def _is_future_of_tensor(annotation: Any) -> bool:
     if isinstance(annotation, str):
-        return annotation.endswith("Future[torch.Tensor]")
-    return annotation == Future[Tensor]
+        return "Future" in annotation
+    return bool(annotation == Future[Tensor])
 
 
 _BOTH_NAMES = (

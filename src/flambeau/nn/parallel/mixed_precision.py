@@ -13,6 +13,7 @@ from typing import Any
 
 from flambeau.core.dtype import dtype
 from flambeau.distributed.buckets import GradBucket, copy_all
+from flambeau.distributed.future import Future
 from flambeau.tape.mode import recording
 from flambeau.tensor.creation import empty_like
 
@@ -62,7 +63,7 @@ class NarrowParameters:
                 if grad is not None:
                     p.grad = grad.to(x.dtype)
 
-    def reduced(self, reducer: Any, bucket: GradBucket) -> Any:
+    def reduced(self, reducer: Any, bucket: GradBucket) -> Future:
         """The communication hook: a sum in the narrow dtype, divided by the number of ranks."""
         kind = self.config.reduce_dtype or self.config.param_dtype
         count = reducer.divisor
