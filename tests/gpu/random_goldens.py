@@ -22,6 +22,7 @@ CALLS = {
     "randint_wide": lambda n, d: torch.empty(n, device="cuda", dtype=d).random_(0, 1 << 40),
     "randint_28": lambda n, d: torch.empty(n, device="cuda", dtype=d).random_(0, 1 << 28),
     "randint_28_less": lambda n, d: torch.empty(n, device="cuda", dtype=d).random_(0, (1 << 28) - 1),
+    "randperm": lambda n, d: torch.randperm(n, device="cuda", dtype=d),
 }
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
 DTYPES = {
@@ -32,6 +33,7 @@ DTYPES = {
     "randint_wide": ["int64", "float64"],
     "randint_28": ["int64", "int32"],
     "randint_28_less": ["int64", "int32"],
+    "randperm": ["int64", "int32"],
 }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ CALLS: dict[str, Any] = {
     "randint_wide": lambda t: t.random_(0, 1 << 40),
     "randint_28": lambda t: t.random_(0, 1 << 28),
     "randint_28_less": lambda t: t.random_(0, (1 << 28) - 1),
+    "randperm": lambda t: torch.randperm(t.numel(), dtype=t.dtype, device="cuda"),
 }
 
 
@@ -87,6 +88,19 @@ def test_the_host_bodys_numbers(op: Op) -> None:
                 rtol = 2e-3 if kind is float16 else 1e-3 if op.name == "cauchy_" else 1e-4
                 rtol = 1e-12 if kind is float64 else rtol
                 np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("n", [1, 2, 1000, 25_000, 40_000, 3_000_000])
+def test_permutations_are_the_host_bodys(n: int) -> None:
+    """For a hundred seeds where it is small: about ten of them have places under one key."""
+    properties = torch.cuda.get_device_properties(0)
+    policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    launch = Launch(ops.randperm.kernel, (Meta.of((n,), (1,), int64, GPU),), (), (None, policy))
+    for seed in range(100 if n == 1000 else 2):
+        torch.cuda.manual_seed(seed)
+        want = np.zeros(n, np.int64)
+        ops.randperm.kernel.host(launch)([want], [seed, 0])
+        np.testing.assert_array_equal(torch.randperm(n, device=GPU).cpu().numpy(), want)
 
 
 def test_gaps_and_orders_of_memory() -> None:

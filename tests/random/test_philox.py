@@ -27,6 +27,7 @@ CALLS: dict[str, Any] = {
     "randint_wide": lambda t: t.random_(0, 1 << 40),
     "randint_28": lambda t: t.random_(0, 1 << 28),
     "randint_28_less": lambda t: t.random_(0, (1 << 28) - 1),
+    "randperm": lambda t: torch.randperm(t.numel(), dtype=t.dtype, device="cuda"),
 }
 # What differs in its last bits: the GPU's log, sin and cos, and its fused multiply-add of doubles.
 ROUNDED = {"randn", "normal", "exponential", "uniform"}

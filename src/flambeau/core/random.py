@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -103,12 +104,12 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 
 
-def philox(seed: int, counter: int, subsequences: int) -> Array:
-    """Philox 4x32-10: four words, shape (4, subsequences), of subsequences 0, 1, ... at one counter, as uint64."""
+def philox(seed: int, counter: int, subsequences: int, first: int = 0) -> Array:
+    """Philox 4x32-10: four words, shape (4, subsequences), of so many subsequences at one counter, as uint64."""
     key0, key1 = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
     c0 = np.full(subsequences, counter & 0xFFFFFFFF, np.uint64)
     c1 = np.full(subsequences, (counter >> 32) & 0xFFFFFFFF, np.uint64)
-    c2 = np.arange(subsequences, dtype=np.uint64)
+    c2 = np.arange(first, first + subsequences, dtype=np.uint64)
     c3 = np.zeros(subsequences, np.uint64)
     for _ in range(10):
         low0, low1 = c0 * _M0, c2 * _M1
@@ -116,6 +117,18 @@ def philox(seed: int, counter: int, subsequences: int) -> Array:
         c2, c3 = (low0 >> SHIFT) ^ c3 ^ np.uint64(key1), low0 & U32
         key0, key1 = (key0 + _W0) & 0xFFFFFFFF, (key1 + _W1) & 0xFFFFFFFF
     return np.stack([c0, c1, c2, c3])
+
+
+# Note [Permutations of GPUs]
+# PyTorch's: as many random keys as elements, of 32 bits, or of 64 where more are needed. Places are sorted by the low
+# bits of the keys, so many that with a chance of 0.9 all are different; then the places under one key are shuffled by
+# the thread that is where they begin. A key is an integer `random_(least, greatest)`, so the greatest never comes.
+
+
+def permutation_bits(count: int) -> int:
+    """How many bits of its keys a permutation of `count` places is sorted by."""
+    n, threshold = float(count), math.log(0.9) * 12
+    return min(64, math.ceil(math.log2(n - (6 * n * n + 1) / threshold)))
 
 
 # -- cuRAND's transforms of Philox words ---------------------------------------------------------------

@@ -431,14 +431,38 @@ def _shuffled(engine: MersenneTwister, count: int) -> Array:
     return np.array(out, np.int64)
 
 
+def permutation_increment(policy: Policy, count: int) -> int:
+    """How far a permutation advances the generator: by its keys, then by a number for each place."""
+    return policy.increment(count, 2) + -(-count // 4) * 4
+
+
 def _by_keys(policy: Policy, count: int, seed: int, offset: int) -> Array:
-    """Sort by random 64-bit keys; the sort is stable, so that equal keys cannot disturb repeatability."""
+    """See Note [Permutations of GPUs]."""
+    bits = rng.permutation_bits(count)
+    width = 32 if bits <= 32 else 64
     keys = np.empty(count, np.uint64)
     for start, words in policy.draws(seed, offset, count, 2):
-        values = (words[0::2] | (words[1::2] << rng.SHIFT)).reshape(-1)
+        drawn = (words[0::2] << rng.SHIFT) | words[1::2]
+        values = _into_range(drawn, uint64, (1 << width - 1, (1 << width) - 1, True))
         part = keys[start : start + values.size]
-        part[...] = values[: part.size]
-    return np.argsort(keys, kind="stable")
+        part[...] = values.reshape(-1)[: part.size]
+    keys &= np.uint64((1 << bits) - 1)
+    if bits == width:  # of signed keys
+        keys ^= np.uint64(1 << width - 1)
+    order = np.argsort(keys, kind="stable")
+    return _islands_shuffled(order, keys[order], seed, offset + policy.increment(count, 2))
+
+
+def _islands_shuffled(order: Array, keys: Array, seed: int, offset: int) -> Array:
+    same = np.concatenate([[False], keys[1:] == keys[:-1], [False]])
+    starts = np.flatnonzero(~same[:-1] & same[1:])
+    for start in starts.tolist():
+        size = int(np.argmin(same[start + 1 :])) + 1
+        drawn = [rng.philox(seed, offset // 4 + turn, 1, start)[:, 0] for turn in range(-(-(size - 1) // 4))]
+        for i, word in zip(range(size - 1, 0, -1), np.concatenate(drawn).tolist(), strict=False):
+            at, other = start + i, start + word % (i + 1)
+            order[at], order[other] = order[other], order[at]
+    return order
 
 
 randperm = define(

@@ -314,11 +314,16 @@ def randperm(
     dtype: dtype = int64,
     **options: Any,
 ) -> Tensor:
-    """A random permutation of 0 .. n - 1. On CUDA the order is not PyTorch's yet (docs/random.md)."""
+    """A random permutation of 0 .. n - 1, in the order that PyTorch gives for the seed, on CUDA too."""
     if n < 0:
         raise RuntimeError(f"n must be non-negative, got {n}")
     made = _made((n,), out, options if out is not None else {**options, "dtype": dtype})
-    return _fill(ops.randperm, made, generator, wide=True)
+    if made.device is CPU or not n:
+        return _fill(ops.randperm, made, generator)
+    policy = _policy(made.device)
+    drawn = _source(made.device, generator).reserve(ops.permutation_increment(policy, n))
+    call_into(ops.randperm, (made,), drawn, (made.meta, policy))
+    return made
 
 
 @function
