@@ -24,7 +24,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from flambeau.core.meta import Meta
 from flambeau.core.sites import Site
 from flambeau.observe.clocks import NOTHING, Agent, Clock
-from flambeau.observe.layouts import Extent, covers, overlap, span_of
+from flambeau.observe.layouts import Extent, covers, is_dense, overlap, span_of
 
 Operation: TypeAlias = tuple[str, tuple[Meta, ...], int]
 """What a command runs: its name, the metas of its operands, how many of them it writes."""
@@ -54,6 +54,11 @@ class Footprint:
     found: Found = field(default_factory=dict)
 
 
+MANY = 16  # cells of a block kept apart through its lives
+_LAYOUTS = 256  # in one life of a block, before those that are of no more use are looked for
+_LIMIT = 8192  # commands whose cells are remembered: programs of ever new addresses stay bounded
+
+
 class _Ranged(Protocol):
     start: int
     end: int
@@ -70,7 +75,7 @@ class Block:
     """
 
     __slots__ = (
-        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "prior", "site", "start",
+        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "many", "prior", "site", "start",
     )  # fmt: skip
 
     def __init__(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site | None) -> None:
@@ -84,6 +89,7 @@ class Block:
         self.last: tuple[Site | None, int, Site | None] | None = None  # former life: made at, freed, freed at
         self.prior: tuple[Block, ...] = ()
         self.cells: list[Cell] = []
+        self.many = _LAYOUTS
 
     def renew(self, agent: Agent | None, born: int, site: Site | None) -> None:
         """Begin another life at the same place."""
@@ -142,10 +148,14 @@ class Cell:
         return self.all_reads() if self.write is None else (self.write, *self.all_reads())
 
     def add_read(self, command: Command, clock: Clock) -> None:
-        """Keep a read: in place of the last one if that came before it, beside it otherwise."""
+        """Keep a read: in place of those that came before it, beside the others."""
         agent, last = command[0], self.read
         if self.reads is not None:
-            self.reads[agent] = command
+            beside = {a: r for a, r in self.reads.items() if a is not agent and clock.get(a, 0) < r[1]}
+            if beside:
+                self.reads = {**beside, agent: command}
+            else:
+                self.read, self.reads = command, None
         elif last is None or last[0] is agent or clock.get(last[0], 0) >= last[1]:
             self.read = command
         else:
@@ -200,9 +210,6 @@ class Ranges(Generic[R]):
 NOWHERE = Block(0, 0, None, 0, None)
 """Stands for the owner of memory that no call of the driver allocated."""
 
-MANY = 16  # cells of a block kept apart through its lives
-_LIMIT = 8192  # commands whose cells are remembered: programs of ever new addresses stay bounded
-
 
 class Shadow:
     """All cells and blocks of one machine: device memory and pinned host memory."""
@@ -214,10 +221,18 @@ class Shadow:
         self._owners: Ranges[Block] = Ranges()
         self._remembered: list[tuple[Found, tuple[int, ...]]] = []
 
-    def find(self, footprint: Footprint, ptrs: tuple[int, ...]) -> tuple[list[Cell], list[Cell], list[Cell]]:
-        """The cells of a command that is not in `footprint.found`, where the next one of its kind will find them."""
+    def find(
+        self, footprint: Footprint, ptrs: tuple[int, ...], known: Clock
+    ) -> tuple[list[Cell], list[Cell], list[Cell]]:
+        """The cells of a command that is not in `footprint.found`, where the next one of its kind will find them.
+
+        `known`: what the host knows to be done.
+        """
         keys = zip(ptrs, footprint.extents, strict=True)
         cells = [self.cells.get(key) or self.cell(key) for key in keys]
+        for block in dict.fromkeys([cell.block for cell in cells]):
+            if len(block.cells) > block.many:
+                self._settle(block, known, cells)
         readers = cells if footprint.updates else cells[footprint.outputs :]
         if len(self._remembered) >= _LIMIT:
             self._forget_found()
@@ -305,6 +320,29 @@ class Shadow:
         self._by_range.remove(cell)
         if cell in cell.block.cells:
             cell.block.cells.remove(cell)
+
+    def _settle(self, block: Block, known: Clock, kept: list[Cell]) -> None:
+        """Programs that write a large tensor piece by piece: what the host knows to be done races with nothing more.
+
+        All that stays of it is which bytes were written, one cell for each contiguous range.
+        """
+        done = [c for c in block.cells if all(known.get(a[0], 0) >= a[1] for a in c.accesses())]
+        written = [c for c in done if c.write is not None and c.write[1] >= block.born]
+        needed = {*kept, *[c for c in written if not is_dense(c.extent)]}
+        ranges: list[tuple[int, int, Command | None]] = []
+        for cell in sorted([c for c in written if is_dense(c.extent)], key=lambda c: c.start):
+            if ranges and cell.start <= ranges[-1][1]:
+                start, end, last = ranges[-1]
+                ranges[-1] = start, max(end, cell.end), last
+            else:
+                ranges.append((cell.start, cell.end, cell.write))
+        for cell in done:
+            if cell not in needed:
+                self.drop(cell)
+        for start, end, last in ranges:
+            cell = self.cells.get((start, end - start)) or self.cell((start, end - start))
+            cell.write = cell.write or last
+        block.many = _LAYOUTS + 2 * len(block.cells)
 
     def _condense(self, block: Block) -> None:
         """Replace the cells of past lives, of ever new shapes, by one for each agent that wrote.

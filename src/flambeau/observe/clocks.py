@@ -20,7 +20,7 @@ whether a stream has caught up with the host is one comparison of identity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TypeAlias
 
 from flambeau.core.sites import Site
@@ -81,6 +81,13 @@ def joined(clock: Clock, point: Snapshot) -> Clock:
     if clock.get(agent, 0) >= time:
         return clock
     return merged(clock, {**theirs, agent: max(time, theirs.get(agent, 0))})
+
+
+def without(clock: Clock, gone: Set[Agent]) -> Clock:
+    """The clock but for these agents; the same object if it names none of them."""
+    if gone.isdisjoint(clock):
+        return clock
+    return {agent: time for agent, time in clock.items() if agent not in gone}
 
 
 def merged(clock: Clock, other: Clock) -> Clock:

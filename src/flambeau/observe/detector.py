@@ -393,7 +393,7 @@ class Detector:
         number, count = self._next(), agent.count + 1
         code, at = site or caller(3)
         command: Command = (agent, number, footprint.what, code, at, count)
-        writers, readers, cells = footprint.found.get(ptrs) or self.shadow.find(footprint, ptrs)
+        writers, readers, cells = footprint.found.get(ptrs) or self.shadow.find(footprint, ptrs, self.known)
         for cell in cells:
             if cell.sole is not agent:
                 self._check(writers, readers, command)
@@ -486,6 +486,9 @@ class Detector:
             self._reuses_polled += 1
             return
         site = caller(2)
+        key = (*_line((last[3], last[4])), *_line(site), before, kind, last[0].device)
+        if self._is_known(key):
+            return
         first = _access(cell.start, cell.extent, before, last)
         shape, dtype = _shape(extent, kind, what)
         second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
@@ -495,7 +498,7 @@ class Detector:
         )
         ordered = joined(self.known, snapshot(last[0])).get(last[0], 0) >= last[1]
         mend = Mend("synchronize", text, ordered)
-        self._report(Race(first, second, "pinned host memory", mend, cell.block.site))
+        self._report(key, Race(first, second, "pinned host memory", mend, cell.block.site))
 
     def _settle_host_memory(self) -> None:
         """Host memory whose commands are all known to be done needs no more watching."""
@@ -515,25 +518,31 @@ class Detector:
         if reused and old.polled.get(last[0], 0) >= last[1]:
             self._reuses_polled += 1
             return
+        record = reused and last[0] is not block.agent
+        devices = last[0].device, command[0].device
+        key = (*_line((last[3], last[4])), *_line((command[3], command[4])), before, kind, record, *devices)
+        if self._is_known(key):
+            return
         first = _access(old.start, old.extent, before, last)
         second = _access(cell.start, cell.extent, kind, command)
-        record = reused and last[0] is not block.agent
         allocated, freed_number, freed = _life(block, last[1]) if reused else (block.site, 0, None)
         if record:
             mend = _record_stream(first, last[0], freed, freed_number >= last[1])
         else:
             mend = _wait_stream(second, last, command)
         device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
-        self._report(Race(first, second, device, mend, allocated, freed, record, _late(last, command)))
+        self._report(key, Race(first, second, device, mend, allocated, freed, record, _late(last, command)))
 
-    def _report(self, race: Race) -> None:
-        first, second = race.first, race.second
-        key = (first.place, second.place, first.kind, second.kind, first.stream, second.stream, race.reused)
+    def _is_known(self, key: tuple[object, ...]) -> bool:
+        """Count a race of two lines that have raced before; where races raise, it is told anew."""
         found = self._races.get(key)
         if found is None:
-            self._races[key] = race
-        else:
-            found.count += 1
+            return False
+        found.count += 1
+        return self.mode != "error"
+
+    def _report(self, key: tuple[object, ...], race: Race) -> None:
+        self._races.setdefault(key, race)
         if self.mode == "error":
             self._raise(race)
 
@@ -580,6 +589,10 @@ class Detector:
         for known in self._hosts.values():
             self.known = merged(self.known, known)
         self._hosts = {}
+
+
+def _line(site: Site) -> tuple[str, int]:
+    return site[0].co_filename, line_of(site)
 
 
 def _access(start: int, extent: Extent, kind: str, command: Command) -> Access:
