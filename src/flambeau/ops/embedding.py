@@ -23,11 +23,11 @@ def _gradient(grad: Any, b: Any, metas: tuple[Meta, ...], params: tuple[Any, ...
     padding, by_frequency = params
     if by_frequency:
         count = metas[0].shape[0]
-        times = grad.new_zeros((count,)).index_add(0, b, grad.new_ones(b.shape))
+        times = grad.new_zeros((count,)).index_add_(0, b, grad.new_ones(b.shape))
         grad = grad / times.index_select(0, b).unsqueeze(1)
     if padding is not None:
         grad = grad.masked_fill((b == padding).unsqueeze(1), 0)
-    return grad.new_zeros(metas[0].shape).index_add(0, b, grad)
+    return grad.new_zeros(metas[0].shape).index_add_(0, b, grad)
 
 
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:

@@ -67,7 +67,7 @@ def by_place(grad: Any, places: Any, meta: Meta, dim: int) -> Any:
     """The gradient of a tensor of which elements were chosen along a dimension: at their places, else zero."""
     if not meta.ndim:
         return grad.reshape(())
-    return grad.new_zeros(meta.shape).scatter_add(dim, places, grad)
+    return grad.new_zeros(meta.shape).scatter_add_(dim, places, grad)
 
 
 def shared_among(mask: Any, grad: Any, dims: Any) -> Any:

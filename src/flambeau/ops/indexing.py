@@ -263,7 +263,7 @@ index_select = define(
     Op("index_select", _index_select_rule,
        Kernel("index_select", _index_select_host, cuda=Routine("index_select")), DTYPES, _index_select_samples,
        derivative=Derivative(
-           lambda grad, b, metas, params: zeros_of(grad, metas).index_add(params[0], b, _grown(grad, metas[0], b)),
+           lambda grad, b, metas, params: zeros_of(grad, metas).index_add_(params[0], b, _grown(grad, metas[0], b)),
        ),
 )
 )  # fmt: skip

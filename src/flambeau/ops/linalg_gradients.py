@@ -53,7 +53,7 @@ def _by_rows(x: Any, rows: Any) -> Any:
 
 def _to_rows(x: Any, rows: Any) -> Any:
     """Row i of `x` as row `rows[i]`."""
-    return x.new_zeros(x.meta.shape).scatter(-2, rows.unsqueeze(-1).expand(x.meta.shape), x)
+    return x.new_zeros(x.meta.shape).scatter_(-2, rows.unsqueeze(-1).expand(x.meta.shape), x)
 
 
 # -- inverse, equations, determinants ---------------------------------------------------------------------------

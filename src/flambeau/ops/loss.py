@@ -409,7 +409,7 @@ def _multilabel_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 def _multilabel_back(grad: Any, a: Any, b: Any) -> Any:
     listed = (b >= 0).to(int64).cumprod(1)
     places = b.clamp(min=0)
-    labelled = listed.new_zeros(b.shape).scatter_add(1, places, listed) > 0
+    labelled = listed.new_zeros(b.shape).scatter_add_(1, places, listed) > 0
     over = 1 - a.gather(1, places).unsqueeze(2) + a.unsqueeze(1)
     on = ((over > 0) & (listed > 0).unsqueeze(2) & ~labelled.unsqueeze(1)).to(a.dtype)
     slope = on.sum(1).scatter_add(1, places, -on.sum(2))

@@ -226,7 +226,7 @@ masked_select = define(
         DTYPES,
         _select_samples,
         derivative=Derivative(
-            lambda grad, b, metas: grad.new_zeros(metas[0].shape).masked_scatter(b, grad),
+            lambda grad, b, metas: grad.new_zeros(metas[0].shape).masked_scatter_(b, grad),
             None,
             None,
             name=lambda x, params: "IndexBackward0" if params[1] else "MaskedSelectBackward0",

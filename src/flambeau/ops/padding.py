@@ -113,7 +113,7 @@ def _pad_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
         if before or after:
             places = grad.new_tensor(_places(mode, n, before, after), dtype=int64)
             shape = (*grad.shape[:dim], n, *grad.shape[dim + 1 :])
-            grad = grad.new_zeros(shape).index_add(dim, places, grad)
+            grad = grad.new_zeros(shape).index_add_(dim, places, grad)
     return grad
 
 

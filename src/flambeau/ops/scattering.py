@@ -128,7 +128,7 @@ gather = define(
         DTYPES,
         _gather_samples,
         derivative=Derivative(
-            lambda grad, b, metas, params: zeros_of(grad, metas).scatter_add(params[0], b, grad)
+            lambda grad, b, metas, params: zeros_of(grad, metas).scatter_add_(params[0], b, grad)
         ),
     )
 )
@@ -338,7 +338,7 @@ take = define(
         Kernel("take", _take_host, cuda=Routine("take")),
         DTYPES,
         _take_samples,
-        derivative=Derivative(lambda grad, b, metas: zeros_of(grad, metas).put(b, grad, accumulate=True)),
+        derivative=Derivative(lambda grad, b, metas: zeros_of(grad, metas).put_(b, grad, accumulate=True)),
     )
 )
 put = define(
