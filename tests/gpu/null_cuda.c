@@ -67,6 +67,10 @@ R cuIpcOpenMemHandle(P* p, Handle h, unsigned flags) {
   snprintf(path, 64, "/proc/%d/fd/%d", h.of.pid, h.of.fd);
   int fd = open(path, O_RDWR | O_CLOEXEC);
   return fd >= 0 && (*p = place(h.of.size, fd)) ? 0 : 400; }
+R cuMemGetAddressRange(P* at, size_t* n, P p) {
+  for (int i = 0; i < 4096; i++) if (blocks[i].at && p >= blocks[i].at && p < blocks[i].at + blocks[i].size) {
+    *at = blocks[i].at; *n = blocks[i].size; return 0; }
+  return 1; }
 R cuIpcCloseMemHandle(P p) { return drop(p); }
 R cuMemAllocAsync(P* p, size_t n, P s) { return (*p = take(n)) ? 0 : 2; }
 R cuMemAllocFromPoolAsync(P* p, size_t n, P pool, P s) { return (*p = take(n)) ? 0 : 2; }

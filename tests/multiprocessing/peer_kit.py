@@ -9,6 +9,7 @@ from typing import Any
 
 import flambeau as torch
 import flambeau.multiprocessing as mp
+from flambeau.runtime import system
 
 
 class Peer:
@@ -223,3 +224,27 @@ def slow_copy(name: str, value: Any, cycles: int) -> None:
     """Queue work that copies the value later."""
     torch.cuda._sleep(cycles)
     kept[name] = value.clone()
+
+
+def double_after(name: str, value: Any) -> Any:
+    """Double after an event; an event of our own after that."""
+    theirs = kept["their event"] = torch.cuda.Event(interprocess=True)
+    kept[name].wait()
+    value.mul_(2)
+    theirs.record()
+    return theirs
+
+
+def watch_for_races() -> None:
+    torch.virtual(1, races="error")
+
+
+def sum_on_a_stream(value: Any) -> float:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        return value.sum().item()
+
+
+def races() -> int:
+    return len(system.context_of(torch.device("cuda:0")).driver.detector.races)

@@ -468,8 +468,8 @@ class Driver(Protocol):
         """A handle of all the memory that mem_alloc returned at `ptr`. NotSupportedError: nobody else can map it."""
         ...
 
-    def ipc_open(self, index: int, handle: bytes) -> int:
-        """Map another process's memory of this device; its address here. Once per handle and process, as in CUDA.
+    def ipc_open(self, index: int, handle: bytes) -> tuple[int, int]:
+        """Map another process's memory of this device; its address here, and its bytes. Once per handle, as in CUDA.
 
         DriverError: it is no handle, it is this process's own, or its process has ended.
         """

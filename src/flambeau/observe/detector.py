@@ -96,6 +96,7 @@ class Detector:
         self._unwritten: dict[str, str] = {}
         self._queries: dict[str, str] = {}
         self._times: dict[str, None] = {}
+        self._shared: dict[str, None] = {}  # where memory was shared with other processes
         self._threads: dict[int, None] = {}
         self._hosts: dict[int, Clock] = {}  # of ranks that are threads and take turns: what each knows
         self._at_start: Clock = NOTHING  # what they all knew
@@ -125,6 +126,10 @@ class Detector:
             assumptions.append(
                 "ranks meet in collectives and in the store alone, and what they do does not depend on who comes first"
             )
+        if self._shared:
+            violated.append(
+                f"memory is shared with other processes at {_some(self._shared)}: what they do with it is not visible"
+            )
         violated += self._queries.values()
         if not self._queries:
             assumptions.append("the program never asked query(), so it cannot branch on timing (checked)")
@@ -132,7 +137,7 @@ class Detector:
             assumptions.append(f"times read at {_some(self._times)} are only reported, they steer nothing")
         violated += self._early.values()
         violated += self._unwritten.values()
-        if not self._unwritten:
+        if not self._unwritten and not self._shared:
             assumptions.append("no operation read memory that was never written (checked)")
         if self._reuses_polled:
             assumptions.append(
@@ -270,6 +275,10 @@ class Detector:
         at = place(caller(2))
         text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
         self._queries.setdefault(at, text)
+
+    def shared_memory(self, site: Site) -> None:
+        """Other processes have memory of this one's, or this one has theirs: either may be written unseen."""
+        self._shared[place(site)] = None
 
     def read_time(self) -> None:
         self._times[place(caller(2))] = None
@@ -553,7 +562,13 @@ class Detector:
     def _check_written(self, cell: Cell, command: Command) -> None:
         """Note a read of memory that nothing wrote since it was allocated: anything may be in it."""
         block = cell.block
-        if cell.checked == block.born or block is NOWHERE or block.host or cell.start == cell.end:
+        if (
+            self._shared
+            or cell.checked == block.born
+            or block is NOWHERE
+            or block.host
+            or cell.start == cell.end
+        ):
             return
         cell.checked = block.born
         near = (cell, *cell.neighbours)

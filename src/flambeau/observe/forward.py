@@ -140,7 +140,7 @@ class Forward:
     def ipc_memory(self, ptr: int) -> bytes:
         return self.inner.ipc_memory(ptr)
 
-    def ipc_open(self, index: int, handle: bytes) -> int:
+    def ipc_open(self, index: int, handle: bytes) -> tuple[int, int]:
         return self.inner.ipc_open(index, handle)
 
     def ipc_close(self, ptr: int) -> None:

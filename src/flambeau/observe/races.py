@@ -18,6 +18,7 @@ from flambeau.observe.detector import Detector
 from flambeau.observe.forward import Forward
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.meetings import Meetings
+from flambeau.observe.others import Others
 from flambeau.observe.tapes import Tape
 
 _READ, _WRITE = "reads", "writes"
@@ -61,6 +62,7 @@ class RaceDriver(Forward):
         self._captured: dict[int, Tape] = {}  # by event: those that were recorded in a capture
         self._graphs: dict[int, Tape] = {}
         self._meetings = Meetings(detector)
+        self._others = Others()
         for index, shown in self._shown.items():
             detector.add_stream(shown, inner.stream_default(index), None, default=True)
 
@@ -185,6 +187,8 @@ class RaceDriver(Forward):
             if tape is None:
                 if stream not in self._tapes:
                     self.detector.wait(stream, event, caller())
+                    for point in self._others.points(event):
+                        self.detector.after(stream, point)
                 self.inner.stream_wait(stream, event)
                 return
             self.inner.stream_wait(stream, event)
@@ -196,6 +200,7 @@ class RaceDriver(Forward):
     def event_destroy(self, event: int) -> None:
         self.inner.event_destroy(event)
         self._captured.pop(event, None)
+        self._others.forget(event)
         self.detector.forget_event(event)
 
     def event_record(self, event: int, stream: int) -> None:
@@ -205,6 +210,7 @@ class RaceDriver(Forward):
             if tape is None:
                 self._captured.pop(event, None)
                 self.detector.record(event, stream)
+                self._others.recorded(event, self.detector.event_point(event))
             else:
                 self._captured[event] = tape
                 tape.record(event, stream)
@@ -217,7 +223,7 @@ class RaceDriver(Forward):
         if internal:
             self.detector.runtime_polled(point, done)
         elif done:
-            self._host_waited([point])
+            self._host_waited([point, *self._others.points(event)])
         return done
 
     def event_sync(self, event: int, internal: bool = False) -> None:
@@ -228,11 +234,39 @@ class RaceDriver(Forward):
             return
         self._note_thread()
         self.inner.event_sync(event)
-        self._host_waited([point])
+        self._host_waited([point, *self._others.points(event)])
 
     def event_elapsed_ns(self, start: int, end: int) -> int:
         self.detector.read_time()
         return self.inner.event_elapsed_ns(start, end)
+
+    # -- other processes: see Note [Other processes] in others.py ---------------------------------------
+    def ipc_memory(self, ptr: int) -> bytes:
+        self.detector.shared_memory(caller())
+        return self.inner.ipc_memory(ptr)
+
+    def ipc_open(self, index: int, handle: bytes) -> tuple[int, int]:
+        self.detector.shared_memory(caller())
+        ptr, nbytes = self.inner.ipc_open(index, handle)
+        with self._lock:
+            self._sizes[ptr] = nbytes
+            self.detector.own(ptr, nbytes, None, caller())
+        return ptr, nbytes
+
+    def ipc_close(self, ptr: int) -> None:
+        self.inner.ipc_close(ptr)
+        self._forget(ptr, self._sizes.pop(ptr))
+
+    def ipc_event(self, event: int) -> bytes:
+        handle = self.inner.ipc_event(event)
+        with self._lock:
+            self._others.share(event, self.detector.event_point(event))
+        return handle
+
+    def ipc_event_open(self, index: int, handle: bytes) -> int:
+        event = self.inner.ipc_event_open(index, handle)
+        self._others.share(event, None)
+        return event
 
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> Executable:

@@ -32,6 +32,7 @@ from flambeau.runtime import current, system
 from flambeau.runtime.blocks import Block
 from flambeau.runtime.context import Context
 from flambeau.runtime.machine import Machine
+from flambeau.runtime.reasons import because
 from flambeau.runtime.turn import Turn
 from flambeau.runtime.uses import Mark
 
@@ -144,7 +145,7 @@ class Segment:
         self.context = context
         self.key = (context, parcel.handle)
         self.holders = 0
-        self.ptr = context.driver.ipc_open(context.driver_index, parcel.handle[_UUID:])
+        self.ptr, _ = context.driver.ipc_open(context.driver_index, parcel.handle[_UUID:])
 
 
 class Receipt:
@@ -364,7 +365,8 @@ def _order(context: Context, parcel: Parcel) -> None:
         return
     driver = context.driver
     event = driver.ipc_event_open(context.driver_index, parcel.event)
-    driver.stream_wait(current.stream_at(context.index).handle, event)
+    with because(str, "a tensor of another process: its sender's stream comes first"):
+        driver.stream_wait(current.stream_at(context.index).handle, event)
     driver.event_destroy(event)
 
 

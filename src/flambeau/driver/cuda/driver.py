@@ -435,12 +435,12 @@ class CudaDriver:
         self._enter(device)
         return ipc.memory_handle(ptr)
 
-    def ipc_open(self, index: int, handle: bytes) -> int:
+    def ipc_open(self, index: int, handle: bytes) -> tuple[int, int]:
         device = self._device(index)
         self._enter(device)
-        ptr = ipc.open_memory(handle)
+        ptr, nbytes = ipc.open_memory(handle)
         self._opened[ptr] = device
-        return ptr
+        return ptr, nbytes
 
     def ipc_close(self, ptr: int) -> None:
         device = self._opened.get(ptr)

@@ -23,9 +23,10 @@ def memory_handle(ptr: int) -> bytes:
     return _bytes_of(check(cu.cuIpcGetMemHandle(ptr)))
 
 
-def open_memory(handle: bytes) -> int:
-    """The address of another process's allocation in the current context."""
-    return int(check(cu.cuIpcOpenMemHandle(_struct_of(cu.CUipcMemHandle(), handle), _LAZY_PEERS)))
+def open_memory(handle: bytes) -> tuple[int, int]:
+    """The address of another process's allocation in the current context, and its bytes."""
+    ptr = int(check(cu.cuIpcOpenMemHandle(_struct_of(cu.CUipcMemHandle(), handle), _LAZY_PEERS)))
+    return ptr, int(check(cu.cuMemGetAddressRange(ptr))[1])
 
 
 def close_memory(ptr: int) -> None:

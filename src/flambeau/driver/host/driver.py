@@ -250,7 +250,7 @@ class HostDriver:
     def ipc_memory(self, ptr: int) -> bytes:
         self._no_handles()
 
-    def ipc_open(self, index: int, handle: bytes) -> int:
+    def ipc_open(self, index: int, handle: bytes) -> tuple[int, int]:
         self._no_handles()
 
     def ipc_close(self, ptr: int) -> None:

@@ -579,7 +579,7 @@ class VirtualDriver:
             self._scheduler.now += self.profile.costs.call_ns
             return self._shared(device).export(ptr)
 
-    def ipc_open(self, index: int, handle: bytes) -> int:
+    def ipc_open(self, index: int, handle: bytes) -> tuple[int, int]:
         with self._lock:
             device = self._device(index)
             self._scheduler.now += self.profile.costs.alloc_ns

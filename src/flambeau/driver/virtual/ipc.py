@@ -93,14 +93,14 @@ class SharedPages:
             _libc.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(first), ctypes.c_int64(last - first))
 
     # -- others', for us ------------------------------------------------------------------------------
-    def open(self, handle: bytes) -> int:
-        """The address of another process's segment here."""
+    def open(self, handle: bytes) -> tuple[int, int]:
+        """The address of another process's segment here, and its bytes."""
         door, start, nbytes = _parsed(handle, _MEMORY, self._uuid)
         if door.pid == os.getpid():
             raise DriverError("CUDA error: invalid device context: the memory is this process's own")
         fd = _entered(door)
         try:
-            return self._open(fd, start, nbytes)
+            return self._open(fd, start, nbytes), nbytes
         finally:
             os.close(fd)
 
