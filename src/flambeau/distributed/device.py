@@ -25,6 +25,7 @@ from flambeau.distributed.work import StreamWork, Work
 from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
+from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tensor import creation
 
@@ -115,7 +116,8 @@ class DeviceBackend(FlatBackend):
         here = current.stream_at(index)
         stream = line.stream if async_op else here
         if stream is not here:
-            stream.wait_event(here.record_event())
+            with because(str, "collective: the group's stream comes after the current one"):
+                stream.wait_event(here.record_event())
         for tensor in tensors:
             tensor.memory.used_on(stream.handle)
         with stream:

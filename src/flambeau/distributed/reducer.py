@@ -41,6 +41,7 @@ from flambeau.distributed.complaints import (
     not_finished,
 )
 from flambeau.runtime import current
+from flambeau.runtime.reasons import because
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
 from flambeau.tensor.data import tensor as new_tensor
@@ -491,7 +492,8 @@ def _gather_streams(bucket: Bucket) -> None:
     here = current.local.streams[index]
     others = [stream for stream in bucket.streams if stream is not here and stream != here]
     for stream in others:
-        here.wait_stream(stream)
+        with because(str, "DDP: the bucket's gradients came to rest on another stream"):
+            here.wait_stream(stream)
     if others:
         for p in bucket.params:
             if p.grad is not None:

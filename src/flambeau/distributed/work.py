@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.distributed.future import Future
 from flambeau.runtime import current
 from flambeau.runtime.event import Event
+from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 
 
@@ -110,7 +111,8 @@ class StreamWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._event is not None:
-            self._event.wait(current.stream_at(self._stream.device_index))
+            with because(str, "collective: the current stream comes after it (Work.wait)"):
+                self._event.wait(current.stream_at(self._stream.device_index))
             if timeout is not None:
                 self._event.synchronize()
         return True

@@ -27,6 +27,7 @@ from flambeau.distributed.future import Future
 from flambeau.distributed.world import world
 from flambeau.runtime import current
 from flambeau.runtime.generator import Generator
+from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tensor.creation import empty, zeros
 from flambeau.tensor.joining import stack
@@ -166,7 +167,8 @@ def _from_start(state: PowerSGDState, bucket: GradBucket, work: Callable[..., No
         future = Future()
     else:
         stream = state.stream(index)
-        stream.wait_stream(current.stream_at(index))
+        with because(str, "PowerSGD: its stream comes after the bucket's gradients"):
+            stream.wait_stream(current.stream_at(index))
         with stream:
             work(state, bucket, group)
         future = Future(stream=stream)
