@@ -17,6 +17,7 @@ from flambeau.ops.pointwise import (
     ALL,
     FLOAT8,
     FLOATING_OR_COMPLEX,
+    FLOATS,
     INTEGERS,
     NUMBERS,
     REALS,
@@ -107,6 +108,19 @@ add_alpha = pointwise(
     examples=((1,),),
     cuda="add(a, mul(c, b))",
     derivative=Derivative(lambda grad: grad, lambda grad, c: grad * conj(c)),
+)
+moving_average = pointwise(
+    "batch_norm.moving_average",
+    lambda a, b, keep, share: a * keep + b * share,
+    4,
+    "input times keep, plus other times share.",
+    stub="add_stub",
+    dtypes=FLOATS,
+    promoting=slice(2),
+    flops=3,
+    examples=((0.9, 0.1),),
+    cuda="add(mul(a, c), mul(b, d))",
+    derivative=NOT_DIFFERENTIABLE,
 )
 sub = pointwise(
     "sub",

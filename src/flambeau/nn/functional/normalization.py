@@ -9,7 +9,8 @@ from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.padding import pad
 from flambeau.nn.functional.pooling import avg_pool2d, avg_pool3d
 from flambeau.ops import normalization as ops
-from flambeau.tensor.call import call
+from flambeau.ops.pointwise_arithmetic import moving_average
+from flambeau.tensor.call import call, call_into
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 
@@ -40,9 +41,10 @@ def batch_norm(
             raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {running.numel()}")
     out, mean, variance = call(ops.batch_norm_train, (input, *more), (float(eps), given))
     if running_mean is not None:
-        running_mean.mul_(1 - momentum).add_(mean.detach(), alpha=momentum)
+        call_into(moving_average, (running_mean,), (running_mean, mean, 1 - momentum, momentum))
     if running_var is not None:
-        running_var.mul_(1 - momentum).add_(variance.detach(), alpha=momentum * count / max(count - 1, 1))
+        share = momentum * count / max(count - 1, 1)
+        call_into(moving_average, (running_var,), (running_var, variance, 1 - momentum, share))
     return out
 
 
