@@ -30,7 +30,7 @@ LAST = {
 LATER = {"a32"}  # a cuBLAS handle: products are cuBLASLt's, whose handles are others
 WORDS_ONLY = {"c22", "e26", "k08"}  # a link and a warning to readers
 REAL_GPUS_ONLY = {"k06"}
-EXAMPLES = {"r01", "r03", "r04", "r05", "r06", "r07", "r10", "r11", "r12", "r13", "r14", "r15"}
+EXAMPLES = {f"r{i:02}" for i in range(1, 17)}
 
 
 def rows_of(text: str) -> set[str]:
