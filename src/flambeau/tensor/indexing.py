@@ -20,6 +20,7 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.layout import broadcast_shapes, wrap_dim
+from flambeau.core.meta import Meta
 from flambeau.ops import indexing as ops
 from flambeau.ops import masks, scattering
 from flambeau.ops import view as records
@@ -49,6 +50,8 @@ def get(self: Tensor, index: Any) -> Tensor:
     """
     if index.__class__ is int and self.meta.ndim:
         return _select(self, 0, index)
+    if index.__class__ is Tensor and _is_places(index.meta, self.meta):
+        return call(ops.index, (self, index), (_FIRST,))
     view, found = _apply(self, index)
     if not found:
         return run(records.alias, self) if view is self else view
@@ -89,6 +92,14 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
 
 alias("__getitem__", get, as_function=False)
 alias("__setitem__", put_at, as_function=False)
+
+
+_FIRST = (0,)
+
+
+def _is_places(index: Meta, x: Meta) -> bool:
+    """Whether an index is a tensor of places along the first dimension, with nothing to decide."""
+    return index.dtype is dtypes.int64 and index.ndim > 0 < x.ndim and index.device is x.device
 
 
 def _is_whole_mask(t: Tensor, index: Tensor) -> bool:

@@ -15,7 +15,7 @@ from flambeau.ops.softmax import log_softmax as log_softmax_op
 from flambeau.ops.softmax import softmax as softmax_op
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation, public
-from flambeau.tensor.call import call, call_into
+from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.outputs import run
 from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor
@@ -111,6 +111,8 @@ def gumbel_softmax(
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0)."""
+    if not inplace and isinstance(input, Tensor):
+        return unary(functions.relu, input)
     return _run(functions.relu, "relu", input, inplace=inplace)
 
 
