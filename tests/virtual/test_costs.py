@@ -11,7 +11,7 @@ from flambeau.driver.api import Kernel, Launch
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual.profile import load_profile, profile_names
 
-NAMES = ("a100-40g", "a100-80g", "h100", "h200", "rtx4090", "v100-16g", "v100-32g")
+NAMES = ("a100-40g", "a100-80g", "dgx-h100", "dgx-h200", "h100", "h200", "rtx4090", "v100-16g", "v100-32g")
 GIB = 1 << 30
 
 

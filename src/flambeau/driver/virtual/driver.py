@@ -67,6 +67,7 @@ from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMe
 from flambeau.driver.meetings import check, perform, spans
 from flambeau.driver.virtual import capture, cost, ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
+from flambeau.driver.virtual.cluster import cluster_ns
 from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, Outside
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
@@ -130,6 +131,8 @@ class VirtualDriver:
         self._comms = Communicators(self._scheduler, Condition(self._lock), self._handles, self._ring_route)
         self._comms.numbers = self._numbers
         self._ids = itertools.count(1)  # of communicators
+        self._hosts: dict[int, int] = {}  # simulated times of ranks that take turns
+        self._at_start = 0
         self._closed = False
 
     def _open(self, index: int) -> Device:
@@ -164,10 +167,25 @@ class VirtualDriver:
         """Let communicators have members of other processes: see Note [Members of other processes]."""
         self._comms.outside = outside
 
-    def set_time_ns(self, time_ns: int) -> None:
-        """Another host goes on, at a time of its own: of ranks that are threads, each has one."""
+    def switch_host(self, before: int, after: int) -> None:
+        """Of ranks that are threads and take turns, another one goes on: each has a host, with a time of its own."""
         with self._lock:
-            self._scheduler.now = time_ns
+            core = self._scheduler
+            if not self._hosts:
+                self._at_start = core.now
+            self._hosts[before] = core.now
+            core.now = self._hosts.get(after, self._at_start)
+            if core.journal is not None:
+                core.journal.switch_host(before, after)
+
+    def join_hosts(self) -> None:
+        """The ranks have ended: whoever started them has waited for the last."""
+        with self._lock:
+            core = self._scheduler
+            core.now = max([core.now, *self._hosts.values()])
+            self._hosts = {}
+            if core.journal is not None:
+                core.journal.join_hosts()
 
     def device_time_ns(self, index: int) -> int:
         """When the last command of the device that has run ended."""
@@ -847,6 +865,10 @@ class VirtualDriver:
     def _ring_route(self, kind: str, nbytes: int, indices: Sequence[int]) -> tuple[Engine, int, int]:
         """The engine, latency and time of a meeting of these devices."""
         costs, links = self.profile.costs, self.profile.links
+        if self.profile.cluster is not None and len(indices) > 1:
+            latency, work = cluster_ns(kind, nbytes, indices, self.profile)
+            here = [self._devices[i] for i in indices if i < len(self._devices)]
+            return Path(*[d.links.setdefault(-1, Lane()) for d in here]), costs.kernel_ns + latency, work
         devices = [self._devices[i] for i in cost.ring_of(indices, links.rule)]
         if len({*indices}) == 1:
             return devices[0].processors, costs.kernel_ns, cost.local_copy_ns(nbytes, self.profile)
@@ -866,7 +888,9 @@ class VirtualDriver:
     # -- peers ------------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:
         self._device(index), self._device(peer)
-        return cost.linked(index, peer, self.profile.links.rule)
+        cluster = self.profile.cluster
+        apart = cluster is not None and index // cluster.node != peer // cluster.node
+        return not apart and cost.linked(index, peer, self.profile.links.rule)
 
     def peer_enable(self, index: int, peer: int) -> None:
         with self._lock:

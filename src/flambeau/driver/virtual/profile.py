@@ -6,11 +6,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 _FOLDER = Path(__file__).parent / "profiles"
 ALIASES = {"v100": "v100-16g", "a100": "a100-40g"}
 LINK_RULES = ("all", "none", "cube-mesh")
+ALGORITHMS = ("nccl", "ring", "tree", "hierarchical")
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,28 @@ class Costs:
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """Nodes of `node` GPUs on a network: see Note [Collectives of a cluster]. Bytes a second; ns.
+
+    `algorithm` of all_reduce: "nccl", "ring", "tree" or "hierarchical".
+    """
+
+    node: int
+    rail: float
+    algorithm: str
+    base_ns: int
+    hop_ns: int
+    rail_hop_ns: int
+    tree_share: float
+
+
+@dataclass(frozen=True)
 class Profile:
     """One model of GPU. Sizes in bytes, rates in units a second, clock in kHz as CUDA gives it.
 
     `reserved` is what a context takes of `memory` before the first allocation. `queue` is how many commands
-    a stream holds before the host waits.
+    a stream holds before the host waits. `cluster`: of a profile of many nodes. A file's `base` is the name of another
+    profile, whose keys hold where the file has none.
     """
 
     name: str
@@ -88,6 +106,7 @@ class Profile:
     efficiency: Efficiency
     links: Links
     costs: Costs
+    cluster: Cluster | None = None
 
 
 def profile_names() -> list[str]:
@@ -110,13 +129,27 @@ def load_profile(name: str) -> Profile:
             f"no profile is called {name!r}; there are {', '.join(profile_names())}, "
             f"{' and '.join(ALIASES)}, or the path of a TOML file"
         )
+    profile: Profile = _read(Profile, _table(path), str(path), "")
+    _check(profile, str(path))
+    return profile
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """What a file says, over what its base says."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"profile {str(path)!r} cannot be read: {error}") from None
-    profile: Profile = _read(Profile, table, str(path), "")
-    _check(profile, str(path))
-    return profile
+    base = table.pop("base", None)
+    if base is None:
+        return table
+    if base not in profile_names() or "base" in (
+        under := tomllib.loads((_FOLDER / f"{base}.toml").read_text())
+    ):
+        raise ValueError(
+            f"profile {str(path)!r}: 'base' must be the name of a profile without one, not {base!r}"
+        )
+    return under | table
 
 
 def _read(record: Any, table: Mapping[str, Any], file: str, prefix: str) -> Any:
@@ -136,6 +169,7 @@ def _read(record: Any, table: Mapping[str, Any], file: str, prefix: str) -> Any:
 
 
 def _value(hint: Any, value: Any, file: str, key: str) -> Any:
+    hint = next((kind for kind in get_args(hint) if hasattr(kind, "__dataclass_fields__")), hint)
     if hasattr(hint, "__dataclass_fields__"):
         if not isinstance(value, dict):
             raise ValueError(f"profile {file!r}: {key!r} must be a table, not {value!r}")
@@ -170,6 +204,14 @@ def _check(profile: Profile, file: str) -> None:
             f"profile {file!r}: 'links.rule' must be one of {', '.join(LINK_RULES)}, "
             f"not {profile.links.rule!r}"
         )
+    if profile.cluster is not None:
+        if profile.cluster.algorithm not in ALGORITHMS:
+            raise ValueError(
+                f"profile {file!r}: 'cluster.algorithm' must be one of {', '.join(ALGORITHMS)}, "
+                f"not {profile.cluster.algorithm!r}"
+            )
+        if profile.cluster.node < 1 or not 0 < profile.cluster.tree_share <= 1:
+            raise ValueError(f"profile {file!r}: 'cluster' must have nodes of GPUs, and a share of at most 1")
     for field in fields(profile.efficiency):
         if getattr(profile.efficiency, field.name) > 1:
             raise ValueError(f"profile {file!r}: 'efficiency.{field.name}' must be at most 1")

@@ -17,10 +17,24 @@ from flambeau.driver.virtual.collectives import Meeting
 from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.memory import Arena
+from flambeau.driver.virtual.mirrors import Mirrors
 
 
 class ShapeDriver(VirtualDriver):
     """A `VirtualDriver` of shapes alone; its arguments."""
+
+    def mirror(self, size: int) -> None:
+        """Let the one device be rank 0 of `size` GPUs that all do what it does: see `mirrors.py`.
+
+        NotSupportedError: the profile has no cluster, or there are several devices.
+        """
+        if self.profile.cluster is None or len(self._devices) != 1:
+            raise NotSupportedError(
+                f"a simulated cluster needs one virtual GPU of a profile with a cluster, as dgx-h200; these are "
+                f"{len(self._devices)} of {self.profile.name}"
+            )
+        if size > 1:
+            self._comms.outside = Mirrors(size)
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         if not target.nbytes:

@@ -1,0 +1,50 @@
+"""`Mirrors`: ranks that are not there, which do at every moment what the one rank does that is.
+
+A training step is the same on all ranks but for the data, so one of them shows what all of them take. Its collectives
+begin when it comes to them, as if the others came at the same time, and cost what the cluster's links make them cost.
+That leaves out what differs between ranks: slow nodes, other work on the network, noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flambeau.core.errors import NotSupportedError
+from flambeau.driver.meetings import Key
+from flambeau.driver.virtual.collectives import Offer
+
+Outcome = tuple[bytes, Key, dict[int, Offer]]
+
+
+class Mirrors:
+    """The rest of a cluster of `size` GPUs, to rank 0 on the one device of this machine: an `Outside`."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._sizes: dict[bytes, int] = {}
+        self._met: list[Outcome] = []
+
+    def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> dict[int, int]:
+        """All ranks' GPUs, numbered through the nodes."""
+        if list(members) != [(0, 0)] or size != self._size:
+            raise NotSupportedError(
+                f"a simulated cluster of {self._size} GPUs has collectives of all of them, seen by rank 0; this group "
+                f"has {size} ranks, of which {list(members)} (rank, device) are here"
+            )
+        self._sizes[unique] = size
+        return {rank: rank for rank in range(size)}
+
+    def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
+        """This rank has come: so have all."""
+        if key[0] >= 0:
+            raise NotSupportedError(
+                "in a simulated cluster all ranks do the same: none receives what another sends"
+            )
+        self._met.append((unique, key, dict.fromkeys(range(self._sizes[unique]), offer)))
+
+    def wait(self, why: str) -> list[Outcome]:
+        return self.look()
+
+    def look(self) -> list[Outcome]:
+        met, self._met = self._met, []
+        return met

@@ -1,0 +1,83 @@
+"""`cluster`: a program as one of many ranks that all do the same, on simulated time alone.
+
+    with cluster(512, profile="dgx-h200"):
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        net = DistributedDataParallel(model.cuda(), device_ids=[0])
+        ...                                     # a step takes what it takes on 512 GPUs
+
+# Note [Simulated clusters]
+The program is rank 0 of `size`, with one virtual GPU without data (`flambeau.virtual(data=False)`). The other ranks
+are not there: they do at every moment what this one does. On GPUs their collectives begin when this one comes to
+them and cost what the cluster's links make them cost (Note [Collectives of a cluster]); on the CPU they give the
+same numbers as this one. So steps of thousands of GPUs take as long to simulate as those of one.
+
+What this leaves out: differences between ranks (slow nodes, noise, uneven batches), congestion in the network, other
+groups than that of all ranks, and the multiprocessors that NCCL's own kernels take from the program's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flambeau.core.memory import bytes_at
+from flambeau.core.names import lacking
+from flambeau.distributed import world
+from flambeau.distributed.setup import destroy_process_group
+from flambeau.distributed.store import HashStore
+from flambeau.distributed.threads import Hub, Part
+from flambeau.driver.meetings import PAIRED, perform, spans
+from flambeau.runtime import system
+from flambeau.testing.ranks import environment
+
+__getattr__: Any = lacking("flambeau.testing.cluster")
+
+
+@contextmanager
+def cluster(size: int, profile: str = "dgx-h200", schedule: str | None = None) -> Iterator[Any]:
+    """Be rank 0 of `size` ranks of a cluster: see Note [Simulated clusters].
+
+    Args:
+        profile: of virtual GPUs with a cluster: "dgx-h100", "dgx-h200", or a TOML file.
+
+    Yields the machine. Raises ValueError: there is no such profile, or `size` is less than 1; NotSupportedError: the
+    profile has no cluster; inside, whatever reads a value of a GPU.
+    """
+    if size < 1:
+        raise ValueError(f"cluster: there must be at least one rank, not {size}")
+    with system.virtual(devices=1, profile=profile, schedule=schedule, races="off", data=False) as machine:
+        system.init()
+        system.bare_driver().mirror(size)
+        before, world.local.world = world.local.world, world.World(environment(0, size), Mirrored())
+        try:
+            yield machine
+        finally:
+            if world.world().default is not None:
+                destroy_process_group()
+            world.local.world = before
+
+
+class Mirrored(world.Session):
+    """What this rank shares with the others: a store of its own, and hubs where all come when it does."""
+
+    def __init__(self) -> None:
+        super().__init__(HashStore())
+
+    def hub(self, name: str) -> Hub:
+        return _MirrorHub()
+
+
+class _MirrorHub(Hub):
+    """Where the parts of CPU tensors meet: every rank brings the same numbers."""
+
+    def post(self, part: Part, size: int, channel: object) -> None:
+        call = part.call
+        if call.kind in PAIRED:
+            raise RuntimeError(
+                "in a simulated cluster all ranks do the same: none receives what another sends"
+            )
+        _, read = spans(call, 0, size)
+        mine = b"" if read is None or not read[1] else bytes(bytes_at(*read))
+        perform([call] * size, bytes_at, dict.fromkeys(range(1, size), mine))
+        part.done = True
