@@ -17,7 +17,7 @@ from flambeau.runtime import system
 
 NOTES = EXAMPLES / "notes"
 DEVICES = {"placement": 3, "cross_gpu": 2, "visible_devices": 2, "plan_cache": 2}
-RACES = {"incorrect_stream"}
+RACES = {"incorrect_stream", "backward"}
 UNUSED = {"ones_like", "tf32_flags", "tf32_off"}  # these make no CUDA tensor
 OUTPUTS = {
     "cross_gpu": r"Expected all tensors to be on the same device, but found .*, cuda:0 and cuda:1!.*\n"
@@ -79,6 +79,16 @@ def test_placement():
         assert names["c"].tolist() == names["z"].tolist() == [2.0, 4.0]
         assert names["cuda"].index is None and names["cuda2"].index == 2
         assert flambeau.cuda.current_device() == 0
+
+
+def test_placement_as_004_has_it():
+    """R02: without z, d, e and f, so that two GPUs are enough."""
+    text = (NOTES / "placement.py").read_text().replace("import torch\n", "import flambeau as torch\n", 1)
+    names: dict[str, Any] = {}
+    with flambeau.virtual(2):
+        exec(re.sub(r"(?m)^ *[zdef] = .*$", "", text), names)
+        assert [names[n].device.index for n in "xyabc"] == [0, 0, 1, 1, 1] and "d" not in names
+        names.clear()
 
 
 def test_placement_needs_three_gpus():
@@ -220,6 +230,59 @@ def test_incorrect_stream_gives_a_wrong_sum_under_some_schedules_and_is_named_un
         assert race.mend.text.startswith(
             "On side stream 1 of cuda:0, call stream.wait_stream(torch.cuda.default_stream(0))"
         )
+
+
+def test_001_asks_for_a_stream_without_saying_which():
+    """R08: a slip of 001's, `torch.cuda.stream()`; PyTorch raises TypeError."""
+    with flambeau.virtual(1), pytest.raises(TypeError, match="stream"):
+        flambeau.cuda.stream()
+
+
+def test_backward_examples():
+    """R09: the gradients of the safe ones are right under each schedule; the unsafe one runs, and is named."""
+    for schedule in SCHEDULES:
+        with variables("backward", schedule) as names:
+            flambeau.cuda.synchronize()
+            (race,) = names["certificate"].races
+            assert race.first.place.endswith("backward.py:20") and race.second.place.endswith(
+                "backward.py:22"
+            )
+            assert (
+                names["weight"].grad - names["initial_grad"] * 2
+            ).unique().numel() == 1  # 0 and 2, and what came of 1
+
+
+OF_002 = [
+    "placement", "tf32_flags", "tf32_error", "tf32_off", "event_timing", "incorrect_stream", "backward", "plan_cache",
+    "device_agnostic", "loader", "visible_devices", "new_tensors", "ones_like", "pinned",
+]  # fmt: skip
+NETWORK = """
+class Network(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(42, 1)
+
+net = Network().to(device=args.device)
+assert net(x).device == x.device
+"""
+
+
+def test_all_of_002_in_one_process(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """R16: top to bottom, Network and train_loader supplied."""
+    monkeypatch.setattr("sys.argv", ["notes.py"])
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with flambeau.virtual(3, races="warn"):
+        for name in OF_002:
+            text = (
+                (NOTES / f"{name}.py").read_text().replace("import torch\n", "import flambeau as torch\n", 1)
+            )
+            exec(text + NETWORK * (name == "device_agnostic"), names)
+        assert names["net"].weight.is_cuda and names["c"].device.index == 1
+        driver: Any = system.context_of(flambeau.device("cuda:0")).driver
+        races = driver.detector.certificate().races
+        # The two that the notes call incorrect; and nobody told the allocator that the unsafe gradient is in use.
+        assert [race.mend.call for race in races] == ["wait_stream", "wait_stream", "record_stream"]
+        names.clear()
+    assert "Inside device is 1" in capsys.readouterr().out
 
 
 def test_correct_stream_is_right_and_certified_under_all():

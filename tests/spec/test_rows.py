@@ -18,6 +18,7 @@ LAST = {
     "d": 13,
     "e": 27,
     "f": 14,
+    "g": 8,
     "h": 40,
     "i": 9,
     "j": 13,
@@ -26,11 +27,13 @@ LAST = {
     "n": 20,
     "o": 2,
     "p": 9,
+    "q": 15,
+    "r": 16,
 }
-LATER = {"a32"}  # a cuBLAS handle: products are cuBLASLt's, whose handles are others
+LATER = {"a32", "q03"}  # a cuBLAS handle: products are cuBLASLt's, whose handles are others; ONNX
+LATER = {"q03"}  # ONNX
 WORDS_ONLY = {"c22", "e26", "k08"}  # a link and a warning to readers
 REAL_GPUS_ONLY = {"k06"}
-EXAMPLES = {f"r{i:02}" for i in range(1, 17)}
 
 
 def rows_of(text: str) -> set[str]:
@@ -53,7 +56,7 @@ def borne() -> set[str]:
 
 
 def test_every_row_has_a_test() -> None:
-    wanted = {f"{group}{i:02}" for group, last in LAST.items() for i in range(1, last + 1)} | EXAMPLES
+    wanted = {f"{group}{i:02}" for group, last in LAST.items() for i in range(1, last + 1)}
     assert sorted(wanted - LATER - WORDS_ONLY - REAL_GPUS_ONLY - borne()) == []
 
 
