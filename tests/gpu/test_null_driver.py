@@ -28,6 +28,8 @@ NEED_KERNELS = {
     "graph_launch_runs_what_was_recorded_each_time",
     "graph_dump_writes_it_for_graphviz",
     "graph_native_names_it_or_refuses",
+    # There is no cuBLAS, either.
+    "library_handle_is_kept_or_refused",
     "graph_instantiate_makes_it_ready_anew",
 }
 
@@ -230,3 +232,39 @@ print(peer.call(kit.opened_event, 0, event.ipc_handle()), peer.stop())
     assert run(library, program).splitlines() == [
         "[1.0, 2.0, 3.0] (1, 12, 'cuda:0')", "[4.0, 5.0, 6.0] True 512", "512", "0", "('cuda:0', True) 0",
     ]  # fmt: skip
+
+
+CUBLAS = """
+static int made, on[2];
+int cublasCreate_v2(void** h) { *h = (void*)0x5000; made++; return 0; }
+int cublasSetStream_v2(void* h, void* s) { on[made - 1] = (int)(long)s; return h != (void*)0x5000; }
+int cublasDestroy_v2(void* h) { made--; return 0; }
+int stub_state(void) { return made * 100 + on[0]; }
+"""
+
+
+def test_the_programs_own_cublas_handle(library: Path) -> None:
+    """A32: it is made once, and its work goes to the stream that is current when it is asked for."""
+    source = library / "cublas.c"
+    source.write_text(CUBLAS)
+    for name in ("libcublasLt.so.13", "libcublas.so.13"):  # the one comes with the other
+        options = ["-shared", "-fPIC", "-w", f"-Wl,-soname,{name}"]
+        subprocess.run(["gcc", *options, "-o", library / name, source], check=True)
+    program = """
+import ctypes
+ctypes.CDLL("libcublasLt.so.13")
+stub = ctypes.CDLL("libcublas.so.13")
+import flambeau as torch
+print(torch.cuda.current_blas_handle() == 0x5000, stub.stub_state() == 100)
+with torch.cuda.stream(torch.cuda.Stream()):
+    native = torch.cuda.current_stream().cuda_stream
+    print(torch.cuda.current_blas_handle() == 0x5000, stub.stub_state() == 100 + native)
+torch.cuda.current_blas_handle()
+print(stub.stub_state() == 100)
+try:
+    torch.cuda.current_solver_handle()
+except torch.NotSupportedError as error:
+    print(error)
+"""
+    said = run(library, program).splitlines()
+    assert said[:3] == ["True True", "True True", "True"] and "pip install 'flambeau[cusolver]'" in said[3]

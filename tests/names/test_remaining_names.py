@@ -77,8 +77,9 @@ def test_virtual_gpus_have_a_clock_and_no_sensors() -> None:
     for name in ("utilization", "memory_usage", "temperature", "power_draw"):
         with pytest.raises(torch.NotSupportedError, match=f"torch.cuda.{name}: virtual GPUs have no sensors"):
             getattr(torch.cuda, name)()
-    with pytest.raises(torch.NotSupportedError, match="no cublasHandle_t"):
-        torch.cuda.current_blas_handle()
+    for name in ("blas", "solver"):  # A32
+        with pytest.raises(torch.NotSupportedError, match=f"virtual GPUs have no handle of cu{name}"):
+            getattr(torch.cuda, f"current_{name}_handle")()
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         torch.cuda.temperature(7)
 

@@ -11,6 +11,7 @@ from flambeau.cuda.devices import (
     can_device_access_peer,
     current_blas_handle,
     current_device,
+    current_solver_handle,
     device,
     device_count,
     device_of,

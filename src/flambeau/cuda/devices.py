@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.errors import NotSupportedError, OutOfMemoryError
+from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.flags import flags
 from flambeau.driver.api import DeviceProperties
 from flambeau.runtime import current, system
@@ -16,6 +16,7 @@ __all__ = [
     "can_device_access_peer",
     "current_blas_handle",
     "current_device",
+    "current_solver_handle",
     "device",
     "device_count",
     "device_of",
@@ -140,12 +141,20 @@ def get_sync_debug_mode() -> int:
 
 
 def current_blas_handle() -> int:
-    """The cuBLAS handle of the current device. NotSupportedError: products run by cuBLASLt, which has none to share."""
+    """A cublasHandle_t of the current device, for calls of the program's own: its work goes to the current stream.
+
+    NotSupportedError: virtual GPUs have none.
+    """
     init()
-    raise NotSupportedError(
-        "torch.cuda.current_blas_handle: products run by cuBLASLt on real GPUs and by NumPy on virtual ones; "
-        "there is no cublasHandle_t. Make one with cublasCreate, and set its stream to current_stream().cuda_stream"
-    )
+    stream = current.stream_at(current.local.device)
+    return stream.context.driver.library_handle("cublas", stream.handle)
+
+
+def current_solver_handle() -> int:
+    """As `current_blas_handle`, a cusolverDnHandle_t."""
+    init()
+    stream = current.stream_at(current.local.device)
+    return stream.context.driver.library_handle("cusolver", stream.handle)
 
 
 class _CudaDeviceProperties:

@@ -507,6 +507,14 @@ class Driver(Protocol):
         """`launch` of one executable, for who launches it often: what can be looked up before was."""
         ...
 
+    def library_handle(self, name: str, stream: int) -> int:
+        """A handle of the vendor's library "cublas" or "cusolver" on the stream's device, for the program's own calls.
+
+        It is the same each time; its work goes to the stream until it is asked for again.
+        NotSupportedError: there is no such library.
+        """
+        ...
+
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         """Queue a host function; later work of the stream waits for it. It must make no driver call."""
         ...

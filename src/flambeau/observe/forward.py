@@ -165,6 +165,9 @@ class Forward:
     def launcher(self, exe: Executable) -> Launcher:
         return partial(self.launch, exe)  # the inner driver's own would pass the wrapper by
 
+    def library_handle(self, name: str, stream: int) -> int:
+        return self.inner.library_handle(name, stream)
+
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self.inner.host_call(call, stream)
 

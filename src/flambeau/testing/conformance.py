@@ -103,6 +103,7 @@ def close_makes_every_later_call_raise(driver: Driver) -> None:
         (driver.event_query, (event,)), (driver.event_sync, (event,)),
         (driver.event_elapsed_ns, (event, event)), (driver.load, (exe.launch, 0)), (driver.unload, (exe,)),
         (driver.launch, (exe, (ptr, ptr, ptr), (), stream)), (driver.host_call, (lambda: None, stream)),
+        (driver.library_handle, ("cublas", stream)),
         (driver.capture_begin, (stream, "global")), (driver.capture_end, (stream,)),
         (driver.capture_active, (stream,)), (driver.graph_launch, (stream, stream)),
         (driver.graph_dump, (stream, "graph.dot")), (driver.graph_destroy, (stream,)),
@@ -686,6 +687,15 @@ def unload_after_its_launches_are_queued(driver: Driver) -> None:
     driver.launch(exe, (ptr, ptr, ptr), (), stream)
     driver.unload(exe)
     assert (_read(driver, ptr, _NBYTES).view(np.float32) == 2).all()
+
+
+def library_handle_is_kept_or_refused(driver: Driver) -> None:
+    stream = driver.stream_create(0, 0)
+    if driver.name != "cuda":
+        return _raises(NotSupportedError, driver.library_handle, "cublas", stream)
+    handle = driver.library_handle("cublas", stream)
+    assert handle and driver.library_handle("cublas", driver.stream_default(0)) == handle
+    _raises(DriverError, driver.library_handle, "no library", stream)
 
 
 def host_call_holds_its_stream_up(driver: Driver) -> None:

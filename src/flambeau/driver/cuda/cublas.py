@@ -15,7 +15,7 @@ from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.libraries import Library
 
 LEFT, RIGHT = 0, 1  # cublasSideMode_t
-_STATUSES = {
+STATUSES = {
     1: "CUBLAS_STATUS_NOT_INITIALIZED", 3: "CUBLAS_STATUS_ALLOC_FAILED", 7: "CUBLAS_STATUS_INVALID_VALUE",
     8: "CUBLAS_STATUS_ARCH_MISMATCH", 11: "CUBLAS_STATUS_MAPPING_ERROR", 13: "CUBLAS_STATUS_EXECUTION_FAILED",
     14: "CUBLAS_STATUS_INTERNAL_ERROR", 15: "CUBLAS_STATUS_NOT_SUPPORTED",
@@ -26,7 +26,7 @@ class Blas:
     """The library's handle on the device whose context is current; one thread at a time uses it."""
 
     def __init__(self) -> None:
-        self._library = Library("cublas", "cuBLAS", "cuda13", _STATUSES)
+        self._library = Library("cublas", "cuBLAS", "cuda13", STATUSES)
         self._lock = Lock()
         self._calls: dict[str, Any] = {}
         self._handle = c_void_p()

@@ -20,7 +20,7 @@ LETTER = {float32: "S", float64: "D", complex64: "C", complex128: "Z"}
 LOWER, UPPER = 0, 1  # cublasFillMode_t
 PLAIN, TRANSPOSED, ADJOINT = 0, 1, 2  # cublasOperation_t
 VALUES, VECTORS = 0, 1  # cusolverEigMode_t
-_STATUSES = {
+STATUSES = {
     1: "CUSOLVER_STATUS_NOT_INITIALIZED", 2: "CUSOLVER_STATUS_ALLOC_FAILED", 3: "CUSOLVER_STATUS_INVALID_VALUE",
     4: "CUSOLVER_STATUS_ARCH_MISMATCH", 5: "CUSOLVER_STATUS_MAPPING_ERROR", 6: "CUSOLVER_STATUS_EXECUTION_FAILED",
     7: "CUSOLVER_STATUS_INTERNAL_ERROR", 8: "CUSOLVER_STATUS_MATRIX_TYPE_NOT_SUPPORTED",
@@ -50,7 +50,7 @@ class Solver:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._library = Library("cusolver", "cuSOLVER", "cusolver", _STATUSES)
+        self._library = Library("cusolver", "cuSOLVER", "cusolver", STATUSES)
         self._lock = Lock()
         self._calls: dict[str, Any] = {}
         self._handle, self._params, self.jacobi = c_void_p(), c_void_p(), c_void_p()

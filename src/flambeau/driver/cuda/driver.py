@@ -27,7 +27,7 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
 from flambeau.driver.api import Collective, DeviceProperties, HostMemory, Launch, Launcher
-from flambeau.driver.cuda import build, ipc, nvml
+from flambeau.driver.cuda import build, handles, ipc, nvml
 from flambeau.driver.cuda.calls import NOT_READY, OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.capture import MODES, UNSUPPORTED, Capture, Graph, refuse, relaxed
 from flambeau.driver.cuda.compiler import Compiler
@@ -257,6 +257,8 @@ class CudaDriver:
             if held.ptr <= ptr and ptr + nbytes <= held.ptr + held.nbytes:
                 return held
         self._check_open()
+        if not any(page_of(device) for device in self._devices):
+            raise NotSupportedError(f"{what}: these GPUs have no virtual-memory calls")
         raise InvalidAddressError(f"{what}: {nbytes} bytes at {ptr:#x} were not reserved by this driver")
 
     def host_alloc(self, nbytes: int) -> HostMemory:
@@ -547,6 +549,10 @@ class CudaDriver:
                 capture.note_draw(exe, ptrs, scalars, self._queue(stream).native)
 
         return launch
+
+    def library_handle(self, name: str, stream: int) -> int:
+        queue = self._queue(stream)
+        return handles.handle_of(queue.device, name, int(queue.native))
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         queue = self._queue(stream)

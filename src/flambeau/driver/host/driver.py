@@ -288,6 +288,10 @@ class HostDriver:
     def launcher(self, exe: HostExecutable) -> Launcher:
         return partial(self.launch, exe)
 
+    def library_handle(self, name: str, stream: int) -> int:
+        self._check_stream(stream)
+        raise NotSupportedError(f"the host driver has no handle of {name}")
+
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self._check_stream(stream)
         call()

@@ -683,6 +683,10 @@ class VirtualDriver:
     def launcher(self, exe: VirtualExecutable) -> Launcher:
         return partial(self.launch, exe)
 
+    def library_handle(self, name: str, stream: int) -> int:
+        self._stream(stream)
+        raise NotSupportedError(f"virtual GPUs have no handle of {name}: NumPy computes for them")
+
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
             queue = self._stream(stream)
