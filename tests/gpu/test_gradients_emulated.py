@@ -33,6 +33,7 @@ NAMES = (
     "rms_norm_backward",
     "group_norm_backward",
     "batch_norm_backward",
+    "batch_norm_backward_by_moments",
 )
 NEAR = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}
 

@@ -261,13 +261,14 @@ def _batch_check(metas: Sequence[Meta]) -> None:
 
 
 def _train_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params (eps, (weight?, bias?)); results: the normalized, and each channel's mean and variance."""
+    """params (eps, (weight?, bias?)); results: the normalized, and each channel's mean, 1 / sqrt(variance + eps) and
+    variance."""
     metas = _metas(operands)
     _batch_check(metas)
     x = metas[0]
     out = Meta.contiguous_of(x.shape, x.dtype, one_device(metas))
     moments = Meta.contiguous_of((x.shape[1],), wide(x.dtype), x.device)
-    return Signature((out, moments, moments), tuple(metas), params)
+    return Signature((out, moments, moments, moments), tuple(metas), params)
 
 
 def _by_channel(x: Array) -> Array:
@@ -286,8 +287,8 @@ def _train_host(launch: Launch) -> Body:
         scale = 1 / np.sqrt(variance + x.dtype.type(eps))
         result = _affine((x - mean.reshape(column)) * scale.reshape(column), inputs[1:], given, column)
         np.copyto(outputs[0], result, casting="unsafe")
-        np.copyto(outputs[1], mean[:, 0])
-        np.copyto(outputs[2], variance[:, 0])
+        for out, moment in zip(outputs[1:], (mean, scale, variance), strict=True):
+            np.copyto(out, moment[:, 0])
 
     return body
 
@@ -331,7 +332,7 @@ batch_norm_train = define(
         Kernel("batch_norm_train", _train_host, _flops, cuda=Routine("batch_norm_train")),
         FLOATS,
         _train_samples,
-        derivative=Derivative(whole=gradients.given_to(gradients.batch_norm_backward), outputs=1),
+        derivative=Derivative(whole=gradients.of_batch, outputs=1),
     )
 )
 batch_norm_infer = define(

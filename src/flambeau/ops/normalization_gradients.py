@@ -1,7 +1,8 @@
 """The gradients of normalization: one record for each way of grouping elements, one formula for all of them.
 
 Inputs grad, x and the weight if there is one; results the gradients of x, and of weight and bias where they are given.
-Mean and standard deviation are computed again, which costs less than keeping them.
+Mean and standard deviation are computed again, which costs less than keeping them, but of batches: a few numbers, for
+which all of x is read. See Note [Moments of batches].
 
 # Note [How x is seen]
 As a shape in which the elements that are normalized together are those along some dimensions, and each has the weight
@@ -76,10 +77,12 @@ See = Callable[[Ints, Params], Seen]
 # -- the rule and the host body ---------------------------------------------------------------------------------
 
 
-def _rule_of(name: str, see: See) -> Callable[[Sequence[Operand], Params], Signature]:
+def _rule_of(name: str, see: See, moments: int = 0) -> Callable[[Sequence[Operand], Params], Signature]:
+    """`moments`: how many inputs stand between x and the weight."""
+
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         metas = [x for x in operands if isinstance(x, Meta)]
-        grad, x, *weights = metas
+        grad, x, *weights = [*metas[:2], *metas[2 + moments :]]
         where, given = one_device(metas), params[-1]
         if x.dtype not in FLOATS:
             raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
@@ -105,7 +108,7 @@ def _vector(seen: Seen) -> Ints:
     return shape if seen.weighted == seen.dims else (math.prod(shape),)
 
 
-def _host_of(centered: bool) -> Callable[[Launch], Body]:
+def _host_of(centered: bool, given_moments: bool = False) -> Callable[[Launch], Body]:
     def host(launch: Launch) -> Body:
         seen, eps, given = launch.params
         kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
@@ -113,9 +116,13 @@ def _host_of(centered: bool) -> Callable[[Launch], Body]:
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
             grad, x = (widen(a).reshape(seen.shape) for a in inputs[:2])
-            scaled = grad * inputs[2].astype(grad.dtype).reshape(seen.row) if given[0] else grad
-            away = x - _mean(x, seen) if centered else x
-            scale = 1 / np.sqrt(_mean(away * away, seen) + x.dtype.type(eps))
+            scaled = grad * inputs[-1].astype(grad.dtype).reshape(seen.row) if given[0] else grad
+            if given_moments:
+                mean, scale = (a.reshape(seen.row) for a in inputs[2:4])
+                away = x - mean
+            else:
+                away = x - _mean(x, seen) if centered else x
+                scale = 1 / np.sqrt(_mean(away * away, seen) + x.dtype.type(eps))
             away = away * scale
             inner = scaled - away * _mean(scaled * away, seen)
             inner = inner - _mean(scaled, seen) if centered else inner
@@ -215,6 +222,14 @@ def _batch_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(2, 3, 4), make(2, 3, 4)), (1e-3, (False, False))
 
 
+def _moment_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    number = wide(kind).numpy
+    for (grad, x, *weights), params in _batch_samples(make, kind):
+        rows = np.swapaxes(x.astype(np.float64), 0, 1).reshape(x.shape[1], -1)
+        moments = rows.mean(1), 1 / np.sqrt(rows.var(1) + params[0])
+        yield (grad, x, *[m.astype(number) for m in moments], *weights), params
+
+
 def _define(name: str, see: See, samples: Any, centered: bool = True) -> Op:
     kernel = Kernel(name, _host_of(centered), _flops, cuda=Routine(name))
     back = Derivative(whole=_back_of(see, centered))
@@ -225,6 +240,36 @@ layer_norm_backward = _define("layer_norm_backward", seen_by_layer, _layer_sampl
 rms_norm_backward = _define("rms_norm_backward", seen_by_layer, _rms_samples, centered=False)
 group_norm_backward = _define("group_norm_backward", seen_by_group, _group_samples)
 batch_norm_backward = _define("batch_norm_backward", seen_by_batch, _batch_samples)
+
+
+# Note [Moments of batches]
+# The forward pass leaves each channel's mean and scale, so that the backward pass need not read all of x for them.
+# They are functions of x; where a second derivative may be wanted they are computed again, by a record whose gradient
+# is known.
+batch_norm_backward_by_moments = define(
+    Op(
+        "batch_norm_backward_by_moments",
+        _rule_of("batch_norm_backward", seen_by_batch, 2),
+        Kernel(
+            "batch_norm_backward_by_moments",
+            _host_of(True, True),
+            _flops,
+            cuda=Routine("batch_norm_backward_by_moments"),
+        ),
+        FLOATS,
+        _moment_samples,
+    )
+)
+
+
+def of_batch(grad: Any, a: Any, b: Any, out1: Any, out2: Any, params: Params, call: Any) -> Any:
+    """The formula of batch_norm_train."""
+    weights = (b,) if params[-1][0] else ()
+    if any(t.requires_grad for t in (grad, a, *weights)):
+        found = call(batch_norm_backward, (grad, a, *weights), params)
+    else:
+        found = call(batch_norm_backward_by_moments, (grad, a, out1, out2, *weights), params)
+    return found if isinstance(found, tuple) else (found,)
 
 
 def given_to(record: Op) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ and so what a call that is recorded saves:
     grad            the gradient of the first output;  grads  of every output, zeros where none came
     given           the gradients of the outputs, None where none came
     a, b, c, ...    the inputs by position: tensors, or the Python scalars that were given
-    out, outs       the first output; all outputs;  out1 the second alone
+    out, outs       the first output; all outputs;  out1, out2 the second, third alone
     params          the static params;  metas  the metas of the inputs (None for scalars)
     needs           which inputs need a gradient (for `whole`)
     call            `call(op, args, params)`, to run other records

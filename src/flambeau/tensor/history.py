@@ -442,7 +442,7 @@ class Use:
         self.places = [place[name] for name in names]
 
 
-_OUTPUTS = ("out", "out1", "outs")
+_OUTPUTS = ("out", "out1", "out2", "outs")
 
 
 def _asked_by(derivative: Derivative) -> set[str]:
@@ -642,6 +642,8 @@ def _save_outputs(node: Any, outputs: Sequence[Tensor]) -> None:
         saved.append(save(outputs[0], None, 0))
     if "out1" in kept:
         saved.append(save(outputs[1], None, 1))
+    if "out2" in kept:
+        saved.append(save(outputs[2], None, 2))
     if "outs" in kept:
         saved.append([save(t, None, i) for i, t in enumerate(outputs)])
 

@@ -195,16 +195,17 @@ _CENTERED = "(a - b) * (1 / sqrt_(c + T(k0)))"
 
 
 def _batch_train(launch: Launch, device: Device) -> Plan:
-    """Outputs: the normalized, mean and variance of each channel. params: (eps, (weight?, bias?))."""
+    """Outputs: the normalized; mean, scale and variance of each channel. params: (eps, (weight?, bias?))."""
     eps, given = launch.params
-    out, mean, variance = launch.outputs
+    out, *states = launch.outputs
     x, *more = _metas(launch)
     norm = _Norm(out, x, tuple(_by_channel(x, more)), given, tuple([d for d in range(x.ndim) if d != 1]), eps)
-    folding = _pass(_moments(norm, MEAN, VARIANCE), (mean, variance), (x,), device)
-    applied = _applied(norm, _CENTERED, _by_channel(x, (mean, variance)))
-    named = tuple([(4 + at, 0) for at in range(len(more))])
-    moments = ((1, 0), (2, 0))
-    return Plan((Pass(folding, (*moments, (3, 0))), Pass(applied, ((0, 0), (3, 0), *moments, *named))))
+    fold = _moments(norm, MEAN, f"1 / sqrt_({VARIANCE} + T(k0))", VARIANCE)
+    applied = _applied(norm, "(a - b) * c", _by_channel(x, states[:2]))
+    named = tuple([(5 + at, 0) for at in range(len(more))])
+    places = ((1, 0), (2, 0), (3, 0))
+    folding = Pass(_pass(fold, tuple(states), (x,), device), (*places, (4, 0)))
+    return Plan((folding, Pass(applied, ((0, 0), (4, 0), *places[:2], *named))))
 
 
 def _batch_infer(launch: Launch, device: Device) -> Program:

@@ -44,7 +44,7 @@ class _Problem:
         metas, count = launch.operands, len(launch.outputs)
         self.out, self.grad, self.x = (self._whole(metas[at], at) for at in (0, count, count + 1))
         self.weight = self._beside(metas[-1], len(metas) - 1) if self.given[0] else None
-        self.made = [self._vector(meta, at) for at, meta in enumerate(metas[1:count], 1)]
+        self.made = [self.vector(meta, at) for at, meta in enumerate(metas[1:count], 1)]
         self.number = computing(self.x.meta.dtype)
         self.work = Layout()
         kept = tuple([1 if d in self.seen.dims else n for d, n in enumerate(self.seen.shape)])
@@ -55,7 +55,7 @@ class _Problem:
         assert strides is not None, "channels are split, which needs no copy"
         return _Operand(meta.with_(self.seen.shape, strides), (at, 0))
 
-    def _vector(self, meta: Meta, at: int) -> _Operand:
+    def vector(self, meta: Meta, at: int) -> _Operand:
         """A weight's gradient, with the dims along which weights lie."""
         shape = tuple([self.seen.shape[d] for d in self.seen.weighted])
         strides = view_strides(meta.shape, meta.strides, shape)
@@ -64,7 +64,7 @@ class _Problem:
 
     def _beside(self, meta: Meta, at: int) -> _Operand:
         """The weight, repeated to x's shape."""
-        steps = dict(zip(self.seen.weighted, self._vector(meta, at).meta.strides, strict=True))
+        steps = dict(zip(self.seen.weighted, self.vector(meta, at).meta.strides, strict=True))
         strides = tuple([steps.get(d, 0) for d in range(len(self.seen.shape))])
         return _Operand(meta.with_(self.seen.shape, strides), (at, 0))
 
@@ -83,16 +83,19 @@ class _Problem:
 
     def across(self, states: Sequence[_Operand]) -> list[_Operand]:
         """Numbers of rows, repeated to x's shape."""
-        strides = tuple(
-            [0 if n == 1 else s for n, s in zip(self.state.shape, self.state.strides, strict=True)]
-        )
-        meta = self.state.with_(self.seen.shape, strides)
-        return [_Operand(meta, state.place) for state in states]
+        return [
+            _Operand(each.meta.with_(self.seen.shape, _standing(each.meta)), each.place) for each in states
+        ]
 
     def folded(self, fold: Fold, outputs: Sequence[_Operand], inputs: Sequence[_Operand]) -> Pass:
         form = Launch(Kernel("fold", no_host, cuda=fold), _metas(outputs), _metas(inputs))
         program = reduction.program(form, fold, self.device.properties.multi_processor_count)
         return Pass(program, tuple([x.place for x in (*outputs, *inputs)]))
+
+
+def _standing(state: Meta) -> tuple[int, ...]:
+    """The strides with dimensions of one element standing still."""
+    return tuple([0 if n == 1 else s for n, s in zip(state.shape, state.strides, strict=True)])
 
 
 def _metas(operands: Sequence[_Operand]) -> tuple[Meta, ...]:
@@ -177,7 +180,8 @@ _FACTORS = {True: "{} * (y - z) * w", False: "{} * y * z"}
 
 
 def _by_folds(x: _Problem, moments: Sequence[_Operand], together: bool) -> list[Pass]:
-    """`together`: a row has one weight, so that the sums of a row are the weight's and the bias's gradient too."""
+    """Of moments that are known. `together`: a row has one weight, so that the sums of a row are the weight's and the
+    bias's gradient too."""
     beside = x.across(moments)
     slopes = x.states(2 if x.centered else 1)
     weight = [] if together else x.weights
@@ -188,7 +192,7 @@ def _by_folds(x: _Problem, moments: Sequence[_Operand], together: bool) -> list[
     fold = _sums(x.seen.dims, x, lifted, [*lower, *made])
     outputs = [*slopes, *(_with_dims(x, each) for each in x.made if together)]
     summing = x.folded(fold, outputs, (x.grad, x.x, *beside, *weight))
-    return [_moments(x, moments), summing, _applied(x, beside, x.across(slopes), together)]
+    return [summing, _applied(x, beside, x.across(slopes), together)]
 
 
 def _with_dims(x: _Problem, made: _Operand) -> _Operand:
@@ -239,7 +243,8 @@ def _rowwise(centered: bool) -> Callable[[Launch, Device], Plan]:
         rows = Rows(
             x.x.meta.dtype, x.seen.shape, operands, strides, x.seen.dims, arrays=2, written=len(kept)
         )  # fmt: skip
-        passes = [_held(x, rows, kept)] if rows.fits else _by_folds(x, moments, together=False)
+        by_folds = [] if rows.fits else [_moments(x, moments), *_by_folds(x, moments, together=False)]
+        passes = [_held(x, rows, kept)] if rows.fits else by_folds
         return Plan((*passes, *_by_weights(x, moments)), x.work.nbytes)
 
     return build
@@ -247,10 +252,18 @@ def _rowwise(centered: bool) -> Callable[[Launch, Device], Plan]:
 
 def _batch(launch: Launch, device: Device) -> Plan:
     x = _Problem(launch, device, True)
-    return Plan(tuple(_by_folds(x, x.states(2), together=True)), x.work.nbytes)
+    moments = x.states(2)
+    return Plan((_moments(x, moments), *_by_folds(x, moments, together=True)), x.work.nbytes)
+
+
+def _batch_by_moments(launch: Launch, device: Device) -> Plan:
+    """Inputs grad, x, mean, scale and the weight, if it is given."""
+    x, first = _Problem(launch, device, True), len(launch.outputs) + 2
+    moments = [_with_dims(x, x.vector(launch.operands[at], at)) for at in (first, first + 1)]
+    return Plan(tuple(_by_folds(x, moments, together=True)), x.work.nbytes)
 
 
 ROUTINES: dict[str, Callable[[Launch, Device], Program | Plan]] = {
     "layer_norm_backward": _rowwise(True), "rms_norm_backward": _rowwise(False), "group_norm_backward": _rowwise(True),
-    "batch_norm_backward": _batch,
+    "batch_norm_backward": _batch, "batch_norm_backward_by_moments": _batch_by_moments,
 }  # fmt: skip

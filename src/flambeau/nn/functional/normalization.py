@@ -39,7 +39,7 @@ def batch_norm(
     for running in (running_mean, running_var):
         if running is not None and running.shape != (input.shape[1],):
             raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {running.numel()}")
-    out, mean, variance = call(ops.batch_norm_train, (input, *more), (float(eps), given))
+    out, mean, _, variance = call(ops.batch_norm_train, (input, *more), (float(eps), given))
     if running_mean is not None:
         call_into(moving_average, (running_mean,), (running_mean, mean, 1 - momentum, momentum))
     if running_var is not None:
