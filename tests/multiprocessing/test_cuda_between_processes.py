@@ -214,7 +214,7 @@ def test_a_sender_that_has_ended_is_reported():
     assert ours.recv().tolist() == [1, 1]
     other.call(kit.send_cuda, theirs, 3)
     other.kill()
-    with pytest.raises(RuntimeError, match=r"received from process \d+, which has ended: the producer"):
+    with pytest.raises(RuntimeError, match=r"process \d+.* has ended"):
         ours.recv()
 
 

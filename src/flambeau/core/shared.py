@@ -91,15 +91,19 @@ class Mapping:
 
 
 class Anonymous(Mapping):
-    """Anonymous memory with a descriptor, `fd`, which is closed with this object. `key` tells it from all others."""
+    """Anonymous memory with a descriptor, `fd`, which is closed with this object. `key` tells it from all others.
 
-    __slots__ = ("fd", "key")
+    `slots` are those of its sendings that may be underway.
+    """
+
+    __slots__ = ("fd", "key", "slots")
     _close = staticmethod(os.close)
 
     def __init__(self, fd: int, nbytes: int) -> None:
         super().__init__(fd, nbytes)
         self.fd = fd
         self.key = key_of(fd)
+        self.slots: set[int] = set()
 
     def __del__(self) -> None:
         super().__del__()
@@ -130,6 +134,11 @@ class Door:
                 "memory of devices is shared between processes on Linux only, as with CUDA"
             )
         return cls(os.getpid(), fd, *key_of(fd))
+
+    @staticmethod
+    def opens() -> bool:
+        """Whether other processes of this user may enter: not those of a process that hides its memory from them."""
+        return sys.platform == "linux" and os.stat("/proc/self").st_uid == os.geteuid()
 
     def enter(self) -> int:
         """A descriptor of our own. ProcessLookupError: its owner has ended, or has closed it."""

@@ -13,7 +13,7 @@ from typing import Any
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.core.shared import Anonymous
+from flambeau.core.shared import Anonymous, Door
 from flambeau.nn.parameter import Parameter
 from flambeau.runtime import system
 from flambeau.runtime.event import Event
@@ -29,6 +29,12 @@ __all__ = [
     "init_reductions", "rebuild_cuda_tensor", "rebuild_event", "rebuild_storage_empty", "rebuild_storage_fd",
     "rebuild_storage_filename", "rebuild_tensor", "reduce_event", "reduce_storage", "reduce_tensor",
 ]  # fmt: skip
+
+
+_SENDER_GONE = (
+    "the process that sent this tensor has ended: with the file_descriptor strategy it must live until its tensors are "
+    "received (file_system has no such rule, see set_sharing_strategy)"
+)
 
 
 # -- tensors ----------------------------------------------------------------------------------------------
@@ -130,6 +136,8 @@ def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
         return rebuild_storage_empty, ()
     owner = sharing.share(row_of(memory))
     if isinstance(owner, Anonymous):
+        if Door.opens():
+            return rebuild_storage_door, (*sharing.sharing.post(owner), memory.nbytes)
         return rebuild_storage_fd, (reduction.DupFd(owner.fd), memory.nbytes)
     try:
         owner.hold()
@@ -141,18 +149,23 @@ def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
     return rebuild_storage_filename, (owner.name, memory.nbytes)
 
 
+def rebuild_storage_door(door: bytes, counter: bytes, slot: int, size: int) -> Storage:
+    """The storage behind a door of the process that sent it. FileNotFoundError: that has ended."""
+    try:
+        return sharing.storage_of_door(door, counter, slot, size)
+    except ProcessLookupError:
+        raise FileNotFoundError(_SENDER_GONE) from None
+
+
 def rebuild_storage_fd(df: Any, size: int) -> Storage:
-    """The storage of a descriptor that was sent along.
+    """The storage of a descriptor that was sent along, where processes open no doors to each other.
 
     Raises EOFError or OSError (ConnectionRefusedError, FileNotFoundError): its sender has ended.
     """
     try:
         fd = df.detach()
     except (EOFError, ConnectionError, FileNotFoundError) as error:
-        raise type(error)(
-            "the process that sent this tensor has ended: with the file_descriptor strategy it must live until its "
-            "tensors are received (file_system has no such rule, see set_sharing_strategy)"
-        ) from error
+        raise type(error)(_SENDER_GONE) from error
     return sharing.storage_of_descriptor(fd, size)
 
 

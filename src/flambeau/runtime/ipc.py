@@ -1,6 +1,6 @@
 """Device memory that goes to other processes and comes from them. Owner of what was sent and received.
 
-# Note [Memory in two processes]
+# Note [Sharing CUDA tensors]
 What is sent is a block of the caching allocator: the handle of the whole segment that it lies in, as CUDA has
 it, and its place there. Each sending has a counter, a slot of memory that both processes map: the sender sets it, the
 receiver writes its process id there, and zero once its tensors are gone and its work with them is done. A block that
@@ -17,17 +17,16 @@ it, and else by who is, or at the next sending, receiving or `collect`.
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.core.memory import bytes_at
-from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, birth
+from flambeau.core.shared import Door, Mapping
+from flambeau.core.slots import Receipt, Senders, Slots, finish
 from flambeau.runtime import current, system
 from flambeau.runtime.blocks import Block
 from flambeau.runtime.context import Context
@@ -36,10 +35,7 @@ from flambeau.runtime.reasons import because
 from flambeau.runtime.turn import Turn
 from flambeau.runtime.uses import Mark
 
-_SLOT = struct.Struct("<iiQ")  # state, the receiver's process id, when that began
-_SENT, _HELD = 1, 2
 _UUID = 16  # bytes
-_SLOTS = 1 << 16
 _EVENTS = 1000  # sendings that have an event of their own; further ones wait for their stream instead
 _MANY = 1000  # blocks in limbo
 
@@ -84,36 +80,6 @@ class Parcel(NamedTuple):
         return self.handle, self.offset
 
 
-class _Counters:
-    """The slots of what this process sends, in memory that receivers map."""
-
-    def __init__(self) -> None:
-        nbytes = _SLOTS * _SLOT.size
-        self._memory = Anonymous(anonymous(nbytes), nbytes)
-        self._bytes = bytes_at(self._memory.ptr, nbytes)
-        self._free = deque(range(0, nbytes, _SLOT.size))
-        self.door = Door.of(self._memory.fd).pack()
-
-    def take(self) -> int:
-        """A slot for a sending. RuntimeError: too many are underway."""
-        try:
-            slot = self._free.popleft()
-        except IndexError:
-            raise RuntimeError(
-                f"{_SLOTS:,} CUDA tensors were sent to other processes and not released there"
-            ) from None
-        _SLOT.pack_into(self._bytes.data, slot, _SENT, 0, 0)
-        return slot
-
-    def is_over(self, slot: int, thoroughly: bool) -> bool:
-        """Whether the receiver has released it; `thoroughly`: or has ended."""
-        state, pid, began = _SLOT.unpack_from(self._bytes.data, slot)
-        return not state or bool(thoroughly and state == _HELD and birth(pid) != began)
-
-    def give_back(self, slot: int) -> None:
-        self._free.append(slot)
-
-
 class Sent:
     """A block that was sent, with its sendings that are not over: slots, and the events that went along."""
 
@@ -148,26 +114,14 @@ class Segment:
         self.ptr, _ = context.driver.ipc_open(context.driver_index, parcel.handle[_UUID:])
 
 
-class Receipt:
-    """A sending that this process holds."""
+class Received(Receipt):
+    """A sending that this process holds, in a segment."""
 
-    __slots__ = ("__weakref__", "_holder", "counters", "segment", "slot")
+    __slots__ = ("segment",)
 
-    def __init__(self, segment: Segment | None, counters: Mapping, slot: int) -> None:
+    def __init__(self, segment: Segment, memory: Mapping, slot: int) -> None:
+        super().__init__(memory, slot)
         self.segment = segment
-        self.counters = counters
-        self.slot = slot
-        self._holder = os.getpid()
-        self._write(_HELD, self._holder, birth(self._holder))
-
-    def end(self) -> None:
-        """Say, once, that this process has done with it; a fork's copy says nothing."""
-        if self._holder == os.getpid():
-            self._holder = 0
-            self._write(0, 0, 0)
-
-    def _write(self, *values: int) -> None:
-        _SLOT.pack_into(bytes_at(self.counters.ptr, self.counters.nbytes).data, self.slot, *values)
 
 
 class _State:
@@ -177,20 +131,21 @@ class _State:
         self.lock = threading.RLock()
         self.sent: dict[int, Sent] = {}  # by address
         self.limbo: dict[int, Sent] = {}
-        self.own: _Counters | None = None
+        self.own: Slots | None = None
         self.segments: WeakValueDictionary[tuple[Context, bytes], Segment] = WeakValueDictionary()
-        self.counters_of: WeakValueDictionary[bytes, Mapping] = WeakValueDictionary()
-        self.receipts: WeakSet[Receipt] = WeakSet()
-        self.dead: deque[tuple[Receipt, Iterable[int]]] = deque()
-        self.later: list[tuple[Receipt, Iterable[int]]] = []  # could not be done when it was tried
+        self.senders = Senders()
+        self.uuids: WeakKeyDictionary[Context, bytes] = WeakKeyDictionary()
+        self.receipts: WeakSet[Received] = WeakSet()
+        self.dead: deque[tuple[Received, Iterable[int]]] = deque()
+        self.later: list[tuple[Received, Iterable[int]]] = []  # could not be done when it was tried
         self.turn = Turn(self.dead, lambda: _bury())
         self.events = 0  # of sendings that are not over
         self.watching = False
         self.warned = False
 
-    def counters(self) -> _Counters:
+    def counters(self) -> Slots:
         if self.own is None:
-            self.own = _Counters()
+            self.own = Slots()
         return self.own
 
     def watch(self) -> None:
@@ -290,7 +245,7 @@ def is_own(parcel: Parcel) -> bool:
     return Door.unpack(parcel.counter).pid == os.getpid()
 
 
-def receive(parcel: Parcel) -> tuple[Context, int, Receipt]:
+def receive(parcel: Parcel) -> tuple[Context, int, Received]:
     """Where what another process sent lies here, and the receipt to `release` once it is of no more use.
 
     The current stream waits for the sender's. Raises RuntimeError: the sender has ended, its device is not visible
@@ -301,11 +256,11 @@ def receive(parcel: Parcel) -> tuple[Context, int, Receipt]:
         try:
             return _received(parcel, counters)
         except BaseException:  # nobody will ever have it
-            Receipt(None, counters, parcel.slot).end()
+            finish(counters, parcel.slot)
             raise
 
 
-def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Receipt]:
+def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Received]:
     context = _context_of(parcel)
     _state.watch()
     collect(thoroughly=False)
@@ -314,7 +269,7 @@ def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Receipt]
         segment = _state.segments[context, parcel.handle] = Segment(context, parcel)
     _order(context, parcel)
     segment.holders += 1
-    receipt = Receipt(segment, counters, parcel.slot)
+    receipt = Received(segment, counters, parcel.slot)
     _state.receipts.add(receipt)
     return context, segment.ptr + parcel.offset, receipt
 
@@ -322,10 +277,10 @@ def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Receipt]
 def release_again(parcel: Parcel) -> None:
     """What was sent is here already: order what comes after this sending, too, and release it at once."""
     _order(_context_of(parcel), parcel)
-    Receipt(None, _counters_of(parcel), parcel.slot).end()
+    finish(_counters_of(parcel), parcel.slot)
 
 
-def release(receipt: Receipt, streams: Iterable[int]) -> None:
+def release(receipt: Received, streams: Iterable[int]) -> None:
     """What was received is of no more use; `streams` are those that it was used on. For destructors."""
     _state.dead.append((receipt, streams))
     _bury()
@@ -342,21 +297,13 @@ def _context_of(parcel: Parcel) -> Context:
 
 
 def _counters_of(parcel: Parcel) -> Mapping:
-    found = _state.counters_of.get(parcel.counter)
-    if found is None:
-        door = Door.unpack(parcel.counter)
-        try:
-            fd = door.enter()
-        except ProcessLookupError:
-            raise RuntimeError(
-                f"a CUDA tensor was received from process {door.pid}, which has ended: the producer of a CUDA tensor "
-                "must live for as long as others use it. See Note [Sharing CUDA tensors]"
-            ) from None
-        try:
-            found = _state.counters_of[parcel.counter] = Mapping(fd, _SLOTS * _SLOT.size)
-        finally:
-            os.close(fd)
-    return found
+    try:
+        return _state.senders.find(parcel.counter)
+    except ProcessLookupError:
+        raise RuntimeError(
+            f"a CUDA tensor was received from process {Door.unpack(parcel.counter).pid}, which has ended: the producer "
+            "of a CUDA tensor must live for as long as others use it. See Note [Sharing CUDA tensors]"
+        ) from None
 
 
 def _order(context: Context, parcel: Parcel) -> None:
@@ -382,9 +329,9 @@ def _bury() -> None:
             _state.turn.leave()
 
 
-def _try_end(receipt: Receipt, streams: Iterable[int]) -> bool:
+def _try_end(receipt: Received, streams: Iterable[int]) -> bool:
     segment = receipt.segment
-    if segment is not None and not segment.context.closed:
+    if not segment.context.closed:
         context = segment.context
         if context.orders.capturing:
             return False
@@ -432,7 +379,7 @@ class _Closing:
     def closing(self, machine: Machine) -> None:
         """All work is done. Raises what the warning raises if that is an error."""
         for receipt in list(_state.receipts):
-            if receipt.segment is not None and receipt.segment.context in machine.contexts:
+            if receipt.segment.context in machine.contexts:
                 receipt.end()
                 _state.receipts.discard(receipt)
         collect()
@@ -446,8 +393,11 @@ class _Closing:
 
 
 def _uuid(context: Context) -> bytes:
-    text = context.driver.device_properties(context.driver_index).uuid
-    return bytes.fromhex(text.removeprefix("GPU-").replace("-", ""))
+    found = _state.uuids.get(context)
+    if found is None:
+        text = context.driver.device_properties(context.driver_index).uuid
+        found = _state.uuids[context] = bytes.fromhex(text.removeprefix("GPU-").replace("-", ""))
+    return found
 
 
 def _begin_anew() -> None:

@@ -23,7 +23,8 @@ from flambeau.core.device import CPU
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.memory import bytes_at
 from flambeau.core.meta import Meta
-from flambeau.core.shared import Anonymous, Mapping, anonymous, key_of
+from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, key_of
+from flambeau.core.slots import Senders, Slots, finish
 from flambeau.runtime import current, ipc, system
 from flambeau.runtime.event import Event
 from flambeau.tensor.options import integer, place
@@ -33,6 +34,7 @@ from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.storages import Face, UntypedStorage, face
 from flambeau.tensor.tensor import Tensor, make
 
+_MANY = 16  # sendings that may have arrived before somebody looks
 FILE_DESCRIPTOR, FILE_SYSTEM = "file_descriptor", "file_system"
 NON_LEAF = (
     "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing "
@@ -45,27 +47,59 @@ class _Sharing:
     """How this process shares the CPU's memory, and what it shares.
 
     known: what came from other processes or went to them, by what tells it from all else: what comes again is the
-    same storage.
+    same storage. underway: by slot, memory that was sent and has not arrived.
     """
 
     def __init__(self) -> None:
         self.strategy = FILE_DESCRIPTOR if sys.platform == "linux" else FILE_SYSTEM
         self.known: WeakValueDictionary[Any, Storage] = WeakValueDictionary()
-        self.lock = threading.RLock()
+        self.begin()
 
-    def renew_lock(self) -> None:
-        """In a forked child: another thread of the parent's may have held it."""
+    def begin(self) -> None:
+        """Also in a forked child: what is underway there is the parent's, and a thread of it may hold the lock."""
         self.lock = threading.RLock()
+        self.slots: Slots | None = None
+        self.underway: dict[int, Anonymous] = {}
+        self.many = _MANY
+        self.senders = Senders()
+
+    def post(self, memory: Anonymous) -> tuple[bytes, bytes, int]:
+        """Send anonymous memory: its door, our slots' and the slot that the receiver clears when it has it."""
+        if len(self.underway) >= self.many:
+            self.settle(list(self.underway))
+            self.many = 2 * len(self.underway) + _MANY  # looking costs as much as there is
+        if self.slots is None:
+            self.slots = Slots()
+        slot = self.slots.take()
+        self.underway[slot] = memory
+        memory.slots.add(slot)
+        return Door.of(memory.fd).pack(), self.slots.door, slot
+
+    def settle(self, sent: Iterable[int]) -> None:
+        """Forget what has arrived of these slots. For destructors, too."""
+        slots = self.slots
+        for slot in sent:
+            if (
+                slots is not None
+                and slots.is_over(slot)
+                and (memory := self.underway.pop(slot, None)) is not None
+            ):
+                memory.slots.discard(slot)
+                slots.give_back(slot)
 
 
 sharing = _Sharing()
-os.register_at_fork(after_in_child=sharing.renew_lock)
+os.register_at_fork(after_in_child=sharing.begin)
 
 
 class SharedStorage(ForeignStorage):
     """CPU memory that other processes may map; `owner` is its `Mapping`. It cannot grow."""
 
     __slots__ = ()
+
+    def __del__(self) -> None:
+        if isinstance(self.owner, Anonymous):
+            sharing.settle(list(self.owner.slots))
 
 
 class SentStorage(Storage):
@@ -84,7 +118,7 @@ class ReceivedStorage(ForeignStorage):
     __slots__ = ("_receipt", "_streams")
 
     def __init__(self, parcel: ipc.Parcel) -> None:
-        self._receipt: ipc.Receipt | None = None  # what __del__ sees if nothing was received
+        self._receipt: ipc.Received | None = None  # what __del__ sees if nothing was received
         context, ptr, receipt = ipc.receive(parcel)
         super().__init__(ptr, parcel.nbytes, context, None)
         self.stream = 0
@@ -185,6 +219,20 @@ def storage_of_descriptor(fd: int, nbytes: int) -> Storage:
         if found is None:
             return storage_over(Anonymous(fd, max(nbytes, 1)), nbytes)
     os.close(fd)
+    return found
+
+
+def storage_of_door(door: bytes, counter: bytes, slot: int, nbytes: int) -> Storage:
+    """The same of a descriptor that another process has, and keeps until its slot is clear.
+
+    Raises ProcessLookupError: that process has ended.
+    """
+    there = Door.unpack(door)
+    with sharing.lock:
+        found = sharing.known.get((there.device, there.inode))
+    if found is None:
+        found = storage_of_descriptor(there.enter(), nbytes)
+    finish(sharing.senders.find(counter), slot)
     return found
 
 

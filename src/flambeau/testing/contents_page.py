@@ -73,7 +73,7 @@ NOTES = (
     ("Extending PyTorch", "autograd.md"),
     ("Frequently Asked Questions", "memory.md"),
     ("Features for large-scale deployments", None),
-    ("Multiprocessing best practices", None),
+    ("Multiprocessing best practices", "multiprocessing.md"),
     ("Reproducibility", "determinism.md"),
     ("Serialization semantics", "training.md"),
     ("Windows FAQ", None),

@@ -623,21 +623,18 @@ class VirtualDriver:
                 raise DriverError(
                     f"CUDA error: invalid argument: ipc_event: event {event} was not created interprocess"
                 )
-            return ipc.event_handle(self._uuid(found.index), event)
+            return ipc.event_handle(self._shared(self._devices[found.index]).uuid, event)
 
     def ipc_event_open(self, index: int, handle: bytes) -> int:
         with self._lock:
-            self._device(index)
-            ipc.check_event(handle, self._uuid(index))
+            ipc.check_event(handle, self._shared(self._device(index)).uuid)
             return self.event_create(index, False, False, True)
 
     def _shared(self, device: Device) -> ipc.SharedPages:
         if device.shared is None:
-            device.shared = ipc.SharedPages(device.arena, self._uuid(device.index))
+            which = uuid.UUID(self.device_properties(device.index).uuid).bytes
+            device.shared = ipc.SharedPages(device.arena, which)
         return device.shared
-
-    def _uuid(self, index: int) -> bytes:
-        return uuid.uuid5(_UUIDS, f"{self.profile.name}/{index}").bytes
 
     # -- kernels ----------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> VirtualExecutable:

@@ -49,7 +49,7 @@ class SharedPages:
 
     def __init__(self, arena: Arena, uuid: bytes) -> None:
         self._arena = arena
-        self._uuid = uuid
+        self.uuid = uuid
         self._at = address_of(arena.bytes)
         self._fd = -1  # of what is exported
         self._moved = np.zeros(-(-len(arena.bytes) // _PAGE), bool)  # pages that lie in it
@@ -68,10 +68,12 @@ class SharedPages:
         if arena.poison:
             arena.touch(ptr, end - ptr)
         start, stop = ptr - arena.base, end - arena.base
-        for first, last in _unset(self._moved, start // _PAGE, -(-stop // _PAGE)):
-            self._move(first * _PAGE, min(last * _PAGE, len(arena.bytes)))
-            self._moved[first:last] = True
-        return _HANDLE.pack(_MEMORY, door.pack(), self._uuid, start, stop - start)
+        pages = slice(start // _PAGE, -(-stop // _PAGE))
+        if not self._moved[pages].all():
+            for first, last in _unset(self._moved, pages.start, pages.stop):
+                self._move(first * _PAGE, min(last * _PAGE, len(arena.bytes)))
+                self._moved[first:last] = True
+        return _HANDLE.pack(_MEMORY, door.pack(), self.uuid, start, stop - start)
 
     def _move(self, start: int, stop: int) -> None:
         """Pages that were never written stay uncommitted."""
@@ -95,7 +97,7 @@ class SharedPages:
     # -- others', for us ------------------------------------------------------------------------------
     def open(self, handle: bytes) -> tuple[int, int]:
         """The address of another process's segment here, and its bytes."""
-        door, start, nbytes = _parsed(handle, _MEMORY, self._uuid)
+        door, start, nbytes = _parsed(handle, _MEMORY, self.uuid)
         if door.pid == os.getpid():
             raise DriverError("CUDA error: invalid device context: the memory is this process's own")
         fd = _entered(door)

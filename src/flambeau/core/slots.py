@@ -1,0 +1,99 @@
+"""`Slots`: what this process has sent to others, and whether they have done with it, in memory that both map.
+
+The sender takes a slot for each sending; the receiver, and nobody else, writes there from then on: that it holds
+what was sent, with its process, or that it has done with it. So no count has to be changed by two at once.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from functools import lru_cache
+
+from flambeau.core.memory import bytes_at
+from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, birth
+
+_SLOT = struct.Struct("<iiQ")  # state, the receiver's process id, when that began
+_SENT, _HELD = 1, 2
+_COUNT = 1 << 16
+_NBYTES = _COUNT * _SLOT.size
+_SENDERS = 64
+
+
+class Slots:
+    """The sender's side. `door` is where receivers find the memory."""
+
+    def __init__(self) -> None:
+        self._memory = Anonymous(anonymous(_NBYTES), _NBYTES)
+        self._bytes = bytes_at(self._memory.ptr, _NBYTES).data
+        self._free = deque(range(0, _NBYTES, _SLOT.size))
+        self.door = Door.of(self._memory.fd).pack()
+
+    def take(self) -> int:
+        """A slot for a sending. RuntimeError: too many are underway."""
+        try:
+            slot = self._free.popleft()
+        except IndexError:
+            raise RuntimeError(
+                f"{_COUNT:,} tensors were sent to other processes and not released there"
+            ) from None
+        _SLOT.pack_into(self._bytes, slot, _SENT, 0, 0)
+        return slot
+
+    def is_over(self, slot: int, thoroughly: bool = False) -> bool:
+        """Whether the receiver has done with it; `thoroughly`: or has ended."""
+        state, pid, began = _SLOT.unpack_from(self._bytes, slot)
+        return not state or bool(thoroughly and state == _HELD and birth(pid) != began)
+
+    def give_back(self, slot: int) -> None:
+        """Of a sending that is over."""
+        self._free.append(slot)
+
+
+class Senders:
+    """The receiver's side: the memory of those who send, by its door."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[bytes, Mapping] = {}
+
+    def find(self, door: bytes) -> Mapping:
+        """Raises ProcessLookupError: the sender has ended."""
+        found = self._mapped.get(door)
+        if found is None:
+            fd = Door.unpack(door).enter()
+            try:
+                found = Mapping(fd, _NBYTES)
+            finally:
+                os.close(fd)
+            if len(self._mapped) >= _SENDERS:
+                self._mapped.clear()
+            self._mapped[door] = found
+        return found
+
+
+def finish(memory: Mapping, slot: int) -> None:
+    """Say that this process has done with what was sent."""
+    _SLOT.pack_into(bytes_at(memory.ptr, _NBYTES).data, slot, 0, 0, 0)
+
+
+_own_birth = lru_cache(1)(birth)
+
+
+class Receipt:
+    """A sending that this process has received and holds."""
+
+    __slots__ = ("__weakref__", "_holder", "_memory", "_slot")
+
+    def __init__(self, memory: Mapping, slot: int) -> None:
+        self._memory = memory
+        self._slot = slot
+        self._holder = os.getpid()
+        began = _own_birth(self._holder)
+        _SLOT.pack_into(bytes_at(memory.ptr, _NBYTES).data, slot, _HELD, self._holder, began)
+
+    def end(self) -> None:
+        """Say, once, that this process has done with it; a fork's copy says nothing."""
+        if self._holder == os.getpid():
+            self._holder = 0
+            finish(self._memory, self._slot)
