@@ -24,6 +24,7 @@ from flambeau.observe.trace_events import chrome_trace
 from flambeau.observe.tracer import Tracer
 from flambeau.runtime import system
 from flambeau.tape import walk
+from flambeau.testing import conformance
 
 SCHEDULES = ["earliest", "random:1", "adversarial:2", "pct:3:2"]
 
@@ -493,3 +494,22 @@ def test_what_raises_on_a_real_gpu_is_no_work() -> None:
     trace, work = measured(program)
     assert len(work) == 2 == len([s for s in on_streams(trace) if s.kind == "fill"])
     assert len([s for s in trace.slices if s.name == "fill" and s.kind == "give"]) == 3
+
+
+def tracing(measures: bool) -> Tracer:
+    driver = VirtualDriver(2)
+    tracer = Tracer(driver, driver, [0, 1])
+    if measures:
+        tracer.source = Measured(driver, [0, 1], driver.time_ns)
+    return tracer
+
+
+@pytest.mark.parametrize("measures", [False, True], ids=["simulated", "measured"])
+@pytest.mark.parametrize("case", conformance.cases, ids=lambda case: case.__name__)
+def test_a_tracer_keeps_the_drivers_contract(case: Any, measures: bool) -> None:
+    driver = tracing(measures)
+    case(driver)
+    if not case.__name__.startswith("close_"):
+        trace = trace_of(driver)
+        assert all(max(a.earlier, a.later) < len(trace.slices) for a in trace.arrows)
+        driver.close()

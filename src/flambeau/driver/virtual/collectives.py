@@ -28,13 +28,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from flambeau.core.baton import seat
+from flambeau.core.baton import Seat, seat
 from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, place
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Course, Key, agreed, described, spans
 from flambeau.driver.virtual import scheduler
-from flambeau.driver.virtual.deadlock import deadlock
+from flambeau.driver.virtual.deadlock import asked_in_vain, deadlock
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Engine, Scheduler, Stream
 
 NOWHERE = 255  # the device index of what is of no device
@@ -217,6 +217,8 @@ class Communicators:
         self._handles = handles
         self._route = route
         core.come = self.come
+        self._vain = 0  # questions in a row to which the answer cannot change
+        self._since = (0, 0)
         self.outside: Outside | None = None
         self.numbers: Callable[[int, int], Any] = lambda ptr, nbytes: (
             b""
@@ -425,8 +427,11 @@ class Communicators:
             self._wait(lambda: self._news != news, lambda: report)
         return True
 
-    def linger(self) -> None:
-        """The program polls, and what it asks after is not done: let others go on, who may have to come first."""
+    def linger(self, target: Stream | Command) -> None:
+        """The program polls, and what it asks after is not done: let others go on, who may have to come first.
+
+        DriverError: it has asked all too often, and nothing can ever happen.
+        """
         if not any(member.comm.meetings for member in self._members.values()):
             return
         mine = seat()
@@ -434,6 +439,21 @@ class Communicators:
             mine.pause(self._changed)
         elif self.outside is not None:
             self._take(self.outside.look())
+            return
+        elif threading.active_count() > 1:  # who does something that is not seen may still come
+            return
+        if target.pending and self._core.idle:  # else it is a question of time
+            self._count_vain(target, mine)
+
+    def _count_vain(self, target: Stream | Command, mine: Seat | None) -> None:
+        """No command can run, and all who could bring one had their turn since the last question."""
+        since = self._core.given, self._news
+        self._vain = self._vain + 1 if self._since == since else 0
+        self._since = since
+        if self._vain >= _PATIENCE:
+            self._vain = 0
+            others = [str(s) for s in mine.baton.seats if s is not mine] if mine is not None else []
+            raise DriverError(asked_in_vain(target, others))
 
     def _tell(self) -> None:
         self._news += 1
@@ -463,6 +483,7 @@ class Communicators:
         return not any(thread.is_alive() and self._stuck.get(thread) != self._news for thread in threads)
 
 
+_PATIENCE = 20_000  # questions of a program in a row while nothing at all happens
 _LOOK_S = 0.2  # between looks at whether the others' threads have ended
 
 

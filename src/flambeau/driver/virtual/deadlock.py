@@ -18,19 +18,29 @@ _MOST = 12  # queues told one by one; thousands may stand behind one
 
 def deadlock(target: Stream | DeviceState | Command) -> str:
     """The report: from what the host waits for to what nothing will let run, then the other queues that are stuck."""
+    head = f"deadlock: the host waits for {target} at {place(caller())}, and no command can run"
+    return "\n  ".join([head, *_stuck(target)])
+
+
+def asked_in_vain(target: Stream | DeviceState | Command, others: list[str]) -> str:
+    """The same where the program asks again and again whether work is done. others: what other ranks do."""
+    head = f"deadlock: the program asks without end at {place(caller())} whether work is done, and no command can run"
+    return "\n  ".join([head, *_stuck(target), *others])
+
+
+def _stuck(target: Stream | DeviceState | Command) -> list[str]:
     chain, circle = _chain(target.head)
     devices = {head.stream.device: None for head in chain}
     stuck = chain | {head: None for device in devices for head in device.heads()}
-    lines = [f"deadlock: the host waits for {target} at {place(caller())}, and no command can run"]
-    lines += [_told(head) for head in list(stuck)[:_MOST]]
+    lines = [_told(head) for head in list(stuck)[:_MOST]]
     if circle is not None:
         lines.insert(
-            1 + min(len(chain), _MOST),
+            min(len(chain), _MOST),
             f"and so back to {circle.stream}: they wait for each other in a circle",
         )
     if len(stuck) > _MOST:
         lines.append(f"and {len(stuck) - _MOST:,} streams more, which can run nothing either")
-    return "\n  ".join(lines)
+    return lines
 
 
 def _chain(command: Command | None) -> tuple[dict[Command, None], Command | None]:
@@ -42,9 +52,8 @@ def _chain(command: Command | None) -> tuple[dict[Command, None], Command | None
             return chain, head
         chain[head] = None
         awaited = _awaited(head)
-        command = (
-            awaited if awaited is not None and awaited.seq >= 0 else None
-        )  # else: it stands in no queue here
+        here = awaited is not None and awaited.seq >= 0  # else: it stands in no queue
+        command = awaited if here else None
     return chain, None
 
 

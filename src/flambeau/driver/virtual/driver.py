@@ -494,7 +494,7 @@ class VirtualDriver:
             self._check_error(found.device)
             done = not found.pending and found.end <= core.now
             if not done:
-                self._comms.linger()
+                self._comms.linger(found)
             return done
 
     def stream_sync(self, stream: int) -> None:
@@ -554,8 +554,8 @@ class VirtualDriver:
             core.poll()
             self._check_error(self._devices[found.index].state)
             done = record is None or (record.done and record.end <= core.now)
-            if not done:
-                self._comms.linger()
+            if record is not None and not done:
+                self._comms.linger(record)
             return done
 
     def event_sync(self, event: int, internal: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""`Policy`: which of the runnable commands runs next. A policy is two methods.
+"""`Policy`: which of the runnable commands runs next. A policy is two methods and a property.
 
 `offer(command)` says that a command became runnable: it is at the head of its stream, its waits are over.
 `take(now)` gives the next command to run. With `now=None` the host waits: None means that nothing is
@@ -33,12 +33,21 @@ class Policy(Protocol):
     def offer(self, command: Command) -> None: ...
     def take(self, now: int | None) -> Command | None: ...
 
+    @property
+    def runnable(self) -> bool:
+        """Whether any command is."""
+        ...
+
 
 class Earliest:
     """What the modelled device would do: the command that can start first; ties by priority, then age."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, Command]] = []
+
+    @property
+    def runnable(self) -> bool:
+        return bool(self._heap)
 
     def offer(self, command: Command) -> None:
         heappush(self._heap, (command.ready, command.stream.priority, command.seq, command))
@@ -63,6 +72,10 @@ class Choice:
     def __init__(self) -> None:
         self._runnable: list[Command] = []  # by age
         self._served = False
+
+    @property
+    def runnable(self) -> bool:
+        return bool(self._runnable)
 
     def offer(self, command: Command) -> None:
         insort(self._runnable, command, key=_seq)
@@ -157,6 +170,10 @@ class Replay:
         self._choices = choices
         self._at = 0
         self._runnable: dict[int, Command] = {}
+
+    @property
+    def runnable(self) -> bool:
+        return bool(self._runnable)
 
     def offer(self, command: Command) -> None:
         self._runnable[command.seq] = command

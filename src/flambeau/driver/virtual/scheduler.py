@@ -409,6 +409,11 @@ class Scheduler:
                 self._run(command)
             self._choices.append(STOP)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no command can run, at whatever time."""
+        return not self._policy.runnable
+
     # -- the device's side ------------------------------------------------------------------------------
     def step(self, target: Stream | DeviceState | Command, full: bool = False) -> bool:
         """Run one command, or let `come` wait for what other threads may bring that one can run.

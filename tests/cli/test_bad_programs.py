@@ -1,0 +1,78 @@
+"""Programs that go wrong as a whole: they never synchronize, have thousands of streams, wait for what never comes."""
+
+from __future__ import annotations
+
+from cli_kit import flambeau_run, program
+
+
+def test_a_program_that_never_synchronizes_ends_with_its_report(tmp_path):
+    """More work than launch queues hold, on two streams, and nobody ever waits for it."""
+    script = program(
+        tmp_path,
+        """
+        import torch
+        x, side = torch.zeros(4, device="cuda"), torch.cuda.Stream()
+        y = torch.zeros(4, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        for _ in range(4000):
+            x.add_(1)
+            with torch.cuda.stream(side):
+                y.add_(1)
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert done.status == 0 and done.certificate["race_free"]
+    assert done.machine["time_ns"] > 4000 * 2 * 1000
+
+
+def test_thousands_of_streams_are_proved_race_free(tmp_path):
+    """Each uses memory of its own and waits for the one before; each gives its memory back."""
+    script = program(
+        tmp_path,
+        """
+        import torch
+        streams = [torch.cuda.Stream() for _ in range(1200)]
+        x = torch.ones(64, device="cuda")
+        torch.cuda.synchronize()
+        for one, other in zip(streams, streams[1:]):
+            other.wait_stream(one)
+            with torch.cuda.stream(other):
+                y = x * 2
+        with torch.cuda.stream(streams[-1]):
+            x.add_(1)
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert done.status == 0 and done.certificate["race_free"]
+    broken = program(tmp_path, script.read_text().replace("streams[-1]", "streams[0]"), "broken.py")
+    found = flambeau_run(tmp_path, broken).certificate["races"]
+    assert [race["mend"]["call"] for race in found] == ["wait_stream"] * len(found) and found
+
+
+DEADLOCK = """
+import torch
+import torch.distributed as dist
+from flambeau.testing.ranks import ranks
+
+def body():
+    dist.init_process_group("nccl")
+    x = torch.ones(4, device="cuda")
+    dist.all_reduce(x)
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(x, async_op=True)
+        {wait}
+
+ranks(body, 2)
+"""
+
+
+def test_what_never_comes_is_told_with_the_programs_lines(tmp_path):
+    for wait, line in (
+        ("work.wait(); torch.cuda.synchronize()", "the host waits for device cuda:0 at program.py:12"),
+        ("work.wait(); x.tolist()", "the host waits for stream"),
+        ("any(iter(work.is_completed, True))", "the program asks without end at program.py:12"),
+    ):
+        done = flambeau_run(tmp_path, "--quiet", program(tmp_path, DEADLOCK.replace("{wait}", wait)))
+        assert done.status == 1 and line in done.err, done.err
+        assert "at program.py:11 waits for rank 1 (cuda:1), which has not come" in done.err
+        assert "rank 1 has ended" in done.err
