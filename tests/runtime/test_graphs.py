@@ -631,13 +631,23 @@ def test_graphed_functions_and_what_they_refuse(gpu: None) -> None:
     assert torch.cuda.graphs.make_graphed_callables is torch.cuda.make_graphed_callables
     assert torch.cuda.graphs.graph is torch.cuda.graph and not hasattr(torch.cuda.graphs, "gc_collect")
     x = torch.ones(3, device="cuda", requires_grad=True)
+    nested = torch.cuda.make_graphed_callables(
+        lambda pair, named: {"sum": pair[0] + pair[1], "rest": [named["scale"] * pair[0]]},
+        ((x, x.detach() + 1), {"scale": x.detach() + 2}),
+    )
+    given = (torch.full_like(x, 3), torch.full_like(x, 4))
+    found = nested(given, {"scale": torch.full_like(x, 5)})
+    assert (found["sum"] == 7).all() and (found["rest"][0] == 15).all()
+    for wrong in ((list(given), {"scale": x}), (given, {"other": x}), (given, x), (given,)):
+        with pytest.raises(RuntimeError, match="nested as its sample_args were"):
+            nested(*wrong)
     double = torch.cuda.make_graphed_callables(lambda t: t * 2, (x,))
     y = torch.full((3,), 5.0, device="cuda", requires_grad=True)
     double(y).sum().backward()
     assert y.grad.tolist() == [2.0] * 3
     with pytest.raises(AssertionError, match="only Tensors"):
         torch.cuda.make_graphed_callables(lambda t: t, (1.0,))
-    with pytest.raises(TypeError, match="returns tensors"):
+    with pytest.raises(TypeError, match="takes and returns tensors"):
         torch.cuda.make_graphed_callables(lambda t: 3, (x,))
     hooked = network(0)
     hooked.register_forward_hook(lambda *_: None)

@@ -30,8 +30,9 @@ def make_graphed_callables(
 
     Args:
         callables: a Module or function of tensors, or a tuple of them, which share memory: call them in this order.
-        sample_args: a tuple of tensors for it, or a tuple of tuples. They become the static inputs: later arguments
-            have their shapes, dtypes, devices and requires_grad, and are copied into them.
+        sample_args: a tuple of tensors, or of tuples, lists and dicts of tensors, for it; or a tuple of such tuples.
+            They become the static inputs: later arguments have their nesting, shapes, dtypes, devices and
+            requires_grad, and are copied into them.
         num_warmup_iters: runs before the capture.
         allow_unused_input: whether inputs may have no influence on the outputs.
         pool: `graph_pool_handle()` or `other.pool()`, to share memory; None: memory of their own.
@@ -70,13 +71,17 @@ class _Passes:
         module = call if isinstance(call, Module) else None
         if module is not None:
             _check(module)
-        if not all(isinstance(x, Tensor) for x in sample):
+        leaves: list[Tensor] = []
+        try:
+            self.nesting = _flattened(tuple(sample), leaves)
+        except TypeError:
             raise AssertionError(
                 "In the beta API, sample_args for each callable must contain only Tensors. Other types are not allowed."
-            )
+            ) from None
         self.call = call
         self.run: Callable[..., Any] = call if module is None else module.forward
-        self.args: tuple[Tensor, ...] = tuple(sample)
+        self.sample = tuple(sample)
+        self.args: tuple[Tensor, ...] = tuple(leaves)
         self.inputs: tuple[Tensor, ...] = (*self.args, *(() if module is None else module.parameters()))
         self._allow_unused = allow_unused
         self._forward, self._backward = CUDAGraph(), CUDAGraph()
@@ -89,12 +94,12 @@ class _Passes:
         """Run both passes, so that what happens once (compiling, choosing routines) happens outside of the capture."""
         for _ in range(times):
             outputs: list[Tensor] = []
-            _flattened(self.call(*self.args), outputs)
+            _flattened(self.call(*self.sample), outputs)
             self._gradients(outputs, _empty_like(outputs))
 
     def capture_forward(self, pool: PoolId, stream: Stream) -> None:
         with graph(self._forward, pool, stream):
-            self.shape = _flattened(self.call(*self.args), self.outputs)
+            self.shape = _flattened(self.call(*self.sample), self.outputs)
 
     def capture_backward(self, pool: PoolId, stream: Stream) -> None:
         self._grad_outputs = _empty_like(self.outputs)
@@ -157,8 +162,11 @@ def _replacing(passes: _Passes) -> Any:
 
     parameters = passes.inputs[len(passes.args) :]
 
-    def graphed(*args: Tensor) -> Any:
-        return _rebuilt(passes.shape, iter(Graphed.apply(*args, *parameters)))
+    def graphed(*args: Any) -> Any:
+        leaves: list[Tensor] = []
+        if _flattened(args, leaves) != passes.nesting:
+            raise RuntimeError("a graphed callable takes arguments that are nested as its sample_args were")
+        return _rebuilt(passes.shape, iter(Graphed.apply(*leaves, *parameters)))
 
     if not isinstance(passes.call, Module):
         return graphed
@@ -176,16 +184,16 @@ def _empty_like(outputs: Sequence[Tensor]) -> list[Tensor | None]:
 
 
 def _flattened(value: Any, into: list[Tensor]) -> Any:
-    """The nesting of a result, its tensors gathered in `into`. Raises TypeError for what holds other things."""
+    """The nesting of a value, its tensors gathered in `into`. Raises TypeError for what holds other things."""
     if isinstance(value, Tensor):
         into.append(value)
         return None
     if isinstance(value, list | tuple):
         return type(value), [_flattened(x, into) for x in value]
     if isinstance(value, dict):
-        return dict, {key: _flattened(x, into) for key, x in value.items()}
+        return dict, [(key, _flattened(x, into)) for key, x in value.items()]
     raise TypeError(
-        f"a graphed callable returns tensors in tuples, lists and dicts, not {type(value).__name__}"
+        f"a graphed callable takes and returns tensors in tuples, lists and dicts, not {type(value).__name__}"
     )
 
 
@@ -194,6 +202,6 @@ def _rebuilt(shape: Any, tensors: Any) -> Any:
         return next(tensors)
     kind, parts = shape
     if kind is dict:
-        return {key: _rebuilt(part, tensors) for key, part in parts.items()}
+        return {key: _rebuilt(part, tensors) for key, part in parts}
     made = [_rebuilt(part, tensors) for part in parts]
     return kind(*made) if hasattr(kind, "_fields") else kind(made)
