@@ -16,7 +16,9 @@ import fcntl
 import os
 import secrets
 import struct
+import sys
 from multiprocessing import resource_tracker, util
+from typing import Any
 from weakref import WeakSet
 
 from flambeau.core.shared import Mapping
@@ -77,8 +79,9 @@ class Named(Mapping):
             self._holder = 0
             change(self.name, -1)
 
-    def __del__(self) -> None:
-        self.release()
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:
+        if not ending():  # then all were released, and this module may be gone
+            self.release()
         if self.nbytes:
             self._unmap(self._base, self.nbytes)
 

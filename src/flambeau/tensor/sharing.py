@@ -97,8 +97,8 @@ class SharedStorage(ForeignStorage):
 
     __slots__ = ()
 
-    def __del__(self) -> None:
-        if isinstance(self.owner, Anonymous):
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+        if not ending() and isinstance(self.owner, Anonymous):
             sharing.settle(list(self.owner.slots))
 
 
@@ -107,8 +107,9 @@ class SentStorage(Storage):
 
     __slots__ = ()
 
-    def __del__(self) -> None:
-        ipc.retire(self.ptr)
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+        if not ending():
+            ipc.retire(self.ptr)
 
 
 class ReceivedStorage(ForeignStorage):
@@ -131,8 +132,8 @@ class ReceivedStorage(ForeignStorage):
     def share(self) -> None:
         self._streams.add(current.stream_at(self.context.index).handle)
 
-    def __del__(self) -> None:
-        if self._receipt is not None:
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:  # then this module may be gone
+        if not ending() and self._receipt is not None:
             ipc.release(self._receipt, self._streams)
 
 
