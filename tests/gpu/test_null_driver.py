@@ -26,6 +26,7 @@ NEED_KERNELS = {
     "capture_begin_refuses_what_cannot_be_captured",
     "capture_end_refuses_work_that_nobody_waits_for",
     "graph_launch_runs_what_was_recorded_each_time",
+    "graph_launch_into_a_capture_makes_it_part_of_that",
     "graph_dump_writes_it_for_graphviz",
     "graph_native_names_it_or_refuses",
     # There is no cuBLAS, either.
@@ -106,6 +107,36 @@ print(flambeau.cuda.is_available(), flambeau.cuda.device_count(), flambeau.cuda.
     assert run(library, program).split(maxsplit=2) == ["True", "1", "Null GPU\n"]
     virtual = "import os; os.environ['FLAMBEAU_VIRTUAL_DEVICES'] = '3'" + program
     assert run(library, virtual).split()[:2] == ["True", "3"]
+
+
+def test_a_real_machine_is_traced_by_events(library: Path, tmp_path: Path) -> None:
+    """Its times are nothing here; what was asked for is all there."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        """
+import torch
+side, page = torch.cuda.Stream(), torch.ones(9).pin_memory()
+with torch.cuda.stream(side):
+    y = page.to("cuda", non_blocking=True)
+torch.cuda.current_stream().wait_stream(side)
+y.record_stream(torch.cuda.current_stream())
+y + y
+torch.cuda.synchronize()
+"""
+    )
+    program = f"""
+import json, sys
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+from flambeau.cli.main import main
+main(["trace", "--driver", "cuda", "--quiet", "-o", {str(tmp_path / "t.json")!r}, {str(script)!r}])
+events = json.load(open({str(tmp_path / "t.json")!r}))["traceEvents"]
+print(*[e["name"] for e in events if e["ph"] == "X" and e["pid"] == 0], sep="; ")
+print(*sorted(e["cat"] for e in events if e["ph"] == "s"))
+"""
+    ran, arrows = run(library, program).splitlines()
+    assert sorted(ran.split("; ")) == ["add", "copy to the device", "wait"]
+    assert arrows.split() == ["launch"] * 3 + ["sync", "sync", "wait"]
 
 
 def test_nothing_of_nvidias_is_imported_before_first_use(library: Path) -> None:

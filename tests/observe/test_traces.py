@@ -273,6 +273,28 @@ def test_memory_is_what_the_allocators_say(recorder: Recorder) -> None:
     assert max(used for _, index, used, _ in memory if index == -1) == 400
 
 
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_what_is_reserved_comes_and_goes(
+    recorder: Recorder, settings: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", settings)
+    kept: list[int] = []
+
+    def program() -> None:
+        x = torch.empty(30 << 18, device="cuda:1")
+        y = torch.empty(90 << 18, device="cuda:1")
+        kept.append(torch.cuda.memory_reserved(1))
+        del x, y
+        torch.cuda.empty_cache()
+        kept.append(torch.cuda.memory_reserved(1))
+
+    trace = traced(recorder, program)
+    reserved = [entry[3] for entry in trace.memory if entry[1] == 1]
+    assert (max(reserved), reserved[-1]) == (kept[0], 0) and kept[0] >= 120 << 20 and kept[1] == 0
+    names = {s.name for s in on(trace, "memory")}
+    assert names == ({"cuMemMap", "cuMemUnmap"} if settings else {"cudaMalloc", "cudaFree"})
+
+
 def test_races_join_the_slices_of_both_accesses(recorder: Recorder) -> None:
     def program() -> None:
         side = torch.cuda.Stream()

@@ -69,7 +69,8 @@ class Tracer(Forward):
         self._why = why
         self._shown = {index: shown for shown, index in enumerate(visible)}
         self._made = dict.fromkeys(visible, 0)
-        self._sizes: dict[int, tuple[int, int]] = {}
+        self._sizes: dict[int, tuple[int, int]] = {}  # of allocations: device and bytes
+        self._ranges: dict[int, tuple[int, int]] = {}  # the same of reserved addresses
         for index in visible:
             self.queues[inner.stream_default(index)] = Queue(index, 0, None)
 
@@ -113,6 +114,33 @@ class Tracer(Forward):
             request.answered = True  # it waits for the device's work
         self._sizes.pop(ptr, None)
         self._changed(index, 0, -nbytes)
+
+    def range_reserve(self, index: int, nbytes: int) -> int:
+        ptr = self.inner.range_reserve(index, nbytes)
+        self._ranges[ptr] = index, nbytes
+        return ptr
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        index = self._owner(ptr)
+        with self._note(MEMORY, "cuMemMap", index=index, nbytes=nbytes):
+            self.inner.range_map(ptr, nbytes)
+        self._changed(index, 0, nbytes)
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        index = self._owner(ptr)
+        with self._note(MEMORY, "cuMemUnmap", index=index, nbytes=nbytes) as request:
+            self.inner.range_unmap(ptr, nbytes)
+            request.answered = True  # it waits for the device's work
+        self._changed(index, 0, -nbytes)
+
+    def range_release(self, ptr: int) -> None:
+        self.inner.range_release(ptr)
+        self._ranges.pop(ptr, None)
+
+    def _owner(self, ptr: int) -> int:
+        """The device of reserved addresses."""
+        found = [i for start, (i, nbytes) in self._ranges.items() if start <= ptr < start + nbytes]
+        return found[0] if found else NOWHERE
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         with self._note(MEMORY, "cudaHostAlloc", nbytes=nbytes):
