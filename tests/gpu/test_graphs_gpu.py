@@ -138,6 +138,22 @@ def test_graphed_modules_learn_as_eager_ones() -> None:
         assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_a_graph_may_be_part_of_another() -> None:
+    x = torch.zeros(4, device="cuda")
+    inner, _ = captured(lambda: x.mul_(2))
+    outer, _ = captured(lambda: (x.add_(10), inner.replay(), x.sub_(1), inner.replay()))
+    x.zero_()
+    for _ in range(2):
+        outer.replay()
+    inner.replay()
+    torch.cuda.synchronize()
+    want = ((0 + 10) * 2 - 1) * 2
+    assert x.tolist() == [(((want + 10) * 2 - 1) * 2) * 2] * 4
+    draws, _ = captured(lambda: x.uniform_())
+    with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        draws.replay()
+
+
 def test_a_kept_graph_has_cudas_names_and_is_made_ready_anew() -> None:
     x = torch.zeros(4, device="cuda")
     torch.cuda.synchronize()

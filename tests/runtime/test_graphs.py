@@ -690,3 +690,61 @@ def test_a_whole_step_of_training_is_one_graph(scaled: bool) -> None:
             assert loss.item() == expected.item()
         for mine, theirs in zip(graphed.parameters(), eager.parameters(), strict=True):
             assert torch.equal(mine, theirs)
+
+
+def test_a_graph_may_be_part_of_another(gpu: None) -> None:
+    x = torch.zeros(4, device="cuda")
+    side = torch.cuda.Stream()
+
+    def forked() -> None:
+        x.add_(1)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x.mul_(2)
+        torch.cuda.current_stream().wait_stream(side)
+        x.add_(3)
+
+    inner, _ = captured(forked)
+    outer, _ = captured(lambda: (x.add_(10), inner.replay(), x.sub_(1), inner.replay()))
+    whole, _ = captured(lambda: (outer.replay(), x.neg_()))
+    assert x.tolist() == [0] * 4
+    want = 0
+    for _ in range(3):
+        whole.replay()
+        want = -((((want + 10 + 1) * 2 + 3) - 1 + 1) * 2 + 3)
+    inner.replay()
+    torch.cuda.synchronize()
+    assert x.tolist() == [(want + 1) * 2 + 3] * 4
+
+
+def test_random_numbers_of_a_graph_within_another_go_on(gpu: None) -> None:
+    x = torch.zeros(6, device="cuda")
+    inner, _ = captured(lambda: x.add_(torch.rand(6, device="cuda")))
+    outer, _ = captured(lambda: (x.uniform_(), inner.replay(), inner.replay()))
+    torch.cuda.manual_seed(3)
+    for _ in range(2):
+        outer.replay()
+    state = torch.cuda.get_rng_state()
+    torch.cuda.manual_seed(3)
+    want = None
+    for _ in range(2):
+        want = torch.rand(6, device="cuda") + torch.rand(6, device="cuda") + torch.rand(6, device="cuda")
+    assert torch.allclose(x, want) and (torch.cuda.get_rng_state() == state).all()
+
+
+def test_a_graph_within_another_races_with_what_nobody_orders() -> None:
+    with torch.virtual(races="error"):
+        x = torch.zeros(4, device="cuda")
+        inner, _ = captured(lambda: x.add_(1))
+        side = torch.cuda.Stream()
+
+        def unordered() -> None:
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                x.mul_(2)
+            inner.replay()
+            torch.cuda.current_stream().wait_stream(side)
+
+        outer, _ = captured(unordered)
+        with pytest.raises(RaceError, match=r"mul|add"):
+            outer.replay()

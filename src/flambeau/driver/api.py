@@ -544,7 +544,8 @@ class Driver(Protocol):
     def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
         """Queue all that a graph recorded, as one piece of work of a stream of the device that it was recorded on.
 
-        It comes after earlier launches of the graph. A launch of a kernel that `draws`, recorded with scalars
+        It comes after earlier launches of the graph. On a stream that is captured it becomes part of that graph, which
+        must not outlive it. A launch of a kernel that `draws`, recorded with scalars
         (n, offset, ...), gets the seed of seeds[n], and its offset is counted from the one there.
         """
         ...

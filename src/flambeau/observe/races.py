@@ -331,7 +331,12 @@ class RaceDriver(Forward):
     def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
         self._note_thread()
         with self._lock:
-            if graph in self._graphs and stream not in self._tapes:
+            tape = self._tapes.get(stream)
+            if tape is not None:
+                self.inner.graph_launch(graph, stream, seeds)
+                tape.nest(self._graphs[graph], stream)
+                return
+            if graph in self._graphs:
                 self._graphs[graph].play(self.detector, stream, caller())
             self.inner.graph_launch(graph, stream, seeds)
 

@@ -18,13 +18,17 @@ from flambeau.observe.detector import Detector
 _keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
 
 
+_Step = Callable[[Detector, dict[int, int]], None]
+"""`step(detector, handles)`: what one call does, with the handles of the streams that were captured."""
+
+
 class Tape:
     """The steps of one capture, or of the graph that it became."""
 
     def __init__(self, origin: int) -> None:
         self.streams: dict[int, tuple[int, Site | None]] = {}  # those that joined: device and where
         self.origin = origin
-        self._steps: list[Callable[[Detector, dict[int, int]], None]] = []
+        self._steps: list[_Step] = []
         self._lanes: dict[int, int] = {}
         self._events: dict[int, int] = {}
         self._last = next(_keys)
@@ -59,6 +63,13 @@ class Tape:
         if key is not None:
             self._steps.append(lambda detector, handles: detector.wait(handles[stream], key, site))
 
+    def nest(self, inner: Tape, stream: int) -> None:
+        """The steps of a graph that is launched into this capture, on this stream. They are this one's from now on."""
+        lanes = {joined: next(_keys) for joined in inner.streams}
+        self.streams |= {lanes[joined]: about for joined, about in inner.streams.items()}
+        names = {**lanes, inner.origin: stream}
+        self._steps += [_renamed(step, names) for step in inner._steps]
+
     def play(self, detector: Detector, stream: int, site: Site) -> None:
         """A launch on a stream. Raises RaceError in mode "error"; the caller must not launch then."""
         for joined, (device, where) in self.streams.items():
@@ -77,3 +88,8 @@ class Tape:
             detector.remove_stream(lane)
         for event in (self._last, *self._events.values()):
             detector.forget_event(event)
+
+
+def _renamed(step: _Step, names: dict[int, int]) -> _Step:
+    """A step whose streams have other names."""
+    return lambda detector, handles: step(detector, {old: handles[new] for old, new in names.items()})

@@ -172,6 +172,9 @@ class CUDAGraph:
     def replay(self) -> None:
         """Launch the graph on the current stream of its device; returns at once.
 
+        In a capture it becomes part of what is captured: keep it as long as that. Real GPUs do so only with graphs that
+        draw no random numbers.
+
         Raises RuntimeError: nothing was captured.
         """
         context = self._context

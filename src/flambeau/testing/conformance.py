@@ -809,6 +809,29 @@ def graph_launch_runs_what_was_recorded_each_time(driver: Driver) -> None:
     assert (_read(driver, y, _NBYTES).view(np.float32) == 6).all()
 
 
+def graph_launch_into_a_capture_makes_it_part_of_that(driver: Driver) -> None:
+    if driver.name == "host":
+        return
+    stream, other = driver.stream_create(0, 0), driver.stream_create(0, 0)
+    ptr = _upload(driver, np.zeros(2 * _COUNT, np.uint8))
+    driver.capture_begin(stream, "global")
+    driver.fill(ptr, 7, _COUNT, stream)
+    inner = driver.capture_end(stream)
+    driver.capture_begin(other, "global")
+    driver.fill(ptr, 1, 2 * _COUNT, other)
+    driver.graph_launch(inner, other)
+    driver.copy(ptr + _COUNT, ptr, _COUNT // 2, other)
+    outer = driver.capture_end(other)
+    assert not _read(driver, ptr, 2 * _COUNT).any()
+    for _ in range(2):
+        driver.graph_launch(outer, stream)
+        driver.stream_sync(stream)
+        found = _read(driver, ptr, 2 * _COUNT)
+        assert (found[: _COUNT + _COUNT // 2] == 7).all() and (found[_COUNT + _COUNT // 2 :] == 1).all()
+    driver.graph_destroy(outer)
+    driver.graph_destroy(inner)
+
+
 def graph_dump_writes_it_for_graphviz(driver: Driver) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "graph.dot")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver as cu
 
-from flambeau.core.errors import DriverError
+from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.cuda.calls import check, error_of
 from flambeau.driver.cuda.program import CudaExecutable, flattened
 
@@ -32,6 +32,7 @@ MODES = {
 _SEED = struct.Struct("<QQ")
 _SMALLEST = 1 << 20
 _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+_SET = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
 _VERBOSE = int(cu.CUgraphDebugDot_flags.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE)
 
 
@@ -159,6 +160,14 @@ class Graph:
         for draw in self.capture.draws:
             draw.set(self._executable, seeds)
         check(cu.cuGraphLaunch(self._executable, native))
+
+    def nest(self, native: Any) -> None:
+        """Make it a node of the graph that a stream is captured into. NotSupportedError: it draws random numbers."""
+        if self.capture.draws:
+            raise NotSupportedError("a graph that draws random numbers cannot be part of another on real GPUs yet")
+        info = check(cu.cuStreamGetCaptureInfo(native))
+        node = check(cu.cuGraphAddChildGraphNode(info[2], info[3], len(info[3]), self._native))
+        check(cu.cuStreamUpdateCaptureDependencies(native, [node], None, 1, _SET))
 
     def dump(self, path: str) -> None:
         check(cu.cuGraphDebugDotPrint(self._native, path.encode(), _VERBOSE))

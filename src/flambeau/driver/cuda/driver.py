@@ -610,8 +610,9 @@ class CudaDriver:
                 f"graph_launch: the graph is of device {found.device.index}, the stream of {queue.device.index}"
             )
         if stream in queue.device.captures:
-            raise NotSupportedError("a graph cannot be launched into a capture")
-        found.launch(queue.native, seeds)
+            found.nest(queue.native)
+        else:
+            found.launch(queue.native, seeds)
 
     def graph_dump(self, graph: int, path: str) -> None:
         self._graph(graph).dump(path)

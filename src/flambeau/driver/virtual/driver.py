@@ -731,18 +731,26 @@ class VirtualDriver:
                     f"graph_launch: graph {graph} was recorded on cuda:{found.index}, stream {stream} is "
                     f"cuda:{queue.index}'s"
                 )
-            if queue in self._capturing:
-                raise NotSupportedError(
-                    "a graph cannot be launched into a capture: virtual GPUs nest no graphs"
-                )
             for command in found.commands:
                 self._check_ranges(command)
+            if queue in self._capturing:
+                return self._nest(found, queue, seeds)
             self._scheduler.now += self.profile.costs.launch_ns
             before = () if found.last is None else (found.last,)
             self._put(scheduler.WAIT, "graph", queue, 0, None, 0, 0, None, (), 0, 0, before)
             for command in found.copies(queue, seeds):
                 self._scheduler.enqueue(command)
             found.last = self._put(scheduler.RECORD, "graph", queue, 0, None, 0, 0, None, ())
+
+    def _nest(self, graph: Recorded, queue: Stream, seeds: Sequence[tuple[int, int]]) -> None:
+        """Record a graph's commands as part of the capture of a stream."""
+        recorder = self._capturing[queue]
+        for lane in graph.lanes.values():
+            if self._capturing.setdefault(lane, recorder) is not recorder:
+                raise DriverError(capture.MERGE)
+            recorder.join(lane)
+        for command in graph.copies(queue, seeds):
+            recorder.add(command)
 
     def graph_dump(self, graph: int, path: str) -> None:
         self._graph(graph).dump(path)
