@@ -22,7 +22,10 @@ template<class X> static u32 pair_of(X, float first, float second) {
   return to<X>(first).bits | (u32)to<X>(second).bits << 16;
 }
 
-static void load_words(u32 (&r)[4], const void* row, bool turned) {
+typedef char* Shared;
+static Shared shared_address(void* p) { return (Shared)p; }
+
+static void load_words(u32 (&r)[4], Shared row, bool turned) {
   const int g = emulation::lane() / 4, t = emulation::lane() % 4;
   if ((u64)row % 16) abort();
   for (int m = 0; m < 4; ++m) {
@@ -35,10 +38,10 @@ static void load_words(u32 (&r)[4], const void* row, bool turned) {
     r[m] = word;
   }
 }
-static void load_matrices(u32 (&r)[4], const void* row) { load_words(r, row, false); }
-static void load_matrices_turned(u32 (&r)[4], const void* row) { load_words(r, row, true); }
+static void load_matrices(u32 (&r)[4], Shared row) { load_words(r, row, false); }
+static void load_matrices_turned(u32 (&r)[4], Shared row) { load_words(r, row, true); }
 
-static void copy16(void* to, const void* from, bool inside) {
+static void copy16(Shared to, const void* from, bool inside) {
   if ((u64)to % 16 || (u64)from % 16) abort();
   if (inside) memcpy(to, from, 16); else memset(to, 0, 16);
 }

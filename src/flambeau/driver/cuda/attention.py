@@ -109,6 +109,7 @@ def _on_tensor_cores(x: _Problem) -> Program:
 typedef {c_name(x.q.dtype)} X;
 typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;
 constexpr bool MASKED = {_cpp(masked)}, CAUSAL = {_cpp(x.causal)};
+constexpr bool FOLDED = {_cpp(not masked and x.scale > 0)};
 constexpr int D = {depth}, WARPS = {_WARPS}, R = {several}, KEYS = {64 if depth <= 64 else 32};
 {file("tensor_cores.cuh")}
 {file("attention_mma.cuh")}

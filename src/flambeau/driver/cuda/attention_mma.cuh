@@ -1,7 +1,7 @@
 // Attention of 16-bit elements on tensor cores: a warp takes R blocks of 16 queries, so that what it reads of keys and
 // values serves them all, and goes through the keys KEYS at a time while the next ones arrive; scores and sums never leave
-// registers. Given before: X, the elements; M, the mask's; MASKED, CAUSAL; D, the depth and the columns, a multiple of 16
-// up to 128; WARPS; R; KEYS.
+// registers. Given before: X, the elements; M, the mask's; MASKED, CAUSAL, FOLDED; D, the depth and the columns, a
+// multiple of 16 up to 128; WARPS; R; KEYS.
 
 constexpr int ROWS = 16 * R, PITCH = D + 8;  // 8 more, so that the rows of a matrix lie in different banks
 
@@ -12,20 +12,27 @@ template<class B> __device__ __forceinline__ float masked(float s, B m) {
   else return s + to<float>(m);
 }
 
-// Rows `first` and on, D elements each, of which the last may lie beyond `rows`: zeros.
-__device__ __forceinline__ void fetch(X (*tile)[PITCH], const X* p, i64 step, i64 first, i64 rows, bool packed) {
-  for (int i = threadIdx.x; i < KEYS * (D / 8); i += 32 * WARPS) {
-    const int r = i / (D / 8), c = i % (D / 8) * 8;
-    const bool inside = first + r < rows;
-    const X* from = inside ? p + (first + r) * step + c : p;
-    if (packed) copy16(&tile[r][c], from, inside);
-    else for (int e = 0; e < 8; ++e) tile[r][c + e] = inside ? from[e] : X{0};
-  }
-}
+// A thread brings 16 bytes of some rows of each tile to shared memory: of rows APART from each other.
+constexpr int EACH = D / 8, APART = 32 * WARPS / EACH, COUNT = (KEYS + APART - 1) / APART;
 
-__device__ __forceinline__ u32 two(const X* p, bool inside, bool packed) {
-  if (!inside) return 0;
-  return packed ? *(const u32*)p : p[0].bits | (u32)p[1].bits << 16;
+// To a tile's place `to` of this thread, from `from` in the first row that it brings; of rows from `left` on zeros.
+__device__ __forceinline__ void fetch(X* to, const X* from, i64 step, int left, bool packed) {
+  const int row = threadIdx.x / EACH;
+  if (128 % EACH && row >= APART) return;
+  if (packed) {
+    const Shared target = shared_address(to);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      if (KEYS % APART && row + i * APART >= KEYS) break;
+      const bool inside = row + i * APART < left;
+      copy16(target + i * APART * PITCH * (int)sizeof(X), inside ? from + i * APART * step : from, inside);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < COUNT && row + i * APART < KEYS; ++i)
+      for (int e = 0; e < 8; ++e)
+        to[i * APART * PITCH + e] = row + i * APART < left ? from[i * APART * step + e] : X{0};
+  }
 }
 
 // Scores of the warp's queries from `row` on and of keys from `key` on that do not count become -INF; masks are applied.
@@ -60,36 +67,46 @@ __device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask
 
   u32 query[R][D / 16][4];
 #pragma unroll
-  for (int b = 0; b < R; ++b)
+  for (int i = 0; i < 2 * R; ++i) {  // rows beyond the last are the last: what becomes of them is not stored
+    const i64 at = row + i / 2 * 16 + g + i % 2 * 8;
+    const X* const p = q + (at < queries ? at : queries - 1) * sq + 2 * t;
+    if (packed) {
 #pragma unroll
-    for (int d = 0; d < D / 16; ++d)
+      for (int e = 0; e < D / 8; ++e) query[i / 2][e / 2][i % 2 + e % 2 * 2] = *(const u32*)(p + e * 8);
+    } else {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const i64 at = row + b * 16 + g + e % 2 * 8;
-        query[b][d][e] = two(q + (at < queries ? at * sq : 0) + d * 16 + 2 * t + e / 2 * 8, at < queries, packed);
-      }
+      for (int e = 0; e < D / 8; ++e) query[i / 2][e / 2][i % 2 + e % 2 * 2] = p[e * 8].bits | (u32)p[e * 8 + 1].bits << 16;
+    }
+  }
 
   float sums[R][D / 8][4] = {}, top[R][2], total[R][2] = {};
 #pragma unroll
   for (int b = 0; b < R; ++b) top[b][0] = top[b][1] = -INF;
-  // Weights are powers of 2. Where scores are multiplied by a positive number alone, that is done with the subtraction.
-  const float unit = 1.4426950408889634f * scale;
-  const bool folded = !MASKED && unit > 0;
-  const float factor = folded ? unit : 1;
-  fetch(tiles[0][0], k, sk, 0, keys, packed);
-  fetch(tiles[0][1], v, sv, 0, keys, packed);
-  queued();
+  // Weights are powers of 2. Where scores are multiplied by a positive number alone (FOLDED), that is done with the
+  // subtraction.
+  const float unit = 1.4426950408889634f * scale, factor = FOLDED ? unit : 1;
+  X* const mine = &tiles[0][0][threadIdx.x / EACH][threadIdx.x % EACH * 8];
+  k += threadIdx.x / EACH * sk + threadIdx.x % EACH * 8;
+  v += threadIdx.x / EACH * sv + threadIdx.x % EACH * 8;
+  const auto bring = [&](int stage, i64 key) {  // keys and values from `key` on, which are the next ones
+    const int left = (int)(keys - key < KEYS ? keys - key : KEYS);
+    fetch(mine + stage * (2 * KEYS * PITCH), k, sk, left, packed);
+    fetch(mine + stage * (2 * KEYS * PITCH) + KEYS * PITCH, v, sv, left, packed);
+    k += KEYS * sk;
+    v += KEYS * sv;
+    queued();
+  };
+  bring(0, 0);
+  const int key_of = (matrix / 2 * 8 + line) * PITCH + matrix % 2 * 8, value_of = (matrix % 2 * 8 + line) * PITCH + matrix / 2 * 8;
+  const Shared wanted_ = shared_address(&tiles[0][0][0][0]) + key_of * (int)sizeof(X);
+  const Shared values_ = shared_address(&tiles[0][1][0][0]) + value_of * (int)sizeof(X);
   for (int j = 0; j < count; ++j) {
     const i64 key = (i64)j * KEYS;
-    if (j + 1 < count) {
-      fetch(tiles[(j + 1) % 2][0], k, sk, key + KEYS, keys, packed);
-      fetch(tiles[(j + 1) % 2][1], v, sv, key + KEYS, keys, packed);
-    }
-    queued();
-    arrived<1>();
-    __syncthreads();
-    auto& wanted = tiles[j % 2][0];
-    auto& values = tiles[j % 2][1];
+    arrived<0>();
+    __syncthreads();  // these keys are here, and nobody reads those before them any more
+    if (j + 1 < count) bring((j + 1) % 2, key + KEYS);
+    const int stage = j % 2 * (int)sizeof tiles[0];
+    const Shared wanted = wanted_ + stage, values = values_ + stage;
     if (!CAUSAL || key < row + ROWS) {  // else no query of this warp may look at any of them
       float s[R][KEYS / 8][4] = {};
 #pragma unroll
@@ -97,14 +114,14 @@ __device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask
 #pragma unroll
         for (int n = 0; n < KEYS / 16; ++n) {
           u32 r[4];
-          load_matrices(r, &wanted[n * 16 + matrix / 2 * 8 + line][d * 16 + matrix % 2 * 8]);
+          load_matrices(r, wanted + (n * 16 * PITCH + d * 16) * (int)sizeof(X));
 #pragma unroll
           for (int b = 0; b < R; ++b) {
             multiply(X{}, s[b][2 * n], query[b][d], r[0], r[1]);
             multiply(X{}, s[b][2 * n + 1], query[b][d], r[2], r[3]);
           }
         }
-      if (!folded) {
+      if constexpr (!FOLDED) {
 #pragma unroll
         for (int i = 0; i < R * KEYS / 2; ++i) s[i / (KEYS / 2)][i % (KEYS / 2) / 4][i % 4] *= MASKED ? scale : unit;
       }
@@ -154,7 +171,7 @@ __device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask
 #pragma unroll
         for (int n = 0; n < D / 16; ++n) {
           u32 r[4];
-          load_matrices_turned(r, &values[c * 16 + matrix % 2 * 8 + line][n * 16 + matrix / 2 * 8]);
+          load_matrices_turned(r, values + (c * 16 * PITCH + n * 16) * (int)sizeof(X));
 #pragma unroll
           for (int b = 0; b < R; ++b) {
             multiply(X{}, sums[b][2 * n], weights[b], r[0], r[1]);
@@ -163,9 +180,9 @@ __device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask
         }
       }
     }
-    __syncthreads();  // before the next keys take their place
   }
 
+  const bool paired = ((u64)out | so * sizeof(X)) % 4 == 0;
 #pragma unroll
   for (int i = 0; i < 2 * R; ++i) {
     float& all = total[i / 2][i % 2];
@@ -176,9 +193,10 @@ __device__ void attend(X* out, const X* q, const X* k, const X* v, const M* mask
     if (at < queries)
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
-        X* target = out + at * so + n * 8 + 2 * t;
-        target[0] = to<X>(sums[i / 2][n][i % 2 * 2] * share);
-        target[1] = to<X>(sums[i / 2][n][i % 2 * 2 + 1] * share);
+        X* const target = out + at * so + n * 8 + 2 * t;
+        const u32 both = pair_of(X{}, sums[i / 2][n][i % 2 * 2] * share, sums[i / 2][n][i % 2 * 2 + 1] * share);
+        if (paired) *(u32*)target = both;
+        else { target[0] = X{(u16)both}; target[1] = X{(u16)(both >> 16)}; }
       }
   }
 }

@@ -23,25 +23,26 @@ __device__ __forceinline__ float power_of_two(float x) {  // 2 ** x to 2 ulps
   float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
 }
 
-__device__ __forceinline__ u32 shared_address(const void* p) {
+typedef u32 Shared;  // an address in shared memory, counted in bytes
+__device__ __forceinline__ Shared shared_address(const void* p) {
   u64 r; asm("cvta.to.shared.u64 %0, %1;" : "=l"(r) : "l"(p)); return (u32)r;
 }
 
 // Four matrices of 8 x 8 elements in shared memory: lane i says where row i % 8 of matrix i / 8 is, aligned to 16 bytes.
 // Word m: of matrix m, elements 2 t and 2 t + 1 of row g; `turned`, of column g.
-__device__ __forceinline__ void load_matrices(u32 (&r)[4], const void* row) {
+__device__ __forceinline__ void load_matrices(u32 (&r)[4], Shared row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
-__device__ __forceinline__ void load_matrices_turned(u32 (&r)[4], const void* row) {
+__device__ __forceinline__ void load_matrices_turned(u32 (&r)[4], Shared row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 
 // 16 bytes into shared memory in the background, zeros where not `inside`; copies since the last `queued` are a group.
-__device__ __forceinline__ void copy16(void* to, const void* from, bool inside) {
+__device__ __forceinline__ void copy16(Shared to, const void* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-      :: "r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+      :: "r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void queued() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template<int LEFT> __device__ __forceinline__ void arrived() {  // all groups but the last LEFT
