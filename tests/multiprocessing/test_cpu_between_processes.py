@@ -123,6 +123,10 @@ def test_refusals_are_pytorchs():
         with pytest.warns(UserWarning, match="^backward hook <function .* on tensor will not be serialized"):
             queue.put(x)
         assert queue.get().tolist() == [1, 1]
+        y = library.ones(2, requires_grad=True)
+        y.register_hook(library.utils.hooks.unserializable_hook(lambda grad: None))
+        queue.put(y)
+        assert queue.get().tolist() == [1, 1]
 
 
 def test_put_pickles_at_once():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import sys
 
 import numpy as np
@@ -176,6 +177,19 @@ def test_no_room_is_an_error_that_changes_nothing(monkeypatch):
     ):
         x.share_memory_()
     assert x.data_ptr() == at and not x.is_shared() and x.tolist() == [0, 1, 2]
+
+
+def test_too_many_descriptors_are_told_with_what_to_do():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 3, hard))
+    some = [flambeau.ones(2) for _ in range(20)]
+    try:
+        with pytest.raises(RuntimeError, match=r"Too many open files \(24\)\. Please .*set_sharing_strategy"):
+            [x.share_memory_() for x in some]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert 0 < sum(x.is_shared() for x in some) < 20
+    assert all(x.tolist() == [1, 1] for x in some)
 
 
 def test_a_forked_child_writes_to_the_same_memory():

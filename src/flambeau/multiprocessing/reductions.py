@@ -6,7 +6,6 @@ of processes, managers) learns of them when this module is imported; no other pi
 
 from __future__ import annotations
 
-import warnings
 from multiprocessing import reduction, resource_sharer  # noqa: F401 (so early: no thread may be in it when we fork)
 from typing import Any
 
@@ -47,7 +46,7 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
     """
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(sharing.NON_LEAF)
-    _warn_of_hooks(tensor)
+    sharing.warn_if_has_hooks(tensor)
     if tensor.meta.device is not CPU:
         return _reduce_cuda(tensor)
     if tensor.memory.nbytes:
@@ -71,20 +70,6 @@ def _dressed(cls: Any, made: Tensor, requires_grad: bool) -> Any:
     if cls is Parameter:
         return Parameter(made, requires_grad)
     return made.requires_grad_(requires_grad)  # type: ignore[attr-defined]
-
-
-def _warn_of_hooks(tensor: Tensor) -> None:
-    node = tensor.history.node if tensor.history is not None else None
-    if node is None or node.watchers is None or tensor.history is None:
-        return
-    for hook in node.watchers.tensor_hooks.get(tensor.history.index, {}).values():
-        if not hasattr(hook, "__torch_unserializable__"):
-            warnings.warn(
-                f"backward hook {hook!r} on tensor will not be serialized.  If this is expected, you can decorate "
-                "the function with @torch.utils.hooks.unserializable_hook to suppress this warning",
-                UserWarning,
-                stacklevel=3,
-            )
 
 
 def _reduce_cuda(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:

@@ -9,13 +9,15 @@ its old memory, and looks at that; PyTorch would free it.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
 import threading
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from flambeau.core import dtype as dtypes
@@ -36,11 +38,18 @@ from flambeau.tensor.tensor import Tensor, make
 
 _MANY = 16  # sendings that may have arrived before somebody looks
 FILE_DESCRIPTOR, FILE_SYSTEM = "file_descriptor", "file_system"
+_OTHER_STRATEGY = (
+    ". Please increase the limit using `ulimit -n` in the shell or change the sharing strategy by calling "
+    "`torch.multiprocessing.set_sharing_strategy('file_system')`"
+)
 NON_LEAF = (
     "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing "
     "process boundaries.  If you just want to transfer the data, call detach() on the tensor before serializing "
     "(e.g., putting it on the queue)."
 )
+
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Sharing:
@@ -163,6 +172,7 @@ def _new_memory(nbytes: int) -> Any:
     except OSError as error:
         raise RuntimeError(
             f"unable to allocate shared memory(shm) for {nbytes} bytes: {error.strerror} ({error.errno})"
+            f"{_OTHER_STRATEGY if error.errno == errno.EMFILE else ''}"
         ) from None
 
 
@@ -311,6 +321,28 @@ def announce(*kinds: type) -> None:
 def _reduced(obj: Any) -> Any:
     reductions = import_module("flambeau.multiprocessing.reductions")  # which registers its own functions
     return reductions.REDUCERS[type(obj)](obj)
+
+
+def unserializable_hook(f: F) -> F:
+    """Mark a hook of a tensor: that it stays behind when the tensor is sent is as it should be. For decorating."""
+    f.__torch_unserializable__ = True  # type: ignore[attr-defined]
+    return f
+
+
+def warn_if_has_hooks(tensor: Tensor) -> None:
+    """Warn of each hook that stays behind when the tensor is sent to another process, unless it is marked."""
+    history = tensor.history
+    watchers = None if history is None or history.node is None else history.node.watchers
+    if history is None or watchers is None:
+        return
+    for hook in watchers.tensor_hooks.get(history.index, {}).values():
+        if not hasattr(hook, "__torch_unserializable__"):
+            warnings.warn(
+                f"backward hook {hook!r} on tensor will not be serialized.  If this is expected, you can decorate "
+                "the function with @torch.utils.hooks.unserializable_hook to suppress this warning",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
 # -- what programs call -----------------------------------------------------------------------------------
