@@ -17,12 +17,12 @@ import pytest
 
 from flambeau.core.baton import Baton
 from flambeau.core.errors import DriverError
+from flambeau.core.wire import Inbox, framed, pack, unpack
 from flambeau.distributed import errors
 from flambeau.distributed.file_store import FileStore
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.store import HashStore, PrefixStore, Store
 from flambeau.distributed.tcp_store import TCPStore
-from flambeau.distributed.wire import Inbox, framed, pack, unpack
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 SHORT = timedelta(milliseconds=20)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -23,6 +24,7 @@ from typing import Any
 
 from flambeau.distributed.cluster import INNER
 from flambeau.distributed.errors import DistError
+from flambeau.distributed.meeting_place import MeetingPlace
 from flambeau.distributed.store import PrefixStore
 from flambeau.distributed.tcp_store import TCPStore
 from flambeau.distributed.workers import Streams, Worker, Workers
@@ -155,7 +157,9 @@ class Agent:
         store.set(f"{attempt}/node/{self._node}", str(plan.nproc))
         counts = [int(n) for n in store.multi_get([f"{attempt}/node/{node}" for node in range(plan.nodes)])]
         if self._server._server is not None:
-            self._server._server.server.forget(f"/{_KEPT}/")
+            server = self._server._server.server
+            server.forget(f"/{_KEPT}/")
+            server.meetings = MeetingPlace(sum(counts)) if plan.nodes == 1 else None
             store.set(f"{attempt}/go", "1")
         store.wait([f"{attempt}/go"])
         return sum(counts[: self._node]), sum(counts)
@@ -178,6 +182,8 @@ class Agent:
             "TORCHELASTIC_RUN_ID": plan.run_id, "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": kept.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         }  # fmt: skip
+        if plan.nodes == 1:
+            kept["FLAMBEAU_EXCHANGE"] = f"{rank}@{plan.host}:{self._server.port}"
         if plan.virtual_local_rank:
             kept |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": _nth_device(kept, local_rank)}
         return kept | self.extra
@@ -194,10 +200,17 @@ class Agent:
                 continue
             self._look_up()
             left -= 1
+            self._ended(news)
             if news.code:
                 self._tell(attempt, f"rank {news.rank} of node {self._node} failed ({news.ended})")
                 return news
         return None
+
+    def _ended(self, worker: Worker) -> None:
+        """Ranks that wait for this one's virtual GPUs hear of it."""
+        server = self._server._server
+        if server is not None and (meetings := server.server.meetings) is not None:
+            server.server.call(partial(meetings.left, worker.process.pid, worker.rank))
 
     def _finish(self, attempt: int) -> int:
         """The store lasts until all nodes are done with it."""

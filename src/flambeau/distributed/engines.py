@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.distributed.backend import Backend, Place
 from flambeau.distributed.device import DeviceBackend
+from flambeau.distributed.rank_server import serve_meetings
 from flambeau.distributed.threads import Hub, ThreadBackend
 from flambeau.runtime import system
 
@@ -45,6 +47,14 @@ def prepare(devices: Mapping[str, str], everybody: Place, hub: Hub | None) -> No
         world = import_module("flambeau.distributed.mpi_world")
         if world.available():
             world.join(everybody.store, everybody.rank, everybody.size, everybody.timeout)
+
+
+def prepare_gpus(devices: Mapping[str, str], everybody: Place, hub: Hub | None, served: Any) -> Any:
+    """Let virtual GPUs of ranks that are processes meet. All ranks call, with what it returned before."""
+    alone = everybody.size == 1 or hub is not None
+    if devices.get("cuda") != "nccl" or alone or system.wish().driver != "virtual":
+        return served
+    return serve_meetings(everybody.store, everybody.rank, everybody.size, served)
 
 
 def meets_early(devices: Mapping[str, str], place: Place, hub: Hub | None) -> bool:

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from flambeau.core.wire import Inbox, framed
 from flambeau.distributed.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, seconds, told
 from flambeau.distributed.table import CHANGES, Table
-from flambeau.distributed.wire import Inbox, framed
 
 _USERS, _ENDED = "refcount/", "cleanup/"
 _QUEUES = frozenset(("push", "pop", "length"))

@@ -117,6 +117,7 @@ def init_process_group(
     mine.default = made
     try:
         engines.prepare(devices, made._place, made._hub)
+        mine.served = engines.prepare_gpus(devices, made._place, made._hub, mine.served)
         _bind(made, bound)
     except BaseException:
         mine.leave(made, ProcessGroup.abort)
@@ -243,6 +244,7 @@ def new_group(
             engines.check(one)
     if not use_local_synchronization:
         engines.prepare(devices, default._place, default._hub)
+        mine.served = engines.prepare_gpus(devices, default._place, default._hub, mine.served)
     if default.rank() not in members:
         return NON_GROUP_MEMBER
     rank = members.index(default.rank())

@@ -7,38 +7,61 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from flambeau.core.wire import Inbox, framed
+from flambeau.distributed.meeting_place import MeetingPlace
 from flambeau.distributed.table import CHANGES, Table
-from flambeau.distributed.wire import Inbox, framed
 
 GREETING = "flambeau store 1"
-_LARGEST = 1 << 32  # bytes of one message
+_LARGEST = 1 << 40  # bytes of one message
+_END = b"x"
 
 
 class _Client:
     """One connection: what it sent so far, what it is still to be sent, the request that waits for keys."""
 
-    __slots__ = ("connection", "greeted", "inbox", "outbox", "waits")
+    __slots__ = ("connection", "inbox", "meets", "outbox", "process", "waits")
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.inbox = Inbox(limit=1024)  # until it has said who it is
         self.outbox = bytearray()
-        self.greeted = False
+        self.process = 0  # until it has greeted
+        self.meets = False  # whether it is a rank's virtual GPUs
         self.waits: _Request | None = None
 
 
 class _Request:
-    """An operation, the keys that it needs, when it is too late for them (None: never)."""
+    """An operation, the keys that it needs, when it is too late for them (None: never).
 
-    __slots__ = ("args", "deadline", "needs", "operation")
+    alone: no other thread of its process could do what it waits for.
+    """
 
-    def __init__(self, operation: str, args: list[Any], needs: list[str], limit_ms: int) -> None:
+    __slots__ = ("alone", "args", "deadline", "needs", "operation")
+
+    def __init__(self, operation: str, args: list[Any], needs: list[str], limit_ms: int, alone: bool) -> None:
+        self.alone = alone
         self.operation = operation
         self.args = args
         self.needs = needs
         self.deadline = time.monotonic() + limit_ms / 1000 if limit_ms else None
+
+
+def _greeted(message: Any) -> int:
+    """The process that a greeting comes from. ValueError: it is none."""
+    greeting, process = message
+    if greeting != GREETING or not isinstance(process, int) or process < 1:
+        raise ValueError(f"no greeting: {message!r}")
+    return process
+
+
+def _read(message: Any) -> _Request:
+    operation, args, needs, limit_ms, alone = message
+    return _Request(operation, args, needs, limit_ms, alone)
 
 
 class StoreServer:
@@ -47,7 +70,9 @@ class StoreServer:
     def __init__(self, listener: socket.socket) -> None:
         self.port: int = listener.getsockname()[1]
         self._listener = listener
+        self.meetings: MeetingPlace | None = None  # of ranks' virtual GPUs
         self._table = Table()
+        self._calls: deque[Callable[[], None]] = deque()
         self._clients: dict[_Client, None] = {}
         self._selector = selectors.DefaultSelector()
         self._process = os.getpid()
@@ -63,11 +88,17 @@ class StoreServer:
         if os.getpid() != self._process:
             return
         try:
-            self._bell.send(b"x")
+            self._bell.send(_END)
         except OSError:
             return
         if self._thread is not threading.current_thread():
             self._thread.join()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Let the serving thread call this."""
+        self._calls.append(function)
+        with suppress(OSError):
+            self._bell.send(b"c")
 
     def forget(self, kept: str) -> None:
         """Drop all values but those whose keys begin so. For whoever knows that nobody asks now."""
@@ -88,8 +119,11 @@ class StoreServer:
         """Handle what has come, or a deadline; False: it is the end."""
         for key, events in self._selector.select(self._patience()):
             if key.fileobj is self._ear:
-                return False
-            if key.fileobj is self._listener:
+                if _END in self._ear.recv(1 << 10):
+                    return False
+                while self._calls:
+                    self._calls.popleft()()
+            elif key.fileobj is self._listener:
                 self._accept()
             elif events & selectors.EVENT_WRITE:
                 self._flush(key.data)
@@ -99,11 +133,14 @@ class StoreServer:
         for client in [c for c in self._clients if c.waits is not None]:
             if client.waits and client.waits.deadline is not None and client.waits.deadline <= now:
                 self._answer(client, ["late"])
+        self._settle()
         return True
 
     def _patience(self) -> float | None:
         """Seconds to the next deadline."""
         deadlines = [c.waits.deadline for c in self._clients if c.waits and c.waits.deadline is not None]
+        if self.meetings is not None and self.meetings.deadline is not None:
+            deadlines.append(self.meetings.deadline)
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _accept(self) -> None:
@@ -121,6 +158,8 @@ class StoreServer:
             del self._clients[client]
             self._selector.unregister(client.connection)
             client.connection.close()
+            if client.meets and self.meetings is not None:
+                self.meetings.left(client.process)
 
     def _read(self, client: _Client) -> None:
         try:
@@ -136,34 +175,62 @@ class StoreServer:
             self._drop(client)
 
     def _hear(self, client: _Client, message: Any) -> None:
-        if not client.greeted:
-            if message != [GREETING]:
-                self._drop(client)
-                return
-            client.greeted, client.inbox.limit = True, _LARGEST
-            self._answer(client, ["ok", GREETING])
-            return
+        """A message: the greeting, then requests. Whoever says anything else is hung up on."""
         try:
-            operation, args, needs, limit_ms = message
-            client.waits = _Request(operation, args, needs, limit_ms)
-        except (TypeError, ValueError):
+            request = _read(message) if client.process else None
+            if request is None:
+                client.process, client.inbox.limit = _greeted(message), _LARGEST
+        except (LookupError, TypeError, ValueError):
             self._drop(client)
             return
-        self._try(client)
+        if request is None:
+            self._answer(client, ["ok", GREETING])
+        elif request.operation == "meet":
+            self._meet(client, request.args)
+        else:
+            client.waits = request
+            self._try(client)
+
+    def _meet(self, client: _Client, request: list[Any]) -> None:
+        """A rank asks for others' virtual GPUs."""
+        number, operation, *args = request
+        if self.meetings is None:
+            self._answer(client, [number, "error", "this launcher serves no virtual GPUs"])
+            return
+        client.meets = True
+        try:
+            answer = self.meetings.ask(client.process, number, operation, args)
+        except (LookupError, TypeError, ValueError):
+            self._drop(client)
+            return
+        if answer is not None:
+            self._answer(client, answer)
+
+    def _settle(self) -> None:
+        """Answer the ranks whose wait for others is over."""
+        if self.meetings is None:
+            return
+        stored = [c for c in self._clients if c.waits is not None and c.waits.alone]
+        elsewhere = {c.process: ", ".join(map(repr, c.waits.needs)) for c in stored if c.waits is not None}
+        by_process = {client.process: client for client in self._clients if client.meets}
+        for process, answer in self.meetings.settle(elsewhere):
+            if process in by_process:
+                self._answer(by_process[process], answer)
 
     def _try(self, client: _Client) -> None:
-        """Do what a client waits for if it can be done."""
+        """Do what a client waits for if it can be done. Whom that wakes is answered first, and so known to go on."""
         request = client.waits
         if request is None or (request.needs and not self._table.ready(request.operation, request.needs)):
             return
+        client.waits = None
         try:
             answer = ["ok", self._table.do(request.operation, request.args)]
         except (RuntimeError, TypeError, ValueError, LookupError) as error:
             answer = ["error", type(error).__name__, str(error)]
-        self._answer(client, answer)
         if request.operation in CHANGES:
             for other in [c for c in self._clients if c.waits is not None and c.waits.needs]:
                 self._try(other)
+        self._answer(client, answer)
 
     def _answer(self, client: _Client, answer: list[Any]) -> None:
         client.waits = None

@@ -15,10 +15,10 @@ from errno import errorcode
 from typing import Any
 
 from flambeau.core.baton import seat
+from flambeau.core.wire import receive, send
 from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
 from flambeau.distributed.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, refuse, seconds
 from flambeau.distributed.store_server import GREETING, StoreServer
-from flambeau.distributed.wire import receive, send
 
 _MEMBERS = "init/"  # how many have joined
 _ALL_HERE = "init/all"  # a queue, which counts as no key
@@ -110,7 +110,7 @@ class TCPStore(Inner, Store):
     def _greet(self, connection: socket.socket) -> socket.socket:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            send(connection, [GREETING])
+            send(connection, [GREETING, os.getpid()])
             if receive(connection) != ["ok", GREETING]:
                 raise ConnectionError
         except ValueError as error:  # something else listens there
@@ -134,10 +134,10 @@ class TCPStore(Inner, Store):
             ) from None
 
     def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
+        alone = threading.active_count() == 1
+        message = [operation, args, list(needs), milliseconds(limit), alone]
         try:
-            answer = self._request(
-                [operation, args, list(needs), milliseconds(limit)], limit if needs else None
-            )
+            answer = self._request(message, limit if needs else None)
         except OSError as error:
             raise DistNetworkError(
                 f"{error}: the connection to the store at {self.host}:{self.port} was likely closed. Did the remote "

@@ -125,6 +125,7 @@ class World:
         self.groups: dict[str, ProcessGroup] = {}
         self.count = 0  # of groups made so far, by all ranks alike
         self.store: Any = None
+        self.served: Any = None  # what other ranks need of this one as long as it lives
         self.begun = 0  # how often there was a group of all ranks
 
     def require_default(self) -> ProcessGroup:

@@ -60,3 +60,8 @@ def open_driver(name: str, **settings: Any) -> Driver:
     module, driver = _DRIVERS[name]
     opened: Driver = getattr(import_module(module), driver)(**settings)
     return opened
+
+
+def meet_at(address: str) -> None:
+    """Let this process's virtual GPUs meet those of other processes at "RANK@HOST:PORT", where no launcher serves."""
+    import_module("flambeau.driver.virtual.exchange").meet_at(address)

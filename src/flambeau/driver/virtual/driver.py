@@ -65,10 +65,10 @@ from flambeau.core.quiet import Quiet
 from flambeau.core.sites import caller
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.meetings import check, perform, spans
-from flambeau.driver.virtual import capture, cost, ipc, scheduler
+from flambeau.driver.virtual import capture, cost, exchange, ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
 from flambeau.driver.virtual.cluster import cluster_ns
-from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, Outside
+from flambeau.driver.virtual.collectives import Communicators, Meeting, Member
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph import Graph
@@ -163,10 +163,6 @@ class VirtualDriver:
         """The host's simulated time."""
         return self._scheduler.now
 
-    def meet_outside(self, outside: Outside) -> None:
-        """Let communicators have members of other processes: see Note [Members of other processes]."""
-        self._comms.outside = outside
-
     def switch_host(self, before: int, after: int) -> None:
         """Of ranks that are threads and take turns, another one goes on: each has a host, with a time of its own."""
         with self._lock:
@@ -230,12 +226,17 @@ class VirtualDriver:
 
     def mem_info(self, index: int) -> tuple[int, int]:
         arena = self._device(index).arena
-        return arena.free, arena.total
+        return arena.free - sum([nbytes for _, nbytes in self._held_by_others(index)]), arena.total
 
     def mem_processes(self, index: int) -> list[tuple[int, int]]:
-        """This process alone: virtual devices belong to one."""
-        free, total = self.mem_info(index)
-        return [(os.getpid(), total - free)]
+        """This process, and ranks of the same launcher that use the device, too."""
+        arena = self._device(index).arena
+        return [(os.getpid(), arena.total - arena.free), *self._held_by_others(index)]
+
+    def _held_by_others(self, index: int) -> list[tuple[int, int]]:
+        with self._lock:
+            others = exchange.of_process()
+            return others.held(index) if others is not None and others.shares else []
 
     def close(self) -> None:
         """Finish all work and give everything back; errors of kernels die with it. Again: nothing happens."""
@@ -261,8 +262,21 @@ class VirtualDriver:
         with self._lock:
             device = self._device(index)
             ptr = device.arena.allocate(nbytes)
+            self._share(device, ptr)
             self._scheduler.now += self.profile.costs.alloc_ns
             return ptr
+
+    def _share(self, device: Device, ptr: int) -> None:
+        """Take an allocation from what all processes share of a device. OutOfMemoryError: they hold it."""
+        others = exchange.of_process()
+        if others is None or not others.shares:
+            return
+        arena = device.arena
+        try:
+            others.reserve(device.index, ptr, arena.ends[ptr] - ptr, arena.limit - arena.base)
+        except BaseException:
+            arena.release(ptr)
+            raise
 
     def mem_free(self, ptr: int) -> None:
         with self._lock:
@@ -277,6 +291,8 @@ class VirtualDriver:
             self._scheduler.wait(device.state)
             self._scheduler.now += self.profile.costs.alloc_ns
             device.arena.release(ptr)
+            if (others := exchange.of_process()) is not None and others.shares:
+                others.release(device.index, ptr)
             if shared is not None:
                 shared.released(ptr, end)
 
@@ -833,6 +849,7 @@ class VirtualDriver:
         with self._lock:
             brought = [(rank, next(self._handles), self._device(index).state) for rank, index in members]
             self._scheduler.now += self.profile.costs.alloc_ns
+            self._comms.outside = exchange.of_process()
             return self._comms.create(unique, size, brought)
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:

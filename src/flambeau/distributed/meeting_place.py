@@ -1,0 +1,281 @@
+"""`MeetingPlace`: where ranks that are processes meet for collectives of their virtual GPUs. The launcher serves it.
+
+Each process simulates its own devices (Note [Members of other processes] in driver/virtual/collectives.py); here parts
+are kept until all have come, and those who wait are answered. Nothing here depends on which process is faster:
+
+# Note [What a waiting rank is told]
+A rank that can run nothing more is told of meetings when all those that it has come to are complete; or, if some can
+only be completed by what it does next, when every rank waits (for a meeting, in a poll, in the store, or has ended):
+then what is complete is told, the lowest rank first. Where nothing is complete either, a rank that polls learns that
+nothing has happened yet; and if no rank polls, all wait in vain: each is told so, with every rank's line. A rank may
+wait where nobody sees it (for a file, a socket, another thread), so no rank is kept back for long while something is
+complete for it, and a poll is answered soon in any case: only such programs depend on the machine's speed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+Answer = list[Any]
+_PATIENCE_S = 1.0
+
+
+class Participant:
+    """One process. `request` is what it waits for: ("join" | "wait" | "look", its words or the communicator)."""
+
+    def __init__(self, rank: int, process: int) -> None:
+        self.rank = rank
+        self.process = process
+        self.ended = False
+        self.request: tuple[str, Any] | None = None
+        self.number = 0  # of the request
+        self.alone = True  # nobody else in its process could go on for it
+        self.since = 0.0
+        self.outcomes: list[Any] = []  # complete meetings that it has not been told of
+        self.pending: dict[tuple[bytes, tuple[int, ...]], None] = {}  # meetings that it waits for others at
+        self.reserved: dict[tuple[int, int], int] = {}  # bytes of each allocation, by device and a number
+
+    def held(self, device: int) -> int:
+        """Bytes of a device."""
+        return sum(nbytes for (where, _), nbytes in self.reserved.items() if where == device)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.process})"
+
+
+class Circle:
+    """One communicator: who brings which rank, on which device; the parts that have come, by meeting."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.owners: dict[int, Participant] = {}
+        self.devices: dict[int, int] = {}
+        self.meetings: dict[tuple[int, ...], dict[int, list[Any]]] = {}
+
+    @property
+    def full(self) -> bool:
+        return len(self.owners) == self.size
+
+    def ranks(self, key: tuple[int, ...]) -> list[int]:
+        """Whose parts a meeting takes: all ranks', or a message's two."""
+        return list(range(self.size)) if key[0] < 0 else [key[0], key[1]]
+
+    def late(self, key: tuple[int, ...]) -> list[int]:
+        """The ranks that have not come to a meeting."""
+        parts = self.meetings.get(key, {})
+        return [rank for slot, rank in enumerate(self.ranks(key)) if slot not in parts]
+
+
+class MeetingPlace:
+    """Of `size` processes. Its calls are made by one thread."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.participants: dict[int, Participant] = {}  # by process
+        self._circles: dict[bytes, Circle] = {}
+
+    # -- what processes say ---------------------------------------------------------------------------------
+    def ask(self, process: int, number: int, operation: str, args: list[Any]) -> Answer | None:
+        """Answer a request; None: `settle` will. ValueError: it is none of ours."""
+        if operation == "hello":
+            self.participants[process] = Participant(args[0], process)
+            return [number, "ok", None]
+        mine = self.participants[process]
+        handlers = {
+            "offer": self._offer, "join": self._join, "wait": self._wait, "look": self._look, "reserve": self._reserve,
+            "release": self._release, "held": self._held,
+        }  # fmt: skip
+        if operation not in handlers:
+            raise ValueError(f"ranks cannot ask for {operation!r}")
+        mine.number, mine.request = number, None  # a new request takes the place of one that was given up
+        value = handlers[operation](mine, *args)
+        return None if mine.request is not None else [number, *value]
+
+    def left(self, process: int, rank: int = -1) -> None:
+        """A process has ended, which may have said nothing so far."""
+        if process not in self.participants:
+            if rank < 0:
+                return
+            self.participants[process] = Participant(rank, process)
+        mine = self.participants[process]
+        mine.ended, mine.request, mine.reserved = True, None, {}
+
+    def _join(self, mine: Participant, unique: bytes, size: int, members: list[list[int]]) -> Answer:
+        circle = self._circles.setdefault(unique, Circle(size))
+        if why := _cannot_join(circle, size, members):
+            return ["error", why]
+        for rank, device in members:
+            circle.owners[rank], circle.devices[rank] = mine, device
+        self._begin(mine, "join", unique, True)
+        return []
+
+    def _offer(self, mine: Participant, unique: bytes, key: list[int], slot: int, offer: list[Any]) -> Answer:
+        circle, name = self._circles[unique], tuple(key)
+        parts = circle.meetings.setdefault(name, {})
+        parts[slot] = offer
+        mine.pending[unique, name] = None
+        if not circle.late(name):
+            del circle.meetings[name]
+            self._complete(circle, unique, name, parts)
+        return ["ok", None]
+
+    def _complete(
+        self, circle: Circle, unique: bytes, key: tuple[int, ...], parts: dict[int, list[Any]]
+    ) -> None:
+        """All parts have come: each process will be told of those that are not its own."""
+        owners = [circle.owners[rank] for rank in circle.ranks(key)]
+        for owner in dict.fromkeys(owners):
+            owner.pending.pop((unique, key), None)
+            if owners == [owner] * len(owners):  # a message of a rank to itself: it knows
+                continue
+            told = [
+                [
+                    slot,
+                    parts[slot] if owners[slot] is not owner else [*parts[slot][:-2], b"", parts[slot][-1]],
+                ]
+                for slot in range(len(owners))
+            ]
+            owner.outcomes.append([unique, list(key), told])
+
+    def _wait(self, mine: Participant, why: str, alone: bool) -> Answer:
+        self._begin(mine, "wait", why, alone)
+        return []
+
+    def _look(self, mine: Participant, alone: bool) -> Answer:
+        self._begin(mine, "look", "polls", alone)
+        return []
+
+    def _begin(self, mine: Participant, kind: str, what: Any, alone: bool) -> None:
+        mine.request, mine.alone, mine.since = (kind, what), alone, time.monotonic()
+
+    def _reserve(self, mine: Participant, device: int, key: int, nbytes: int, capacity: int) -> Answer:
+        """Bytes of a device that several processes may use: its capacity is one."""
+        held = sum(p.held(device) for p in self.participants.values())
+        if held + nbytes > capacity:
+            return ["full", self._held(mine, device)[1]]
+        mine.reserved[device, key] = nbytes
+        return ["ok", None]
+
+    def _held(self, mine: Participant, device: int) -> Answer:
+        """What others hold of a device: [process, bytes] of each."""
+        others = [p for p in self.participants.values() if p is not mine]
+        return ["ok", [[p.process, p.held(device)] for p in others if p.held(device)]]
+
+    def _release(self, mine: Participant, device: int, key: int) -> Answer:
+        mine.reserved.pop((device, key), None)
+        return ["ok", None]
+
+    # -- what they are told ---------------------------------------------------------------------------------
+    def settle(self, elsewhere: Mapping[int, str]) -> list[tuple[int, Answer]]:
+        """(process, answer) of those whose wait is over. `elsewhere`: what processes wait for in the store."""
+        told: list[tuple[int, Answer]] = []
+        while True:
+            answered = self._ready() or self._stuck(elsewhere)
+            if not answered:
+                return told
+            for mine, answer in answered:
+                told.append((mine.process, [mine.number, *answer]))
+                mine.request = None
+
+    @property
+    def deadline(self) -> float | None:
+        """When somebody will have waited long enough, on the monotonic clock."""
+        times = [p.since + _PATIENCE_S for p in self._waiting() if _impatient(p)]
+        return min(times, default=None)
+
+    def _waiting(self) -> list[Participant]:
+        found = [p for p in self.participants.values() if p.request is not None]
+        return sorted(found, key=lambda p: p.rank)
+
+    def _ready(self) -> list[tuple[Participant, Answer]]:
+        """Those whose wait is over, whatever the others do."""
+        found: list[tuple[Participant, Answer]] = []
+        now = time.monotonic()
+        for mine in self._waiting():
+            kind, what = mine.request  # type: ignore[misc]
+            if kind == "join":
+                circle = self._circles[what]
+                if circle.full:
+                    found.append((mine, ["ok", sorted(map(list, circle.devices.items()))]))
+            elif not mine.pending and (mine.outcomes or kind == "look"):
+                found.append((mine, _news(mine)))
+            elif not mine.outcomes and (why := self._hopeless(mine)):
+                found.append((mine, ["error", why]))
+            elif _impatient(mine) and now >= mine.since + _PATIENCE_S:
+                found.append((mine, _news(mine)))
+        return found
+
+    def _stuck(self, elsewhere: Mapping[int, str]) -> list[tuple[Participant, Answer]]:
+        """Whom to answer where every rank waits; see Note [What a waiting rank is told]."""
+        alive = [p for p in self.participants.values() if not p.ended]
+        waiting = self._waiting()
+        blocked = [p for p in alive if (p.request is not None and p.alone) or p.process in elsewhere]
+        if not waiting or len(self.participants) < self.size or len(blocked) < len(alive):
+            return []
+        for mine in waiting:
+            if mine.outcomes:
+                return [(mine, _news(mine))]
+        for mine in waiting:
+            if mine.request[0] == "look":  # type: ignore[index]
+                return [(mine, _news(mine))]
+        report = "\n  ".join(["deadlock: no rank can go on", *self._lines(elsewhere)])
+        return [(mine, ["error", report]) for mine in waiting]
+
+    def _hopeless(self, mine: Participant) -> str:
+        """Why a meeting that a rank waits for will never be complete; "" if it may."""
+        for unique, key in mine.pending:
+            circle = self._circles[unique]
+            gone = [rank for rank in circle.late(key) if circle.owners[rank].ended]
+            if gone:
+                owner = circle.owners[gone[0]]
+                what = mine.request[1]  # type: ignore[index]
+                return (
+                    f"{owner} has ended and will never come to call {key[2]}, where this rank waits\n  {what}"
+                )
+        return ""
+
+    def _lines(self, elsewhere: Mapping[int, str]) -> list[str]:
+        return [
+            f"{mine}: {self._line(mine, elsewhere)}"
+            for mine in sorted(self.participants.values(), key=lambda p: p.rank)
+        ]
+
+    def _line(self, mine: Participant, elsewhere: Mapping[int, str]) -> str:
+        if mine.ended:
+            return "has ended"
+        if mine.request is None:
+            return f"waits for {elsewhere[mine.process]} of the store"
+        kind, what = mine.request
+        if kind != "join":
+            return str(what)
+        circle = self._circles[what]
+        missing = [str(rank) for rank in range(circle.size) if rank not in circle.owners]
+        return (
+            f"makes a communicator of {circle.size}, which ranks {', '.join(missing)} of it have not joined"
+        )
+
+
+def _news(mine: Participant) -> Answer:
+    news, mine.outcomes = mine.outcomes, []
+    return ["ok", news]
+
+
+def _impatient(mine: Participant) -> bool:
+    """Whether a rank is answered after a while, come what may."""
+    return mine.request is not None and (mine.request[0] == "look" or bool(mine.outcomes))
+
+
+def _cannot_join(circle: Circle, size: int, members: list[list[int]]) -> str:
+    if circle.size != size:
+        return f"comm_create: some ranks say that there are {circle.size} members, others say {size}"
+    for rank, device in members:
+        if rank in circle.owners:
+            return f"comm_create: rank {rank} has joined already"
+        if device in circle.devices.values():
+            return (
+                f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{device}; each member "
+                "needs a device of its own (torch.cuda.set_device(LOCAL_RANK))"
+            )
+    return ""

@@ -1,0 +1,37 @@
+"""`serve_meetings`: lets ranks that no launcher started meet for the collectives of their virtual GPUs.
+
+Rank 0 serves, and says in the store where. Under `flambeau launch` the launcher does.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+
+from flambeau.distributed.meeting_place import MeetingPlace
+from flambeau.distributed.store import PrefixStore, Store
+from flambeau.distributed.tcp_store import TCPStore
+from flambeau.driver.registry import meet_at
+
+
+def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) -> TCPStore | None:
+    """Called by all ranks. What it returns serves the others as long as it lives; `served`: that of an earlier call."""
+    if os.environ.get("FLAMBEAU_EXCHANGE"):
+        return None
+    own = PrefixStore("virtual GPUs", store)
+    if rank == 0 and served is None:
+        served = TCPStore(_host(store), 0, None, True, timedelta(seconds=60))
+        assert served._server is not None
+        served._server.server.meetings = MeetingPlace(size)
+    if served is not None:
+        own.set("place", f"{served.host}:{served.port}")
+    meet_at(f"{rank}@{own.get('place').decode()}")
+    return served
+
+
+def _host(store: Store) -> str:
+    """This machine as the others reach it."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, TCPStore) else socket.gethostname()

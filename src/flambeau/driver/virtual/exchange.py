@@ -1,0 +1,182 @@
+"""`Exchange`: how this process's virtual GPUs meet those of other ranks, through whoever started the ranks.
+
+See Note [Members of other processes] in collectives.py, and distributed/meeting_place.py for who is told what when.
+A launcher says where by FLAMBEAU_EXCHANGE, RANK@HOST:PORT; else `init_process_group` does. One connection per process,
+made when it is first needed. Owner of that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core import dtype as dtypes
+from flambeau.core.errors import DriverError, OutOfMemoryError
+from flambeau.core.wire import Inbox, send
+from flambeau.driver.api import Collective
+from flambeau.driver.meetings import Key
+from flambeau.driver.virtual.collectives import Offer
+from flambeau.driver.virtual.interrupts import Interrupts
+
+GREETING = "flambeau store 1"
+_LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed
+_KINDS = {kind.name: kind for kind in dtypes.DTYPES}
+
+Outcome = tuple[bytes, Key, dict[int, Offer]]
+
+
+class Exchange:
+    """The other ranks' processes, met at "RANK@HOST:PORT". Implements `collectives.Outside`.
+
+    shares: they use devices of one machine, whose capacity is one.
+    """
+
+    def __init__(self, address: str, shares: bool) -> None:
+        rank, _, self._address = address.partition("@")
+        self._rank = int(rank)
+        self.shares = shares
+        self._connection: socket.socket | None = None
+        self._inbox, self._read = Inbox(limit=1 << 40), deque[Any]()
+        self._number = 0
+        self._late: list[Any] = []  # outcomes of a wait that was given up
+
+    # -- Outside --------------------------------------------------------------------------------------------
+    def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> dict[int, int]:
+        answer = self._ask("join", unique, size, [list(member) for member in members])
+        if answer is None:
+            raise DriverError("comm_create: interrupted while the other ranks were waited for")
+        return dict(answer)
+
+    def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
+        call = offer.call
+        told = [
+            call.kind,
+            call.count,
+            call.dtype.name,
+            call.op,
+            call.peer,
+            offer.text,
+            offer.data,
+            offer.ready_ns,
+        ]
+        self._ask("offer", unique, list(key), place, told)
+
+    def wait(self, why: str) -> list[Outcome]:
+        return self._outcomes("wait", why, _alone())
+
+    def look(self) -> list[Outcome]:
+        return self._outcomes("look", _alone())
+
+    def reserve(self, index: int, key: int, nbytes: int, capacity: int) -> None:
+        """Take bytes of a device's capacity, which other ranks may use, too. OutOfMemoryError: they are not there."""
+        others = self._ask("reserve", index, key, nbytes, capacity)
+        if others is not None:
+            told = ", ".join(f"process {process} holds {held:,} bytes" for process, held in others)
+            raise OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {nbytes:,} bytes on cuda:{index}, which has {capacity:,} for "
+                f"all ranks; {told}"
+            )
+
+    def held(self, index: int) -> list[tuple[int, int]]:
+        """(process, bytes) of the other ranks' part of a device."""
+        return [(process, nbytes) for process, nbytes in self._ask("held", index) or []]
+
+    def release(self, index: int, key: int) -> None:
+        """Give back what `reserve` took."""
+        self._ask("release", index, key)
+
+    # -- messages -------------------------------------------------------------------------------------------
+    def _outcomes(self, *request: Any) -> list[Outcome]:
+        news = [*self._late, *(self._ask(*request) or [])]
+        self._late = []
+        return [
+            (unique, (key[0], key[1], key[2]), {slot: _offer(told) for slot, told in parts})
+            for unique, key, parts in news
+        ]
+
+    def _ask(self, *request: Any) -> Any:
+        """The answer; None where Ctrl-C came first, and an answer that comes later is kept. DriverError: a report."""
+        if self._connection is None:
+            self._connection = self._connect()
+        self._number += 1
+        try:
+            send(self._connection, ["meet", [self._number, *request], [], 0, True])
+            while (answer := self._receive()) is not None:
+                number, status, value = answer
+                if number == self._number:
+                    if status == "error":
+                        raise DriverError(value)
+                    return value
+                self._late += value or []
+        except OSError as error:
+            raise DriverError(f"the launcher of the ranks has ended or cannot be reached: {error}") from error
+        return None
+
+    def _receive(self) -> Any:
+        """The next message; None: interrupted."""
+        assert self._connection is not None
+        while not self._read:
+            if _interrupted():
+                return None
+            try:
+                part = self._connection.recv(1 << 20)
+            except TimeoutError:
+                continue
+            if not part:
+                raise ConnectionError("the connection was closed")
+            self._read += self._inbox.feed(part)
+        return self._read.popleft()
+
+    def _connect(self) -> socket.socket:
+        host, _, port = self._address.rpartition(":")
+        try:
+            connection = socket.create_connection((host, int(port)), timeout=60)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise DriverError(f"no launcher of ranks answers at {self._address}: {error}") from error
+        connection.settimeout(_LOOK_S)
+        self._connection = connection
+        send(connection, [GREETING, os.getpid()])
+        self._receive()
+        send(connection, ["meet", [0, "hello", self._rank], [], 0, True])
+        self._receive()
+        return connection
+
+
+def _offer(told: list[Any]) -> Offer:
+    kind, count, name, op, peer, text, data, ready = told
+    return Offer(Collective(kind, 0, 0, count, _KINDS[name], op, peer), text, data, ready)
+
+
+def _alone() -> bool:
+    """Whether no other thread of the program could go on for this one."""
+    return threading.active_count() == 1
+
+
+def _interrupted() -> bool:
+    """Whether a Ctrl-C is held back (see interrupts.py)."""
+    holder = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return isinstance(holder, Interrupts) and holder.pending
+
+
+_exchange: Exchange | None = None
+
+
+def of_process() -> Exchange | None:
+    """This process's exchange; None where nobody serves one."""
+    global _exchange
+    if _exchange is None and (address := os.environ.get("FLAMBEAU_EXCHANGE")):
+        _exchange = Exchange(address, shares=True)
+    return _exchange
+
+
+def meet_at(address: str) -> None:
+    """Meet other processes there, unless they are met elsewhere already."""
+    global _exchange
+    if of_process() is None:
+        _exchange = Exchange(address, shares=False)

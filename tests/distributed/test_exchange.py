@@ -1,0 +1,253 @@
+"""Virtual GPUs of ranks that are processes: results, times that repeat, reports, one capacity; the meeting place alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from rank_kit import HERE, Said, finish, run_ranks, start
+
+from flambeau.distributed.meeting_place import MeetingPlace
+
+PROGRAM = str(HERE / "exchange_program.py")
+VIRTUAL = {"FLAMBEAU_VIRTUAL_DEVICES": "3", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}
+
+
+def launch(size: int, what: str, *args: str, **more: str) -> Said:
+    return finish(
+        start(
+            "-m",
+            "flambeau.distributed.run",
+            "--nproc-per-node",
+            str(size),
+            *args,
+            PROGRAM,
+            what,
+            **VIRTUAL,
+            **more,
+        )
+    )
+
+
+def test_collectives_under_the_launcher() -> None:
+    said = launch(3, "collectives")
+    assert said.status == 0, said.err
+    assert sorted(said.out.splitlines()) == [f"rank {rank} is through" for rank in range(3)]
+
+
+def test_collectives_of_ranks_that_nobody_launched() -> None:
+    for said in run_ranks(2, PROGRAM, "collectives", **VIRTUAL):
+        assert said.status == 0, said.err
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "random:3"])
+def test_results_and_times_do_not_depend_on_how_fast_processes_are(schedule: str) -> None:
+    first, second = (launch(3, "repeats", FLAMBEAU_SCHEDULE=schedule) for _ in range(2))
+    assert first.status == 0, first.err
+    assert sorted(first.out.splitlines()) == sorted(second.out.splitlines())
+    sums = [line.split()[1] for line in first.out.splitlines() if len(line.split()) == 2]
+    assert len(sums) == 9
+    assert len({*sums}) == 3, "all ranks have the same sums"
+
+
+def test_a_poll_does_not_wait_for_what_comes_after_it() -> None:
+    said = launch(2, "polls_for_what_comes_later")
+    assert (said.status, said.out.count("is through")) == (0, 2), said.err
+
+
+def test_ranks_that_disagree_are_told_each_others_lines() -> None:
+    said = launch(2, "mismatch")
+    assert said.status == 1
+    assert "collective mismatch: call 2 of communicator 1 of 2 ranks is not the same for all" in said.err
+    assert "all_reduce of 1024 float32, op sum" in said.err
+    assert "broadcast of 1024 float32, root 0" in said.err
+    assert said.err.count("exchange_program.py:") >= 2
+
+
+def test_a_rank_that_never_comes_is_named_when_it_has_ended() -> None:
+    said = launch(2, "never_comes")
+    assert said.status == 1
+    assert "rank 1 (process " in said.err
+    assert "has ended and will never come to call 2" in said.err
+    assert "exchange_program.py:" in said.err
+    assert "rank 0 failed first" in said.err
+
+
+def test_a_rank_that_dies_ends_all_with_its_status() -> None:
+    said = launch(2, "dies")
+    assert said.status == 9
+    assert "rank 1 failed first" in said.err
+
+
+def test_ranks_that_wait_for_each_other_are_told_at_once() -> None:
+    said = launch(2, "waits_in_a_circle")
+    assert said.status == 1
+    assert "deadlock: no rank can go on" in said.err
+    assert "the host waits for device cuda:0" in said.err
+    assert "/afterwards' of the store" in said.err
+
+
+def test_what_ranks_hold_of_one_device_is_limited_together() -> None:
+    said = launch(2, "one_device")
+    assert said.status == 0, said.err
+    assert (
+        "Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 39.59 GiB of which 9.18 GiB is free"
+        in said.out
+    )
+    assert said.out.count("Duplicate GPU detected: two ranks both on cuda:0") >= 1
+    assert said.out.count("is through") == 2
+
+
+# -- the meeting place alone -----------------------------------------------------------------------------------
+
+
+class Ranks:
+    """Processes that ask a meeting place by a plan, in any order that a seed gives; what each is told."""
+
+    def __init__(self, plans: list[list[Any]], seed: int) -> None:
+        self.place = MeetingPlace(len(plans))
+        self.plans = [list(plan) for plan in plans]
+        self.told: list[list[Any]] = [[] for _ in plans]
+        self.waits = [False] * len(plans)
+        self.dice = random.Random(seed)
+        for rank in range(len(plans)):
+            self.place.ask(rank, 0, "hello", [rank])
+
+    def run(self) -> list[list[Any]]:
+        while True:
+            able = [rank for rank, plan in enumerate(self.plans) if plan and not self.waits[rank]]
+            for rank, answer in self.place.settle({}):
+                self.waits[rank] = False
+                self.told[rank].append(answer[1:])
+                able.append(rank)
+            if not able:
+                return self.told
+            rank = self.dice.choice([rank for rank in able if self.plans[rank]] or [-1])
+            if rank >= 0:
+                self.step(rank)
+
+    def step(self, rank: int) -> None:
+        operation, *args = self.plans[rank].pop(0)
+        if operation == "end":
+            self.place.left(rank)
+            return
+        answer = self.place.ask(rank, len(self.told[rank]), operation, args)
+        self.waits[rank] = answer is None
+        if answer is not None and answer[1] != "ok":
+            self.told[rank].append(answer[1:])
+
+
+def offer(number: int, rank: int, unique: bytes = b"c", key: tuple[int, int] = (-1, -1)) -> list[Any]:
+    slot = rank if key[0] < 0 else int(rank == key[1])
+    return [
+        "offer",
+        unique,
+        [*key, number],
+        slot,
+        ["all_reduce", 1, "float32", "sum", -1, f"rank {rank}", b"x", 5],
+    ]
+
+
+WAIT, LOOK = ["wait", "why", True], ["look", True]
+
+
+def told_in_any_order(plans: list[list[Any]]) -> list[list[Any]]:
+    """What the ranks are told: the same, whoever is faster."""
+    first = Ranks(plans, 0).run()
+    for seed in range(1, 60):
+        assert Ranks(plans, seed).run() == first, f"seed {seed}"
+    return first
+
+
+def join(rank: int, unique: bytes = b"c", size: int = 2) -> list[Any]:
+    return ["join", unique, size, [[rank, rank]]]
+
+
+def test_ranks_are_told_of_all_their_meetings_together() -> None:
+    plans = [[join(rank), offer(1, rank), offer(2, rank), WAIT] for rank in range(2)]
+    for rank, (joined, news) in enumerate(told_in_any_order(plans)):
+        assert joined == ["ok", [[0, 0], [1, 1]]]
+        assert [outcome[:2] for outcome in news[1]] == [[b"c", [-1, -1, 1]], [b"c", [-1, -1, 2]]]
+        for _, _, parts in news[1]:
+            assert [(slot, part[-2]) for slot, part in parts] == [
+                (0, b"" if rank == 0 else b"x"),
+                (1, b"x" if rank == 0 else b""),
+            ]
+
+
+def test_what_depends_on_what_a_rank_does_next_is_no_deadlock() -> None:
+    """Rank 0 waits for a message that rank 1 sends when it has got one, which rank 0 sends after its wait."""
+    plans = [
+        [join(0), offer(1, 0), offer(1, 0, key=(1, 0)), WAIT, offer(1, 0, key=(0, 1)), WAIT],
+        [join(1), offer(1, 1), WAIT, offer(1, 1, key=(0, 1)), WAIT, offer(1, 1, key=(1, 0)), WAIT],
+    ]
+    told = told_in_any_order(plans)
+    assert [[outcome[1] for outcome in news[1]] for news in told[0][1:]] == [
+        [[-1, -1, 1]],
+        [[0, 1, 1], [1, 0, 1]],
+    ]
+    assert [len(news[1]) for news in told[1][1:]] == [1, 1, 1]
+
+
+def test_a_poll_learns_that_nothing_has_happened_when_all_wait() -> None:
+    plans = [
+        [join(0), offer(1, 0), LOOK, offer(1, 0, key=(0, 1)), WAIT],
+        [join(1), offer(1, 1, key=(0, 1)), WAIT, offer(1, 1), WAIT],
+    ]
+    told = told_in_any_order(plans)
+    assert told[0][1] == ["ok", []], "rank 1 waits for the message that rank 0 sends after its poll"
+    assert {outcome[1][0] for outcome in told[0][2][1]} == {0, -1} or len(told[0][2][1]) == 1
+
+
+def test_who_waits_in_vain_is_told_every_ranks_line() -> None:
+    plans = [[join(0), offer(1, 0), WAIT], [join(1), ["wait", "somewhere else", True]]]
+    told = told_in_any_order(plans)
+    for one in told:
+        status, report = one[1]
+        assert status == "error"
+        assert report.splitlines() == [
+            "deadlock: no rank can go on", "  rank 0 (process 0): why", "  rank 1 (process 1): somewhere else",
+        ]  # fmt: skip
+
+
+def test_who_waits_for_a_rank_that_has_ended_is_told_so() -> None:
+    plans = [[join(0), offer(1, 0), WAIT], [join(1), ["end"]]]
+    told = told_in_any_order(plans)
+    assert told[0][1][0] == "error"
+    assert "rank 1 (process 1) has ended and will never come to call 1" in told[0][1][1]
+
+
+def test_a_message_outlives_its_sender() -> None:
+    plans = [[join(0), offer(1, 0, key=(0, 1)), ["end"]], [join(1), offer(1, 1, key=(0, 1)), WAIT]]
+    told = told_in_any_order(plans)
+    assert told[1][1][1][0][1] == [0, 1, 1]
+
+
+def test_communicators_that_cannot_be() -> None:
+    place = MeetingPlace(3)
+    for rank in range(3):
+        place.ask(rank, 0, "hello", [rank])
+    assert place.ask(0, 1, "join", [b"c", 2, [[0, 0]]]) is None
+    for members, size, words in (
+        [[[0, 1]], 2, "joined already"],
+        [[[1, 0]], 2, "Duplicate GPU"],
+        [[[1, 1]], 3, "others say 3"],
+    ):
+        answer = place.ask(1, 1, "join", [b"c", size, members])
+        assert answer is not None
+        assert answer[1] == "error"
+        assert words in answer[2]
+
+
+def test_a_capacity_is_one_for_all_processes() -> None:
+    place = MeetingPlace(2)
+    for rank in range(2):
+        place.ask(rank, 0, "hello", [rank])
+    assert place.ask(0, 1, "reserve", [0, 7, 60, 100]) == [1, "ok", None]
+    assert place.ask(1, 1, "reserve", [0, 7, 60, 100]) == [1, "full", [[0, 60]]]
+    assert place.ask(1, 2, "reserve", [1, 7, 60, 100]) == [2, "ok", None], "another device"
+    assert place.ask(0, 2, "release", [0, 7]) == [2, "ok", None]
+    assert place.ask(1, 3, "reserve", [0, 8, 60, 100]) == [3, "ok", None]
+    place.left(1)
+    assert place.ask(0, 3, "reserve", [0, 8, 100, 100]) == [3, "ok", None], "what a process held ends with it"
