@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 
 demo: $(VENV)/ready-examples
 	@mkdir -p out
-	$(BIN)/flambeau run --devices 2 --trace out/digits.json --picture out/digits.svg examples/digits.py
+	$(BIN)/flambeau run --devices 2 --trace out/digits.html --trace out/digits.json --picture out/digits.svg examples/digits.py
 
 test: $(VENV)/ready-test lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests

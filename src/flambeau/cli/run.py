@@ -44,7 +44,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="The exit status is the program's own, or 3 whenever --races error found a race.",
     )
     parser.add_argument(
-        "--trace", metavar="FILE", type=Path, help="write a trace: .html, or .json for Perfetto"
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="write the timeline: a .html page, or .json for Perfetto; may be repeated",
     )
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON")
@@ -81,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.module and (why := why_not_readable(Path(options.program))):
         _say(options, f"can't open file {options.program!r}: {why}")
         return 2
-    files = [file for file in (options.trace, options.picture, options.report) if file is not None]
+    files = [file for file in (*options.trace, options.picture, options.report) if file is not None]
     for file in files:
         why = "it is asked for twice" if files.count(file) > 1 else _why_not_writable(file)
         if why:
@@ -272,7 +277,7 @@ def _why_not_writable(file: Path) -> str:
 def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int) -> int:
     """Write what was asked for; the exit status, which says so too if a file could not be written after all."""
     writers: list[tuple[Path | None, Callable[[Path], None]]] = [
-        (options.trace, partial(write_trace, recorder, program=options.program)),
+        *[(file, partial(write_trace, recorder, program=options.program)) for file in options.trace],
         (options.picture, partial(write_picture, recorder)),
         (options.report, partial(write_json, recorder, status=status)),
     ]

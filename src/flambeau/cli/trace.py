@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON, too")
     add_options(parser)
-    parser.set_defaults(do=trace, trace=None, picture=None)
+    parser.set_defaults(do=trace, trace=[], picture=None)
 
 
 def trace(options: argparse.Namespace) -> int:
@@ -42,5 +42,5 @@ def trace(options: argparse.Namespace) -> int:
     if name.endswith(".svg"):
         options.picture = options.output
     else:
-        options.trace = options.output
+        options.trace = [options.output]
     return run(options)

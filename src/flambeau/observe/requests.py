@@ -47,8 +47,8 @@ class Source(Protocol):
     clock: the host's time in nanoseconds. given: how many commands were given so far, which is the number of the next.
     """
 
-    clock: Callable[[], int]
-
+    @property
+    def clock(self) -> Callable[[], int]: ...
     @property
     def given(self) -> Callable[[], int]: ...
 

@@ -233,7 +233,8 @@ function outline(g, i, width, color, wide) {
 
 function drawRaces(g, width) {
   data.races.forEach((race, n) => {
-    const [a, b] = race.sides.map(side => side.slice);
+    const [a, b] = race.sides.map(side => side.slice), seen = [a, b].filter(i => i >= 0);
+    if (!seen.length || seen.every(i => end[i] < view[0]) || seen.every(i => begin[i] > view[1])) return;
     for (const i of [a, b]) if (i >= 0 && rowOf[i] >= 0) outline(g, i, width, colors.bad, 2.4);
     if (a < 0 || b < 0 || rowOf[a] < 0 || rowOf[b] < 0) return;
     const [ta, tb] = nearest(a, b), xa = across(ta, width), xb = across(tb, width), half = [a, b].map(i => rows[rowOf[i]].height / 2 - 4);
