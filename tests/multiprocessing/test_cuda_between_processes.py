@@ -44,6 +44,7 @@ def nothing_left(peer):
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
 def test_what_is_sent_is_one_memory(peer, device):
+    """L08: CUDA tensors between processes."""
     x = torch.arange(6.0, device=device).view(2, 3)
     assert peer.call(kit.facts, x[1]) == kit.facts(x[1])
     peer.call(kit.fill, x[1], 7)
@@ -148,6 +149,25 @@ def test_the_sender_keeps_the_memory_until_the_receiver_has_done_with_it(peer):
     assert torch.full((MIB,), 3.0, device="cuda").data_ptr() == at
 
 
+def test_l09_collecting_gives_back_memory_and_closes_the_counters(peer):
+    before = torch.cuda.memory_allocated()
+    torch.cuda.ipc_collect()
+    descriptors = kit.descriptors()
+    for _ in range(2):
+        x = torch.ones(MIB, device="cuda")
+        peer.call(kit.keep, "x", x)
+        assert kit.descriptors() > descriptors  # the counters' file, and the pipe to it
+        del x
+        torch.cuda.ipc_collect()
+        assert torch.cuda.memory_allocated() == before + 4 * MIB and kit.descriptors() > descriptors
+        peer.call(kit.drop, "x")
+        assert torch.cuda.memory_allocated() == before + 4 * MIB
+        torch.cuda.ipc_collect()
+        assert torch.cuda.memory_allocated() == before
+        assert kit.descriptors() <= descriptors + (torch.cuda.device_count() if not gpus.real else 0)
+        descriptors = kit.descriptors()  # of a virtual GPU that has exported something, one stays
+
+
 def test_each_sending_counts(peer):
     before = torch.cuda.memory_allocated()
     x = torch.ones(MIB, device="cuda")
@@ -232,6 +252,7 @@ def test_a_sender_that_ends_too_early_says_so():
 
 
 def test_a_fork_is_refused():
+    """L07: care has to be taken; where it was not, an error says so."""
     torch.cuda.init()
     other = kit.Peer("fork")
     with pytest.raises(RuntimeError, match=r"^Cannot re-initialize CUDA in forked subprocess"):

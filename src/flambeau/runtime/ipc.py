@@ -226,6 +226,9 @@ def collect(thoroughly: bool = True) -> None:
     for ptr, sent in list(_state.limbo.items()):
         if sent.is_over(thoroughly) and _state.limbo.pop(ptr, None) is not None and not sent.context.closed:
             sent.context.allocator.free(sent.block)
+    known = (*_state.sent.values(), *_state.limbo.values())
+    if thoroughly and all(sent.is_over(thoroughly) for sent in known):
+        _state.own = None  # nobody looks at the counters any more
 
 
 def reclaim(parcel: Parcel) -> Sent | None:
