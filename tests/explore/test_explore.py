@@ -221,7 +221,7 @@ def test_host_threads_void_the_proof():
         return [*results, torch.ones(2, device="cuda").sum().item()]
 
     found = explore(program, 5)
-    assert found.ok and "2 host threads" in str(found) and "every legal order" not in str(found)
+    assert found.ok and "host threads" in str(found) and "every legal order" not in str(found)
 
 
 def test_thousands_of_streams_and_no_synchronization():

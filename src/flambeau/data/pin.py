@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from flambeau.core.caught import ExceptionWrapper
@@ -57,7 +57,7 @@ class Pinner:
     def __init__(self, receive: Callable[[], tuple[int, Any]], device: int) -> None:
         self._receive = receive
         self._device = device
-        self._pinned: SimpleQueue[tuple[int, Any] | BaseException] = SimpleQueue()
+        self._pinned: Queue[tuple[int, Any] | BaseException] = Queue()  # whose hand-overs a race detector sees
         self._thread = threading.Thread(target=self._run, daemon=True, name="flambeau-pin-memory")
         self._thread.start()
 

@@ -6,9 +6,9 @@ process, so a number names a command and says which of two was requested first. 
 numbers: `clock[a] >= n` says that command n of agent a, and all before it on a, are done before whatever
 the clock belongs to. Two accesses are ordered if the later one's clock covers the earlier.
 
-The host is not an agent. What it does itself is done when its call returns, so every command given later
-comes after it; all that it needs is a clock of its own, which grows when it waits. A command starts with
-everything that the host knew when it gave it.
+What the host does itself is done when its call returns, so every command that it gives later comes after it; all
+that it needs is a clock of its own, which grows when it waits. A command starts with everything that the host knew
+when it gave it. Where several host threads call, each has such a clock: see Note [Host threads].
 
 An agent outlives its stream, for those that know or wait for it. Once the host knows all that the stream was
 given, and the stream is gone, whatever comes later comes after it, just as if it were given to that stream:
@@ -37,16 +37,20 @@ class Agent:
 
     `caught` is the host's clock that it has taken over. `waits` keeps the latest wait for each other agent
     (number waited for, where), to explain a wait that came too early. `count` counts its commands, `born` is
-    the number at which its present stream was made.
+    the number at which its present stream was made. `caller` is the host thread that used it last, with how often
+    that had told others something by then; `shared`: several have used it; `loose`: what it knows by the loose order.
     """
 
-    __slots__ = ("born", "caught", "clock", "count", "device", "handle", "ordinal", "site", "time", "waits")
+    __slots__ = (
+        "born", "caller", "caught", "clock", "count", "device", "handle", "loose", "ordinal", "shared", "site",
+        "time", "waits",
+    )  # fmt: skip
 
     def __init__(self, device: int) -> None:
         self.device = device
         self.time = 0
         self.clock: Clock = NOTHING
-        self.caught: Clock = NOTHING
+        self.loose: Clock = NOTHING
 
     def begin(self, handle: int, ordinal: int, site: Site | None, born: int) -> None:
         """Stand for a new stream."""
@@ -55,6 +59,9 @@ class Agent:
         self.site = site
         self.born = born
         self.count = 0
+        self.caught: Clock = NOTHING
+        self.caller: tuple[Agent, int] | None = None
+        self.shared = False
         self.waits: dict[Agent, tuple[int, Site]] = {}
 
     def __str__(self) -> str:
@@ -65,6 +72,10 @@ class Agent:
 
 NOBODY = Agent(-1)
 """Stands for the owner of what belongs to no stream."""
+
+
+Reached: TypeAlias = "tuple[Snapshot, Snapshot, bool]"
+"""A point by the strict and by the loose order, and whether the host that waits for it is sure to reach it."""
 
 
 def snapshot(agent: Agent) -> Snapshot:

@@ -2,12 +2,6 @@
 
 Owner of all race clocks. See Note [Clocks] and Note [Cells]; what the answer means is in docs/determinism.md.
 
-# Note [The host is one agent]
-All host threads share one clock: what any thread waited for, all know. How threads hand work to each other
-(queues, locks, joins) cannot be seen from here, and an alarm for each such hand-over would bury the true
-ones; so nothing is reported that the run's own order of host threads rules out. The price is stated where
-it is paid: with more than one thread, the certificate names that as an assumption that was not checked.
-
 # Note [Reuse]
 A block that is handed out again begins another life. If a stream used it in its last life, and neither the
 new owner's stream nor the host waited for that stream, the two lives race: `record_stream` is missing. The
@@ -28,7 +22,7 @@ import itertools
 import threading
 import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from flambeau.core.baton import seat
 from flambeau.core.errors import RaceError
@@ -50,6 +44,7 @@ from flambeau.observe.clocks import (
     NOTHING,
     Agent,
     Clock,
+    Reached,
     Snapshot,
     joined,
     merged,
@@ -58,6 +53,10 @@ from flambeau.observe.clocks import (
 )
 from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
 from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
+from flambeau.observe.threads import Threads
+
+Caller: TypeAlias = tuple[Agent, int]
+"""A host thread, and how often it had told others something when it made a call."""
 
 _READ, _WRITE = "reads", "writes"
 _MANY_RETIRED = 64
@@ -75,7 +74,11 @@ class Detector:
         self.mode = mode
         self.lock = threading.RLock()
         self.shadow = Shadow()
-        self.known: Clock = NOTHING  # the host's
+        self.known: Clock = {}  # the host's; of several threads, that of the one that called last
+        self.threads = Threads()
+        self.running = 0  # the thread that called last
+        self.several = False  # see Note [Host threads]
+        self.everyone: Clock = NOTHING  # what any of them has waited for
         self.polled: Clock = NOTHING  # what the runtime has found done on its own account
         self.in_doubt = False  # see Note [Reuse]
         self.number = 1  # of the last command
@@ -86,6 +89,8 @@ class Detector:
         self._many_retired = _MANY_RETIRED
         self._made: dict[int, int] = {}  # side streams of a device so far
         self._events: dict[int, Snapshot] = {}
+        self._loose_events: dict[int, Snapshot] = {}
+        self._recorders: dict[int, Caller] = {}
         self._pending_host: dict[Cell, None] = {}
         self._races: dict[tuple[object, ...], Race] = {}
         self._freed: list[Block] = []  # not looked at yet
@@ -97,7 +102,9 @@ class Detector:
         self._queries: dict[str, str] = {}
         self._times: dict[str, None] = {}
         self._shared: dict[str, None] = {}  # where memory was shared with other processes
-        self._threads: dict[int, None] = {}
+        self._draws: dict[int, Caller] = {}  # by device: who drew random numbers last
+        self._unordered: dict[str, None] = {}  # calls of threads that may come in another order
+        self._polls: dict[str, None] = {}  # what threads asked each other
         self._hosts: dict[int, Clock] = {}  # of ranks that are threads and take turns: what each knows
         self._at_start: Clock = NOTHING  # what they all knew
         self._several_ranks = False
@@ -114,11 +121,14 @@ class Detector:
         """What this run proves. Asking for it counts as having been told of the races."""
         self._told = True
         assumptions = ["every operator computes the same result from the same input each time"]
-        violated = []
-        if len(self._threads) > 1:
-            violated.append(
-                f"{len(self._threads)} host threads made driver calls; how they hand work to each other is "
-                "not visible, so this holds only for the order in which they met in this run"
+        violated: list[str] = []
+        if self.several:
+            violated += self._unordered
+            violated += self._polls
+            assumptions.append(
+                f"{self.threads.count} host threads made driver calls, wherever it matters in an order that "
+                "Thread.start and join, Event and queue.Queue give (checked); they share no Python objects and no "
+                "CPU tensors without these"
             )
         elif not self._several_ranks:
             assumptions.append("one host thread made all driver calls (checked)")
@@ -169,7 +179,7 @@ class Detector:
     def _idle(self, device: int) -> Agent | None:
         """An agent whose stream is gone and whose commands the host knows to be done."""
         for agent in self._retired:
-            if agent.device == device and self.known.get(agent, 0) >= agent.time:
+            if agent.device == device and self._all_know(agent, agent.time):
                 self._retired.remove(agent)
                 self._loose.pop(agent, None)
                 return agent
@@ -206,29 +216,41 @@ class Detector:
     def catch_up(self, agent: Agent) -> None:
         """A command starts with all that the host knows when it gives it."""
         if agent.caught is not self.known:
+            self._used_by_this_thread(agent)
             agent.caught = self.known
             agent.clock = merged(agent.clock, self.known)
 
     def tick(self, agent: Agent) -> None:
         self.catch_up(agent)
         self.number = agent.time = self._next()
+        if self.several:
+            agent.loose = merged(merged(agent.loose, self.everyone), agent.clock)
 
     def record(self, event: int, stream: int) -> None:
         agent = self.agents[stream]
         self.tick(agent)
         self._events[event] = snapshot(agent)
+        self._recorders[event] = self._caller()
+        if self.several:
+            self._loose_events[event] = agent, agent.time, agent.loose
 
     def forget_event(self, event: int) -> None:
-        self._events.pop(event, None)
+        for events in (self._events, self._loose_events, self._recorders):
+            events.pop(event, None)
 
     def wait(self, stream: int, event: int, site: Site) -> None:
         """The stream takes over the event's snapshot, as it is now."""
-        point = self._events.get(event)
+        reached = self.event_point(event)
         agent = self.agents[stream]
         self.tick(agent)
-        if point is not None:
+        if reached is None:
+            return
+        point, loose, sure = reached
+        if sure:
             agent.clock = joined(agent.clock, point)
-            agent.waits[point[0]] = (point[1], site)
+        if self.several:
+            agent.loose = joined(agent.loose, loose)
+        agent.waits[point[0]] = (point[1], site)
 
     def before(self, stream: int) -> Snapshot:
         """What the stream has reached, with all that the host knows: what its next command comes after."""
@@ -242,33 +264,128 @@ class Detector:
         if agent is not None:
             self.tick(agent)
             agent.clock = joined(agent.clock, point)
+            agent.loose = merged(agent.loose, point[0].loose) if self.several else agent.loose
 
-    def point_of(self, stream: int) -> Snapshot:
+    def point_of(self, stream: int) -> Reached:
         """Where the stream's queue ends now. Taken before a wait on the host: others may queue meanwhile."""
-        return snapshot(self.agents[stream])
+        return self._end_of(self.agents[stream])
 
-    def points_of(self, device: int) -> list[Snapshot]:
+    def points_of(self, device: int) -> list[Reached]:
         """The same of all streams of a device."""
-        return [snapshot(a) for a in self._on_device.get(device, ())]
+        return [self._end_of(agent) for agent in self._on_device.get(device, ())]
 
-    def event_point(self, event: int) -> Snapshot | None:
-        return self._events.get(event)
+    def _end_of(self, agent: Agent) -> Reached:
+        sure = agent.caller is None or not self.several or self._comes_after(agent.caller)
+        return snapshot(agent), (agent, agent.time, agent.loose), sure
 
-    def host_waited(self, points: Sequence[Snapshot | None]) -> None:
+    def event_point(self, event: int) -> Reached | None:
+        point = self._events.get(event)
+        if point is None:
+            return None
+        if not self.several:
+            return point, point, True
+        return point, self._loose_events.get(event, point), self._comes_after(self._recorders[event])
+
+    def host_waited(self, points: Sequence[Reached | None]) -> None:
         """The host has waited for these points: it knows them."""
         before = self.known
-        for point in points:
-            if point is not None:
-                self.known = joined(self.known, point)
+        for reached in points:
+            if reached is not None:
+                point, loose, sure = reached
+                if sure:
+                    self.known = joined(self.known, point)
+                if self.several:
+                    self.everyone = joined(self.everyone, loose)
         if self.known is not before and self._pending_host:
             self._settle_host_memory()
 
-    def runtime_polled(self, point: Snapshot | None, done: bool) -> None:
+    def runtime_polled(self, reached: Reached | None, done: bool) -> None:
         """The runtime asked whether this point is done, or waited for it. See Note [Reuse]."""
-        if point is not None and self.known.get(point[0], 0) < point[1]:
+        if reached is None:
+            return
+        point = reached[0]
+        if self.several or self.known.get(point[0], 0) < point[1]:
             self.in_doubt = True
             if done:
                 self.polled = joined(self.polled, point)
+
+    # -- host threads: see Note [Host threads] -----------------------------------------------------------
+    def enter(self) -> None:
+        """Another thread than the one before calls the driver."""
+        self.running = threading.get_ident()
+        if seat() is not None:  # a rank that takes turns: see `switch_host`
+            return
+        before = self.known
+        self.known = self.threads.enter(before)
+        if self.threads.count > 1 and not self.several:
+            self.several = self.in_doubt = True
+            self.everyone = before
+            for agent in itertools.chain.from_iterable(self._on_device.values()):
+                agent.loose = agent.clock
+            self._loose_events = dict(self._events)
+
+    def tell(self) -> Snapshot:
+        """What this thread can tell another one now."""
+        with self.lock:
+            point, self.known = self.threads.tell(self.known)
+            return point
+
+    def hear(self, point: Snapshot) -> None:
+        """Another thread has told this one."""
+        with self.lock:
+            self.known = self.threads.hear(point, self.known)
+
+    def stepped(self, last: Caller | None, what: str) -> Caller:
+        """This thread uses an object that threads share, after the thread that did last, or in no order with it."""
+        with self.lock:
+            mine = self.threads.agent()
+            known = self.threads.known(threading.get_ident(), self.known)
+            if last is not None and last[0] is not mine and known.get(last[0], 0) < last[1]:
+                self.threads_unordered(what, caller(2))
+            return mine, mine.time
+
+    def thread_ends(self) -> None:
+        with self.lock:
+            self.threads.end()
+            self.running = 0
+
+    def thread_asked(self, what: str, site: Site) -> None:
+        """A thread asked another one something whose answer depends on timing."""
+        self._polls[f"the program calls {what} at {place(site)}: what comes of it depends on timing"] = None
+
+    def threads_unordered(self, what: str, site: Site) -> None:
+        """Two threads did something in an order that another run may turn round."""
+        self._unordered[f"{what} at {place(site)}, and nothing orders the host threads that do so"] = None
+
+    def drew(self, device: int) -> None:
+        """A launch draws random numbers of a device (-1: the CPU)."""
+        last = self._draws.get(device)
+        if last is not None and not self._comes_after(last):
+            name = "the CPU" if device < 0 else f"cuda:{device}"
+            self.threads_unordered(f"random numbers of {name} are drawn", caller(2))
+        self._draws[device] = self._caller()
+
+    def _caller(self) -> Caller:
+        mine = self.threads.mine
+        return mine, mine.time
+
+    def _comes_after(self, other: Caller) -> bool:
+        """Whether this thread's calls come after one of another's in every run."""
+        return other[0] is self.threads.mine or self.known.get(other[0], 0) >= other[1]
+
+    def _used_by_this_thread(self, agent: Agent) -> None:
+        last = agent.caller
+        agent.caller = self._caller()
+        if last is not None and last[0] is not self.threads.mine:
+            agent.shared = True
+            if not self._comes_after(last):
+                self.threads_unordered(f"{agent} is given work", caller(2))
+
+    def _all_know(self, agent: Agent, time: int) -> bool:
+        """Whether every thread knows a command of an agent to be done."""
+        if self.known.get(agent, 0) < time:
+            return False
+        return not self.several or all(known.get(agent, 0) >= time for known in self.threads.others())
 
     def asked(self, what: str) -> None:
         """The program asked whether work is done: its answers may steer what it does."""
@@ -295,6 +412,8 @@ class Detector:
             or self._loose
         ):
             with self.lock:
+                if threading.get_ident() != self.running:
+                    self.enter()
                 self.own(ptr, nbytes, stream, caller(1))
             return
         block.last = (block.site, block.freed, block.freed_at)
@@ -334,6 +453,9 @@ class Detector:
                 for point in seen:
                     cell.polled = joined(cell.polled, point)
         if block.agent is not None:
+            if self.several or threading.get_ident() != self.running:
+                with self.lock:
+                    self._look_at_freed_by_thread(block, block.agent)
             self._freed.append(block)  # last: whoever has the lock may look at it from now on
 
     def _check_loose(self, owner: Agent) -> None:
@@ -370,6 +492,18 @@ class Detector:
                 if user not in loose or loose[user][0][1] < last[1]:
                     loose[user] = (last, block)
 
+    def _look_at_freed_by_thread(self, block: Block, owner: Agent) -> None:
+        """Where threads free each other's memory, it may come back at any time: its uses must be known to be over."""
+        known = self.threads.known(threading.get_ident(), self.known)
+        alone = not owner.shared and owner.caller is not None and owner.caller[0] is self.threads.agent()
+        for cell in block.cells:
+            for last in cell.accesses():
+                user = last[0]
+                waited = known.get(user, 0) >= last[1] or cell.polled.get(user, 0) >= last[1]
+                if user is owner or waited or (alone and owner.clock.get(user, 0) >= last[1]):
+                    continue
+                self._report_early(last, block)
+
     def _report_early(self, last: Command, block: Block) -> None:
         at = place((last[3], last[4]))
         freed = f"freed at {place(block.freed_at)}" if block.freed_at else "freed"
@@ -402,7 +536,9 @@ class Detector:
         number, count = self._next(), agent.count + 1
         code, at = site or caller(3)
         command: Command = (agent, number, footprint.what, code, at, count)
-        writers, readers, cells = footprint.found.get(ptrs) or self.shadow.find(footprint, ptrs, self.known)
+        writers, readers, cells = footprint.found.get(ptrs) or self.shadow.find(
+            footprint, ptrs, NOTHING if self.several else self.known
+        )
         for cell in cells:
             if cell.sole is not agent:
                 self._check(writers, readers, command)
@@ -491,6 +627,9 @@ class Detector:
     ) -> None:
         if self.known.get(last[0], 0) >= last[1]:
             return
+        if self.several and self.everyone.get(last[0], 0) >= last[1]:
+            self._met_by_chance(last, caller(2))
+            return
         if last[1] < cell.block.born and cell.polled.get(last[0], 0) >= last[1]:
             self._reuses_polled += 1
             return
@@ -511,9 +650,8 @@ class Detector:
 
     def _settle_host_memory(self) -> None:
         """Host memory whose commands are all known to be done needs no more watching."""
-        known = self.known
         for cell in list(self._pending_host):
-            if all(known.get(a[0], 0) >= a[1] for a in cell.accesses()):
+            if all(self._all_know(a[0], a[1]) for a in cell.accesses()):
                 del self._pending_host[cell]
                 self.shadow.drop(cell)
 
@@ -522,6 +660,9 @@ class Detector:
         self, old: Cell, before: str, last: Command, cell: Cell, kind: str, command: Command
     ) -> None:
         """Two accesses conflict and their clocks do not order them."""
+        if self.several and max(command[0].loose.get(last[0], 0), self.everyone.get(last[0], 0)) >= last[1]:
+            self._met_by_chance(last, (command[3], command[4]))
+            return
         block = cell.block
         reused = last[1] < block.born
         if reused and old.polled.get(last[0], 0) >= last[1]:
@@ -541,6 +682,10 @@ class Detector:
             mend = _wait_stream(second, last, command)
         device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
         self._report(key, Race(first, second, device, mend, allocated, freed, record, _late(last, command)))
+
+    def _met_by_chance(self, first: Command, second: Site) -> None:
+        what = f"memory that {first[2][0]} uses at {place((first[3], first[4]))} is used again"
+        self.threads_unordered(what, second)
 
     def _is_known(self, key: tuple[object, ...]) -> bool:
         """Count a race of two lines that have raced before; where races raise, it is told anew."""
@@ -586,10 +731,6 @@ class Detector:
                 at,
                 f"{command[2][0]} at {at} reads memory{made} that was never written: its result is undefined",
             )
-
-    def note_thread(self) -> None:
-        if seat() is None:
-            self._threads[threading.get_ident()] = None
 
     def switch_host(self, before: int, after: int) -> None:
         """Another rank runs from now on: each has a host, which knows what that rank has waited for."""

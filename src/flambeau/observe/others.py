@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flambeau.observe.clocks import Agent, Snapshot
+from flambeau.observe.clocks import Agent, Reached
 
 
 class Others:
@@ -19,21 +19,21 @@ class Others:
 
     def __init__(self) -> None:
         self._events: set[int] = set()
-        self._points: dict[Agent, Snapshot] = {}
+        self._points: dict[Agent, Reached] = {}
 
-    def share(self, event: int, point: Snapshot | None) -> None:
+    def share(self, event: int, point: Reached | None) -> None:
         """Another process has, or had, the event. point: what it marks here."""
         self._events.add(event)
         self.recorded(event, point)
 
-    def recorded(self, event: int, point: Snapshot | None) -> None:
+    def recorded(self, event: int, point: Reached | None) -> None:
         """An event marks a point from now on."""
         if event in self._events and point is not None:
-            self._points[point[0]] = point
+            self._points[point[0][0]] = point
 
     def forget(self, event: int) -> None:
         self._events.discard(event)
 
-    def points(self, event: int) -> Iterable[Snapshot]:
+    def points(self, event: int) -> Iterable[Reached]:
         """What comes before a wait for an event, beyond what it marks here."""
         return list(self._points.values()) if event in self._events else ()

@@ -13,7 +13,9 @@ from typing import Any
 from flambeau.core.sites import caller
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.meetings import spans
+from flambeau.observe import handovers
 from flambeau.observe.accesses import Footprint, Key, Operation
+from flambeau.observe.clocks import Reached
 from flambeau.observe.detector import Detector
 from flambeau.observe.forward import Forward
 from flambeau.observe.layouts import Extent, extent_of
@@ -57,7 +59,6 @@ class RaceDriver(Forward):
         if not inner.observes_blocks:  # each result's memory comes by here: straight to the detector
             self.block_alloc = detector.begin_life  # type: ignore[method-assign]
             self.block_free = detector.end_life  # type: ignore[method-assign]
-        self._thread = 0  # the first that made a driver call
         self._tapes: dict[int, Tape] = {}  # by stream: those that are captured
         self._captured: dict[int, Tape] = {}  # by event: those that were recorded in a capture
         self._graphs: dict[int, Tape] = {}
@@ -65,15 +66,18 @@ class RaceDriver(Forward):
         self._others = Others()
         for index, shown in self._shown.items():
             detector.add_stream(shown, inner.stream_default(index), None, default=True)
+        handovers.listen(detector)
 
     # -- devices --------------------------------------------------------------------------------------
     def device_sync(self, index: int) -> None:
-        self._note_thread()
-        points = self.detector.points_of(self._shown[index])
+        with self._lock:
+            self._enter()
+            points = self.detector.points_of(self._shown[index])
         self.inner.device_sync(index)
         self._host_waited(points)
 
     def close(self) -> None:
+        handovers.forget(self.detector)
         self.inner.close()
         self.detector.warn()
 
@@ -102,6 +106,7 @@ class RaceDriver(Forward):
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         if self.detector.watches_host:
             with self._lock:
+                self._enter()
                 what = "a write by the host" if write else "a read by the host"
                 self.detector.host_access(ptr, nbytes, _WRITE if write else _READ, (what, (), 0))
         self.inner.host_touch(ptr, nbytes, write)
@@ -121,6 +126,7 @@ class RaceDriver(Forward):
             if source.pinned:
                 self._command(stream, "copy_in", [(target, source.nbytes), key], 1, pinned=key)
             else:  # the host's bytes are read before the call returns
+                self._enter()
                 self.detector.host_access(*key, _READ, ("copy_in", (), 0))
                 self._command(stream, "copy_in", [(target, source.nbytes)], 1)
             self.inner.copy_in(target, source, stream)
@@ -132,6 +138,7 @@ class RaceDriver(Forward):
                 self._command(stream, "copy_out", [key, (source, target.nbytes)], 1, pinned=key)
                 self.inner.copy_out(target, source, stream)
                 return
+            self._enter()
             self.detector.host_access(*key, _WRITE, ("copy_out", (), 0))
             self._command(stream, "copy_out", [(source, target.nbytes)], 0)
             point = self.detector.point_of(stream)
@@ -168,26 +175,25 @@ class RaceDriver(Forward):
 
     def stream_query(self, stream: int) -> bool:
         self.detector.asked("Stream.query()")
-        point = self.detector.point_of(stream)
+        point = self._end_of(stream)
         done = self.inner.stream_query(stream)
         if done:
             self._host_waited([point])
         return done
 
     def stream_sync(self, stream: int) -> None:
-        self._note_thread()
-        point = self.detector.point_of(stream)
+        point = self._end_of(stream)
         self.inner.stream_sync(stream)
         self._host_waited([point])
 
     def stream_wait(self, stream: int, event: int) -> None:
-        self._note_thread()
         with self._lock:
+            self._enter()
             tape = self._captured.get(event)
             if tape is None:
                 if stream not in self._tapes:
                     self.detector.wait(stream, event, caller())
-                    for point in self._others.points(event):
+                    for point, _, _ in self._others.points(event):
                         self.detector.after(stream, point)
                 self.inner.stream_wait(stream, event)
                 return
@@ -205,6 +211,7 @@ class RaceDriver(Forward):
 
     def event_record(self, event: int, stream: int) -> None:
         with self._lock:
+            self._enter()
             self.inner.event_record(event, stream)
             tape = self._tapes.get(stream)
             if tape is None:
@@ -218,7 +225,7 @@ class RaceDriver(Forward):
     def event_query(self, event: int, internal: bool = False) -> bool:
         if not internal:
             self.detector.asked("Event.query()")
-        point = self.detector.event_point(event)
+        point = self._marked_by(event)
         done = self.inner.event_query(event, internal)
         if internal:
             self.detector.runtime_polled(point, done)
@@ -227,12 +234,11 @@ class RaceDriver(Forward):
         return done
 
     def event_sync(self, event: int, internal: bool = False) -> None:
-        point = self.detector.event_point(event)
+        point = self._marked_by(event)
         if internal:
             self.inner.event_sync(event, internal)
             self.detector.runtime_polled(point, True)
             return
-        self._note_thread()
         self.inner.event_sync(event)
         self._host_waited([point, *self._others.points(event)])
 
@@ -286,14 +292,15 @@ class RaceDriver(Forward):
 
     def launcher(self, exe: Executable) -> Launcher:
         """All that a launch looks at is bound here: it is the most frequent call."""
-        inner, footprint, check = self.inner.launcher(exe), self._footprints[exe], self.detector.command
+        detector, inner, footprint = self.detector, self.inner.launcher(exe), self._footprints[exe]
+        check = detector.command
         acquire, release, tapes = self._lock.acquire, self._lock.release, self._tapes
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-            if get_ident() != self._thread:
-                self._note_thread()
             acquire()  # `with` takes twice as long
             try:
+                if get_ident() != detector.running:
+                    detector.enter()
                 if tapes and stream in tapes:
                     tapes[stream].command(stream, footprint, tuple(ptrs), caller())
                 else:
@@ -302,7 +309,20 @@ class RaceDriver(Forward):
             finally:
                 release()
 
+        if exe.launch.kernel.draws:
+            return self._drawing(launch, self._shown[exe.index])
         return launch
+
+    def _drawing(self, launch: Launcher, device: int) -> Launcher:
+        """One that draws random numbers: threads that do so on one device must be in order."""
+
+        def draw(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+            with self._lock:
+                self._enter()
+                self.detector.drew(device)
+                launch(ptrs, scalars, stream)
+
+        return draw
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
@@ -329,8 +349,8 @@ class RaceDriver(Forward):
             return graph
 
     def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
-        self._note_thread()
         with self._lock:
+            self._enter()
             tape = self._tapes.get(stream)
             if tape is not None:
                 self.inner.graph_launch(graph, stream, seeds)
@@ -360,6 +380,7 @@ class RaceDriver(Forward):
 
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
         with self._lock:
+            self._enter()
             points = {stream: self.detector.before(stream) for _, _, stream in parts}
             for stream in points:
                 mine = [(self._meetings.rank(comm), call) for comm, call, s in parts if s == stream]
@@ -377,7 +398,7 @@ class RaceDriver(Forward):
         self, stream: int, what: str, keys: list[Key], outputs: int, pinned: tuple[int, int] | None = None
     ) -> None:
         """A command that is no launch, and the pinned memory that it uses. Copies and fills of no bytes are none."""
-        self._note_thread()
+        self._enter()
         if keys and not keys[0][1]:
             return
         footprint = self._footprint(what, tuple([extent for _, extent in keys]), outputs)
@@ -400,8 +421,19 @@ class RaceDriver(Forward):
             found = self._plain[key] = Footprint((what, (), 0), extents, outputs)
         return found
 
+    def _end_of(self, stream: int) -> Reached:
+        with self._lock:
+            self._enter()
+            return self.detector.point_of(stream)
+
+    def _marked_by(self, event: int) -> Reached | None:
+        with self._lock:
+            self._enter()
+            return self.detector.event_point(event)
+
     def _host_waited(self, points: Sequence[Any]) -> None:
         with self._lock:
+            self._enter()
             self.detector.host_waited(points)
 
     def _forget(self, ptr: int, nbytes: int) -> None:
@@ -409,11 +441,11 @@ class RaceDriver(Forward):
         with self._lock:
             self.detector.forget(ptr, nbytes)
 
-    def _note_thread(self) -> None:
-        ident = get_ident()
-        if ident != self._thread:
-            self._thread = self._thread or ident
-            self.detector.note_thread()
+    def _enter(self) -> None:
+        """Say which thread calls."""
+        if get_ident() != self.detector.running:
+            with self._lock:
+                self.detector.enter()
 
 
 def _touched(calls: Sequence[tuple[int, Collective]], sizes: Sequence[int]) -> tuple[list[Key], list[Key]]:
@@ -468,10 +500,15 @@ class HostRaceDriver(Forward):
             keys = [(ptr, extent_of(meta)) for ptr, meta in zip(ptrs, metas, strict=True)]
             reads = keys if launch.updates else keys[outputs:]
             self._touched(keys[:outputs], reads, (launch.kernel.name, metas, outputs))
+        if exe.launch.kernel.draws and self.detector.several:
+            with self.detector.lock:
+                self.detector.drew(-1)
         self.inner.launch(exe, ptrs, scalars, stream)
 
     def _touched(self, writes: list[Key], reads: list[Key], what: Operation) -> None:
         with self.detector.lock:
+            if get_ident() != self.detector.running:
+                self.detector.enter()
             for ptr, extent in reads:
                 self.detector.host_access(ptr, extent, _READ, what)
             for ptr, extent in writes:

@@ -1,0 +1,465 @@
+"""Several host threads: what they tell each other orders their work, what merely happened in this run does not."""
+
+import _thread
+import gc
+import itertools
+import queue
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from race_kit import StillDriver, machine, meta, run
+
+import flambeau as torch
+from flambeau.data.pin import Pinner
+from flambeau.observe import handovers
+from flambeau.runtime import system
+
+M = meta((16,))
+
+
+@pytest.fixture
+def gpu():
+    accelerator, _ = machine()
+    yield accelerator
+    accelerator.detector.certificate()
+    accelerator.close()
+
+
+def memory(gpu):
+    ptr = gpu.mem_alloc(0, 64)
+    gpu.fill(ptr, 0, 64, 1)
+    gpu.stream_sync(1)
+    return ptr
+
+
+def use(gpu, ptr, stream):
+    run(gpu, "neg_", [(ptr, M)], [(ptr, M)], stream, updates=True)
+
+
+def in_threads(*bodies):
+    """Run them at once; nobody hears what they did."""
+    unseen = [_thread.allocate_lock() for _ in bodies]
+    for lock, body in zip(unseen, bodies, strict=True):
+        lock.acquire()
+        threading.Thread(target=lambda lock=lock, body=body: (body(), lock.release())).start()
+    for lock in unseen:
+        lock.acquire()
+
+
+def after(gate, body):
+    """`body`, once the gate, which cannot be seen, is opened."""
+    return lambda: (gate.acquire(), body())
+
+
+def before(gate, body):
+    return lambda: (body(), gate.release())
+
+
+def gate():
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
+
+
+# -- what orders -------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_is_started_and_joined(gpu):
+    a, side = memory(gpu), gpu.stream_create(0, 0)
+
+    def body():
+        use(gpu, a, side)
+        gpu.stream_sync(side)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    use(gpu, a, 1)
+    certificate = gpu.detector.certificate()
+    assert certificate.race_free, str(certificate)
+    assert any("2 host threads" in text for text in certificate.assumptions)
+
+
+def test_what_a_thread_did_without_a_join_is_not_known(gpu):
+    a, side, done = memory(gpu), gpu.stream_create(0, 0), gate()
+    threading.Thread(target=before(done, lambda: (use(gpu, a, side), gpu.stream_sync(side)))).start()
+    done.acquire()
+    use(gpu, a, 1)
+    certificate = gpu.detector.certificate()
+    assert not certificate.races and not certificate.race_free
+    assert "nothing orders the host threads" in certificate.violated[0]
+
+
+def test_work_is_handed_over_in_a_queue(gpu):
+    buffers, work = [memory(gpu) for _ in range(4)], queue.Queue()
+
+    def consume():
+        side = gpu.stream_create(0, 0)
+        while (ptr := work.get()) is not None:
+            use(gpu, ptr, side)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    for ptr in buffers:
+        use(gpu, ptr, 1)
+        gpu.stream_sync(1)
+        work.put(ptr)
+    work.put(None)
+    thread.join()
+    assert gpu.detector.certificate().race_free, str(gpu.detector.certificate())
+
+
+def test_work_is_handed_over_too_early(gpu):
+    a, work = memory(gpu), queue.Queue()
+    side = gpu.stream_create(0, 0)
+    thread = threading.Thread(target=lambda: use(gpu, work.get(), side))
+    thread.start()
+    use(gpu, a, 1)  # and nobody waits for it
+    work.put(a)
+    thread.join()
+    races = gpu.detector.certificate().races
+    assert {race.second.stream for race in races} == {"side stream 1 of cuda:0"}
+    assert all(race.mend.verified for race in races)
+
+
+def test_an_event_of_the_gpu_goes_with_the_work(gpu):
+    a, work, side = memory(gpu), queue.Queue(), gpu.stream_create(0, 0)
+
+    def consume():
+        ptr, ready = work.get()
+        gpu.stream_wait(side, ready)
+        use(gpu, ptr, side)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    use(gpu, a, 1)
+    ready = gpu.event_create(0, False)
+    gpu.event_record(ready, 1)
+    work.put((a, ready))
+    thread.join()
+    assert gpu.detector.certificate().race_free, str(gpu.detector.certificate())
+
+
+def test_an_event_of_threading_tells(gpu):
+    a, side, told = memory(gpu), gpu.stream_create(0, 0), threading.Event()
+    thread = threading.Thread(target=lambda: (told.wait(), use(gpu, a, side)))
+    thread.start()
+    use(gpu, a, 1)
+    gpu.stream_sync(1)
+    told.set()
+    thread.join()
+    assert gpu.detector.certificate().race_free, str(gpu.detector.certificate())
+
+
+def test_a_thread_that_calls_nothing_passes_on_what_it_heard(gpu):
+    a, side, first, second = memory(gpu), gpu.stream_create(0, 0), queue.Queue(), queue.Queue()
+    threads = [
+        threading.Thread(target=lambda: second.put(first.get())),
+        threading.Thread(target=lambda: use(gpu, second.get(), side)),
+    ]
+    for thread in threads:
+        thread.start()
+    use(gpu, a, 1)
+    gpu.stream_sync(1)
+    first.put(a)
+    for thread in threads:
+        thread.join()
+    assert gpu.detector.certificate().race_free, str(gpu.detector.certificate())
+
+
+def test_threads_with_streams_and_memory_of_their_own(gpu):
+    mine = [(memory(gpu), gpu.stream_create(0, 0)) for _ in range(3)]
+
+    def work(ptr, stream):
+        for _ in range(5):
+            use(gpu, ptr, stream)
+            gpu.stream_sync(stream)
+
+    threads = [threading.Thread(target=work, args=each) for each in mine]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for ptr, _ in mine:
+        use(gpu, ptr, 1)
+    assert gpu.detector.certificate().race_free, str(gpu.detector.certificate())
+
+
+# -- what does not --------------------------------------------------------------------------------------------------
+
+
+def test_two_threads_give_work_to_one_stream(gpu):
+    a, b, go = memory(gpu), memory(gpu), gate()
+    in_threads(before(go, lambda: use(gpu, a, 1)), after(go, lambda: use(gpu, b, 1)))
+    certificate = gpu.detector.certificate()
+    assert not certificate.races
+    assert "the default stream of cuda:0 is given work" in certificate.violated[0]
+
+
+def test_a_lock_tells_nothing(gpu):
+    a, side, lock, go = memory(gpu), gpu.stream_create(0, 0), threading.Lock(), gate()
+
+    def locked(stream):
+        with lock:
+            use(gpu, a, stream)
+            gpu.stream_sync(stream)
+
+    other = gpu.stream_create(0, 0)
+    in_threads(before(go, lambda: locked(side)), after(go, lambda: locked(other)))
+    certificate = gpu.detector.certificate()
+    assert not certificate.races and not certificate.race_free
+
+
+def test_a_wait_for_an_event_that_another_thread_records_at_some_time(gpu):
+    a, side, event, go = memory(gpu), gpu.stream_create(0, 0), gpu.event_create(0, False), gate()
+    in_threads(
+        before(go, lambda: (use(gpu, a, 1), gpu.event_record(event, 1))),
+        after(go, lambda: (gpu.stream_wait(side, event), use(gpu, a, side))),
+    )
+    certificate = gpu.detector.certificate()
+    assert not certificate.races and not certificate.race_free
+
+
+def test_two_threads_fill_one_queue(gpu):
+    work, go = queue.Queue(), gate()
+    memory(gpu)
+    in_threads(
+        before(go, lambda: work.put(1)), after(go, lambda: work.put(2)), lambda: use(gpu, memory(gpu), 1)
+    )
+    assert any("queue.Queue is filled" in text for text in gpu.detector.certificate().violated)
+
+
+@pytest.mark.parametrize("ask", ["get", "get_nowait", "wait", "join"])
+def test_what_depends_on_timing_is_named(gpu, ask):
+    side, work, told = gpu.stream_create(0, 0), queue.Queue(), threading.Event()
+    work.put(1)
+    thread = threading.Thread(target=lambda: use(gpu, gpu.mem_alloc(0, 64), side))
+    thread.start()
+    {
+        "get": lambda: work.get(timeout=5),
+        "get_nowait": work.get_nowait,
+        "wait": lambda: told.wait(0),
+        "join": lambda: thread.join(5),
+    }[ask]()
+    thread.join()
+    memory(gpu)
+    assert any("depends on timing" in text for text in gpu.detector.certificate().violated)
+
+
+def test_a_new_thread_with_the_number_of_an_ended_one_knows_nothing_of_it(gpu):
+    a, side, idents = memory(gpu), gpu.stream_create(0, 0), []
+
+    def body(stream):
+        idents.append(threading.get_ident())
+        use(gpu, a, stream)
+        gpu.stream_sync(stream)
+
+    for stream in (side, gpu.stream_create(0, 0)):
+        in_threads(lambda stream=stream: body(stream))
+    certificate = gpu.detector.certificate()
+    assert not certificate.races and not certificate.race_free
+
+
+def test_two_threads_draw_random_numbers():
+    with torch.virtual(devices=1, races="warn"):
+        detector = system.accelerator().detector
+        go, streams = gate(), [torch.cuda.Stream(), torch.cuda.Stream()]
+
+        def draw(stream):
+            with torch.cuda.stream(stream):
+                torch.randn(16, device="cuda")
+
+        in_threads(before(go, lambda: draw(streams[0])), after(go, lambda: draw(streams[1])))
+        torch.cuda.synchronize()
+        assert any("random numbers of cuda:0" in text for text in detector.certificate().violated)
+
+
+def test_memory_that_another_thread_frees_while_it_is_in_use_on_its_stream():
+    with torch.virtual(devices=1, races="warn"):
+        detector = system.accelerator().detector
+        work = queue.Queue()
+
+        def consume():
+            side = torch.cuda.Stream()
+            x, ready = work.get()
+            side.wait_event(ready)
+            with torch.cuda.stream(side):
+                x + 1
+            del x  # it goes back to the default stream, whose thread may be given it at once
+
+        thread = threading.Thread(target=consume)
+        thread.start()
+        x = torch.ones(1024, device="cuda")
+        work.put((x, torch.cuda.current_stream().record_event()))
+        del x
+        thread.join()
+        torch.cuda.synchronize()
+        (early,) = detector.certificate().violated
+        assert "without record_stream" in early
+
+
+def test_the_thread_that_pins_a_loaders_batches():
+    """It is not used on virtual GPUs, where there is nothing to win; on real ones it is, and is seen like this."""
+    with torch.virtual(devices=1, races="warn"):
+        detector = system.accelerator().detector
+        batches = iter([(i, torch.full((64,), float(i))) for i in range(8)])
+        pinner = Pinner(lambda: next(batches), 0)
+        seen = []
+        for _ in range(8):
+            _, batch = pinner.receive()
+            assert batch.is_pinned()
+            seen.append(batch.to("cuda", non_blocking=True) + 1)
+            del batch
+        with pytest.raises(StopIteration):
+            pinner.receive()
+        pinner.join()
+        assert [x[0].item() for x in seen] == [i + 1.0 for i in range(8)]
+        certificate = detector.certificate()
+        assert certificate.race_free, str(certificate)
+        assert any("2 host threads" in text for text in certificate.assumptions)
+
+
+def test_the_standard_library_is_as_before_once_nobody_listens():
+    gc.collect()  # of machines that other tests left open
+    before = threading.Thread.start, threading.Event.set, queue.Queue._put, queue.Queue.get
+    gpu, _ = machine()
+    assert threading.Event.set is not before[1]
+    assert threading.Event.set.__doc__ == before[1].__doc__
+    gpu.close()
+    gpu.close()
+    assert (threading.Thread.start, threading.Event.set, queue.Queue._put, queue.Queue.get) == before
+    assert gpu.detector not in handovers.listening()
+
+
+# -- beside brute force: every order that the threads' calls can come in -----------------------------------------------
+
+STREAMS, EVENTS, CELLS = 2, 1, 2
+stream, cell = st.integers(0, STREAMS - 1), st.integers(0, CELLS - 1)
+steps = st.one_of(
+    st.tuples(st.just("use"), stream, cell),
+    st.tuples(st.just("use"), stream, cell),
+    st.tuples(st.just("read"), stream, cell),
+    st.tuples(st.just("record"), stream),
+    st.tuples(st.just("wait"), stream),
+    st.tuples(st.just("sync"), stream),
+    st.tuples(st.just("event_sync")),
+    st.tuples(st.just("tell")),
+    st.tuples(st.just("hear")),
+)
+threads = st.tuples(st.lists(steps, min_size=1, max_size=5), st.lists(steps, min_size=1, max_size=5))
+
+
+def interleavings(programs):
+    """Every order of the steps of two threads: a thread hears what the other has told, the first thing first."""
+    first, second = programs
+    for places in itertools.combinations(range(len(first) + len(second)), len(first)):
+        rest = [iter(enumerate(first)), iter(enumerate(second))]
+        order = [(0 if at in places else 1) for at in range(len(first) + len(second))]
+        found = [(thread, *next(rest[thread])) for thread in order]
+        told = [0, 0]
+        for thread, _, (what, *_) in found:
+            if what == "tell":
+                told[thread] += 1
+            elif what == "hear":
+                told[1 - thread] -= 1
+                if told[1 - thread] < 0:
+                    break
+        else:
+            yield found
+
+
+def conflicts(order):
+    """The pairs of conflicting uses, each as (which, which, whether anything orders them), in one order of the calls."""
+    last, marked, host, uses, found = {}, None, set(), [], []
+    for thread, at, (what, *operands) in order:
+        me = (thread, at)
+        if what in ("use", "read", "record", "wait"):
+            known = {*host, *last.get(operands[0], ())}
+            if what == "wait" and marked is not None:
+                known |= marked
+            last[operands[0]] = known | {me}
+            if what == "record":
+                marked = known | {me}
+            elif what != "wait":
+                for other, kind, cell in uses:
+                    if cell == operands[1] and "use" in (kind, what):
+                        found.append((other, me, other in known))
+                uses.append((me, what, operands[1]))
+        elif what == "sync":
+            host |= last.get(operands[0], set())
+        elif what == "event_sync" and marked is not None:
+            host |= marked
+    return found
+
+
+def deterministic(programs):
+    """Whether every order of the calls leaves the same pairs in the same order."""
+    kinds = {frozenset(conflicts(order)) for order in interleavings(programs)}
+    return len(kinds) == 1 and all(ordered for _, _, ordered in next(iter(kinds)))
+
+
+def play(order, gpu):
+    """Run one order of the calls, each in its thread."""
+    ptrs = [gpu.mem_alloc(0, 64) for _ in range(CELLS)]
+    handles = [1] + [gpu.stream_create(0, 0) for _ in range(STREAMS - 1)]
+    event, out = gpu.event_create(0, False), gpu.mem_alloc(0, 64)
+    said = [queue.Queue(), queue.Queue()]
+    for ptr in (*ptrs, out):
+        gpu.fill(ptr, 0, 64, 1)
+    gpu.stream_sync(1)
+
+    def step(thread, what, *given):
+        if what == "use":
+            gpu.fill(ptrs[given[1]], 0, 64, handles[given[0]])
+        elif what == "read":
+            gpu.copy_out(pinned[given[0]], ptrs[given[1]], handles[given[0]])
+        elif what == "record":
+            gpu.event_record(event, handles[given[0]])
+        elif what == "wait":
+            gpu.stream_wait(handles[given[0]], event)
+        elif what == "sync":
+            gpu.stream_sync(handles[given[0]])
+        elif what == "event_sync":
+            gpu.event_sync(event)
+        elif what == "tell":
+            said[thread].put(None)
+        else:
+            said[1 - thread].get()
+
+    pinned = [gpu.host_alloc(64) for _ in range(STREAMS)]
+    gates, done = [gate(), gate()], gate()
+
+    def body(thread):
+        for mine, _, call in order:
+            if mine == thread:
+                gates[thread].acquire()
+                step(thread, *call)
+                done.release()
+
+    bodies = [threading.Thread(target=body, args=(thread,)) for thread in (0, 1)]
+    for thread in bodies:
+        thread.start()
+    for thread, _, _ in order:
+        gates[thread].release()
+        done.acquire()
+    for thread in bodies:
+        thread.join()
+
+
+@given(threads, st.randoms(use_true_random=False))
+def test_a_certificate_means_that_no_order_of_the_threads_changes_anything(programs, chance):
+    orders = list(interleavings(programs))
+    if not orders:
+        return
+    order = chance.choice(orders)
+    gpu, _ = machine("warn", StillDriver())
+    try:
+        play(order, gpu)
+        certificate = gpu.detector.certificate()
+    finally:
+        gpu.close()
+    assert bool(certificate.races) == any(not ordered for _, _, ordered in conflicts(order))
+    if certificate.race_free:
+        assert deterministic(programs)
