@@ -273,3 +273,17 @@ def test_races_name_the_kernel() -> None:
         blur = elementwise("x + 1", name="blur")
         with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(torch.RaceError, match="blur"):
             blur(x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_large_tensors_of_any_layout(dtype: str) -> None:
+    """The host computes them in blocks."""
+    kernel, truth = elementwise("x * 2 + y - x // 3"), elementwise("x > y")
+    x = (torch.arange(120_000) % 97).to(getattr(torch, dtype)).cuda()
+    y = (torch.arange(120_000) % 31).to(x.dtype).cuda()
+    for a, b in (
+        (x, y), (x.view(300, 400).t(), y.view(400, 300)), (x.view(3, 40_000)[:, ::2], y[:20_000]),
+        (x[:70_000].view(70_000, 1), y[:2]), (x.view(2, 60_000), 3), (x.view(60, 2, 1000), y[:1000]),
+    ):  # fmt: skip
+        assert equal(kernel(a, b), a * 2 + b - a // 3)
+        assert equal(truth(a, b), a > b)

@@ -25,13 +25,21 @@ class Elementwise:
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
         """The result, a new tensor, or a tuple of the results. Operands: tensors, at least one, and Python numbers."""
-        args = self._arguments(operands, named)
-        if not any(isinstance(x, Tensor) for x in args):
+        if named or len(operands) != len(self.names):
+            operands = self._arguments(operands, named)
+        tensors = 0
+        for name, x in zip(self.names, operands, strict=True):
+            if isinstance(x, Tensor):
+                tensors += 1
+            elif not isinstance(x, bool | int | float | complex):
+                raise TypeError(f"{self!r}: {name} must be a tensor or a number, not {type(x).__name__}")
+        if not tensors:
             raise TypeError(f"{self!r} needs a tensor among its operands")
-        results = tuple([call(record, args) for record in self._records])
-        return results if self._several else results[0]
+        if self._several:
+            return tuple([call(record, operands) for record in self._records])
+        return call(self._records[0], operands)
 
-    def _arguments(self, operands: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    def _arguments(self, operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         if len(operands) > len(self.names):
             raise TypeError(f"{self!r} takes {len(self.names)} operands but {len(operands)} were given")
         given = dict(zip(self.names, operands, strict=False))
@@ -45,10 +53,7 @@ class Elementwise:
         missing = [name for name in self.names if name not in given]
         if missing:
             raise TypeError(f"{self!r} misses the operands {', '.join(missing)}")
-        for name, value in given.items():
-            if not isinstance(value, Tensor | bool | int | float | complex):
-                raise TypeError(f"{self!r}: {name} must be a tensor or a number, not {type(value).__name__}")
-        return [given[name] for name in self.names]
+        return tuple([given[name] for name in self.names])
 
     def __repr__(self) -> str:
         return f"elementwise({self.text!r})"

@@ -29,12 +29,14 @@ from flambeau.ops import pointwise_arithmetic as arithmetic
 from flambeau.ops import pointwise_functions as functions
 from flambeau.ops import pointwise_logic as logic
 from flambeau.ops import pointwise_special as special
+from flambeau.ops.blocks import BLOCK
 from flambeau.ops.gradients import zeros
 from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Operand, names_of
 from flambeau.ops.pointwise import (
     FLOAT_TO_REAL,
     TO_FLOAT,
     TO_REAL,
+    Array,
     Into,
     Lazy,
     Pointwise,
@@ -278,7 +280,7 @@ def operator(
     truth = holds(root)
     return pointwise(
         name,
-        Lazy(lambda launch: _Arithmetic(root, arity, launch)),
+        Lazy(lambda launch: Into(_Arithmetic(root, arity, launch).store)),
         arity,
         name,
         cuda=_text(root, arity),
@@ -375,19 +377,44 @@ def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
 
 
 class _Arithmetic:
-    """The host's arithmetic: statement after statement, over arrays of the computing dtype."""
+    """The host's arithmetic: statement after statement over arrays of the computing dtype, a block at a time."""
 
     def __init__(self, root: Node, arity: int, launch: Launch) -> None:
         self._numbers, steps, self._last = _steps(root, arity)
         self._steps = [(_computes(step.record, launch), step.slots, step.truth) for step in steps]
+        self._truth = holds(root)
 
-    def __call__(self, *operands: Any) -> Any:
+    def store(self, *operands: Any, out: Array | None = None) -> Any:
+        """The result, in `out` where it is given. Operands are arrays of one shape and scalars."""
+        arrays = [x for x in operands if np.ndim(x)]
         kind = np.asarray(operands[0]).dtype
-        values = [*operands, *[x if isinstance(x, bool) else kind.type(x) for x in self._numbers]]
+        numbers = [x if isinstance(x, bool) else kind.type(x) for x in self._numbers]
+        if out is None:
+            shape = arrays[0].shape if arrays else ()
+            out = np.empty(shape, np.bool_ if self._truth else kind)
+        if out.size <= BLOCK:
+            out[...] = self._run(operands, numbers, kind)
+            return out
+        for block in _blocks(out, operands):
+            block[0][...] = self._run(block[1:], numbers, kind)
+        return out
+
+    def _run(self, operands: Sequence[Any], numbers: Sequence[Any], kind: Any) -> Any:
+        values = [*operands, *numbers]
         for compute, slots, truth in self._steps:
             found = compute(*[values[slot] for slot in slots])
-            values.append(found if truth else np.asarray(found).astype(kind, copy=False))
+            values.append(found if truth or found.dtype == kind else np.asarray(found).astype(kind))
         return values[self._last]
+
+
+def _blocks(out: Array, operands: Sequence[Any]) -> Iterator[list[Any]]:
+    """Parts of the output and of the operands: of lines of memory where it has no gaps, else of rows."""
+    if all(x.flags.c_contiguous for x in (out, *operands) if np.ndim(x)):
+        out, operands = out.reshape(-1), [x.reshape(-1) if np.ndim(x) else x for x in operands]
+    rows = max(1, BLOCK * len(out) // out.size)
+    for start in range(0, len(out), rows):
+        part = slice(start, start + rows)
+        yield [out[part], *[x[part] if np.ndim(x) else x for x in operands]]
 
 
 def _computes(record: Pointwise | None, launch: Launch) -> Callable[..., Any]:

@@ -311,7 +311,7 @@ def _samples(
 class Lazy:
     """Arithmetic decided when a kernel is loaded, `load(launch)`: of a library imported only then, or by device."""
 
-    def __init__(self, load: Callable[[Launch], Compute]) -> None:
+    def __init__(self, load: Callable[[Launch], Compute | Into]) -> None:
         self.load = load
 
 
