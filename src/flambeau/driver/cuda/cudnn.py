@@ -49,6 +49,7 @@ _MODES = (3, 2)  # heuristics: mode A, then the fallback
 _TENSOR_CORE, _DOWN_CONVERT, _NONDETERMINISTIC = 0, 1, 4  # numerical notes
 _COMPILES = 0  # a behavior note: the engine would be compiled now, for a second or more
 _NOTES = 16  # of an engine, at most
+_MOST_ARGUMENTS = 1024
 _STATUSES = {
     1001: "CUDNN_STATUS_NOT_INITIALIZED", 1002: "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
     1008: "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED", 2000: "CUDNN_STATUS_BAD_PARAM",
@@ -75,7 +76,7 @@ class Dnn:
         self._close = function("cudnnDestroy", "p")
         self._lock = Lock()  # from choosing the handle's stream to the call that uses it
         self._stream = -1  # the handle's, as a number
-        self._ids = (c_int64 * 3)(1, 2, 3)
+        self._arguments: dict[tuple[int, int, int, int], int] = {}  # descriptors, by addresses
         handle = c_void_p()
         function("cudnnCreate", "p")(byref(handle))
         self.handle = handle.value
@@ -114,23 +115,37 @@ class Dnn:
         return count.value
 
     # -- launches -------------------------------------------------------------------------------------
-    def execute(self, plan: int, ptrs: Sequence[int], work: int, native: Any) -> None:
+    def execute(self, plan: int, ptrs: tuple[int, int, int], work: int, native: Any) -> None:
         """Queue a plan with the addresses of its three tensors, numbered 1, 2, 3."""
-        stream, arguments = int(native), self.blank(_ARGUMENTS)
-        try:
-            self._set(arguments, _ARGUMENTS_IDS, _INT64, 3, self._ids)
-            self._set(arguments, _ARGUMENTS_POINTERS, _POINTER, 3, (c_void_p * 3)(*ptrs))
-            self._set(arguments, _ARGUMENTS_WORKSPACE, _POINTER, 1, byref(c_void_p(work)))
-            self._finalize(arguments)
-            with self._lock:
-                if stream != self._stream:
-                    self._set_stream(self.handle, stream)
-                    self._stream = stream
-                self._execute(self.handle, plan, arguments)
-        finally:
-            self.destroy(arguments)
+        stream, key = int(native), (*ptrs, work)
+        with self._lock:
+            arguments = self._arguments.get(key)
+            if arguments is None:
+                arguments = self._new_arguments(key)
+            if stream != self._stream:
+                self._set_stream(self.handle, stream)
+                self._stream = stream
+            self._execute(self.handle, plan, arguments)
+
+    def _new_arguments(self, key: tuple[int, int, int, int]) -> int:
+        """Steps of a training use the same addresses again and again, and describing them takes six calls."""
+        if len(self._arguments) >= _MOST_ARGUMENTS:
+            self._forget_arguments()
+        *ptrs, work = key
+        found = self._arguments[key] = self.make(
+            _ARGUMENTS,
+            (_ARGUMENTS_IDS, _INT64, (1, 2, 3)),
+            (_ARGUMENTS_POINTERS, _POINTER, ptrs),
+            (_ARGUMENTS_WORKSPACE, _POINTER, (work,)),
+        )
+        return found
+
+    def _forget_arguments(self) -> None:
+        while self._arguments:
+            self.destroy(self._arguments.popitem()[1])
 
     def close(self) -> None:
+        self._forget_arguments()
         self._close(self.handle)
 
 
