@@ -385,12 +385,12 @@ class _Arithmetic:
         self._truth = holds(root)
 
     def store(self, *operands: Any, out: Array | None = None) -> Any:
-        """The result, in `out` where it is given. Operands are arrays of one shape and scalars."""
-        arrays = [x for x in operands if np.ndim(x)]
+        """The result, in `out` where it is given. Operands are arrays and scalars."""
         kind = np.asarray(operands[0]).dtype
         numbers = [x if isinstance(x, bool) else kind.type(x) for x in self._numbers]
         if out is None:
-            shape = arrays[0].shape if arrays else ()
+            shape = np.broadcast_shapes(*[np.shape(x) for x in operands])
+            operands = tuple([np.broadcast_to(x, shape) if np.ndim(x) else x for x in operands])
             out = np.empty(shape, np.bool_ if self._truth else kind)
         if out.size <= BLOCK:
             out[...] = self._run(operands, numbers, kind)
