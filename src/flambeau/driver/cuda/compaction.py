@@ -25,7 +25,10 @@ class Compaction:
     parameters: C++ parameters, `places` their addresses, `tail` the bytes of those that are values.
     amount: C++, what element i counts, an i64. emit: C++, run for each element i, of `amount` and `before`.
     total: C++, run by one thread when all is added up, of `total`. functions: C++ before the kernels.
-    chosen: an element counts 0 or 1, so that a warp takes 32 neighbours at a time.
+    chosen: an element counts 0 or 1, so that a warp takes 32 neighbours at a time. Then there may be
+        bytes: C++, where the elements lie, if they are bytes one after the other;
+        load: C++ of an element `at`, which is `loaded` for `emit`; those of several elements are read at once;
+        rest: `emit` is for elements that count 0, too.
     """
 
     count: int
@@ -37,6 +40,9 @@ class Compaction:
     total: str = ""
     functions: str = ""
     chosen: bool = False
+    bytes: str = ""
+    load: str = "0"
+    rest: bool = False
 
     def passes(self, work: Layout) -> tuple[Pass, ...]:
         sums = work.take(8 * tiles(self.count))
@@ -52,12 +58,21 @@ class Compaction:
         return self._pass(_EMIT_CHOSEN if self.chosen else _EMIT, sums)
 
     def _pass(self, body: str, sums: Place, scratch: int = 0) -> Pass:
-        body = body.replace("@amount", self.amount).replace("@emit", self.emit)
+        names = {
+            "@whole": _WHOLE if self.bytes else "false",
+            "@filled": "~0u" if self.rest else "__ballot_sync(~0u, mine != 0)",
+            "@bytes": self.bytes or "(const u8*)0",
+            "@amount": self.amount,
+            "@load": self.load,
+            "@emit": self.emit,
+        }
+        for name, text in names.items():
+            body = body.replace(name, text)
         addresses = self.parameters[: len(self.places)]
         values = self.parameters[len(self.places) :]
         last = ["char* scratch"] if scratch else []
         declared = ", ".join([*addresses, "i64* sums", *values, "i64 n", *last])
-        text = f"""{self.functions}{_SUM}
+        text = f"""{self.functions}{_SUM}{_FLAGS}
 extern "C" __global__ void __launch_bounds__({_THREADS}) run({declared}) {{{body}}}
 """
         grid = (tiles(self.count), 1, 1)
@@ -87,14 +102,34 @@ __device__ __forceinline__ i64 counted_before(i64 x, i64* warps, i64& all) {  //
   return before + sum - x;
 }
 """
+_FLAGS = """
+__device__ __forceinline__ u32 flags_of(const u8* row) {  // of 32 bytes, which of them are not zero
+  u32 flags = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Vector<u32, 4> words = vectors<4>((const u32*)row)[h];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const u32 tops = ((words.v[w] & 0x7f7f7f7fu) + 0x7f7f7f7fu | words.v[w]) >> 7 & 0x01010101u;
+      flags |= (tops * 0x01020408u >> 24 & 15) << (h * 16 + w * 4);
+    }
+  }
+  return flags;
+}
+"""
+_WHOLE = "blockIdx.x * 8192ll + 8192 <= n && (u64)(@bytes) % 16 == 0"
 _COUNT = """
   __shared__ i64 warps[8];
   __shared__ bool last;
   i64 mine = 0, all;
+  if (@whole) {
+    mine = __popc(flags_of(@bytes + blockIdx.x * 8192ll + threadIdx.x * 32));
+  } else {
 #pragma unroll 8
-  for (int j = 0; j < 32; ++j) {
-    const i64 i = blockIdx.x * 8192ll + j * 256 + threadIdx.x;
-    if (i < n) mine += @amount;
+    for (int j = 0; j < 32; ++j) {
+      const i64 i = blockIdx.x * 8192ll + j * 256 + threadIdx.x;
+      if (i < n) mine += @amount;
+    }
   }
   counted_before(mine, warps, all);
   u32* const done = (u32*)scratch;
@@ -147,19 +182,35 @@ _EMIT_CHOSEN = """
   const int lane = threadIdx.x & 31;
   const i64 first = blockIdx.x * 8192ll + (threadIdx.x >> 5) * 1024 + lane;
   u32 mine = 0;  // of the row of 32 elements that has this lane's number, a bit for each
+  if (@whole) {
+    mine = flags_of(@bytes + blockIdx.x * 8192ll + threadIdx.x * 32);
+  } else {
 #pragma unroll 8
-  for (int j = 0; j < 32; ++j) {
-    const i64 i = first + j * 32;
-    const u32 row = __ballot_sync(~0u, i < n && @amount);
-    if (lane == j) mine = row;
+    for (int j = 0; j < 32; ++j) {
+      const i64 i = first + j * 32;
+      const u32 row = __ballot_sync(~0u, i < n && @amount);
+      if (lane == j) mine = row;
+    }
   }
   i64 all;
   const i64 begin = sums[blockIdx.x] + counted_before(__popc(mine), warps, all);
-#pragma unroll 8
-  for (int j = 0; j < 32; ++j) {
-    const i64 i = first + j * 32, from = __shfl_sync(~0u, begin, j);
-    const u32 row = __shfl_sync(~0u, mine, j);
-    const i64 amount = row >> lane & 1, before = from + __popc(row & ((1u << lane) - 1));
-    if (i < n) { @emit }
+  auto load = [&](i64 at) { return @load; };
+  const u32 filled = @filled;
+  for (int some = 0; some < 32; some += 8) {
+    if (!(filled >> some & 255)) continue;
+    decltype(load(0)) those[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const u32 row = __shfl_sync(~0u, mine, some + j);
+      those[j] = load(row >> lane & 1 ? first + (some + j) * 32 : 0);
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const i64 i = first + (some + j) * 32, from = __shfl_sync(~0u, begin, some + j);
+      const u32 row = __shfl_sync(~0u, mine, some + j);
+      const i64 amount = row >> lane & 1, before = from + __popc(row & ((1u << lane) - 1));
+      const auto loaded = those[j];
+      if (i < n) { @emit }
+    }
   }
 """

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import gcd, prod
 
+from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.compaction import TILE, Compaction
@@ -300,12 +301,18 @@ def nonzero_count(launch: Launch, device: Device) -> Plan:
         (walk.value,),
         _is_nonzero(walk),
         total="*out = total;",
+        bytes=_bytes(x),
     )
     return Plan((sums.counting((1, 0)),))
 
 
 def _is_nonzero(walk: Walked) -> str:
     return f"[&] {{ {walk.locate('i', 'o')} return (i64)nonzero(widen(x[o[0]])); }}()"
+
+
+def _bytes(x: Meta) -> str:
+    """For a Compaction, where the elements of the parameter `x` lie."""
+    return "(const u8*)x" if x.itemsize == 1 and x.contiguous and x.dtype.category <= INTEGRAL else ""
 
 
 def nonzero(launch: Launch, device: Device) -> Plan:
@@ -336,6 +343,7 @@ def nonzero(launch: Launch, device: Device) -> Plan:
 """,
         functions=f"template<int D> struct Sizes {{ {index} size[D]; }};",
         chosen=True,
+        bytes=_bytes(x),
     )  # fmt: skip
     return Plan((found.emitting((2, 0)),))
 
@@ -352,10 +360,10 @@ def masked_select(launch: Launch, device: Device) -> Plan:
         ((0, 0), (1, 0), (2, 0)),
         (walk.value, value.value, i64(launch.params[0]), i64(out.strides[0])),
         _is_nonzero(walk),
-        emit=f"""
-      if (amount && before < rows) {{ {value.locate("i", "v")} out[before * step] = values[v[0]]; }}
-""",
+        emit="if (amount && before < rows) out[before * step] = loaded;",
         chosen=True,
+        bytes=_bytes(mask),
+        load=f"[&] {{ {value.locate('at', 'v')} return values[v[0]]; }}()",
     )  # fmt: skip
     return Plan((chosen.emitting((3, 0)),))
 

@@ -50,6 +50,7 @@ def _of_elements(launch: Launch, consecutive: bool) -> Plan:
 """,
         total="*found = total;",
         chosen=True,
+        rest=True,
         functions=file("sorting.cuh"),
     )  # fmt: skip
     return Plan(
@@ -138,6 +139,7 @@ def _of_slices(launch: Launch, dim: int, consecutive: bool) -> Plan:
 """,
         total="*found = total;",
         chosen=True,
+        rest=True,
         functions=functions,
     )  # fmt: skip
     taken = _slices_taken(values, x, order, places, starts)
