@@ -7,8 +7,8 @@
 
 It starts one process per GPU by itself, for one library after the other and in turn (`--rounds`), and takes the best
 round's median of each figure, as seen by rank 0. On real GPUs a time is the host's, from a synchronization to the next:
-what the host takes counts. A step is zero_grad, forward, loss, backward, SGD with momentum; every GPU has the same batch
-as one GPU alone (weak scaling), and scaling is the time of one over the time of all. TF32 is on in both libraries.
+what the host takes counts. A step is zero_grad, forward, loss, backward, SGD with momentum; every GPU has the batch of
+one GPU alone (weak scaling), and scaling is the time of one over the time of all. TF32 is on in both libraries.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ from flambeau.driver.meetings import check, perform, spans
 from flambeau.driver.virtual import capture, cost, exchange, ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Recorded
 from flambeau.driver.virtual.cluster import cluster_ns
-from flambeau.driver.virtual.collectives import Communicators, Meeting, Member
+from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, Outside
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph import Graph
@@ -849,8 +849,12 @@ class VirtualDriver:
         with self._lock:
             brought = [(rank, next(self._handles), self._device(index).state) for rank, index in members]
             self._scheduler.now += self.profile.costs.alloc_ns
-            self._comms.outside = exchange.of_process()
+            self._comms.outside = self._outside()
             return self._comms.create(unique, size, brought)
+
+    def _outside(self) -> Outside | None:
+        """Where members that are not of this process are met."""
+        return exchange.of_process()
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import HostMemory
-from flambeau.driver.virtual.collectives import Meeting
+from flambeau.driver.virtual.collectives import Meeting, Outside
 from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.memory import Arena
@@ -22,6 +22,8 @@ from flambeau.driver.virtual.mirrors import Mirrors
 
 class ShapeDriver(VirtualDriver):
     """A `VirtualDriver` of shapes alone; its arguments."""
+
+    _mirrors: Mirrors | None = None
 
     def mirror(self, size: int) -> None:
         """Let the one device be rank 0 of `size` GPUs that all do what it does: see `mirrors.py`.
@@ -34,7 +36,11 @@ class ShapeDriver(VirtualDriver):
                 f"{len(self._devices)} of {self.profile.name}"
             )
         if size > 1:
-            self._comms.outside = Mirrors(size)
+            self._mirrors = Mirrors(size)
+            self._comms.numbers = lambda ptr, nbytes: b""  # there are none to give
+
+    def _outside(self) -> Outside | None:
+        return self._mirrors or super()._outside()
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         if not target.nbytes:
