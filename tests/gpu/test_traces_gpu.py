@@ -77,5 +77,6 @@ def test_calls_ranges_and_memory(events: list[dict[str, Any]]) -> None:
     (work,) = [e for e in events if e["ph"] == "X" and e["cat"] == "range" and e["name"] == "work"]
     (add,) = [e for e in calls if e["name"] == "add"]
     assert work["ts"] <= add["ts"] and add["ts"] + add["dur"] <= work["ts"] + work["dur"]
-    used = [e["args"]["in use"] for e in events if e["ph"] == "C" and e["pid"] == 0]
+    counters = [e for e in events if e["ph"] == "C" and e["pid"] == 0 and e["name"] == "memory allocated"]
+    used = [e["args"]["bytes"] for e in counters]
     assert max(used) >= 3 << 26 and min(used) >= 0

@@ -23,6 +23,7 @@ from flambeau.observe.trace import Slice, Trace, trace_of
 from flambeau.observe.trace_events import chrome_trace
 from flambeau.observe.tracer import Tracer
 from flambeau.runtime import system
+from flambeau.runtime.reasons import because, reason
 from flambeau.tape import walk
 from flambeau.testing import conformance
 
@@ -295,6 +296,49 @@ def test_what_is_reserved_comes_and_goes(
     assert names == ({"cuMemMap", "cuMemUnmap"} if settings else {"cudaMalloc", "cudaFree"})
 
 
+def test_giving_memory_back_waits_for_work_that_is_under_way(recorder: Recorder) -> None:
+    def program() -> None:
+        for waits in (False, True):
+            x = torch.empty(30 << 18, device="cuda")
+            del x
+            torch.cuda._sleep(10**6)
+            if waits:
+                torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    trace = traced(recorder, program)
+    frees = [at for at, s in enumerate(trace.slices) if s.name == "cudaFree"]
+    waited = [a.later for a in trace.arrows if trace.slices[a.later].name == "cudaFree"]
+    assert len(frees) == 2 and waited == frees[:1]
+    assert trace.slices[frees[0]].end_ns - trace.slices[frees[0]].begin_ns > 500_000
+
+
+def test_a_call_within_a_call_owns_what_it_gave() -> None:
+    """As a destructor's does, which runs while the host waits; and calls of two threads overlap like this."""
+    tracer = tracing(measures=False)
+    outer, inner = tracer.stream_create(0, 0), tracer.stream_create(0, 0)
+    ptr = tracer.mem_alloc(0, 512)
+    with tracer._note("sync", "the outer", outer):
+        tracer.fill(ptr, 0, 512, inner)
+    with tracer._note("give", "its own", outer):
+        tracer.inner.fill(ptr, 0, 512, outer)
+        tracer.fill(ptr, 0, 512, inner)
+    tracer.device_sync(0)
+    trace = trace_of(tracer)
+    causes = [trace.slices[s.cause].name for s in on_streams(trace)]
+    assert sorted(causes) == ["fill", "fill", "its own"]
+
+
+def test_reasons_end_with_what_they_are_for() -> None:
+    assert reason() == ""
+    with because("{} {}".format, "outer", 1):
+        with pytest.raises(KeyError), because(str, "inner"):
+            assert reason() == "inner"
+            raise KeyError
+        assert reason() == "outer 1"
+    assert reason() == ""
+
+
 def test_races_join_the_slices_of_both_accesses(recorder: Recorder) -> None:
     def program() -> None:
         side = torch.cuda.Stream()
@@ -413,7 +457,9 @@ def test_the_format_is_sound(recorder: Recorder, schedule: str) -> None:
         assert start["cat"] == finishes[number]["cat"] and start["ts"] <= finishes[number]["ts"] + 1e-3
     waits = [e["name"] for e in starts.values() if e["cat"] == "wait"]
     assert len(waits) == sum(a.kind == "wait" for a in trace.arrows)
-    assert all(v >= 0 for e in events if e["ph"] == "C" for v in e["args"].values())
+    counters = {(e["pid"], e["name"]): e["args"]["bytes"] for e in events if e["ph"] == "C"}
+    assert {name for _, name in counters} == {"memory allocated", "memory reserved"}
+    assert counters[0, "memory reserved"] > counters[0, "memory allocated"] >= 0
 
 
 def nested(spans: list[tuple[int, int]]) -> bool:

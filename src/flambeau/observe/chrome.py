@@ -60,9 +60,10 @@ class ChromeTrace:
             event = {**head, **ids, "pid": pid, "tid": tid, "ts": time_ns / 1000}
             self.events.append(event | {"args": args} if args else event)
 
-    def counter(self, pid: int, name: str, time_ns: float, values: dict[str, int]) -> None:
+    def counter(self, pid: int, name: str, time_ns: float, nbytes: int) -> None:
         """A figure of a process from this time on."""
-        self.events.append({"ph": "C", "pid": pid, "name": name, "ts": time_ns / 1000, "args": values})
+        args = {"bytes": nbytes}
+        self.events.append({"ph": "C", "pid": pid, "name": name, "ts": time_ns / 1000, "args": args})
 
     def range(self, pid: int, tid: int, found: Range) -> None:
         """A range of the program, or its mark."""

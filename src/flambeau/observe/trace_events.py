@@ -53,8 +53,9 @@ def chrome_trace(trace: Trace) -> ChromeTrace:
             ends = _begin(trace, trace.slices[first]), _begin(trace, trace.slices[second])
             made.arrow("race", "race", *ends, args=_race(race))
     for time_ns, index, used, reserved in trace.memory:
-        what = "pinned host memory" if index == NOWHERE else "memory"
-        made.counter(index, what, time_ns, {"in use": used, "unused": max(reserved - used, 0)})
+        of = "pinned memory" if index == NOWHERE else "memory"
+        made.counter(index, f"{of} allocated", time_ns, used)
+        made.counter(index, f"{of} reserved", time_ns, reserved)
     return made
 
 

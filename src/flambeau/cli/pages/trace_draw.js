@@ -241,7 +241,7 @@ function drawRaces(g, width) {
     const down = Math.sign(middleOf(b) - middleOf(a)), ya = middleOf(a) + down * half[0], yb = middleOf(b) - down * half[1];
     g.strokeStyle = colors.bad; g.lineWidth = 1.8; g.setLineDash([5, 3]);
     g.beginPath(); g.moveTo(xa, ya); g.lineTo(xb, yb); g.stroke(); g.setLineDash([]);
-    const x = (xa + xb) / 2, y = (ya + yb) / 2;
+    const part = 0.3 + 0.08 * (n % 6), x = xa + (xb - xa) * part, y = ya + (yb - ya) * part;  // races of one pair of lanes lie on each other
     g.fillStyle = colors.bad; g.beginPath(); g.arc(x, y, 8.5, 0, 7); g.fill();
     g.fillStyle = "#fff"; g.font = `650 11px ${FONT}`; g.textAlign = "center"; g.fillText(n + 1, x, y + 0.5);
   });
