@@ -79,36 +79,54 @@ def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> Program
     )
 
 
-def _few_maxima(launch: Launch, x: Meta, lattice: Lattice) -> Program:
-    """The same with all elements of a window read at once: a thread waits for memory once, not for each."""
-    values, places = launch.outputs
-    number = "i32" if prod(x.shape[2:]) < 1 << 31 else "i64"
-    inside = "true" if lattice.inside() else "(u32)z < w.size[0] && (u32)y < w.size[1] && (u32)v < w.size[2]"
-    body = f"""
+def _few(lattice: Lattice, x: Meta) -> str:
+    """C++: the elements of a window, `seen`, read at once: a thread waits for memory once, not for each. Those that
+    are not `inside` read another one instead, which costs less than not to read."""
+    number = "i32" if _is_near(x) else "i64"
+    inside = (
+        "true"
+        if lattice.inside()
+        else "(u32)(z0 + a) < w.size[0] && (u32)(y0 + b) < w.size[1] && (u32)(v0 + c) < w.size[2]"
+    )
+    return f"""
 {_TYPES}
 {lattice.constants()}
   constexpr int A = {lattice.kernel_of(0)}, B = {lattice.kernel_of(1)}, C = {lattice.kernel_of(2)};
   const Place<I> o = place_of<I>(i, w.count);
   const i32 z0 = o.at[0] * w.stride[0] - w.pad[0], y0 = o.at[1] * w.stride[1] - w.pad[1];
   const i32 v0 = o.at[2] * w.stride[2] - w.pad[2];
-  x += from.plane<I>(o.plane) + from.at(z0, y0, v0);
+  const {number} sz = from.step[2], sy = from.step[3], sv = from.step[4];
+  x += from.plane<I>(o.plane);
+  const {number} first = z0 * sz + y0 * sy + v0 * sv;
   E seen[A * B * C];
+  bool there[A * B * C];
 #pragma unroll
   for (int t = 0; t < A * B * C; ++t) {{
     const int a = t / (B * C) * w.dilation[0], b = t / C % B * w.dilation[1], c = t % C * w.dilation[2];
-    const i32 z = z0 + a, y = y0 + b, v = v0 + c;
-    if ({inside}) seen[t] = x[from.at(a, b, c)];
-  }}
+    there[t] = {inside};
+    seen[t] = x[there[t] ? first + a * sz + b * sy + c * sv : 0];
+  }}"""
+
+
+def _is_near(x: Meta) -> bool:
+    """Whether 32 bits count the elements between two of a plane's."""
+    return sum((n - 1) * abs(s) for n, s in zip(x.shape[2:], x.strides[2:], strict=True)) < 1 << 30
+
+
+def _few_maxima(launch: Launch, x: Meta, lattice: Lattice) -> Program:
+    """Of small windows."""
+    values, places = launch.outputs
+    number = "i32" if prod(x.shape[2:]) < 1 << 31 else "i64"
+    body = f"""{_few(lattice, x)}
   T best{{}};
   {number} where = -1;
 #pragma unroll
   for (int t = 0; t < A * B * C; ++t) {{
     const i32 z = z0 + t / (B * C) * w.dilation[0], y = y0 + t / C % B * w.dilation[1], v = v0 + t % C * w.dilation[2];
     const T here = widen(seen[t]);
-    if ({inside} && (where < 0 || here > best || is_nan(here))) {{
-      best = here;
-      where = (({number})z * w.size[1] + y) * w.size[2] + v;
-    }}
+    const bool better = there[t] && (where < 0 || here > best || is_nan(here));
+    best = better ? here : best;
+    where = better ? (({number})z * w.size[1] + y) * w.size[2] + v : where;
   }}
   values[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = to<E>(best);
   places[at.plane<I>(o.plane) + at.at(o.at[0], o.at[1], o.at[2])] = where;"""
@@ -163,7 +181,37 @@ def avg_pool(launch: Launch, device: Device) -> Program:
     _, include, divisor = launch.params
     x, out = launch.inputs[0], launch.outputs[0]
     assert isinstance(x, Meta)
-    return _means(launch, x, _lattice(launch, x.shape[2:], out.shape[2:]), "false", 1, include, divisor)
+    lattice = _lattice(launch, x.shape[2:], out.shape[2:])
+    if lattice.taps <= _UNROLLED:
+        return _few_means(launch, x, lattice, include, divisor)
+    return _means(launch, x, lattice, "false", 1, include, divisor)
+
+
+def _few_means(launch: Launch, x: Meta, lattice: Lattice, include: bool, divisor: int | None) -> Program:
+    """Of small windows; the last dim is the outermost loop, as in the host body."""
+    out = launch.outputs[0]
+    body = f"""{_few(lattice, x)}
+  T total{{}};
+#pragma unroll
+  for (int c = 0; c < C; ++c) {{
+    T rows{{}};
+#pragma unroll
+    for (int b = 0; b < B; ++b) {{
+      T column{{}};
+#pragma unroll
+      for (int a = 0; a < A; ++a) {{
+        const int t = (a * B + b) * C + c;
+        column = there[t] ? add(column, widen(seen[t])) : column;
+      }}
+      rows = add(rows, column);
+    }}
+    total = add(total, rows);
+  }}
+  {_share("false", include, divisor, "o.at")}
+  out[to_.plane<I>(o.plane) + to_.at(o.at[0], o.at[1], o.at[2])] = to<E>(shared(total, share));"""
+    parameters = [("Lattice w", lattice.packed()), ("View from", view(x)), ("View to_", view(out))]
+    headers = ("windows.cuh", "means.cuh")
+    return program(body, {"E": element(x)}, "E* out, const E* x", parameters, out.numel, headers)
 
 
 def adaptive_avg_pool(launch: Launch, device: Device) -> Program:
