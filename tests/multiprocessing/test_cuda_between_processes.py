@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from multiprocessing.reduction import ForkingPickler
 
 import gpus
 import peer_kit as kit
@@ -77,11 +78,19 @@ def test_what_comes_back_to_its_sender_is_what_it_sent(peer):
     x = torch.ones(3, device="cuda")
     queue.put(x)
     assert queue.get().data_ptr() == x.data_ptr()
-    at = x.data_ptr()
-    queue.put(x)
+    at, side = x.data_ptr(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(1000)
+        x.fill_(4)
+        queue.put(x)
     del x  # in limbo now
     y = queue.get()
-    assert y.data_ptr() == at and y.tolist() == [1, 1, 1]
+    assert y.data_ptr() == at and y.tolist() == [4, 4, 4]
+    data = ForkingPickler.dumps(y)
+    ForkingPickler.loads(data)
+    with pytest.raises(RuntimeError, match="was given back since it was sent"):
+        ForkingPickler.loads(data)  # twice
 
 
 def test_what_another_process_sent_cannot_be_sent_on(peer):
@@ -166,6 +175,16 @@ def test_l09_collecting_gives_back_memory_and_closes_the_counters(peer):
         assert torch.cuda.memory_allocated() == before
         assert kit.descriptors() <= descriptors + (torch.cuda.device_count() if not gpus.real else 0)
         descriptors = kit.descriptors()  # of a virtual GPU that has exported something, one stays
+
+
+def test_too_many_blocks_in_limbo_are_warned_of(peer, monkeypatch):
+    monkeypatch.setattr(ipc, "_MANY", 1)
+    monkeypatch.setattr(ipc._state, "warned", False)
+    values = [torch.ones(2, device="cuda"), torch.ones(3, device="cuda")]
+    peer.call(kit.keep, "values", values)
+    with pytest.warns(UserWarning, match="^Producer process tried to deallocate over 1000 memory blocks"):
+        values.clear()
+    peer.call(kit.drop, "values")
 
 
 def test_each_sending_counts(peer):

@@ -21,6 +21,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -96,9 +97,10 @@ class Sent:
         """Whether no other process has it any more."""
         for slot in list(self.sendings):
             if _state.counters().is_over(slot, thoroughly):
-                if self.sendings.pop(slot) is not None:
-                    _state.events -= 1
-                _state.counters().give_back(slot)
+                with suppress(KeyError):  # another thread was faster
+                    if self.sendings.pop(slot) is not None:
+                        _state.events -= 1
+                    _state.counters().give_back(slot)
         return not self.sendings
 
 
@@ -188,6 +190,7 @@ def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
         if sent is None:
             sent = _state.sent[ptr] = Sent(key, context, block, nbytes)
         sent.sendings[slot] = mark
+        _state.events += mark is not None
         return Parcel(context.index, handle, nbytes, key[1], counters.door, slot, event, mark is not None)
 
 
@@ -198,7 +201,6 @@ def _mark(context: Context) -> Mark | None:
         stream.synchronize()
         return None
     driver = context.driver
-    _state.events += 1
     mark = Mark(context, driver.event_create(context.driver_index, False, True, True))
     driver.event_record(mark.handle, stream.handle)
     return mark
@@ -231,13 +233,25 @@ def collect(thoroughly: bool = True) -> None:
         _state.own = None  # nobody looks at the counters any more
 
 
-def reclaim(parcel: Parcel) -> Sent | None:
-    """The block of a parcel that this process sent itself, freed since, from limbo; None if it is not there."""
-    for ptr, sent in list(_state.limbo.items()):
-        if sent.key == parcel.key and _state.limbo.pop(ptr, None) is not None:
+def returned(parcel: Parcel) -> Sent:
+    """The block of a parcel that this process has sent itself; from limbo, if it was freed since.
+
+    The current stream waits for the sending, which is over. RuntimeError: the memory was given back.
+    """
+    for ptr, sent in [*_state.sent.items(), *_state.limbo.items()]:
+        if sent.key == parcel.key and parcel.slot in sent.sendings:
+            _state.limbo.pop(ptr, None)
             _state.sent[ptr] = sent
+            mark = sent.sendings[parcel.slot]
+            if mark is not None:
+                stream = current.stream_at(sent.context.index)
+                sent.context.driver.stream_wait(stream.handle, mark.handle)
+            finish(_counters_of(parcel), parcel.slot)
+            sent.is_over()
             return sent
-    return None
+    raise RuntimeError(
+        "CUDA error: invalid device context: the tensor's memory was given back since it was sent"
+    )
 
 
 # -- receiving --------------------------------------------------------------------------------------------

@@ -281,24 +281,18 @@ def receive(parcel: ipc.Parcel) -> Storage:
     """The storage that another process has sent: the one that is here already, or a new one."""
     with sharing.lock:
         found = sharing.known.get(parcel.key)
-        if found is not None and not found.context.closed:
+        if found is not None and found.context.closed:
+            found = None
+        if ipc.is_own(parcel):
+            sent = ipc.returned(parcel)
+            made = found or SentStorage(sent.block.ptr, sent.nbytes, sent.context, sent.block)
+        elif found is not None:
             ipc.release_again(parcel)
-            return found
-        made = _reclaimed(parcel) if ipc.is_own(parcel) else ReceivedStorage(parcel)
+            made = found
+        else:
+            made = ReceivedStorage(parcel)
         sharing.known[parcel.key] = made
         return made
-
-
-def _reclaimed(parcel: ipc.Parcel) -> Storage:
-    """What this process sent, comes back to it, and was freed meanwhile."""
-    sent = ipc.reclaim(parcel)
-    if sent is None:
-        raise RuntimeError(
-            "CUDA error: invalid device context: the tensor's memory was given back since it was sent"
-        )
-    made = SentStorage(sent.block.ptr, sent.nbytes, sent.context, sent.block)
-    ipc.release_again(parcel)
-    return made
 
 
 # -- the standard library's pickler for processes ----------------------------------------------------------

@@ -131,10 +131,11 @@ class SharedPages:
 
     def close(self, ptr: int) -> None:
         """Unmap what `open` mapped."""
-        whole, end = self._opened.pop(ptr)
+        whole, end = self._opened[ptr]
         arena = self._arena
         first, last = -(-(whole - arena.base) // _PAGE) * _PAGE, (end - arena.base) // _PAGE * _PAGE
         map_private(last - first, over=self._at + first)
+        del self._opened[ptr]
         arena.rename(ptr, whole, end)
         arena.release(whole)
 
