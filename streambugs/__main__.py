@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from flambeau.runtime import system
 from flambeau.testing.explore import explore
 
 PAIRS = Path(__file__).parent / "pairs"
+ANSWERS = Path(__file__).parent / "gpu.json"
 SCHEDULE, SCHEDULES = "random:0", 20
 
 HEAD = """# StreamBugs: the scorecard
@@ -31,12 +33,23 @@ certified race-free under every schedule.**
 A bug without wrong values is still a race. Where the host's own access races with a copy, a virtual GPU gives the same
 wrong bytes in every order, for it runs a copy when the host waits; elsewhere the order happens not to show.
 
-What the detector costs per operation is measured by `bench/races.py`. PyTorch's CUDA sanitizer needs a GPU and has not
-been run on the corpus yet. Lifetimes of interprocess (IPC) memory are not in it: virtual GPUs have no IPC.
+What the detector costs per operation is measured by `bench/races.py`. Lifetimes of interprocess (IPC) memory are not in
+the corpus: what another process does is not seen, and the certificate says so.
 
-| Bug | Kind | Thread | Found | Races | Wrong values | Fixed |
-|---|---|---|---|---|---|---|
+{gpu}
+
+| Bug | Kind | Thread | Found | Races | Wrong values | Fixed |{columns}
+|---|---|---|---|---|---|---|{rules}
 """
+
+NOT_YET = """PyTorch's CUDA sanitizer needs a GPU: `bench/streambugs_gpu.py` runs the corpus under it, and under
+Flambeau over the real driver; its answers are not here yet."""
+
+GPU = """On {gpus} {gpu}, `bench/streambugs_gpu.py` ran the same programs under PyTorch {torch} with its CUDA
+sanitizer, and under Flambeau over the real driver. The sanitizer reports {sanitizer} of {count} bugs and alarms on
+{alarms} fixed programs; Flambeau reports {flambeau} and alarms on {flambeau_alarms}. `a + b` costs the host
+{sanitizer_us} us with the sanitizer and {torch_us} without; in Flambeau {races_us} with the detector and {flambeau_us}
+without. The last two columns say "buggy / fixed"."""
 
 
 @dataclass
@@ -104,6 +117,32 @@ def certificate(program: Any) -> Certificate:
         return found
 
 
+def gpu_answers() -> dict[str, Any] | None:
+    """What `bench/streambugs_gpu.py` printed on a machine with GPUs."""
+    return json.loads(ANSWERS.read_text()) if ANSWERS.exists() else None
+
+
+def gpu_text(answers: dict[str, Any]) -> str:
+    def said(tool: str, half: str) -> int:
+        return sum(pair[half] == "reported" for pair in answers[tool].values())
+
+    cost = {tool: each["us"] for tool, each in answers["cost"].items()}
+    return GPU.format(
+        **{key: answers[key] for key in ("gpus", "gpu", "torch")}, count=len(answers["sanitizer"]),
+        sanitizer=said("sanitizer", "buggy"), alarms=said("sanitizer", "fixed"), flambeau=said("flambeau", "buggy"),
+        flambeau_alarms=said("flambeau", "fixed"), sanitizer_us=cost["sanitizer"], torch_us=cost["torch_off"],
+        races_us=cost["flambeau"], flambeau_us=cost["flambeau_off"],
+    )  # fmt: skip
+
+
+def gpu_cells(answers: dict[str, Any], name: str) -> str:
+    pairs = [
+        answers[tool].get(name, {"buggy": "not run", "fixed": "not run"})
+        for tool in ("sanitizer", "flambeau")
+    ]
+    return "".join([f" {pair['buggy']} / {pair['fixed']} |" for pair in pairs])
+
+
 def table(scores: list[Score]) -> str:
     lines = [
         f"{s.name:36} {s.races} races, {s.wrong} wrong outcomes; fixed: {str(s.fixed).splitlines()[0]}"
@@ -118,12 +157,14 @@ def summary(scores: list[Score]) -> str:
 
 
 def page(scores: list[Score]) -> str:
+    answers = gpu_answers()
     head = HEAD.format(
         count=len(scores), schedules=SCHEDULES, found=sum(s.found for s in scores),
         missed=sum(not s.found for s in scores), alarms=sum(s.alarm for s in scores),
-        certified=sum(s.fixed.race_free for s in scores),
+        certified=sum(s.fixed.race_free for s in scores), gpu=gpu_text(answers) if answers else NOT_YET,
+        columns=" PyTorch's sanitizer | On a GPU |" if answers else "", rules="---|---|" if answers else "",
     )  # fmt: skip
-    return head + "\n".join(s.row for s in scores)
+    return head + "\n".join(s.row + (gpu_cells(answers, s.name) if answers else "") for s in scores)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """The StreamBugs corpus: every bug is found in one run at seed 0, no fixed half alarms, the scorecard is up to date."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from flambeau.observe.reports import Certificate
 
 ROOT = Path(__file__).parents[2]
 PAIRS = sorted((ROOT / "streambugs" / "pairs").glob("*.py"))
@@ -56,3 +59,25 @@ def test_the_runner_fails_on_a_bug_that_is_not_found(tmp_path):
         env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "0 of 1 found" in done.stdout, done.stderr
+
+
+def test_what_a_gpu_said_gets_columns(monkeypatch, tmp_path):
+    import streambugs.__main__ as scorecard
+
+    half = {"buggy": "reported", "fixed": "silent"}
+    answers = {
+        "gpu": "GPU", "gpus": 2, "torch": "2.11",
+        "cost": {tool: {"us": 1.5} for tool in ("sanitizer", "flambeau", "torch_off", "flambeau_off")},
+        "sanitizer": {PAIRS[0].stem: half, PAIRS[1].stem: {"buggy": "silent", "fixed": "reported"}},
+        "flambeau": {PAIRS[0].stem: {**half, "fixed": "certified"}},
+    }  # fmt: skip
+    monkeypatch.setattr(scorecard, "ANSWERS", tmp_path / "gpu.json")
+    scorecard.ANSWERS.write_text(json.dumps(answers))
+    certificate = Certificate([], [])
+    scores = [scorecard.Score(path.stem, "kind", "thread", 1, 0, certificate, True) for path in PAIRS[:3]]
+    page = scorecard.page(scores)
+    assert "reports 1 of 2 bugs and alarms on\n1 fixed programs; Flambeau reports 1 and alarms on 0." in page
+    rows = page.splitlines()[-3:]
+    assert rows[0].endswith("| reported / silent | reported / certified |")
+    assert rows[1].endswith("| silent / reported | not run / not run |")
+    assert rows[2].endswith("| not run / not run | not run / not run |")
