@@ -183,6 +183,7 @@ def test_dtypes_promote_as_pytorch_promotes_them() -> None:
     assert elementwise("x + y")(whole, half).dtype == torch.float16
     assert elementwise("x + y")(half, torch.tensor(2.0)).dtype == torch.float16  # a CPU scalar
     assert elementwise("x + 1j")(half.float()).dtype == torch.complex64
+    assert elementwise("x + -1 + 256")(whole.to(torch.uint8)).tolist() == [0, 1, 2]  # numbers wrap
     assert elementwise("x > 1")(whole).tolist() == [False, True, True]
     assert elementwise("x & 1 | x << 2")(whole).tolist() == [5, 8, 13]
     assert elementwise("~(x > 1) & (x < 3) | False")(whole).tolist() == [True, False, False]
@@ -232,6 +233,7 @@ def test_operands_broadcast_by_position_name_and_default() -> None:
         ("sum(x)", "no function 'sum'", 1),
         ("gelu(x)", "no function 'gelu'", 1),
         ("1 + 2", "needs an operand", 1),
+        ("x + 9223372036854775808", "does not fit into 64 bits", 5),
         ("+".join("abcdefghj"), "at most 8 operands, not 9", 1),
     ],
 )  # fmt: skip

@@ -43,6 +43,7 @@ from flambeau.ops.pointwise import (
     Promotion,
     pointwise,
     result_type,
+    wide,
 )
 
 MOST = 8  # tensors
@@ -380,27 +381,27 @@ class _Arithmetic:
     """The host's arithmetic: statement after statement over arrays of the computing dtype, a block at a time."""
 
     def __init__(self, root: Node, arity: int, launch: Launch) -> None:
-        self._numbers, steps, self._last = _steps(root, arity)
+        numbers, steps, self._last = _steps(root, arity)
+        self._kind = kind = wide(launch.params[0]).numpy
+        self._numbers = [x if isinstance(x, bool) else np.asarray(x).astype(kind)[()] for x in numbers]
         self._steps = [(_computes(step.record, launch), step.slots, step.truth) for step in steps]
         self._truth = holds(root)
 
     def store(self, *operands: Any, out: Array | None = None) -> Any:
-        """The result, in `out` where it is given. Operands are arrays and scalars."""
-        kind = np.asarray(operands[0]).dtype
-        numbers = [x if isinstance(x, bool) else kind.type(x) for x in self._numbers]
+        """The result, in `out` where it is given. Operands are arrays and scalars; numbers wrap as integers do."""
         if out is None:
             shape = np.broadcast_shapes(*[np.shape(x) for x in operands])
             operands = tuple([np.broadcast_to(x, shape) if np.ndim(x) else x for x in operands])
-            out = np.empty(shape, np.bool_ if self._truth else kind)
+            out = np.empty(shape, np.bool_ if self._truth else self._kind)
         if out.size <= BLOCK:
-            out[...] = self._run(operands, numbers, kind)
+            out[...] = self._run(operands)
             return out
         for block in _blocks(out, operands):
-            block[0][...] = self._run(block[1:], numbers, kind)
+            block[0][...] = self._run(block[1:])
         return out
 
-    def _run(self, operands: Sequence[Any], numbers: Sequence[Any], kind: Any) -> Any:
-        values = [*operands, *numbers]
+    def _run(self, operands: Sequence[Any]) -> Any:
+        kind, values = self._kind, [*operands, *self._numbers]
         for compute, slots, truth in self._steps:
             found = compute(*[values[slot] for slot in slots])
             values.append(found if truth or found.dtype == kind else np.asarray(found).astype(kind))

@@ -17,7 +17,7 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -152,7 +152,8 @@ class CudaDriver:
         if self._closed:
             return
         for comm in self._communicators.all():
-            self.comm_destroy(comm, abort=self.comm_error(comm) is not None)
+            with suppress(DriverError):
+                self.comm_destroy(comm, abort=self.comm_error(comm) is not None)
         for device in self._devices:
             if device.context is not None:
                 self._give_back(device)
