@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from importlib import import_module
 
 from flambeau.cli import finder
-from flambeau.distributed import launch_options
-from flambeau.distributed.run import run as run_ranks
 from flambeau.runtime import settings
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wanted: bool) -> None:
+    """`wanted`: it is this command that is run. Its arguments are in a package that others need not import."""
     parser = commands.add_parser(
         "launch",
         help="start the ranks of a distributed torch program",
@@ -29,7 +29,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--schedule", metavar="S", help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH"
     )
     parser.add_argument("--races", choices=("off", "warn", "error"), help="look for races in each rank")
-    launch_options.add_arguments(parser)
+    if wanted:
+        import_module("flambeau.distributed.launch_options").add_arguments(parser)
     parser.set_defaults(do=run)
 
 
@@ -38,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
     _set_environment(options)
     finder.install()  # the ranks find it by their environment
     try:
-        return run_ranks(options, "flambeau launch")
+        status: int = import_module("flambeau.distributed.run").run(options, "flambeau launch")
+        return status
     except ValueError as error:
         print(f"flambeau launch: {error}", file=sys.stderr)
         return 2

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     explore.add_parser(commands)
     trace.add_parser(commands)
     memory.add_parser(commands)
-    launch.add_parser(commands)
+    launch.add_parser(commands, wanted="launch" in (sys.argv if argv is None else argv))
     doctor.add_parser(commands)
     options = parser.parse_args(argv)
     status: int = options.do(options)

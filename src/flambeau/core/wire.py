@@ -32,8 +32,7 @@ def _pack(value: Any, parts: list[bytes]) -> None:
         raw = value.encode()
         parts += (b"s%d;" % len(raw), raw)
     elif isinstance(value, bytes | bytearray | memoryview):
-        raw = bytes(value)
-        parts += (b"b%d;" % len(raw), raw)
+        parts += (b"b%d;" % len(value), value)
     elif isinstance(value, list | tuple):
         parts.append(b"l%d;" % len(value))
         for item in value:
@@ -42,15 +41,15 @@ def _pack(value: Any, parts: list[bytes]) -> None:
         raise TypeError(f"no message can hold a {type(value).__name__}")
 
 
-def unpack(data: bytes) -> Any:
-    """The value of `pack`'s bytes. ValueError: they are none."""
-    value, end = _unpack(data, 0, 0)
+def unpack(data: bytes | bytearray, start: int = 0) -> Any:
+    """The value of `pack`'s bytes, which begin at `start`. ValueError: they are none."""
+    value, end = _unpack(data, start, 0)
     if end != len(data):
         raise ValueError(f"{len(data) - end} bytes after the end of a message")
     return value
 
 
-def _unpack(data: bytes, start: int, depth: int) -> tuple[Any, int]:
+def _unpack(data: bytes | bytearray, start: int, depth: int) -> tuple[Any, int]:
     end = data.find(b";", start, start + 32)
     if end < 0 or depth > _DEPTH:
         raise ValueError("these bytes are no message")
@@ -69,7 +68,8 @@ def _unpack(data: bytes, start: int, depth: int) -> tuple[Any, int]:
             item, end = _unpack(data, end, depth + 1)
             items.append(item)
         return items, end
-    raw = data[end : end + count]
+    with memoryview(data) as whole:  # one copy of what may be large
+        raw = bytes(whole[end : end + max(count, 0)])
     if kind not in (b"s", b"b") or count < 0 or len(raw) != count:
         raise ValueError("these bytes are no message")
     return (raw.decode() if kind == b"s" else raw), end + count
@@ -77,8 +77,10 @@ def _unpack(data: bytes, start: int, depth: int) -> tuple[Any, int]:
 
 def framed(value: Any) -> bytes:
     """A message as it goes over a socket: its length before it."""
-    data = pack(value)
-    return _LENGTH.pack(len(data)) + data
+    parts: list[bytes] = [b""]
+    _pack(value, parts)
+    parts[0] = _LENGTH.pack(sum(map(len, parts)))
+    return b"".join(parts)
 
 
 def send(connection: socket.socket, value: Any) -> None:
@@ -119,6 +121,10 @@ class Inbox:
             end = _LENGTH.size + length
             if len(self._data) < end:
                 break
-            found.append(unpack(bytes(self._data[_LENGTH.size : end])))
-            del self._data[:end]
+            if len(self._data) > end:
+                found.append(unpack(bytes(self._data[_LENGTH.size : end])))
+                del self._data[:end]
+            else:
+                whole, self._data = self._data, bytearray()
+                found.append(unpack(whole, _LENGTH.size))
         return found

@@ -19,6 +19,7 @@ from flambeau.distributed.table import CHANGES, Table
 GREETING = "flambeau store 1"
 _LARGEST = 1 << 40  # bytes of one message
 _END = b"x"
+_PART = 1 << 20  # bytes read at a time
 
 
 class _Client:
@@ -29,7 +30,7 @@ class _Client:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.inbox = Inbox(limit=1024)  # until it has said who it is
-        self.outbox = bytearray()
+        self.outbox: deque[memoryview] = deque()
         self.process = 0  # until it has greeted
         self.meets = False  # whether it is a rank's virtual GPUs
         self.waits: _Request | None = None
@@ -149,6 +150,7 @@ class StoreServer:
         except OSError:  # it has gone again
             return
         connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = _Client(connection)
         self._clients[client] = None
         self._selector.register(connection, selectors.EVENT_READ, client)
@@ -163,7 +165,7 @@ class StoreServer:
 
     def _read(self, client: _Client) -> None:
         try:
-            part = client.connection.recv(1 << 16)
+            part = client.connection.recv(_PART)
             messages = client.inbox.feed(part)
         except BlockingIOError:
             return
@@ -234,19 +236,22 @@ class StoreServer:
 
     def _answer(self, client: _Client, answer: list[Any]) -> None:
         client.waits = None
-        client.outbox += framed(answer)
+        client.outbox.append(memoryview(framed(answer)))
         self._flush(client)
 
     def _flush(self, client: _Client) -> None:
         if client not in self._clients:
             return
         try:
-            sent = client.connection.send(client.outbox)
+            while client.outbox:
+                sent = client.connection.send(client.outbox[0])
+                client.outbox[0] = client.outbox[0][sent:]
+                if not client.outbox[0]:
+                    client.outbox.popleft()
         except BlockingIOError:
-            sent = 0
+            pass
         except OSError:
             self._drop(client)
             return
-        del client.outbox[:sent]
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.outbox else 0)
         self._selector.modify(client.connection, events, client)

@@ -105,7 +105,7 @@ class Exchange:
             self._connection = self._connect()
         self._number += 1
         try:
-            send(self._connection, ["meet", [self._number, *request], [], 0, True])
+            self._send([self._number, *request])
             while (answer := self._receive()) is not None:
                 number, status, value = answer
                 if number == self._number:
@@ -116,6 +116,13 @@ class Exchange:
         except OSError as error:
             raise DriverError(f"the launcher of the ranks has ended or cannot be reached: {error}") from error
         return None
+
+    def _send(self, request: list[Any]) -> None:
+        """All of it, however large: only waits for answers look up."""
+        assert self._connection is not None
+        self._connection.settimeout(None)
+        send(self._connection, ["meet", request, [], 0, True])
+        self._connection.settimeout(_LOOK_S)
 
     def _receive(self) -> Any:
         """The next message; None: interrupted."""
@@ -139,11 +146,10 @@ class Exchange:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise DriverError(f"no launcher of ranks answers at {self._address}: {error}") from error
-        connection.settimeout(_LOOK_S)
         self._connection = connection
         send(connection, [GREETING, os.getpid()])
         self._receive()
-        send(connection, ["meet", [0, "hello", self._rank], [], 0, True])
+        self._send([0, "hello", self._rank])
         self._receive()
         return connection
 
