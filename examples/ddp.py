@@ -55,7 +55,7 @@ def train(folder):
     )
     optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.05, momentum=0.9)
     data = dataset()
-    sampler = torch.utils.data.DistributedSampler(data, dist.get_world_size(), rank, seed=1)
+    sampler = torch.utils.data.DistributedSampler(data, seed=1)
     loader = torch.utils.data.DataLoader(data, BATCH, sampler=sampler)
 
     losses = []

@@ -307,6 +307,7 @@ CALLS: list[Any] = [
     lambda t, d: len(d.Sampler()),
     lambda t, d: iter(d.Sampler()),
     lambda t, d: d.DistributedSampler(range(3), 2, 2),
+    lambda t, d: d.DistributedSampler(range(3)),
     lambda t, d: d.get_worker_info(),
     lambda t, d: d.DataLoader.__mro__[1].__name__,
 ]  # fmt: skip

@@ -429,6 +429,63 @@ def test_delayed_parameters_are_reduced_when_another_gradient_comes() -> None:
     assert given == given2 == [[1.0, 1.0]] * 2 and one == other and one[0] == one[1]
 
 
+def test_each_rank_samples_its_own_part_of_the_data() -> None:
+    def body() -> list[int]:
+        start("gloo")
+        sampler = torch.utils.data.DistributedSampler(range(10), shuffle=False)
+        return list(sampler)
+
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        torch.utils.data.DistributedSampler(range(10))
+    assert ranks(body, 3) == [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]
+
+
+# -- what goes wrong on one rank --------------------------------------------------------------------------------
+
+
+def test_a_rank_that_runs_out_of_memory_ends_all_with_its_error() -> None:
+    def body() -> None:
+        rank, _, device = start()
+        net = DDP(make(0).to(device))
+        x = torch.ones(2, 6, dtype=torch.float64, device=device)
+        net(x).sum().backward()
+        if rank:
+            torch.empty(1 << 40, device=device)
+        net(x).sum().backward()
+        torch.cuda.synchronize()
+
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        ranks(body, 3)
+    assert "(rank 1 of 3)" in raised.value.__notes__
+
+
+def test_a_rank_that_leaves_early_is_named_with_who_waits_for_it() -> None:
+    def body() -> None:
+        rank, _, device = start()
+        net = DDP(make(0).to(device))
+        for _ in range(1 if rank == 2 else 2):
+            net(torch.ones(2, 6, dtype=torch.float64, device=device)).sum().backward()
+            torch.cuda.synchronize()
+
+    with pytest.raises(RuntimeError, match=r"(?s)deadlock.*rank 2 has ended.*(broadcast|all_reduce).*waits for rank 2"):
+        ranks(body, 3)
+
+
+def test_models_that_differ_in_what_they_use_are_told_apart() -> None:
+    """Rank 1 leaves a layer out: its next forward says what PyTorch says."""
+
+    def body() -> None:
+        rank, _, device = start()
+        net = DDP(Chooser().to(device))
+        for _ in range(2):
+            sum(
+                o.sum() for o in net(torch.ones(1, 3, device=device), [0, 1, 2] if rank else [0, 1, 2, 3])
+            ).backward()
+
+    with pytest.raises(RuntimeError, match=r"did not receive grad for rank 1: 6 7"):
+        ranks(body, 2)
+
+
 # -- the end of a reducer ---------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sized
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,9 @@ class DistributedSampler(Sampler[int]):
 
     Each rank gets equally many: some indices come twice, or with `drop_last` some never. Call `set_epoch`
     before each pass, or each pass has the same order.
+
+    `num_replicas` and `rank` are by default those of `torch.distributed`. Raises ValueError: it has no groups yet, or
+    there is no such rank.
     """
 
     def __init__(
@@ -28,11 +32,10 @@ class DistributedSampler(Sampler[int]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        if num_replicas is None or rank is None:
-            raise ValueError(
-                "Default process group has not been initialized, please make sure to call init_process_group. "
-                "(Flambeau has no torch.distributed yet: pass num_replicas and rank)"
-            )
+        if num_replicas is None or rank is None:  # only then are there groups to ask
+            group = import_module("flambeau.distributed.world").world().require_default()
+            num_replicas = group.size() if num_replicas is None else num_replicas
+            rank = group.rank() if rank is None else rank
         if not 0 <= rank < num_replicas:
             raise ValueError(f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]")
         self.dataset = dataset
