@@ -102,11 +102,12 @@ def test_repeats_of_several_tiles() -> None:
     run("repeat_places", [counts], (int(total),))
 
 
+@pytest.mark.parametrize("wanted", ((False, False), (True, True)), ids=str)
 @pytest.mark.parametrize("consecutive", (False, True))
-def test_unique_values_of_several_tiles(consecutive: bool) -> None:
+def test_unique_values_of_several_tiles(consecutive: bool, wanted: tuple[bool, bool]) -> None:
     x = np.repeat(np.random.default_rng(4).integers(0, 1000, 4200).astype(np.float32), 2)
     op = table["unique"]
-    found = op.rule([emulated.meta_of(x, GPU)], (None, consecutive))
+    found = op.rule([emulated.meta_of(x, GPU)], (None, consecutive, *wanted))
     launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
     values, inverse, counts, count = emulated.emulated(launch, [x])
     want = emulated.of_host(launch, [x])

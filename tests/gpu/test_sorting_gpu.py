@@ -50,22 +50,22 @@ def test_millions(kind: Any) -> None:
     same("sort", (x,), (0, False))
     same("sort", (np.zeros_like(x),), (0, False))
     same("sort", (np.sort(x),), (0, True))
-    same("unique", (x,), (None, False))
+    same("unique", (x,), (None, False, True, True))
 
 
 @pytest.mark.parametrize("kind", (bool_, int8, float16, float32, int64), ids=lambda kind: kind.name)
 @pytest.mark.parametrize("consecutive", (False, True))
 def test_unique(kind: Any, consecutive: bool) -> None:
     for count in (1, 5, 2047, 5000):
-        same("unique", (numbers(kind, count),), (None, consecutive))
+        same("unique", (numbers(kind, count),), (None, consecutive, True, True))
     x = np.random.default_rng(3).integers(0, 2, (300, 6)).astype(kind.numpy)
     for layout in LAYOUTS:
-        same("unique", (x,), (0, consecutive), layout)
-        same("unique", (x,), (1, consecutive), layout)
+        same("unique", (x,), (0, consecutive, True, True), layout)
+        same("unique", (x,), (1, consecutive, True, True), layout)
 
 
 def test_unique_of_nothing() -> None:
-    same("unique", (np.zeros(0, np.float32),), (None, False))
+    same("unique", (np.zeros(0, np.float32),), (None, False, True, True))
 
 
 @pytest.mark.parametrize("kind", (uint8, int64, float16, float32), ids=lambda kind: kind.name)

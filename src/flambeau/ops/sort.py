@@ -170,10 +170,11 @@ topk = define(
 
 
 def _unique_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Outputs: values (as many as could be), inverse, counts, and how many there are."""
+    """params: dim or None, consecutive, whether inverse and counts are wanted: else they are empty.
+    Outputs: values (as many as could be), inverse, counts, and how many there are."""
     x = operands[0]
     assert isinstance(x, Meta)
-    dim, consecutive = params
+    dim, consecutive, *wanted = params
     if x.dtype.category == COMPLEX:
         raise NotImplementedError(f"\"unique\" not implemented for '{x.dtype.torch_name}'")
     if dim is None:
@@ -190,12 +191,13 @@ def _unique_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signat
         shape, many = x.shape, x.shape[dim]
         places = (many,)
     values = Meta.contiguous_of(shape, x.dtype, x.device)
-    inverse, counts, found = (Meta.contiguous_of(s, int64, x.device) for s in (places, (many,), ()))
-    return Signature((values, inverse, counts, found), (x,), (dim, consecutive))
+    sizes = (places if wanted[0] else (0,)), ((many,) if wanted[1] else (0,)), ()
+    inverse, counts, found = (Meta.contiguous_of(size, int64, x.device) for size in sizes)
+    return Signature((values, inverse, counts, found), (x,), (dim, consecutive, *wanted))
 
 
 def _unique_host(launch: Launch) -> Body:
-    dim, consecutive = launch.params
+    dim, consecutive, with_inverse, with_counts = launch.params
     source = launch.inputs[0]
     assert isinstance(source, Meta)
     convert = to_computing(source.dtype, source.dtype)
@@ -216,17 +218,21 @@ def _unique_host(launch: Launch) -> Body:
         group = np.cumsum(first) - 1
         count = int(np.count_nonzero(first))
         np.copyto(into[:count], ordered[first].reshape(count, *into.shape[1:]), casting="unsafe")
-        inverse.reshape(-1)[order] = group  # the output is contiguous: a view
-        counts[:count] = np.bincount(group, minlength=count)
-        into[count:] = counts[count:] = 0  # the same bits each time, also where nobody looks
+        into[count:] = 0  # the same bits each time, also where nobody looks
+        if with_inverse:
+            inverse.reshape(-1)[order] = group  # the output is contiguous: a view
+        if with_counts:
+            counts[:count], counts[count:] = np.bincount(group, minlength=count), 0
         found[...] = count
 
     return body
 
 
 def _unique_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    yield (make(7, low=0, high=3),), (None, True)
-    yield (make(4, 2, low=0, high=2),), (1, True)
+    yield (make(7, low=0, high=3),), (None, True, True, True)
+    yield (make(7, low=0, high=3),), (None, False, False, True)
+    yield (make(4, 2, low=0, high=2),), (1, True, False, False)
+    yield (make(4, 2, low=0, high=2),), (1, False, True, True)
 
 
 def _no_unique() -> Any:

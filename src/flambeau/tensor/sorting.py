@@ -70,7 +70,9 @@ def unique_consecutive(
 
 
 def _unique(input: Tensor, dim: int | None, consecutive: bool, with_inverse: bool, with_counts: bool) -> Any:
-    values, inverse, counts, found = call(ops.unique, (input,), (dim, consecutive))
+    values, inverse, counts, found = call(
+        ops.unique, (input,), (dim, consecutive, bool(with_inverse), bool(with_counts))
+    )
     count = found.item()
     values = values.narrow(0 if dim is None else dim, 0, count).clone()
     results = [values]

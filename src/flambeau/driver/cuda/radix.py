@@ -28,6 +28,7 @@ class Radix:
 
     wide: whether raw keys have 64 bits or 32. bits: of an order. order: C++, the order of `raw`, of the key's type;
     `functions` is C++ that it uses. row: elements of a row, each of which is sorted by itself.
+    places: False where nobody asks where keys came from; they then are of one row.
     A pass writes the raw keys to `source`; after `passes` they are in `keys`, and in `values` the places they came
     from, counted over all rows. A digit that all keys share moves nothing: its pass, told so by the counts, returns.
     """
@@ -41,6 +42,7 @@ class Radix:
         order: str = "raw",
         functions: str = "",
         row: int = 0,
+        places: bool = True,
     ) -> None:
         if count > _MOST:
             raise NotSupportedError(f"sorting more than {_MOST} elements on a GPU")
@@ -62,7 +64,8 @@ class Radix:
         self.zeroed = work.nbytes
         size = 8 if wide else 4
         keys = [work.take(count * size), work.take(count * size)]
-        values = [work.take(count * 4), work.take(count * 4)]
+        self._places = places
+        values = [work.take(count * 4 * places) for _ in range(2)]
         self.source = keys[0]
         self._keys, self._values = keys, values
         self._last = number % 2  # where the result is if every digit matters
@@ -102,12 +105,13 @@ extern "C" __global__ void __launch_bounds__(256) run(u32* counts, Move* moves, 
         return Pass(program, (self._counts, self._moves))
 
     def _sweep(self, n: int) -> Pass:
+        kinds = f"K, {self._status}, {self._items}, {str(self._places).lower()}"
         text = f"""{self._head()}
 extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* values0, K* keys1,
     u32* values1, const Move* move, const u32* bases, {self._status}* status, u32* counter, Digit how, i64 n) {{
   if (move->skipped) return;
   const bool back = move->source;
-  sweep<K, {self._status}, {self._items}>(back ? keys1 : keys0, back ? values1 : values0, back ? keys0 : keys1,
+  sweep<{kinds}>(back ? keys1 : keys0, back ? values1 : values0, back ? keys0 : keys1,
     back ? values0 : values1, bases, status, counter, how, move->first, n, Order());
 }}
 """
@@ -127,10 +131,10 @@ extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* 
         text = f"""{file("sorting.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run({self.kind}* keys0, u32* values0,
     {self.kind}* keys1, u32* values1, const Move* move, i64 n) {{
-  if (move->source == {there} && !move->first) return;
+  if (move->source == {there} && {"!move->first" if self._places else "true"}) return;
   for (i64 i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {{
     if (move->source != {there}) keys{there}[i] = keys{here}[i];
-    values{there}[i] = move->first ? (u32)i : values{here}[i];
+    {f"values{there}[i] = move->first ? (u32)i : values{here}[i];" if self._places else ""}
   }}
 }}
 """

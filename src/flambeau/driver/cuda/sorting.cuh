@@ -116,7 +116,7 @@ __device__ void plan_moves(u32* counts, Move* moves, i64 digits, i64 n) {
 
 const int SWEEPERS = 512, SWEEP_WARPS = SWEEPERS / 32;
 
-template<class K, class S, int ITEMS, class Order>
+template<class K, class S, int ITEMS, bool PLACES, class Order>
 __device__ void sweep(const K* keys, const u32* values, K* keys_out, u32* values_out, const u32* bases, S* status, u32* counter,
                       Digit how, i64 first, i64 n, Order order) {
   const int TILE = SWEEPERS * ITEMS;
@@ -200,6 +200,7 @@ __device__ void sweep(const K* keys, const u32* values, K* keys_out, u32* values
     const int at = j * SWEEPERS + t;
     if (at < here) keys_out[moved[digits[at]] + at] = shared.keys[at];
   }
+  if constexpr (!PLACES) return;
   u32 carried[ITEMS];
 #pragma unroll
   for (int j = 0; j < ITEMS; ++j) {

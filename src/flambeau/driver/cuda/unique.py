@@ -19,45 +19,49 @@ _VALUES, _INVERSE, _COUNTS, _FOUND, _X = range(5)  # positions of the operands
 
 
 def unique(launch: Launch, device: Device) -> Plan:
-    """params: dim or None, consecutive. Outputs: values, inverse, counts, how many."""
-    dim, consecutive = launch.params
+    """params: dim or None, consecutive, whether inverse and counts are wanted. Outputs: values, inverse, counts, how
+    many."""
+    dim, consecutive, *_ = launch.params
     return _of_elements(launch, consecutive) if dim is None else _of_slices(launch, dim, consecutive)
 
 
 def _of_elements(launch: Launch, consecutive: bool) -> Plan:
     values, inverse, counts, _ = launch.outputs
-    x = launch.inputs[0]
+    x, (with_inverse, with_counts) = launch.inputs[0], launch.params[2:]
     assert isinstance(x, Meta)
     work = Layout()
-    radix = Radix(work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype))
+    radix = Radix(
+        work, x.numel, is_wide(x.dtype), key_bits(x.dtype), order_text(x.dtype), places=with_inverse
+    )
     sorting = (load_keys(x, _X, radix), *(() if consecutive else radix.passes)) if x.numel else ()
     keys, places = (radix.source, radix.source) if consecutive else (radix.keys, radix.values)
-    starts = work.take(8 * x.numel)
-    value_at = Walked((x.numel,), [values.strides])
+    starts = work.take(8 * x.numel * with_counts)
+    value_at, inverse_at = Walked((x.numel,), [values.strides]), Walked(inverse.shape, [inverse.strides])
     element, raw = carrier(x.itemsize), raw_type(x.dtype)
+    place = inverse_at.locate("i" if consecutive else "places[i]", "w")
     groups = Compaction(
         x.numel,
         (f"{element}* values", "i64* inverse", "i64* found", f"const {raw}* keys", "const u32* places", "i64* starts",
-         value_at.parameter("v"), Walked(inverse.shape, [inverse.strides]).parameter("w")),
+         value_at.parameter("v"), inverse_at.parameter("w")),
         ((_VALUES, 0), (_INVERSE, 0), (_FOUND, 0), keys, places, starts),
-        (value_at.value, Walked(inverse.shape, [inverse.strides]).value),
+        (value_at.value, inverse_at.value),
         amount=f"(i64)(i == 0 || unequal<{c_name(x.dtype)}, {raw}>(keys[i], keys[i - 1]))",
         emit=f"""
       const i64 group = before + amount - 1;
-      if (amount) {{ {value_at.locate("group", "v")} values[v[0]] = ({element})keys[i]; starts[group] = i; }}
-      {Walked(inverse.shape, [inverse.strides]).locate("i" if consecutive else "places[i]", "w")}
-      inverse[w[0]] = group;
+      if (amount) {{
+        {value_at.locate("group", "v")}
+        values[v[0]] = ({element})keys[i];
+        {"starts[group] = i;" if with_counts else ""}
+      }}
+      {f"{place} inverse[w[0]] = group;" if with_inverse else ""}
 """,
         total="*found = total;",
         chosen=True,
-        rest=True,
+        rest=with_inverse,
         functions=file("sorting.cuh"),
     )  # fmt: skip
-    return Plan(
-        (*sorting, *groups.passes(work), _counted(counts, starts), _cleared(values, 0)),
-        work.nbytes,
-        radix.zeroed,
-    )
+    counting = (_counted(counts, starts),) if with_counts else ()
+    return Plan((*sorting, *groups.passes(work), *counting, _cleared(values, 0)), work.nbytes, radix.zeroed)
 
 
 def _counted(counts: Meta, starts: Place) -> Pass:
@@ -101,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* values, const i
 
 def _of_slices(launch: Launch, dim: int, consecutive: bool) -> Plan:
     values, inverse, counts, _ = launch.outputs
-    x = launch.inputs[0]
+    x, (with_inverse, with_counts) = launch.inputs[0], launch.params[2:]
     assert isinstance(x, Meta)
     order = [dim, *[d for d in range(x.ndim) if d != dim]]
     shape = [x.shape[d] for d in order]
@@ -134,8 +138,7 @@ def _of_slices(launch: Launch, dim: int, consecutive: bool) -> Plan:
         amount="(i64)(i == 0 || differ(x + places[i] * step, x + places[i - 1] * step, width, walk_r))",
         emit=f"""
       if (amount) starts[before] = i;
-      {walk.locate("places[i]", "w")}
-      inverse[w[0]] = before + amount - 1;
+      {f"{walk.locate('places[i]', 'w')} inverse[w[0]] = before + amount - 1;" if with_inverse else ""}
 """,
         total="*found = total;",
         chosen=True,
@@ -143,9 +146,8 @@ def _of_slices(launch: Launch, dim: int, consecutive: bool) -> Plan:
         functions=functions,
     )  # fmt: skip
     taken = _slices_taken(values, x, order, places, starts)
-    return Plan(
-        (*merges, *groups.passes(work), _counted(counts, starts), taken, _cleared(values, dim)), work.nbytes
-    )
+    counting = (_counted(counts, starts),) if with_counts else ()
+    return Plan((*merges, *groups.passes(work), *counting, taken, _cleared(values, dim)), work.nbytes)
 
 
 def _slice_functions(x: Meta, rest: Walked) -> str:
