@@ -47,6 +47,13 @@ def test_the_examples_of_pytorchs_documentation() -> None:
     assert np.array_equal(by_reference(a, b).cpu().numpy(), -x + 2 * y)
 
 
+def stepped(x: np.ndarray, y: np.ndarray, times: int) -> np.ndarray:
+    r = np.zeros_like(x)
+    for _ in range(times):
+        r = np.where(x > r, r + 1, r - y * 0.5)
+    return r
+
+
 STATEMENTS = {
     "T z = x * x, w; w = z + 1; z -= w / 2; return z;": lambda x, y: x * x - (x * x + 1) / 2,
     "const auto big = x > y; if (big) return x; return y * 2;": lambda x, y: np.where(x > y, x, y * 2),
@@ -60,6 +67,7 @@ STATEMENTS = {
     "return isnan(x / 0 - x / 0) ? max(x, y) : 7.;": lambda x, y: np.maximum(x, y),
     "return x > y ? x > 1 ? 1e0 : .5 : 2e-1;": lambda x, y: np.where(x > y, np.where(x > 1, 1, 0.5), 0.2),
     "T a = x; { T b = a + 1; a = b * 2; } return a - -y + +x;": lambda x, y: (x + 1) * 2 + y + x,
+    "T r = 0; " + "if (x > r) { r += T(1); } else { T s = y; r -= s * T(0.5); }" * 40 + " return r;": lambda x, y: stepped(x, y, 40),
     ";; T z; if (x > 0) z = x; else z = y; z *= z; return z;": lambda x, y: np.where(x > 0, x, y) ** 2,
 }  # fmt: skip
 
@@ -139,6 +147,7 @@ def test_it_wants_a_gpu() -> None:
         ("return x[0];", "`\\[` where `;` is needed", 42),
         ("T y; return x + y;", "`y`, which has no value", 50),
         ("if (x > 0) { return x; }", "a way without a return", None),
+        ("T z; if (x > 0) { z = x; } return z;", "`z`, which has no value", 68),
         ("T x = 1; return x;", "another `x`", 36),
         ("return x", "the end where more is needed", None),
     ],

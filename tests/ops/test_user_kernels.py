@@ -183,6 +183,8 @@ def test_dtypes_promote_as_pytorch_promotes_them() -> None:
     assert elementwise("x + y")(whole, half).dtype == torch.float16
     assert elementwise("x + y")(half, torch.tensor(2.0)).dtype == torch.float16  # a CPU scalar
     assert elementwise("x + 1j")(half.float()).dtype == torch.complex64
+    truths = torch.tensor([True, False]).cuda()
+    assert elementwise("x * 1")(truths).dtype == elementwise("x + 0")(truths).dtype == torch.int64
     assert elementwise("x + -1 + 256")(whole.to(torch.uint8)).tolist() == [0, 1, 2]  # numbers wrap
     assert elementwise("x > 1")(whole).tolist() == [False, True, True]
     assert elementwise("x & 1 | x << 2")(whole).tolist() == [5, 8, 13]

@@ -62,20 +62,20 @@ _OF_TRUTHS = {
 
 
 class Node:
-    """A part of an expression. `place` says where in the text it is, for errors.
+    """A part of an expression. `place` says where in the text it is, for errors; `truth` whether it is a truth value.
 
     It answers to what derivatives' formulas do with tensors: arithmetic, comparisons, records by name as methods.
     """
 
-    place: str = ""
+    place = ""
+    truth = False
     meta = SimpleNamespace(shape=())
     dtype = float32  # what formulas ask of it: whether it is complex
 
     def __add__(self, other: Any) -> Node:
-        return applied(arithmetic.add, self, other)
+        return self if type(other) is int and other == 0 else applied(arithmetic.add, self, other)
 
-    def __radd__(self, other: Any) -> Node:
-        return applied(arithmetic.add, other, self)
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> Node:
         return applied(arithmetic.sub, self, other)
@@ -84,10 +84,9 @@ class Node:
         return applied(arithmetic.sub, other, self)
 
     def __mul__(self, other: Any) -> Node:
-        return applied(arithmetic.mul, self, other)
+        return self if type(other) is int and other == 1 else applied(arithmetic.mul, self, other)
 
-    def __rmul__(self, other: Any) -> Node:
-        return applied(arithmetic.mul, other, self)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Node:
         return applied(arithmetic.div, self, other)
@@ -170,6 +169,7 @@ class Number(Node):
 
     def __init__(self, value: _Number) -> None:
         self.value = value
+        self.truth = isinstance(value, bool)
 
 
 class Applied(Node):
@@ -179,15 +179,11 @@ class Applied(Node):
         self.record = record
         self.args = args
         self.place = place
+        self.truth = _holds(record, args)
 
 
 def applied(record: Pointwise, *args: Any, place: str = "") -> Node:
-    """A record applied to nodes and numbers. What has no effect is left out."""
-    if record is arithmetic.mul or record is arithmetic.add:
-        neutral = 1 if record is arithmetic.mul else 0
-        for one, other in (args, args[::-1]):
-            if type(one) is int and one == neutral and isinstance(other, Node):
-                return other
+    """A record applied to nodes and numbers."""
     return Applied(record, tuple([x if isinstance(x, Node) else Number(x) for x in args]), place)
 
 
@@ -212,17 +208,13 @@ RECORDS: dict[str, Pointwise] = {
 """What expressions may name."""
 
 
-def holds(node: Node) -> bool:
-    """Whether a node is a truth value."""
-    if isinstance(node, Number):
-        return isinstance(node.value, bool)
-    if not isinstance(node, Applied):
-        return False
-    if node.record is logic.where:
-        return holds(node.args[1]) and holds(node.args[2])
-    if node.record in _OF_TRUTHS:
-        return all(holds(x) for x in node.args)
-    return node.record.promotion.result(float32) is bool_
+def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
+    """Whether what a record gives for these nodes is a truth value."""
+    if record is logic.where:
+        return args[1].truth and args[2].truth
+    if record in _OF_TRUTHS:
+        return all(x.truth for x in args)
+    return record.promotion.result(float32) is bool_
 
 
 def ordered(root: Node) -> list[Node]:
@@ -264,7 +256,7 @@ def operator(
     """
     nodes = [x for x in ordered(root) if isinstance(x, Applied)]
     numbers = [type(x.value) for x in ordered(root) if isinstance(x, Number)] if floats else []
-    computing = [x for x in nodes if not all(holds(arg) for arg in x.args)]
+    computing = [x for x in nodes if not all(arg.truth for arg in x.args)]
     to_float = floats and any(x.record.promotion.common is TO_FLOAT.common for x in nodes)
 
     def common(operands: Sequence[Operand], default: dtype) -> dtype:
@@ -278,7 +270,7 @@ def operator(
                     f"\"{node.record.name}\" not implemented for '{kind.torch_name}' in {name}{node.place}"
                 )
 
-    truth = holds(root)
+    truth = root.truth
     return pointwise(
         name,
         Lazy(lambda launch: Into(_Arithmetic(root, arity, launch).store)),
@@ -372,8 +364,8 @@ def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
                 slots = [as_truth(slots[0]), *values]
             elif not (record in _EITHER and all_truths):
                 slots = [as_number(x) for x in slots]
-            place[node] = add(record, tuple(slots), holds(node))
-    last = place[root] if holds(root) else as_number(place[root])
+            place[node] = add(record, tuple(slots), node.truth)
+    last = place[root] if root.truth else as_number(place[root])
     return list(numbers.values()), list(steps), last
 
 
@@ -385,7 +377,7 @@ class _Arithmetic:
         self._kind = kind = wide(launch.params[0]).numpy
         self._numbers = [x if isinstance(x, bool) else np.asarray(x).astype(kind)[()] for x in numbers]
         self._steps = [(_computes(step.record, launch), step.slots, step.truth) for step in steps]
-        self._truth = holds(root)
+        self._truth = root.truth
 
     def store(self, *operands: Any, out: Array | None = None) -> Any:
         """The result, in `out` where it is given. Operands are arrays and scalars; numbers wrap as integers do."""
@@ -499,7 +491,7 @@ def _reached(root: Node) -> set[int]:
 def _passes(node: Applied, i: int) -> bool:
     """Whether a record passes a gradient to its input `i`, or would if its derivative were written."""
     derivative = node.record.derivative
-    if derivative is NOT_DIFFERENTIABLE or holds(node) or holds(node.args[i]):
+    if derivative is NOT_DIFFERENTIABLE or node.truth or node.args[i].truth:
         return False
     return derivative.takes is None or i in derivative.takes
 
@@ -571,7 +563,7 @@ def _through(node: Applied, i: int, grad: Node) -> Node | None:
     given: dict[str, Any] = {"grad": grad, "out": node, "call": _symbolic, "params": ()}
     for at, (name, arg) in enumerate(zip(INPUTS, node.args, strict=False)):
         given[name] = arg.value if isinstance(arg, Number) else arg
-        if at < node.record.conditions and not holds(arg):
+        if at < node.record.conditions and not arg.truth:
             given[name] = arg != 0
     found = formula(*[given[name] for name in names_of(formula)])
     return found if isinstance(found, Node) or found is None else Number(found)

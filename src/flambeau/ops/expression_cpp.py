@@ -237,10 +237,15 @@ def _run(
 
 
 Env = dict[str, Any]
+"""Variables by name; None: declared, without a value yet."""
+
+
+def _chosen(condition: Node, yes: Node, no: Node) -> Node:
+    return yes if yes is no else applied(logic.where, condition, yes, no)
 
 
 class _Body:
-    """The statements of one function, run on nodes: each branch of an `if` is followed by what follows the `if`."""
+    """The statements of one function, run on nodes. What follows an `if` with a `return` in it runs in both branches."""
 
     def __init__(self, text: str, function: Function, known: dict[str, Function], depth: int) -> None:
         self._text, self._function, self._known, self._depth = text, function, known, depth
@@ -311,7 +316,7 @@ class _Body:
         self._expect(";")
         return (value,)
 
-    def _if(self) -> tuple[Node, ...]:
+    def _if(self) -> tuple[Node, ...] | None:
         self._expect("(")
         condition = self._expression()
         self._expect(")")
@@ -320,11 +325,31 @@ class _Body:
         if self._at < len(self._tokens) and self._peek().text == "else":
             self._next()
             otherwise = self._one()
+        if all(token.text != "return" for token in (*then, *otherwise)):
+            self._env = self._merged(condition, self._after(then), self._after(otherwise))
+            return None
         rest, env = self._tokens[self._at :], self._env
         yes, no = self.run((*then, *rest), dict(env)), self.run((*otherwise, *rest), dict(env))
-        return tuple(
-            [a if a is b else applied(logic.where, condition, a, b) for a, b in zip(yes, no, strict=True)]
-        )
+        return tuple([_chosen(condition, a, b) for a, b in zip(yes, no, strict=True)])
+
+    def _after(self, tokens: tuple[_Token, ...]) -> Env:
+        """The variables after statements that do not return."""
+        outer = self._tokens, self._at, self._env
+        self._tokens, self._at, self._env = tokens, 0, dict(self._env)
+        try:
+            while self._at < len(self._tokens):
+                self._statement()
+            return self._env
+        finally:
+            self._tokens, self._at, self._env = outer
+
+    def _merged(self, condition: Node, yes: Env, no: Env) -> Env:
+        """The variables that there were before the branches; one that a branch leaves without a value has none."""
+        pairs = {name: (yes[name], no[name]) for name in self._env}
+        return {
+            name: None if pair[0] is None or pair[1] is None else _chosen(condition, *pair)
+            for name, pair in pairs.items()
+        }
 
     def _one(self) -> tuple[_Token, ...]:
         """The tokens of one statement."""
