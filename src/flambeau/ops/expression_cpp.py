@@ -245,7 +245,7 @@ def _chosen(condition: Node, yes: Node, no: Node) -> Node:
 
 
 class _Body:
-    """The statements of one function, run on nodes. What follows an `if` with a `return` in it runs in both branches."""
+    """The statements of one function, run on nodes. What follows an `if` with a `return` is run in both branches."""
 
     def __init__(self, text: str, function: Function, known: dict[str, Function], depth: int) -> None:
         self._text, self._function, self._known, self._depth = text, function, known, depth
