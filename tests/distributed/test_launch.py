@@ -19,11 +19,11 @@ from flambeau.distributed.run import determine_local_world_size, plan_of
 from flambeau.distributed.workers import stream_bits
 
 RUN = ("-m", "flambeau.distributed.run")
-TELL = """
+TELL = r"""
 import json, os, sys
 names = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC", "OMP_NUM", "TORCH_NCCL_ASYNC")
 told = {name: value for name, value in os.environ.items() if name.startswith(names)}
-print(json.dumps([told, sys.argv[1:]]))
+print(json.dumps([told, sys.argv[1:]]) + '\n', end='')  # one write: ranks share a pipe
 """
 
 
@@ -132,7 +132,7 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 x = torch.ones(2) * (dist.get_rank() + 1)
 dist.all_reduce(x)
-print(torch.__name__, torch.cuda.device_count(), x.tolist())
+print(f"{torch.__name__} {torch.cuda.device_count()} {x.tolist()}\\n", end="")
 """)  # fmt: skip
     said = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", "--devices", "3", program))
     assert (said.status, said.out) == (0, "flambeau 3 [3.0, 3.0]\n" * 2), said.err
@@ -187,7 +187,7 @@ import os, sys
 from flambeau.distributed.rendezvous import rendezvous
 store, rank, size = next(rendezvous("env://"))
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-print(attempt, rank, store.add("counted", 1) <= size, store.check(["left"]), flush=True)
+print(f"{attempt} {rank} {store.add('counted', 1) <= size} {store.check(['left'])}\\n", end="", flush=True)
 store.set("left", "1")
 store.barrier("end", size)
 sys.exit(3 if attempt < "2" and rank == 0 else 0)
@@ -203,7 +203,7 @@ sys.exit(3 if attempt < "2" and rank == 0 else 0)
 def test_a_signal_ends_all_ranks(tmp_path: Path) -> None:
     program = script(tmp_path, """
 import os, time
-print(os.getpid(), flush=True)
+print(f"{os.getpid()}\\n", end="", flush=True)
 time.sleep(100)
 """)  # fmt: skip
     for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
@@ -248,7 +248,11 @@ sys.exit(1)
 
 # -- streams ---------------------------------------------------------------------------------------------------
 
-SPEAKS = "import os, sys; print('out', os.environ['RANK']); print('err', os.environ['RANK'], file=sys.stderr)"
+SPEAKS = """
+import os, sys
+sys.stdout.write(f"out {os.environ['RANK']}\\n")
+sys.stderr.write(f"err {os.environ['RANK']}\\n")
+"""
 
 
 def logs(folder: Path) -> dict[str, str]:
@@ -292,7 +296,8 @@ from flambeau.distributed.rendezvous import rendezvous
 store, rank, size = next(rendezvous("env://"))
 store.add("sum", rank)
 store.barrier("end", size)
-print(rank, os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], store.add("sum", 0))
+where = " ".join(os.environ[name] for name in ("GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+print(f"{rank} {where} {store.add('sum', 0)}\\n", end="")
 """)  # fmt: skip
     port = str(free_port())
     place = (

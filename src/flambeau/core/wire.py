@@ -12,16 +12,17 @@ from typing import Any
 
 _LENGTH = struct.Struct("!Q")
 _DEPTH = 16
+Data = bytes | bytearray | memoryview
 
 
 def pack(value: Any) -> bytes:
     """The bytes of a value. TypeError: it is of another type."""
-    parts: list[bytes] = []
+    parts: list[Data] = []
     _pack(value, parts)
     return b"".join(parts)
 
 
-def _pack(value: Any, parts: list[bytes]) -> None:
+def _pack(value: Any, parts: list[Data]) -> None:
     if value is None:
         parts.append(b"n;")
     elif isinstance(value, bool):
@@ -77,7 +78,7 @@ def _unpack(data: bytes | bytearray, start: int, depth: int) -> tuple[Any, int]:
 
 def framed(value: Any) -> bytes:
     """A message as it goes over a socket: its length before it."""
-    parts: list[bytes] = [b""]
+    parts: list[Data] = [b""]
     _pack(value, parts)
     parts[0] = _LENGTH.pack(sum(map(len, parts)))
     return b"".join(parts)
