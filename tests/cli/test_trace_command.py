@@ -236,6 +236,50 @@ def test_the_page_zooms_moves_and_searches(written: Path) -> None:
     )
 
 
+@needs_chromium
+def test_the_critical_path_explains_the_whole_run(written: Path) -> None:
+    """From the end back: the copy that ends with the host's wait, the sum before it, its launch, and so on."""
+    in_browser(
+        written,
+        """
+        const { since, spent } = criticalPath(), on = i => since.has(i), all = [...spent.values()].reduce((a, b) => a + b);
+        let last = -1, first = -1;
+        for (let i = 0; i < count; i++) { if (last < 0 || end[i] > end[last]) last = i; if (first < 0 || begin[i] < begin[first]) first = i; }
+        check("from the last end to the first begin", on(last) && on(first));
+        check("it explains all of the time: " + all, all === end[last] - begin[first]);
+        check("commands that the host waited for", on(named("sum", "kernel")) && on(named("copy to the host", "copy_out")));
+        check("not what ended long before", !on(named("fill", "kernel")));
+        const copy = named("copy to the host", "give");
+        check("a call that waits counts from the end of what it waited for", !on(copy) || since.get(copy) >= end[named("copy to the host", "copy_out")]);
+        check("told", $("bounds").textContent.includes("memory call") && $("bounds").children.length === spent.size);
+        $("path").checked = true; draw();
+        const sum = named("sum", "kernel"), row = rows[rowOf[sum]];
+        check("drawn", pixels(across((begin[sum] + end[sum]) / 2, stage.clientWidth), topOf(row) + row.height - 5, 2, 4).has(rgb("ink")));
+        """,
+    )
+
+
+@needs_chromium
+def test_a_long_bar_behind_one_too_thin_to_see_is_drawn(tmp_path: Path) -> None:
+    trace = Trace({0: "a GPU"}, True, lanes=[Lane(0, 1, "default stream")])
+    trace.slices = [Slice(0, "fill", "fill", n, n + 1) for n in range(50)]
+    trace.slices += [Slice(0, "kernel", "add", 50, 100_000), Slice(0, "fill", "fill", 100_000, 200_000)]
+    path = tmp_path / "thin.html"
+    path.write_text(trace_page.page(trace, "thin.py"))
+    in_browser(
+        path,
+        """
+        draw();
+        const row = rows[rowOf[50]];
+        check("drawn", pixels(across(75_000, stage.clientWidth), topOf(row) + 8, 4, 4).has(rgb("kernel")));
+        check("in the overview", (() => {
+          const c = $("overview"), x = (LEFT + (c.clientWidth - LEFT - RIGHT) * 0.37) * devicePixelRatio, d = c.getContext("2d").getImageData(x, 20, 1, 1).data;
+          return (d[0] << 16 | d[1] << 8 | d[2]) === rgb("kernel");
+        })());
+        """,
+    )
+
+
 def long_trace(commands: int, streams: int) -> Trace:
     """A made-up run: as many kernels, on as many streams, with an arrow from each to the next one."""
     trace = Trace({0: "a GPU"}, True, lanes=[Lane(-1, 0, "MainThread")])

@@ -49,6 +49,7 @@ function draw() {
   for (const row of visibleRows(height)) drawRow(g, row, width);
   if ($("waits").checked) drawArrows(g, width, height);
   if ($("launches").checked) drawLaunches(g, width, height);
+  if ($("path").checked) drawPath(g, width, height);
   drawFocus(g, width);
   drawRaces(g, width);
   g.restore();
@@ -86,7 +87,7 @@ function drawRow(g, row, width) {
   else if (row.list) drawBars(g, row, width, topOf(row) + (row.type === "engine" ? 4 : row.type === "host" ? 3 : 5), row.height - (row.type === "engine" ? 8 : row.type === "host" ? 6 : 10));
 }
 
-// Bars thinner than a pixel share a column: the next one drawn is the first that begins past it.
+// Bars thinner than a pixel share a column: the next one drawn is the first that ends past it.
 function drawBars(g, row, width, y, height) {
   const list = row.list, engine = row.type === "engine";
   g.font = `11.5px ${FONT}`; g.textAlign = "left";
@@ -94,7 +95,7 @@ function drawBars(g, row, width, y, height) {
     const i = list[n], x0 = across(begin[i], width), x1 = across(end[i], width), wide = x1 - x0;
     g.globalAlpha = (hits && !hits[i] ? 0.16 : 1) * (engine ? 0.72 : 1);
     if (wide < 1) {
-      const next = Math.max(firstFrom(list, timeAt(Math.floor(x0) + 1, width), n + 1), n + 1);
+      const next = firstAfter(list, timeAt(Math.floor(x0) + 1, width), n + 1);
       let shown = i;
       if (hits) for (let m = n; m < next; m++) if (hits[list[m]]) { shown = list[m]; g.globalAlpha = 1; break; }
       g.fillStyle = colorOf(shown);
@@ -214,6 +215,21 @@ function drawLaunches(g, width, height) {
   g.globalAlpha = 1;
 }
 
+// The critical path: a line beneath each of its bars. Those thinner than a pixel share one.
+let critical = null;
+function drawPath(g, width, height) {
+  critical ||= criticalPath();
+  g.fillStyle = colors.ink;
+  for (const row of visibleRows(height)) {
+    const list = critical.inRow.get(rows.indexOf(row)) || [], y = topOf(row) + row.height - 4.5;
+    for (let n = firstAfter(list, view[0]); n < list.length && begin[list[n]] <= view[1];) {
+      const x0 = across(critical.since.get(list[n]), width), x1 = across(end[list[n]], width);
+      g.fillRect(x0, y, Math.max(x1 - x0, 1), 3);
+      n = x1 - x0 < 1 ? firstAfter(list, timeAt(Math.floor(x0) + 1, width), n + 1) : n + 1;
+    }
+  }
+}
+
 // What belongs to the slice under the mouse, and to the selected one.
 function drawFocus(g, width) {
   for (const [i, wide] of [[selected, 2], [hovered, 1.6]]) {
@@ -304,7 +320,7 @@ function overview(pixels, tallPixels, width, height) {
     for (let n = 0; n < row.list.length;) {
       const i = row.list[n], x = (begin[i] - whole[0]) / perPixel;
       if (kindOf(i) !== "wait") { g.fillStyle = colorOf(i); g.fillRect(LEFT + x, 4 + r * high, Math.max(columns.length[i] / perPixel, 0.8), Math.max(high - 0.6, 0.7)); }
-      n = Math.max(firstFrom(row.list, whole[0] + (Math.floor(x) + 1) * perPixel, n + 1), n + 1);
+      n = firstAfter(row.list, whole[0] + (Math.floor(x) + 1) * perPixel, n + 1);
     }
   });
   g.fillStyle = colors.bad;

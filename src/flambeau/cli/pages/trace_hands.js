@@ -188,7 +188,7 @@ $("in").onclick = () => zoom(0.6);
 $("out").onclick = () => zoom(1.6);
 $("fit").onclick = fitAll;
 $("color").onchange = () => { backdrop = null; tellKeys(); redraw(); };
-$("waits").onchange = $("launches").onchange = redraw;
+$("waits").onchange = $("launches").onchange = $("path").onchange = redraw;
 $("theme").onclick = () => setTheme(!isDark());
 function setTheme(dark) { document.documentElement.classList.toggle("dark", dark); palette(); backdrop = null; tellKeys(); redraw(); }
 
@@ -254,6 +254,20 @@ function tellTable() {
   if (!all.length) element("p", "The devices did nothing.", $("table"), "soft");
 }
 
+function tellPath() {
+  critical ||= criticalPath();
+  const all = [...critical.spent].sort((a, b) => b[1] - a[1]), total = all.reduce((sum, [, ns]) => sum + ns, 0), into = $("bounds");
+  const names = { ...KINDS, give: "calls that give work", record: "calls that record events", wait: "calls that let streams wait", nothing: "nothing: latencies" };
+  for (const [kind, ns] of all) {
+    const row = element("div", null, into, "bound");
+    element("span", names[kind] || kind, row);
+    element("i", null, element("span", null, row, "share")).style.cssText = `width:${100 * ns / total}%;background:var(--${kind}, var(--line))`;
+    element("span", `${(100 * ns / total).toFixed(1)} %`, row);
+    element("span", time(ns), row);
+  }
+  if (!all.length) element("p", "Nothing ran.", into, "soft");
+}
+
 window.onresize = () => { backdrop = null; redraw(); };
 if (window.matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.classList.add("dark");
-palette(); tellFigures(); tellKeys(); tellRaces(); tellTable(); fitAll();
+palette(); tellFigures(); tellKeys(); tellRaces(); tellTable(); tellPath(); fitAll();

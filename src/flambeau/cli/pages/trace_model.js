@@ -92,16 +92,10 @@ function addMemory(height, curve, label) {
 })();
 const tall = rows.length ? rows[rows.length - 1].y + rows[rows.length - 1].height : 0;
 
-// The first of a row's slices that ends after a time: the slices of a row follow each other.
-function firstAfter(list, time) {
-  let low = 0, high = list.length;
-  while (low < high) { const mid = (low + high) >> 1; if (end[list[mid]] < time) low = mid + 1; else high = mid; }
-  return low;
-}
-// The first that begins at a time or later.
-function firstFrom(list, time, low) {
+// The first of a row's slices, from a place on, that ends after a time: the slices of a row follow each other.
+function firstAfter(list, time, low = 0) {
   let high = list.length;
-  while (low < high) { const mid = (low + high) >> 1; if (begin[list[mid]] < time) low = mid + 1; else high = mid; }
+  while (low < high) { const mid = (low + high) >> 1; if (end[list[mid]] < time) low = mid + 1; else high = mid; }
   return low;
 }
 
@@ -121,6 +115,34 @@ function waitedFor(i) {
   const found = [...own];
   for (let j = i - 1; j >= 0 && columns.lane[j] === columns.lane[i] && kindOf(j) === "wait"; j--) found.push(...(arrowsTo.get(j) || []));
   return found;
+}
+
+// -- what bounds the run: from its last end back, each time to what ended last of all that had to come first
+const previous = new Int32Array(count).fill(-1);
+for (const row of rows) if (row.list && row.type !== "engine") for (let n = 1; n < row.list.length; n++) previous[row.list[n]] = row.list[n - 1];
+
+function boundBy(i) {  // [slice, whether `i` itself was but waiting for its end]
+  const latest = found => found.reduce((best, j) => j >= 0 && (best < 0 || end[j] > end[best]) ? j : best, -1);
+  const awaited = latest((arrowsTo.get(i) || []).map(a => a.from).filter(j => end[j] > begin[i]));
+  if (awaited >= 0) return [awaited, true];
+  const cause = columns.cause[i], call = cause < 0 || end[cause] <= begin[i] ? cause : previous[cause];  // a call that waits ends with its command
+  return [latest([call, previous[i], ...waitedFor(i).map(a => a.from)].filter(j => j >= 0 && end[j] <= begin[i])), false];
+}
+
+function criticalPath() {  // since when each of its slices counts; the same slices by row; how long what took on it
+  const since = new Map(), inRow = new Map(), spent = new Map(), add = (kind, ns) => { if (ns > 0) spent.set(kind, (spent.get(kind) || 0) + ns); };
+  let i = -1;
+  for (let j = 0; j < count; j++) if (rowOf[j] >= 0 && (i < 0 || end[j] > end[i])) i = j;
+  for (let until = i < 0 ? 0 : end[i]; i >= 0 && !since.has(i);) {
+    const [next, waited] = boundBy(i), from = next < 0 ? begin[i] : Math.min(end[next], until);
+    since.set(i, waited ? from : begin[i]);
+    put(inRow, rowOf[i], i);
+    add(kindOf(i), until - since.get(i));
+    if (!waited) add("nothing", begin[i] - from);
+    until = from; i = next;
+  }
+  for (const list of inRow.values()) list.reverse();
+  return { since, inRow, spent };
 }
 
 // -- words
