@@ -348,12 +348,13 @@ def _index_reduce_rule(operands: Sequence[Operand], params: Params) -> Signature
     x, how = operands[0], params[1]
     assert isinstance(x, Meta)
     name = "div_floor_cpu" if x.dtype is bool_ and how == "mean" else _UNREDUCED.get(how, "")
-    if how not in _reductions(x.dtype):
+    if how not in reductions(x.dtype):
         raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
     return _along(operands, params)
 
 
-def _reductions(kind: dtype) -> tuple[str, ...]:
+def reductions(kind: dtype) -> tuple[str, ...]:
+    """What index_reduce can do with a dtype."""
     if kind in (float8_e4m3fn, float8_e5m2, uint16, uint32, uint64):
         return ("prod",)
     if kind is bool_:
@@ -410,7 +411,7 @@ def _index_fill_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 def _index_reduce_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [
         ((make(5, 4), sample_indices(0, 5, 3), make(3, 4)), (0, how, include))
-        for how in _reductions(kind)
+        for how in reductions(kind)
         for include in (True, False)
     ]
 

@@ -53,11 +53,11 @@ class Compaction:
         """How many elements count before each tile, to `sums`; then `total`."""
         return self._pass(_COUNT.replace("@total", self.total), sums, scratch=HEAD)
 
-    def emitting(self, sums: Place) -> Pass:
-        """`emit`, of the `sums` that were counted."""
-        return self._pass(_EMIT_CHOSEN if self.chosen else _EMIT, sums)
+    def emitting(self, sums: Place, step: int = 1) -> Pass:
+        """`emit`, of the `sums` that were counted, which stand `step` apart."""
+        return self._pass(_EMIT_CHOSEN if self.chosen else _EMIT, sums, step)
 
-    def _pass(self, body: str, sums: Place, scratch: int = 0) -> Pass:
+    def _pass(self, body: str, sums: Place, step: int = 1, scratch: int = 0) -> Pass:
         names = {
             "@whole": _WHOLE if self.bytes else "false",
             "@filled": "~0u" if self.rest else "__ballot_sync(~0u, mine != 0)",
@@ -71,12 +71,12 @@ class Compaction:
         addresses = self.parameters[: len(self.places)]
         values = self.parameters[len(self.places) :]
         last = ["char* scratch"] if scratch else []
-        declared = ", ".join([*addresses, "i64* sums", *values, "i64 n", *last])
+        declared = ", ".join([*addresses, "i64* sums", *values, "i64 n, i64 sums_step", *last])
         text = f"""{self.functions}{_SUM}{_FLAGS}
 extern "C" __global__ void __launch_bounds__({_THREADS}) run({declared}) {{{body}}}
 """
         grid = (tiles(self.count), 1, 1)
-        program = Program(text, grid, _THREADS, (*self.tail, i64(self.count)), scratch)
+        program = Program(text, grid, _THREADS, (*self.tail, i64(self.count), i64(step)), scratch)
         return Pass(program, (*self.places, sums))
 
 
@@ -158,7 +158,7 @@ _COUNT = """
 """
 _EMIT = """
   __shared__ i64 warps[8];
-  i64 whole = sums[blockIdx.x], all;
+  i64 whole = sums[blockIdx.x * sums_step], all;
   for (int part = 0; part < 4; ++part, whole += all) {
     const i64 start = blockIdx.x * 8192ll + part * 2048 + threadIdx.x * 8;
     i64 amounts[8], mine = 0;
@@ -193,7 +193,7 @@ _EMIT_CHOSEN = """
     }
   }
   i64 all;
-  const i64 begin = sums[blockIdx.x] + counted_before(__popc(mine), warps, all);
+  const i64 begin = sums[blockIdx.x * sums_step] + counted_before(__popc(mine), warps, all);
   auto load = [&](i64 at) { return @load; };
   const u32 filled = @filled;
   for (int some = 0; some < 32; some += 8) {

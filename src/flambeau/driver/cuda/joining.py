@@ -317,8 +317,7 @@ def _bytes(x: Meta) -> str:
 
 def nonzero(launch: Launch, device: Device) -> Plan:
     """Inputs x, how many come before each tile. Outputs: a row of coordinates for each element that is not zero."""
-    out, x = launch.outputs[0], launch.inputs[0]
-    assert isinstance(x, Meta)
+    out, (x, before) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     walk = Walked(x.shape, [x.strides])
     index = "u32" if x.numel < 1 << 32 else "u64"
     coordinates = f"""
@@ -345,12 +344,12 @@ def nonzero(launch: Launch, device: Device) -> Plan:
         chosen=True,
         bytes=_bytes(x),
     )  # fmt: skip
-    return Plan((found.emitting((2, 0)),))
+    return Plan((found.emitting((2, 0), before.strides[0]),))
 
 
 def masked_select(launch: Launch, device: Device) -> Plan:
     """Inputs x, mask, how many come before each tile. Output: the elements that the mask chooses."""
-    out, (x, mask, _) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
+    out, (x, mask, before) = launch.outputs[0], [m for m in launch.inputs if isinstance(m, Meta)]
     walk, value = Walked(mask.shape, [mask.strides]), Walked(x.shape, [x.strides])
     element = carrier(x.itemsize)
     chosen = Compaction(
@@ -365,7 +364,7 @@ def masked_select(launch: Launch, device: Device) -> Plan:
         bytes=_bytes(mask),
         load=f"[&] {{ {value.locate('at', 'v')} return values[v[0]]; }}()",
     )  # fmt: skip
-    return Plan((chosen.emitting((3, 0)),))
+    return Plan((chosen.emitting((3, 0), before.strides[0]),))
 
 
 def masked_scatter(launch: Launch, device: Device) -> Plan:
