@@ -335,7 +335,7 @@ def test_the_standard_library_is_as_before_once_nobody_listens():
 
 # -- beside brute force: every order that the threads' calls can come in -----------------------------------------------
 
-STREAMS, EVENTS, CELLS = 2, 1, 2
+STREAMS, EVENTS, CELLS = 3, 1, 2
 stream, cell = st.integers(0, STREAMS - 1), st.integers(0, CELLS - 1)
 steps = st.one_of(
     st.tuples(st.just("use"), stream, cell),
@@ -463,3 +463,55 @@ def test_a_certificate_means_that_no_order_of_the_threads_changes_anything(progr
     assert bool(certificate.races) == any(not ordered for _, _, ordered in conflicts(order))
     if certificate.race_free:
         assert deterministic(programs)
+
+
+RERECORDED = [
+    [("use", 0, 0), ("record", 0), ("tell",), ("record", 2)],
+    [("hear",), ("wait", 1), ("use", 1, 0)],
+]
+
+
+def test_an_event_that_is_recorded_anew_while_another_thread_may_wait_for_it():
+    for order in interleavings(RERECORDED):
+        gpu, _ = machine("warn", StillDriver())
+        play(order, gpu)
+        assert not gpu.detector.certificate().race_free
+        gpu.close()
+
+
+def test_a_set_that_is_taken_back_tells_no_more_than_the_first(gpu):
+    a, side, told, set_twice = memory(gpu), gpu.stream_create(0, 0), threading.Event(), gate()
+    thread = threading.Thread(target=after(set_twice, lambda: (told.wait(), use(gpu, a, side))))
+    thread.start()
+    told.set()
+    told.clear()
+    use(gpu, a, 1)
+    gpu.stream_sync(1)
+    told.set()
+    set_twice.release()  # under another schedule the thread goes on after the first set
+    thread.join()
+    certificate = gpu.detector.certificate()
+    assert not certificate.races and not certificate.race_free
+
+
+def test_a_set_that_the_waiting_thread_has_taken_back_itself(gpu):
+    a, side, told, taken = memory(gpu), gpu.stream_create(0, 0), threading.Event(), threading.Event()
+
+    def body():
+        for _ in range(5):
+            told.wait()
+            told.clear()
+            use(gpu, a, side)
+            gpu.stream_sync(side)
+            taken.set()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    for _ in range(5):
+        use(gpu, a, 1)
+        gpu.stream_sync(1)
+        told.set()
+        taken.wait()
+        taken.clear()
+    thread.join()
+    assert gpu.detector.certificate().race_free, str(gpu.detector.certificate())

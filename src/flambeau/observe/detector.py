@@ -90,7 +90,11 @@ class Detector:
         self._made: dict[int, int] = {}  # side streams of a device so far
         self._events: dict[int, Snapshot] = {}
         self._loose_events: dict[int, Snapshot] = {}
-        self._recorders: dict[int, Caller] = {}
+        self._recorders: dict[
+            int, tuple[Agent, int, bool]
+        ] = {}  # as in `Caller`, and whether all is in order
+        self._own_events: set[int] = set()  # of the runtime, which asks for them on its own account
+        self._event_users: dict[int, dict[Agent, int]] = {}  # since it was recorded: threads, as in `Caller`
         self._pending_host: dict[Cell, None] = {}
         self._races: dict[tuple[object, ...], Race] = {}
         self._freed: list[Block] = []  # not looked at yet
@@ -228,15 +232,23 @@ class Detector:
 
     def record(self, event: int, stream: int) -> None:
         agent = self.agents[stream]
-        self.tick(agent)
+        sure = agent.caller is None or not self.several or self._comes_after(agent.caller)
+        if sure:  # else it marks some point between another thread's commands, and adds nothing to them
+            self.tick(agent)
         self._events[event] = snapshot(agent)
-        self._recorders[event] = self._caller()
+        users = self._event_users.get(event, {})
+        if event not in self._own_events and not all(self._comes_after(user) for user in users.items()):
+            self.threads_unordered("an event is recorded anew", caller(2))
+        mine, told = self._caller()
+        self._recorders[event] = mine, told, sure
+        self._event_users[event] = {mine: told}
         if self.several:
             self._loose_events[event] = agent, agent.time, agent.loose
 
     def forget_event(self, event: int) -> None:
-        for events in (self._events, self._loose_events, self._recorders):
+        for events in (self._events, self._loose_events, self._recorders, self._event_users):
             events.pop(event, None)
+        self._own_events.discard(event)
 
     def wait(self, stream: int, event: int, site: Site) -> None:
         """The stream takes over the event's snapshot, as it is now."""
@@ -278,13 +290,19 @@ class Detector:
         sure = agent.caller is None or not self.several or self._comes_after(agent.caller)
         return snapshot(agent), (agent, agent.time, agent.loose), sure
 
-    def event_point(self, event: int) -> Reached | None:
+    def event_point(self, event: int, own: bool = False) -> Reached | None:
+        """What an event marks, for somebody who waits for it; `own`: the runtime does, on its own account."""
+        if own:
+            self._own_events.add(event)
         point = self._events.get(event)
         if point is None:
             return None
+        mine, told = self._caller()
+        self._event_users[event][mine] = told
         if not self.several:
             return point, point, True
-        return point, self._loose_events.get(event, point), self._comes_after(self._recorders[event])
+        recorder, then, sure = self._recorders[event]
+        return point, self._loose_events.get(event, point), sure and self._comes_after((recorder, then))
 
     def host_waited(self, points: Sequence[Reached | None]) -> None:
         """The host has waited for these points: it knows them."""
@@ -334,6 +352,12 @@ class Detector:
         """Another thread has told this one."""
         with self.lock:
             self.known = self.threads.hear(point, self.known)
+
+    def knows(self, other: Caller) -> bool:
+        """Whether this thread comes after what another did when it had told others that often."""
+        with self.lock:
+            known = self.threads.known(threading.get_ident(), self.known)
+            return other[0] is self.threads.agent() or known.get(other[0], 0) >= other[1]
 
     def stepped(self, last: Caller | None, what: str) -> Caller:
         """This thread uses an object that threads share, after the thread that did last, or in no order with it."""

@@ -24,6 +24,7 @@ from flambeau.observe.detector import Caller, Detector
 
 _listeners: list[ref[Detector]] = []
 _originals: dict[tuple[type, str], Any] = {}
+_SETS = 16  # of an event that are remembered
 
 
 def listen(detector: Detector) -> None:
@@ -63,15 +64,23 @@ class Line:
 
 
 class Word:
-    """What one thread has told at an object, for each listener."""
+    """What one thread has told at an object, for each listener; and who took it back, if anybody did."""
 
     def __init__(self) -> None:
         self._points: list[tuple[ref[Detector], Snapshot]] = [(ref(d), d.tell()) for d in listening()]
+        self.taken_back: WeakKeyDictionary[Detector, Caller] | None = None
+
+    def take_back(self) -> None:
+        self.taken_back = WeakKeyDictionary({d: d.stepped(None, "") for d in listening()})
 
     def hear(self) -> None:
         for each, point in self._points:
             if (detector := each()) is not None:
                 detector.hear(point)
+
+    def is_over(self) -> bool:
+        """Whether this thread knows that it was taken back: what it waits for is a later one."""
+        return self.taken_back is not None and all(d.knows(who) for d, who in self.taken_back.items())
 
 
 class _Notes:
@@ -79,8 +88,27 @@ class _Notes:
 
     def __init__(self) -> None:
         self.changes, self.takes = Line(), Line()
-        self.word: Word | None = None  # of an event that is set
+        self.sets: list[Word] = []  # of an event, the first first
         self.words: deque[Word | None] = deque()  # of what lies in a queue
+
+    def set(self) -> None:
+        if self.sets and self.sets[-1].taken_back is None:
+            return
+        self.sets.append(Word())
+        if len(self.sets) > _SETS:  # the second tells more than the first, and stays until later
+            self.sets[0].taken_back = self.sets[1].taken_back
+            del self.sets[1]
+
+    def clear(self) -> None:
+        if self.sets and self.sets[-1].taken_back is None:
+            self.sets[-1].take_back()
+
+    def hear(self) -> None:
+        """What a thread that has waited is sure to have learned: from the first set that it could have seen."""
+        for word in self.sets:
+            if not word.is_over():
+                word.hear()
+                return
 
 
 _notes: WeakKeyDictionary[Any, _Notes] = WeakKeyDictionary()
@@ -144,7 +172,7 @@ def _set(set_: Callable[..., None]) -> Callable[..., None]:
         if not _is_threads_own():
             notes = _notes_of(self)
             notes.changes.step("a threading.Event is set or cleared")
-            notes.word = notes.word or Word()
+            notes.set()
         set_(self)
 
     return told
@@ -154,7 +182,7 @@ def _clear(clear: Callable[..., None]) -> Callable[..., None]:
     def told(self: threading.Event) -> None:
         notes = _notes_of(self)
         notes.changes.step("a threading.Event is set or cleared")
-        notes.word = None
+        notes.clear()
         clear(self)
 
     return told
@@ -166,8 +194,8 @@ def _wait(wait: Callable[..., bool]) -> Callable[..., bool]:
         if not _is_threads_own():
             _timed(timeout, "Event.wait(timeout)")
             notes = _notes.get(self)
-            if done and notes is not None and notes.word is not None:
-                notes.word.hear()
+            if done and notes is not None:
+                notes.hear()
         return done
 
     return told

@@ -225,7 +225,7 @@ class RaceDriver(Forward):
     def event_query(self, event: int, internal: bool = False) -> bool:
         if not internal:
             self.detector.asked("Event.query()")
-        point = self._marked_by(event)
+        point = self._marked_by(event, internal)
         done = self.inner.event_query(event, internal)
         if internal:
             self.detector.runtime_polled(point, done)
@@ -234,7 +234,7 @@ class RaceDriver(Forward):
         return done
 
     def event_sync(self, event: int, internal: bool = False) -> None:
-        point = self._marked_by(event)
+        point = self._marked_by(event, internal)
         if internal:
             self.inner.event_sync(event, internal)
             self.detector.runtime_polled(point, True)
@@ -426,10 +426,10 @@ class RaceDriver(Forward):
             self._enter()
             return self.detector.point_of(stream)
 
-    def _marked_by(self, event: int) -> Reached | None:
+    def _marked_by(self, event: int, own: bool) -> Reached | None:
         with self._lock:
             self._enter()
-            return self.detector.event_point(event)
+            return self.detector.event_point(event, own)
 
     def _host_waited(self, points: Sequence[Any]) -> None:
         with self._lock:
