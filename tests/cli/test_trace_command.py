@@ -104,6 +104,31 @@ def test_a_program_without_a_device_has_an_empty_page(tmp_path: Path) -> None:
     assert done.returncode == 0 and data_of(tmp_path / "t.html")["lanes"] == []
 
 
+def test_each_rank_of_a_launch_writes_its_own(tmp_path: Path) -> None:
+    script = program(
+        tmp_path,
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(dist.get_rank())
+        x = torch.ones(4, device="cuda")
+        dist.all_reduce(x)
+        assert x.tolist() == [2.0] * 4
+        dist.destroy_process_group()
+        """,
+    )
+    flambeau = [sys.executable, "-m", "flambeau"]
+    command = [*flambeau, "launch", "--nproc-per-node", "2", "--no-python", *flambeau, "trace", "--quiet"]
+    command += ["-o", "run.{rank}.json", str(script)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        events = json.loads((tmp_path / f"run.{rank}.json").read_text())["traceEvents"]
+        assert [e["pid"] for e in events if e["ph"] == "X" and e["cat"] == "collective"] == [rank]
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     script = program(tmp_path, RACE)
     for arguments, why in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Run a program as `flambeau run` does and write its timeline: host threads, streams, copy engines, "
         "who waits for whom, memory, ranges and races. On virtual GPUs times are simulated; on real ones they are "
         "measured by events around each call.",
-        epilog="A .html file is one self-contained page, .json or .json.gz is for ui.perfetto.dev, .svg is a picture.",
+        epilog="A .html file is one self-contained page, .json or .json.gz is for ui.perfetto.dev, .svg is a picture. "
+        "{rank} in its name stands for the rank that `flambeau launch` gave the process.",
     )
     parser.add_argument(
         "-o",
@@ -35,6 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def trace(options: argparse.Namespace) -> int:
     """Run the program as `options` say; the exit status, as that of `flambeau run`."""
+    options.output = Path(str(options.output).replace("{rank}", os.environ.get("RANK", "0")))
     name = options.output.name
     if not name.endswith(_FORMS):
         print(f"flambeau trace: {name!r} names no form; those are {', '.join(_FORMS)}", file=sys.stderr)
