@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import GenericAlias
 from typing import Any
 
 from flambeau.core.baton import seat
@@ -22,6 +23,7 @@ class Future:
     """
 
     __module__ = "flambeau.futures"
+    __class_getitem__ = classmethod(GenericAlias)  # Future[Tensor] in annotations
 
     def __init__(
         self, *, devices: Any = None, stream: Stream | None = None, drive: Callable[[], None] | None = None

@@ -44,9 +44,7 @@ CALLED = {
 
 WHY = {
     "distributions": "probability distributions: draw with `torch.randn`, `Tensor.exponential_`, ...",
-    "distributed": "process groups and collectives between processes",
     "distributed.rpc": "calls of other processes",
-    "futures": "made for `distributed.rpc` and `jit`",
     "hub": "downloads models",
     "jit": "compiles and loads TorchScript",
     "onnx": "exports models",
