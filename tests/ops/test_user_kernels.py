@@ -279,6 +279,28 @@ def test_races_name_the_kernel() -> None:
             blur(x)
 
 
+def test_results_go_where_out_says() -> None:
+    x, y = torch.arange(50_000.0).cuda(), torch.tensor([2.0]).cuda()
+    fused = elementwise("x * 2 + y")
+    want = x * 2 + y
+    half = torch.empty(100, dtype=torch.float16, device="cuda")
+    assert fused(x[:100], y, out=half) is half and half.tolist() == want[:100].half().tolist()
+    assert fused(x, y, out=x) is x and equal(x, want)  # in place
+    both = elementwise("x + y, x - y")
+    a, b = torch.empty(3).cuda(), torch.empty(3).cuda()
+    assert both(torch.ones(3).cuda(), y, out=(a, b)) == (a, b)
+    assert (a.tolist(), b.tolist()) == ([3] * 3, [-1] * 3)
+    assert both(a, b, out=(torch.empty(3).cuda(), b))[1].tolist() == [4] * 3
+    with pytest.raises(RuntimeError, match="only the last may be stored in an operand"):
+        both(a, b, out=(a, b))
+    with pytest.raises(TypeError, match="gives 2 results, but out has 1"):
+        both(a, b, out=(a,))
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        elementwise("x + 0.5")(a, out=torch.empty(3, dtype=torch.int64).cuda())
+    with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+        elementwise("x + 1", differentiable=True)(a.clone().requires_grad_(), out=b)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_large_tensors_of_any_layout(dtype: str) -> None:
     """The host computes them in blocks."""

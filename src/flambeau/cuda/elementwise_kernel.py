@@ -6,7 +6,7 @@ from typing import Any
 
 from flambeau.ops.expression import operator
 from flambeau.ops.expression_text import read
-from flambeau.tensor.call import call
+from flambeau.tensor.call import call, call_into
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["elementwise"]
@@ -23,8 +23,11 @@ class Elementwise:
         self._several = said.several
         self._records = [operator(name, root, len(said.names), differentiable) for root in said.results]
 
-    def __call__(self, *operands: Any, **named: Any) -> Any:
-        """The result, a new tensor, or a tuple of the results. Operands: tensors, at least one, and Python numbers."""
+    def __call__(self, *operands: Any, out: Any = None, **named: Any) -> Any:
+        """The result, or a tuple of the results. Operands: tensors, at least one, and Python numbers.
+
+        out: a tensor that takes the result, or a tuple of such; it may be an operand.
+        """
         if named or len(operands) != len(self.names):
             operands = self._arguments(operands, named)
         tensors = 0
@@ -35,9 +38,23 @@ class Elementwise:
                 raise TypeError(f"{self!r}: {name} must be a tensor or a number, not {type(x).__name__}")
         if not tensors:
             raise TypeError(f"{self!r} needs a tensor among its operands")
+        if out is not None:
+            return self._store(operands, out)
         if self._several:
             return tuple([call(record, operands) for record in self._records])
         return call(self._records[0], operands)
+
+    def _store(self, operands: tuple[Any, ...], out: Any) -> Any:
+        targets = tuple(out) if self._several else (out,)
+        if len(targets) != len(self._records):
+            raise TypeError(f"{self!r} gives {len(self._records)} results, but out has {len(targets)}")
+        if len(targets) > 1 and any(
+            t.memory is x.memory for t in targets[:-1] for x in operands if isinstance(x, Tensor)
+        ):
+            raise RuntimeError(f"{self!r}: of several results only the last may be stored in an operand")
+        for record, target in zip(self._records, targets, strict=True):
+            call_into(record, (target,), operands, resize=True)
+        return out
 
     def _arguments(self, operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         if len(operands) > len(self.names):
