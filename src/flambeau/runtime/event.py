@@ -73,10 +73,12 @@ class Event:
             return
         if stream is None:
             stream = current.stream_at(current.local.device)
-        _require_machine_of(stream, mark)
-        stream.context.driver.stream_wait(stream.handle, mark.handle)
+        context, handle = stream.context, stream.handle
+        if context is not mark.context:
+            _require_machine_of(stream, mark)
+        context.driver.stream_wait(handle, mark.handle)
         if point is not None and self._point is point:  # nobody recorded it anew in between
-            stream.context.orders.wait(stream.handle, point)
+            context.orders.wait(handle, point)
 
     def query(self) -> bool:
         """Whether the work that the event marks is done; True if it was never recorded."""

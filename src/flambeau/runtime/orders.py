@@ -42,7 +42,7 @@ class Orders:
 
     def wait(self, stream: int, point: Point) -> None:
         """All that the stream is given from now on comes after the point."""
-        if self.capturing:
+        if self.capturing or self._known.get(stream, _NOTHING).get(point[0], 0) >= point[1]:
             return
         with self._lock:
             self._known[stream] = _joined(self._known.get(stream, _NOTHING), point)

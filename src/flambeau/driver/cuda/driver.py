@@ -373,8 +373,10 @@ class CudaDriver:
         self._raise_late(queue.device)
 
     def stream_wait(self, stream: int, event: int) -> None:
-        queue, found = self._queue(stream), self._event(event)
-        check(cu.cuStreamWaitEvent(queue.native, found.native, 0))
+        queue, found = self._queues.get(stream) or self._queue(stream), self._event(event)
+        (code,) = cu.cuStreamWaitEvent(queue.native, found.native, 0)
+        if code:
+            raise error_of(code)
         if found.capture is not None and found.capture.active:
             found.capture.join(stream, queue.device)
 
