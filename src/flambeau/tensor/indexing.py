@@ -50,6 +50,9 @@ def get(self: Tensor, index: Any) -> Tensor:
     """
     if index.__class__ is int and self.meta.ndim:
         return _select(self, 0, index)
+    parts = index if index.__class__ is tuple else (index,)
+    if parts and len(parts) <= self.meta.ndim and _PLAIN.issuperset(map(type, parts)):
+        return _viewed(self, parts)
     if index.__class__ is Tensor and _is_places(index.meta, self.meta):
         return call(ops.index, (self, index), (_FIRST,))
     view, found = _apply(self, index)
@@ -95,6 +98,18 @@ alias("__setitem__", put_at, as_function=False)
 
 
 _FIRST = (0,)
+_PLAIN = frozenset((int, slice))
+
+
+def _viewed(t: Tensor, parts: Sequence[Any]) -> Tensor:
+    """By ints and slices, which most indices are."""
+    view, dim = t, 0
+    for part in parts:
+        if part.__class__ is int:
+            view = _select(view, dim, part)
+        else:
+            view, dim = _slice(view, dim, part), dim + 1
+    return run(records.alias, t) if view is t else view
 
 
 def _is_places(index: Meta, x: Meta) -> bool:
