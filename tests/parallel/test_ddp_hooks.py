@@ -427,3 +427,79 @@ def test_sync_batch_norm_refuses_the_cpu_and_is_plain_where_there_is_one_rank() 
             nn.SyncBatchNorm(2)(x[0])
 
     ranks(body, 2)
+
+
+# -- what goes in and comes out ---------------------------------------------------------------------------------
+
+
+def test_arguments_are_moved_and_outputs_are_found_in_containers() -> None:
+    from collections import namedtuple
+    from dataclasses import dataclass
+
+    from flambeau.nn.utils.rnn import pack_sequence
+
+    Pair = namedtuple("Pair", "x y")
+
+    @dataclass
+    class Found:
+        out: Any
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.rnn = nn.Linear(2, 2), nn.Linear(2, 2), nn.RNN(2, 2)
+
+        def forward(self, pair: Any, table: Any, packed: Any, module: Any, *, flag: str) -> Any:
+            assert flag == "as it is" and module.weight.device.type == "cpu"
+            assert {pair.x.device, pair.y[0].device, table["z"].device, packed.data.device} == {
+                self.a.weight.device
+            }
+            assert packed.batch_sizes.device.type == "cpu"
+            return Found({"a": [self.a(pair.x)], "r": self.rnn(packed)[1]}), (table, None)
+
+    def body() -> Any:
+        rank, _, device = start()
+        made = DDP(Net().to(device), device_ids=[rank], find_unused_parameters=True)
+        packed = pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+        for _ in range(2):
+            made.zero_grad()
+            found, (table, nothing) = made(
+                Pair(torch.ones(1, 2), [torch.ones(1)]),
+                {"z": torch.ones(2)},
+                packed,
+                nn.Linear(1, 1),
+                flag="as it is",
+            )
+            (found.out["a"][0].sum() + found.out["r"].sum()).backward()
+        return (
+            [n for n, p in made.module.named_parameters() if p.grad is None],
+            nothing,
+            table["z"].device.type,
+        )
+
+    assert ranks(body, 2, races="error") == [(["b.weight", "b.bias"], None, "cuda")] * 2
+
+
+def test_a_hook_must_give_a_tensor() -> None:
+    def body(result: Any) -> None:
+        _, _, device = start()
+        made = DDP(make(0).to(device))
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]
+            if result == "no future":
+                return 3
+            future = torch.futures.Future()
+            future.set_result(result)
+            return future
+
+        made.register_comm_hook(None, hook)
+        made(torch.ones(1, 6, dtype=torch.float64, device=device)).sum().backward()
+
+    with pytest.raises(
+        RuntimeError, match="expected the hook result is either a Tensor or a TensorList found NoneType"
+    ):
+        ranks(body, 1, None)
+    with pytest.raises(
+        RuntimeError, match=r"must return a torch.futures.Future object, but got builtins.int"
+    ):
+        ranks(body, 1, "no future")

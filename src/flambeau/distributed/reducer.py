@@ -46,6 +46,7 @@ from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
 from flambeau.tensor.data import tensor as new_tensor
 from flambeau.tensor.history import edge_of
+from flambeau.tensor.tensor import Tensor
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -65,7 +66,7 @@ class Reducer:
         skip_all_reduce_unused_params: with `find_unused_parameters`: a bucket that no rank has used is not reduced.
         batched_grad_copy: nothing: gradients are always copied a bucket at a time.
 
-    Raises RuntimeError: no parameters; ValueError: the ranks disagree; NotSupportedError: sparse gradients.
+    Raises RuntimeError: no parameters; NotSupportedError: sparse gradients.
     """
 
     def __init__(
@@ -158,7 +159,8 @@ class Reducer:
         self._require_finished()
         if not self._may_rebuild() or not self._order:
             return False
-        order = self._order + [i for i in range(len(self.params)) if i not in set(self._order)]
+        come = set(self._order)
+        order = self._order + [i for i in range(len(self.params)) if i not in come]
         indices, limits = assign([self.params[i] for i in order], self.limits, (), order)
         indices, limits = same_buckets(self.group, indices, limits, self.buckets[0].device)
         self._rebuilt, self._order = True, []
@@ -169,8 +171,7 @@ class Reducer:
         return not self._rebuilt and (self.static or not self.find_unused)
 
     def prepare_for_backward(self, outputs: Sequence[Any]) -> None:
-        """Expect one gradient of each parameter, but for those that `outputs` do not lead to if unused ones are "
-        "sought."""
+        """Expect a gradient of each parameter; if unused ones are sought, of each that `outputs` lead to."""
         self._begin()
         if not self._seeks:
             return
@@ -248,7 +249,7 @@ class Reducer:
             self._unused_marked = True
             if (
                 self.skips_unused
-            ):  # the map decides what is reduced: it goes first, and says what will be used
+            ):  # the map decides what is reduced: so it goes first, and says what will be used
                 absent = set(self._unused)
                 self._used = [int(used or i not in absent) for i, used in enumerate(self._used)]
                 with recording(False):
@@ -512,8 +513,14 @@ def _leaves_behind(outputs: Sequence[Any]) -> set[Node]:
     return seen
 
 
-def _tensor_of(value: Any, otherwise: Any) -> Any:
-    """The tensor that a reduction gave: itself, or the only one of a list; `otherwise` where it says nothing."""
-    if isinstance(value, (list, tuple)):
+def _tensor_of(value: Any, flat: Any) -> Any:
+    """The tensor that a reduction gave: `flat` where it is a work, else what the hook's future holds."""
+    if value is True:
+        return flat
+    if isinstance(value, (list, tuple)) and value:
         value = value[0]
-    return otherwise if value is None or isinstance(value, bool) else value
+    if not isinstance(value, Tensor):
+        raise RuntimeError(
+            f"expected the hook result is either a Tensor or a TensorList found {type(value).__name__}"
+        )
+    return value

@@ -8,6 +8,7 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
+from flambeau.nn.utils.rnn import PackedSequence
 from flambeau.tensor.tensor import Tensor
 
 
@@ -27,7 +28,9 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same containers with `change(member)` in place of each member that is none."""
+    """The same containers with `change(member)` in place of each member that is none; a packed sequence is one."""
+    if isinstance(value, PackedSequence):
+        return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*[mapped(member, change) for member in value])
     if isinstance(value, (list, tuple)):
@@ -50,8 +53,9 @@ def flattened(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
 
 def moved(value: Any, where: device) -> Any:
-    """Tensors on a device. Memory of the CPU may be pinned: then the copy is ordered before what follows."""
-    return mapped(value, lambda member: member.to(where) if hasattr(member, "to") else member)
+    """Tensors and packed sequences on a device; all else as it is."""
+    kinds = (Tensor, PackedSequence)
+    return mapped(value, lambda member: member.to(where) if isinstance(member, kinds) else member)
 
 
 def cast(value: Any, kind: dtype | None) -> Any:
