@@ -138,6 +138,50 @@ print(f"{torch.__name__} {torch.cuda.device_count()} {x.tolist()}\\n", end="")
     assert (said.status, said.out) == (0, "flambeau 3 [3.0, 3.0]\n" * 2), said.err
 
 
+RACY = """
+import os
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+x = torch.ones(1000, device="cuda")
+work = dist.all_reduce(x, async_op=True)
+if dist.get_rank() == 1:
+    y = x * 2
+work.wait()
+torch.cuda.synchronize()
+"""
+
+
+def test_the_ranks_share_one_screen_and_one_report(tmp_path: Path) -> None:
+    program, report = script(tmp_path, RACY), tmp_path / "report.json"
+    said = finish(
+        start("-m", "flambeau", "launch", "--nproc-per-node", "2", "--report", str(report), program)
+    )
+    assert said.status == 0, said.err
+    screen = said.err.splitlines()
+    assert screen[0].startswith("── flambeau launch ──")
+    assert screen[1].startswith(
+        "devices    2 x NVIDIA A100-SXM4-40GB (virtual: profile a100-40g, schedule earliest)"
+    )
+    assert [line.split("  ")[0] for line in screen[2:5]] == ["rank 0", "rank 1", "races"]
+    assert "cuda:1 of rank 1: nothing orders these two uses" in said.err
+    assert "Call wait() on the work that was begun at program.py:7, before program.py:9." in said.err
+    told = json.loads(report.read_text())
+    assert told["exit_status"] == 0
+    assert [len(rank["machines"][0]["certificate"]["races"]) for rank in told["ranks"]] == [0, 1]
+
+
+def test_a_race_that_is_an_error_ends_all_with_its_status(tmp_path: Path) -> None:
+    program = script(tmp_path, RACY)
+    said = finish(
+        start("-m", "flambeau", "launch", "--races", "error", "--quiet", "--nproc-per-node", "2", program)
+    )
+    assert said.status == 3
+    assert "RaceError" in said.err
+    assert "rank 1 failed first" in said.err
+    assert "── flambeau" not in said.err
+
+
 # -- failures, restarts, signals ---------------------------------------------------------------------------------
 
 FAILS = """

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 from flambeau.cli import finder
+from flambeau.cli.launch_report import REPORT, read_reports, write_ranks
 from flambeau.runtime import settings
 
 
@@ -28,7 +33,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
     parser.add_argument(
         "--schedule", metavar="S", help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH"
     )
-    parser.add_argument("--races", choices=("off", "warn", "error"), help="look for races in each rank")
+    parser.add_argument(
+        "--races", choices=("off", "warn", "error"), help="look for races in each rank: collect, or raise"
+    )
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the ranks' reports as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print no report")
     if wanted:
         import_module("flambeau.distributed.launch_options").add_arguments(parser)
     parser.set_defaults(do=run)
@@ -38,12 +47,25 @@ def run(options: argparse.Namespace) -> int:
     """Run the ranks as `options` say; the exit status, 2 for options that cannot be."""
     _set_environment(options)
     finder.install()  # the ranks find it by their environment
+    launcher = import_module("flambeau.distributed.run")
+    reported = f"{import_module('flambeau.distributed.workers').FOLDER}/{REPORT}"
     try:
-        status: int = import_module("flambeau.distributed.run").run(options, "flambeau launch")
-        return status
+        status: int = launcher.run(
+            options, "flambeau launch", ("-m", "flambeau", "run", "--quiet", "--report", reported),
+            partial(_show, options),
+        )  # fmt: skip
     except ValueError as error:
         print(f"flambeau launch: {error}", file=sys.stderr)
         return 2
+    return status
+
+
+def _show(options: argparse.Namespace, status: int, folder: Path) -> None:
+    reports = read_reports(folder)
+    if options.report is not None:
+        options.report.write_text(json.dumps({"exit_status": status, "ranks": reports}, indent=1) + "\n")
+    if reports and not options.quiet:
+        write_ranks(reports, sys.stderr, [] if options.report is None else [options.report])
 
 
 def _set_environment(options: argparse.Namespace) -> None:
@@ -56,7 +78,8 @@ def _set_environment(options: argparse.Namespace) -> None:
         "FLAMBEAU_RACES": options.races,
     }
     os.environ.update({name: value for name, value in chosen.items() if value is not None})
-    if settings.from_environment().driver == "none":
-        count = options.nproc_per_node
-        os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = count if count.isdigit() else str(settings.DEVICES)
-        os.environ["FLAMBEAU_VIRTUAL_PROFILE"] = settings.PROFILE
+    with suppress(ValueError):  # a malformed value: the ranks hear of it at first use
+        wish = settings.from_environment()
+        if wish.driver != "cuda" and "FLAMBEAU_VIRTUAL_DEVICES" not in os.environ:
+            count = options.nproc_per_node
+            os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = count if count.isdigit() else str(settings.DEVICES)

@@ -18,28 +18,34 @@ _MARGIN = 11  # of the column that labels stand in
 _INNER = 20  # the same for entries within an entry
 _KINDS = 4  # as many kinds of races are shown whole
 _LIKE = 3  # as many further races of a kind are named
-_BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "1;31", "1;32", "1;33"
+_BOLD, _DIM, RED, GREEN, _YELLOW = "1", "2", "1;31", "1;32", "1;33"
 
 
 def write_screen(recorder: Recorder, file: TextIO, written: list[Path]) -> None:
     """Devices, simulated time, memory, races with their mends. In colour on a terminal (unless NO_COLOR)."""
-    screen = _Screen(file)
-    screen.line("── flambeau ".ljust(WIDTH, "─"), _DIM)
+    screen = Screen(file)
+    screen.title("flambeau")
     if not recorder.machines:
         screen.line("The program used no CUDA device.")
     for machine in recorder.machines:
         _write_machine(machine, screen)
     for path in written:
         screen.entry("written", str(path))
-    screen.line("─" * WIDTH, _DIM)
+    screen.end()
 
 
-class _Screen:
+class Screen:
     """Lines of at most WIDTH columns, labels on their left."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._colours = file.isatty() and not os.environ.get("NO_COLOR")
+
+    def title(self, text: str) -> None:
+        self.line(f"── {text} ".ljust(WIDTH, "─"), _DIM)
+
+    def end(self) -> None:
+        self.line("─" * WIDTH, _DIM)
 
     def line(self, text: str = "", style: str = "") -> None:
         print(f"\x1b[{style}m{text}\x1b[0m" if style and self._colours else text, file=self._file)
@@ -60,7 +66,7 @@ class _Screen:
         self.line(" " * (_INNER + 2) + (text if len(text) <= room else f"{text[: room - 3]}..."), _BOLD)
 
 
-def _write_machine(machine: MachineReport, screen: _Screen) -> None:
+def _write_machine(machine: MachineReport, screen: Screen) -> None:
     names = ", ".join(sorted({device.name for device in machine.devices}))
     kind = (
         f"virtual: profile {machine.profile}, schedule {_short(machine.schedule)}"
@@ -69,7 +75,7 @@ def _write_machine(machine: MachineReport, screen: _Screen) -> None:
     )
     screen.entry("devices", f"{len(machine.devices)} x {names} ({kind})")
     if machine.time_ns is not None:
-        screen.entry("time", f"{_time(machine.time_ns)} simulated")
+        screen.entry("time", f"{time_text(machine.time_ns)} simulated")
     _write_memory(machine.devices, screen)
     if machine.certificate is None:
         screen.entry("races", "not looked for (--races warn or error does)")
@@ -82,7 +88,7 @@ def _write_machine(machine: MachineReport, screen: _Screen) -> None:
         _write_certificate(machine.certificate, screen)
 
 
-def _write_memory(devices: list[DeviceReport], screen: _Screen) -> None:
+def _write_memory(devices: list[DeviceReport], screen: Screen) -> None:
     label = "memory"
     for device in devices:
         if device.peak_reserved:
@@ -95,21 +101,21 @@ def _write_memory(devices: list[DeviceReport], screen: _Screen) -> None:
         screen.entry(label, f"{unused}  none used")
 
 
-def _write_certificate(certificate: Certificate, screen: _Screen) -> None:
+def _write_certificate(certificate: Certificate, screen: Screen) -> None:
     if certificate.race_free:
-        screen.entry("races", "Race-free under every schedule, given that:", _GREEN)
+        screen.entry("races", "Race-free under every schedule, given that:", GREEN)
     else:
         screen.entry("races", "No race in this run, but not certified for every schedule:", _YELLOW)
     for text in certificate.assumptions if certificate.race_free else certificate.violated:
         screen.entry(" " * _MARGIN + "-", text, margin=_MARGIN + 2)
 
 
-def _write_races(races: list[Race], screen: _Screen) -> None:
+def _write_races(races: list[Race], screen: Screen) -> None:
     """One entry for each kind: what one missing call lets happen, at many lines and on many devices."""
     kinds = _kinds(races)
     n = len(races)
     of = f", of {len(kinds)} kind{'s' if len(kinds) > 1 else ''}" if len(kinds) < n else ""
-    screen.entry("races", f"{n} race{'s' if n > 1 else ''} found{of}", _RED)
+    screen.entry("races", f"{n} race{'s' if n > 1 else ''} found{of}", RED)
     for number, kind in enumerate(kinds[:_KINDS], 1):
         screen.line()
         _write_kind(number, kind, screen)
@@ -118,14 +124,14 @@ def _write_races(races: list[Race], screen: _Screen) -> None:
         screen.entry("", f"and {len(kinds) - _KINDS} kinds more (--report FILE has them all)")
 
 
-def _write_kind(number: int, kind: list[Race], screen: _Screen) -> None:
+def _write_kind(number: int, kind: list[Race], screen: Screen) -> None:
     race = kind[0]
     screen.entry(f"{number}.".rjust(_MARGIN - 2), _headline(race))
     for label, side in (("first", race.first), ("second", race.second)):
         screen.detail(label, f"{side.place}  {side.operator} on {side.stream or 'the host'} {side.kind} them")
         if text := source(side.site):
             screen.code(text)
-    screen.detail("mend", race.mend.text, _GREEN)
+    screen.detail("mend", race.mend.text, GREEN)
     if race.note:
         screen.detail("note", race.note.removeprefix("note:").strip())
     if made := _made(race):
@@ -183,7 +189,7 @@ def _short(text: str | None) -> str:
     return text if len(text) <= 60 else f"{text[:40]}... (whole: --report FILE)"
 
 
-def _time(ns: int) -> str:
+def time_text(ns: int) -> str:
     for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if ns >= size:
             return f"{ns / size:.3f} {unit}"

@@ -276,6 +276,7 @@ def _cannot_join(circle: Circle, size: int, members: list[list[int]]) -> str:
         if device in circle.devices.values():
             return (
                 f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{device}; each member "
-                "needs a device of its own (torch.cuda.set_device(LOCAL_RANK)); virtual GPUs of several nodes do not meet"
+                "needs a device of its own (torch.cuda.set_device(LOCAL_RANK)), and virtual GPUs of several nodes do "
+                "not meet"
             )
     return ""

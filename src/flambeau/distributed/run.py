@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -42,17 +42,27 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     return get_args_parser().parse_args(args)
 
 
-def run(args: argparse.Namespace, prog: str = "torchrun", **extra: str) -> int:
-    """Start the ranks as `args` say and wait for them; the exit status. `extra` goes to their environment.
+def run(
+    args: argparse.Namespace,
+    prog: str = "torchrun",
+    runner: Sequence[str] = (),
+    ended: Callable[[int, Path], None] = lambda status, folder: None,
+) -> int:
+    """Start the ranks as `args` say and wait for them; the exit status.
+
+    runner: what stands between Python and the program in a rank's command; FOLDER in it is the rank's own folder.
+    ended: called with the status and the folder of all ranks' folders.
 
     Raises ValueError: arguments that contradict each other, or are none.
     """
     folder = Path(args.log_dir or tempfile.mkdtemp(prefix="flambeau-launch-"))
     try:
-        plan = plan_of(args, folder, prog)
+        plan = plan_of(args, folder, prog, runner)
         agent = Agent(plan)
-        agent.extra = {**_omp_threads(plan.nproc), **extra}
-        return agent.run()
+        agent.extra = _omp_threads(plan.nproc)
+        status = agent.run()
+        ended(status, folder)
+        return status
     except (DistError, OSError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
@@ -61,7 +71,7 @@ def run(args: argparse.Namespace, prog: str = "torchrun", **extra: str) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def plan_of(args: argparse.Namespace, folder: Path, prog: str) -> Plan:
+def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[str] = ()) -> Plan:
     """What the arguments ask for, with what a scheduler's environment says where they say nothing."""
     _check(args)
     told = placed(os.environ)
@@ -77,7 +87,7 @@ def plan_of(args: argparse.Namespace, folder: Path, prog: str) -> Plan:
     if node_rank is not None and not 0 <= node_rank < nodes:
         raise ValueError(f"--node-rank {node_rank}: there are {nodes} nodes")
     nproc = determine_local_world_size(args.nproc_per_node)
-    command, arguments = _command(args)
+    command, arguments = _command(args, runner)
     filtered = args.local_ranks_filter
     return Plan(
         prog=prog, command=command, arguments=arguments, local_rank_argument=not getattr(args, "use_env", True),
@@ -168,7 +178,7 @@ def _is_here(host: str, local: str | None) -> bool:
     return bool(addresses & ours)
 
 
-def _command(args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _command(args: argparse.Namespace, runner: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(program, its own arguments)."""
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     script, arguments = args.training_script, tuple(args.training_script_args)
@@ -176,7 +186,7 @@ def _command(args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]
         return (python, "-u", "-c", _RUN_PATH, script), arguments
     if args.no_python:
         return (script,), arguments
-    return (python, "-u", *(["-m"] if args.module else []), script), arguments
+    return (python, "-u", *runner, *(["-m"] if args.module else []), script), arguments
 
 
 def _join_timeout(conf: str) -> timedelta:

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
 OUT, ERR = 1, 2
+FOLDER = "\0"  # in a command: the rank's own folder
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Workers:
                 ends.append((folder / f"{name}.log").open("wb") if to_file else None)  # type: ignore[arg-type]
         try:
             process = subprocess.Popen(
-                command,
+                [part.replace(FOLDER, str(folder)) for part in command],
                 env={**environment, "TORCHELASTIC_ERROR_FILE": str(folder / "error.json")},
                 stdout=ends[0], stderr=ends[1], start_new_session=True, preexec_fn=_END_WITH_PARENT,
             )  # fmt: skip

@@ -1,0 +1,111 @@
+"""What `flambeau launch` says after a run: the ranks on one screen, from the reports that each has written."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from flambeau.cli.screen import GREEN, RED, Screen, time_text
+from flambeau.runtime.statistics import format_size
+
+REPORT = "report.json"
+_MOST = 8  # ranks shown one by one
+_RACES = 4  # kinds of races shown whole
+
+
+def read_reports(folder: Path) -> list[dict[str, Any]]:
+    """Of the last attempt, by local rank: each own report, with "local_rank". Ranks that were ended have none."""
+    attempts = sorted(folder.glob("*/attempt_*"), key=lambda path: int(path.name.rpartition("_")[2]))
+    found = []
+    for path in sorted(
+        attempts[-1].glob(f"*/{REPORT}") if attempts else (), key=lambda p: int(p.parent.name)
+    ):
+        with suppress(OSError, ValueError):  # it was ended while it wrote
+            found.append({"local_rank": int(path.parent.name), **json.loads(path.read_text())})
+    return found
+
+
+def write_ranks(reports: list[dict[str, Any]], file: TextIO, written: list[Path]) -> None:
+    """Devices, times, memory and races of all ranks of this node. A rank's first machine stands for it."""
+    screen = Screen(file)
+    screen.title("flambeau launch")
+    used = [(report["local_rank"], report["machines"][0]) for report in reports if report["machines"]]
+    if not used:
+        screen.line("No rank used a CUDA device.")
+    else:
+        _write_machines(used, screen)
+    for path in written:
+        screen.entry("written", str(path))
+    screen.end()
+
+
+def _write_machines(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> None:
+    _, first = used[0]
+    names = ", ".join(sorted({device["name"] for _, machine in used for device in machine["devices"]}))
+    kind = (
+        f"virtual: profile {first['profile']}, schedule {first['schedule']}" if first["profile"] else "real"
+    )
+    screen.entry("devices", f"{len(first['devices'])} x {names} ({kind})")
+    for rank, machine in used[:_MOST]:
+        screen.entry(f"rank {rank}", _rank_text(machine))
+    if len(used) > _MOST:
+        screen.entry("", f"and {len(used) - _MOST} ranks more (--report FILE has them all)")
+    _write_races(used, screen)
+
+
+def _rank_text(machine: dict[str, Any]) -> str:
+    parts = [] if machine["time_ns"] is None else [f"{time_text(machine['time_ns'])} simulated"]
+    parts += [
+        f"cuda:{device['index']} peak {format_size(device['peak_allocated'])} allocated, "
+        f"{format_size(device['peak_reserved'])} reserved"
+        for device in machine["devices"]
+        if device["peak_reserved"]
+    ]
+    return "; ".join(parts) or "used no device"
+
+
+def _write_races(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> None:
+    certificates = [
+        (rank, machine["certificate"]) for rank, machine in used if machine["certificate"] is not None
+    ]
+    if not certificates:
+        screen.entry("races", "not looked for (--races warn or error does)")
+        return
+    kinds: dict[tuple[str, ...], list[tuple[int, dict[str, Any]]]] = {}
+    for rank, certificate in certificates:
+        for race in certificate["races"]:
+            sides = (race["first"], race["second"])
+            kinds.setdefault((race["mend"]["call"], *[str(side["place"]) for side in sides]), []).append(
+                (rank, race)
+            )
+    if kinds:
+        _write_kinds(list(kinds.values()), screen)
+    elif all(certificate["race_free"] for _, certificate in certificates):
+        screen.entry("races", "Race-free under every schedule, each rank in itself", GREEN)
+    else:
+        violated = dict.fromkeys(text for _, c in certificates for text in c["violated"])
+        screen.entry(
+            "races", f"None in this run, but not certified for every schedule: {'; '.join(violated)}"
+        )
+
+
+def _write_kinds(kinds: list[list[tuple[int, dict[str, Any]]]], screen: Screen) -> None:
+    screen.entry("races", f"{sum(map(len, kinds))} found, between {len(kinds)} pairs of lines", RED)
+    for found in kinds[:_RACES]:
+        ranks = sorted({rank for rank, _ in found})
+        _, race = found[0]
+        screen.line()
+        screen.entry(
+            "", f"{race['device']} of rank {', '.join(map(str, ranks))}: nothing orders these two uses"
+        )
+        for label in ("first", "second"):
+            side = race[label]
+            screen.detail(
+                label,
+                f"{side['place']}  {side['operator']} on {side['stream'] or 'the host'} {side['kind']} them",
+            )
+        screen.detail("mend", race["mend"]["text"], GREEN)
+    if len(kinds) > _RACES:
+        screen.entry("", f"and {len(kinds) - _RACES} pairs more (--report FILE has them all)")
