@@ -99,6 +99,19 @@ def test_without_a_name_it_is_a_page_and_races_may_be_errors(tmp_path: Path) -> 
     assert race["sides"][0]["slice"] >= 0 and race["sides"][1]["slice"] == -1  # the second never ran
 
 
+def test_the_files_name_may_stand_last(tmp_path: Path) -> None:
+    script = program(tmp_path, "import sys, torch\ntorch.ones(3, device='cuda')\nprint(sys.argv[1:])")
+    last = ("-x", "1", "-o", "mine.json")
+    done = flambeau_trace(tmp_path, "--quiet", script, *last)
+    assert (done.stdout, done.stderr.count("is this command's own")) == ("['-x', '1']\n", 1)
+    assert (tmp_path / "mine.json").exists() and not (tmp_path / "trace.html").exists()
+    (tmp_path / "mine.json").unlink()
+    done = flambeau_trace(tmp_path, "--quiet", "-o", "t.html", script, *last)
+    assert (done.stdout, done.stderr) == (f"{list(last)}\n", "") and not (tmp_path / "mine.json").exists()
+    done = flambeau_trace(tmp_path, "--quiet", script, "-o", "theirs.txt")
+    assert done.stdout == "['-o', 'theirs.txt']\n" and (tmp_path / "trace.html").exists()
+
+
 def test_a_program_without_a_device_has_an_empty_page(tmp_path: Path) -> None:
     done = flambeau_trace(tmp_path, "-o", "t.html", program(tmp_path, "print('hello')"))
     assert done.returncode == 0 and data_of(tmp_path / "t.html")["lanes"] == []

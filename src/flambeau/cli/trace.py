@@ -27,8 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--output",
         metavar="FILE",
         type=Path,
-        default=Path("trace.html"),
-        help="what to write (trace.html)",
+        help="what to write (trace.html); may stand last, too",
     )
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON, too")
     add_options(parser)
@@ -37,7 +36,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def trace(options: argparse.Namespace) -> int:
     """Run the program as `options` say; the exit status, as that of `flambeau run`."""
-    options.output = Path(str(options.output).replace("{rank}", os.environ.get("RANK", "0")))
+    output = options.output or _last(options) or "trace.html"
+    options.output = Path(str(output).replace("{rank}", os.environ.get("RANK", "0")))
     name = options.output.name
     if not name.endswith(_FORMS):
         print(f"flambeau trace: {name!r} names no form; those are {', '.join(_FORMS)}", file=sys.stderr)
@@ -47,3 +47,16 @@ def trace(options: argparse.Namespace) -> int:
     else:
         options.trace = [options.output]
     return run(options)
+
+
+def _last(options: argparse.Namespace) -> str | None:
+    """The file of an `-o FILE` that the program's arguments end with; it is taken from them. Said: it may be theirs."""
+    *rest, option, name = ("", "", *options.arguments)
+    if option not in ("-o", "--output") or not name.endswith(_FORMS):
+        return None
+    options.arguments = rest[2:]
+    print(
+        f"flambeau trace: the last {option} is this command's own; with another before the program it is the program's",
+        file=sys.stderr,
+    )
+    return str(name)
