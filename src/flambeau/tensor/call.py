@@ -52,7 +52,7 @@ class Plan:
     """A call with everything decided but addresses and scalar values."""
 
     __slots__ = (
-        "allocate", "context", "exe", "index", "launch", "nbytes", "output", "outputs", "scalars", "taped",
+        "allocate", "context", "exe", "index", "launch", "more", "nbytes", "output", "outputs", "scalars", "taped",
         "tensors",
     )  # fmt: skip
 
@@ -63,7 +63,8 @@ class Plan:
         self.launch = _launch_nothing if exe is None else _launcher(context.driver, exe)
         self.exe = exe
         self.outputs = signature.outputs
-        self.output = signature.outputs[0]
+        self.output, *more = signature.outputs
+        self.more = tuple(more)
         self.nbytes = self.output.nbytes
         self.taped: Taped | None = None  # until a call is recorded
         self.tensors = tuple(i for i, x in enumerate(signature.inputs) if isinstance(x, Meta))
@@ -193,23 +194,24 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     if tracked and mode.recording:
         node = begin(plan.taped or _taped(plan, op, args, params), args)
     stream = current.local.streams[plan.index]
-    ptrs, results = [], []
-    for meta in plan.outputs:
+    handle, context = stream.handle, plan.context
+    block = plan.allocate(plan.nbytes, stream)
+    ptr = block.ptr
+    result: Any = make(plan.output, Storage(ptr, plan.nbytes, context, block), ptr)
+    ptrs, results = [ptr], [result]
+    for meta in plan.more:
         block = plan.allocate(meta.nbytes, stream)
-        ptr = block.ptr
-        ptrs.append(ptr)
-        results.append(make(meta, Storage(ptr, meta.nbytes, plan.context, block), ptr))
-    handle = stream.handle
+        ptrs.append(block.ptr)
+        results.append(make(meta, Storage(block.ptr, meta.nbytes, context, block), block.ptr))
     for i in plan.tensors:
         a = args[i]
         if a.memory.stream != handle:
             a.memory.share()
         ptrs.append(a.ptr)
-    scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
-    plan.launch(ptrs, scalars, handle)
+    plan.launch(ptrs, [send(args[i]) for i, send in plan.scalars] if plan.scalars else (), handle)
     if node is not None:
         finish(node, results)
-    return results[0] if len(results) == 1 else tuple(results)
+    return tuple(results) if plan.more else result
 
 
 def call_into(
