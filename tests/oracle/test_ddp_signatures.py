@@ -12,6 +12,7 @@ from support import torch
 ROOMS = {
     "nn.parallel.distributed": ["DistributedDataParallel"],
     "nn": ["SyncBatchNorm"],
+    "distributed.optim": ["ZeroRedundancyOptimizer"],
     "distributed.algorithms.join": ["Join", "Joinable", "JoinHook"],
     "distributed.algorithms.ddp_comm_hooks": ["DDPCommHookType", "register_ddp_comm_hook"],
     "distributed.algorithms.ddp_comm_hooks.default_hooks": [
@@ -28,6 +29,7 @@ def parameters(of: Any) -> list[tuple[str, Any, str]]:
     return [(p.name, p.kind, repr(p.default)) for p in inspect.signature(of).parameters.values()]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # PyTorch's own import
 @pytest.mark.parametrize(("room", "name"), NAMES)
 def test_signatures_are_pytorchs(room: str, name: str) -> None:
     theirs, ours = (getattr(import_module(f"{root}.{room}"), name) for root in ("torch", "flambeau"))
