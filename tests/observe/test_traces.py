@@ -492,7 +492,7 @@ def measured(program: Callable[[Tracer], None]) -> tuple[Trace, list[Any]]:
     records: list[Any] = []
     driver.on_command = records.append
     tracer = Tracer(driver, driver, [0, 1])
-    tracer.source = Measured(driver, [0, 1], driver.time_ns)
+    tracer.source = Measured(driver, driver.time_ns)
     program(tracer)
     tracer.device_sync(0)
     tracer.device_sync(1)
@@ -564,11 +564,30 @@ def test_what_raises_on_a_real_gpu_is_no_work() -> None:
     assert len([s for s in trace.slices if s.name == "fill" and s.kind == "give"]) == 3
 
 
+def test_a_device_that_failed_leaves_what_is_known() -> None:
+    def fail() -> None:
+        raise ValueError("in the middle")
+
+    tracer = tracing(measures=True)
+    ptr = tracer.mem_alloc(0, 512)
+    tracer.fill(ptr, 0, 512, 1)
+    tracer.stream_sync(1)
+    source = tracer.source
+    assert isinstance(source, Measured)
+    source._take_up(all_of_them=True)
+    tracer.host_call(fail, 1)
+    with pytest.raises(torch.DriverError):
+        tracer.stream_sync(1)
+    trace = trace_of(tracer)
+    assert [s.name for s in on_streams(trace)] == ["fill"]
+    assert [s.name for s in on(trace, "give")] == ["fill", "host function"]
+
+
 def tracing(measures: bool) -> Tracer:
     driver = VirtualDriver(2)
     tracer = Tracer(driver, driver, [0, 1])
     if measures:
-        tracer.source = Measured(driver, [0, 1], driver.time_ns)
+        tracer.source = Measured(driver, driver.time_ns)
     return tracer
 
 

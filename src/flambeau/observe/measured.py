@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flambeau.driver.api import Driver
@@ -26,6 +27,7 @@ _KINDS = {
     "copy": "copy",
     "fill": "fill",
     "host function": "host_call",
+    "graph": "graph",
 }
 
 
@@ -47,11 +49,9 @@ class Lap:
 
 
 class Measured:
-    """The source of a machine of real GPUs. `indices` are the driver's of its visible devices."""
+    """The source of a machine of real GPUs. A device that is given nothing is left alone: it gets no context."""
 
-    def __init__(
-        self, bare: Driver, indices: Sequence[int], clock: Callable[[], int] = time.perf_counter_ns
-    ) -> None:
+    def __init__(self, bare: Driver, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.clock = clock
         self._driver = bare
         self._laps: list[Lap] = []
@@ -59,14 +59,14 @@ class Measured:
         self._began: dict[int, Lap] = {}  # by stream: the work that is being given
         self._recorded: dict[int, int] = {}  # by event: the number of its record
         self._spare: dict[int, list[int]] = {}
-        self._bases = {index: self._base(index) for index in indices}
+        self._bases: dict[int, tuple[int, int]] = {}  # by device: its first event, and the host's time then
 
     def given(self) -> int:
         return len(self._laps)
 
     def before(self, request: Request) -> None:
         if request.kind == GIVE and not self._driver.capture_active(request.stream):
-            lap = self._add(request, _KINDS.get(request.name, "kernel"))
+            lap = self._add(request, _kind(request))
             lap.begin = self._mark(request.index, request.stream)
             self._began[request.stream] = lap
 
@@ -92,7 +92,8 @@ class Measured:
             self._open.append(lap)
 
     def records(self) -> list[Record]:
-        self._take_up(all_of_them=True)
+        with suppress(RuntimeError):  # a device that failed tells no more times
+            self._take_up(all_of_them=True)
         ends: dict[int, int] = {}
         for lap in self._laps:
             if lap.kind == "record":
@@ -106,15 +107,16 @@ class Measured:
         return lap
 
     # -- events ---------------------------------------------------------------------------------------
-    def _base(self, index: int) -> tuple[int, int]:
-        """An event of the device, and the host's time when it passed."""
+    def _begin(self, index: int) -> None:
+        """The device is given something for the first time."""
         event = self._driver.event_create(index, True)
         self._driver.device_sync(index)
-        now = self.clock()
+        self._bases[index] = event, self.clock()
         self._driver.event_record(event, self._driver.stream_default(index))
-        return event, now
 
     def _mark(self, index: int, stream: int) -> int:
+        if index not in self._bases:
+            self._begin(index)
         spare = self._spare.get(index)
         event = spare.pop() if spare else self._driver.event_create(index, True)
         self._driver.event_record(event, stream)
@@ -136,3 +138,8 @@ class Measured:
         base, at_ns = self._bases[index]
         self._spare.setdefault(index, []).append(event)
         return at_ns + self._driver.event_elapsed_ns(base, event)
+
+
+def _kind(request: Request) -> str:
+    """As a virtual machine names it."""
+    return "kernel" if request.launch is not None else _KINDS.get(request.name, "collective")

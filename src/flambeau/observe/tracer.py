@@ -64,7 +64,7 @@ class Tracer(Forward):
         self.changes: list[Change] = []
         self.queues: dict[int, Queue] = {}
         self.threads: dict[int, str] = {}
-        self.source: Source = Simulated(bare) if bare.name == "virtual" else Measured(bare, visible)
+        self.source: Source = Simulated(bare) if bare.name == "virtual" else Measured(bare)
         self.visible = list(visible)
         self._why = why
         self._shown = {index: shown for shown, index in enumerate(visible)}

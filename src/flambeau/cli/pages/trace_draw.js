@@ -5,7 +5,7 @@ let view = [...whole], scroll = 0, hovered = -1, selected = -1, cursor = null, c
 function palette() {
   const style = getComputedStyle(document.documentElement);
   for (const name of ["ink", "soft", "line", "paper", "lane", "edge", "bad", "accent", "range", "rangeink", "used", "reserved", "mark", "kernel", "copy_in", "copy_out", "copy",
-    "fill", "host_call", "collective", "wait", "give", "sync", "memory", "ask", "record"]) colors[name] = style.getPropertyValue("--" + name).trim();
+    "fill", "host_call", "collective", "graph", "wait", "give", "sync", "memory", "ask", "record"]) colors[name] = style.getPropertyValue("--" + name).trim();
 }
 const isDark = () => document.documentElement.classList.contains("dark");
 

@@ -9,7 +9,7 @@ const kindOf = i => data.kinds[columns.kind[i]], nameOf = i => data.names[column
 const lineOf = i => columns.line[i] < 0 ? null : data.lines[columns.line[i]];
 const isWork = kind => !["wait", "give", "sync", "record", "ask", "memory"].includes(kind);
 const KINDS = { kernel: "kernel", copy_in: "copy to the device", copy_out: "copy to the host", copy: "copy between devices", fill: "fill",
-  host_call: "host function", collective: "collective", wait: "a stream waits", give: "call", sync: "the host waits", memory: "memory call", ask: "query" };
+  host_call: "host function", collective: "collective", graph: "graph", wait: "a stream waits", give: "call", sync: "the host waits", memory: "memory call", ask: "query" };
 
 const whole = (() => {
   let from = Infinity, to = -Infinity;
