@@ -11,6 +11,7 @@ import ast
 import copy
 import gc
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,9 +23,10 @@ import flambeau
 
 SOURCE = Path(flambeau.__file__).parent
 ROOMS = (
-    "data", "nn/parallel/_functions.py", "nn/parallel/comm.py", "nn/parallel/data_parallel.py", "tape", "tensor",
-    "runtime/allocator.py", "runtime/event.py", "runtime/peers.py", "runtime/pinned.py", "runtime/stream.py",
-    "runtime/uses.py",
+    "cuda/nccl.py", "cuda/streams.py", "data", "distributed/device.py", "distributed/reducer.py",
+    "nn/parallel/_functions.py", "nn/parallel/comm.py", "nn/parallel/data_parallel.py", "runtime/allocator.py",
+    "runtime/event.py", "runtime/peers.py", "runtime/pinned.py", "runtime/stream.py", "runtime/uses.py", "tape",
+    "tensor",
 )  # fmt: skip
 METHODS = {
     "_await", "after", "device_sync", "event_record", "event_sync", "record", "record_event", "record_stream",
@@ -168,8 +170,10 @@ def reached() -> Iterator[set[Mutant]]:
         return trace
 
     before = sys.gettrace()
+    threading.settrace(trace)
     sys.settrace(trace)
     try:
         yield found
     finally:
         sys.settrace(before)
+        threading.settrace(None)  # type: ignore[arg-type]

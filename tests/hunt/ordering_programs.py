@@ -5,10 +5,14 @@ Each is race-free, by the certificate, and returns values that tell whether what
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import flambeau as torch
+import flambeau.distributed as dist
 from flambeau.core.flags import flags
 from flambeau.runtime import peers, system
 from flambeau.tensor import interop
+from flambeau.testing.ranks import ranks
 
 N = 1 << 10
 PROGRAMS = {}
@@ -528,3 +532,274 @@ def loaded():
     loader = torch.utils.data.DataLoader(data, batch_size=2, pin_memory=True)
     seen = [batch.to("cuda", non_blocking=True) for batch in loader]
     return [batch[:, 0].tolist() for batch in seen]
+
+
+# -- ranks ----------------------------------------------------------------------------------------------------------
+
+
+def ranked(body):
+    """Two ranks do it."""
+
+    def run():
+        def member():
+            dist.init_process_group("nccl")
+            value = body()
+            torch.cuda.synchronize()
+            dist.destroy_process_group()
+            return value
+
+        return ranks(member, 2)
+
+    PROGRAMS[body.__name__] = run
+    return body
+
+
+@ranked
+def reduced_beside_other_work():
+    total = full(0)
+    for _ in range(3):
+        flat = full(dist.get_rank() + 1)
+        work = dist.all_reduce(flat, async_op=True)
+        other = total * 2
+        work.wait()
+        total = total + flat + 0 * other
+    return total.tolist()
+
+
+@ranked
+def reduced_and_forgotten():
+    """The tensor goes while it is reduced: its memory is not given away."""
+    flat = full(dist.get_rank() + 1)
+    work = dist.all_reduce(flat, async_op=True)
+    del flat
+    other = full(5)
+    work.wait()
+    return other.tolist()
+
+
+@ranked
+def reduced_on_a_side_stream():
+    """The adopting program with a collective as the use."""
+    a, b, c = streams(3, torch.cuda.current_device())
+    dist.all_reduce(full(1))
+    with torch.cuda.stream(a):
+        x = full(2)
+    b.wait_stream(a)
+    with torch.cuda.stream(b):
+        dist.all_reduce(x)
+    del x
+    c.wait_stream(a)
+    with torch.cuda.stream(c):
+        kept = [full(9) for _ in range(8)]
+    return len(kept)
+
+
+@ranked
+def waited_for_on_the_host():
+    (side,) = streams(1, torch.cuda.current_device())
+    flat = full(dist.get_rank() + 1)
+    dist.all_reduce(flat, async_op=True).wait(timedelta(seconds=60))
+    with torch.cuda.stream(side):
+        return (flat + 1).tolist()
+
+
+@ranked
+def after_a_barrier():
+    pinned = torch.zeros(N).pin_memory()
+    pinned.copy_(full(dist.get_rank()), non_blocking=True)
+    dist.barrier()
+    seen = pinned.tolist()
+    pinned.copy_(full(7), non_blocking=True)
+    dist.barrier(async_op=True).wait()
+    return seen, pinned.tolist()
+
+
+@program
+def all_have_come_to_a_barrier():
+    come = []
+
+    def member():
+        dist.init_process_group("nccl")
+        dist.all_reduce(full(1))  # the first collective waits for all in any case
+        torch.cuda.synchronize()
+        come.append(dist.get_rank())
+        dist.barrier(async_op=True).wait()
+        seen = sorted(come)
+        dist.destroy_process_group()
+        return seen
+
+    return ranks(member, 2)
+
+
+@ranked
+def future_of_a_collective():
+    flat = full(dist.get_rank() + 1)
+    future = dist.all_reduce(flat, async_op=True).get_future().then(lambda done: done.value()[0] * 2)
+    return future.wait().tolist()
+
+
+@ranked
+def sent_and_received():
+    rank = dist.get_rank()
+    x, y = full(rank + 1), full(0)
+    requests = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+    )
+    for request in requests:
+        request.wait()
+    gathered = [full(0) for _ in range(2)]
+    dist.all_gather(gathered, y)
+    objects = [None, None]
+    dist.all_gather_object(objects, {"rank": rank})
+    return y.tolist(), [g.tolist() for g in gathered], objects
+
+
+def trained(**options):
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).cuda()
+    parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank], **options)
+    for step in range(2):
+        parallel.zero_grad()
+        parallel(torch.full((4, 8), rank + step + 1.0, device="cuda")).sum().backward()
+    return [p.grad.tolist() for p in model.parameters()]
+
+
+@ranked
+def data_parallel_ranks():
+    return trained()
+
+
+class Branches(torch.nn.Module):
+    """Its second layer is used where it is asked for; each may run on a stream of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 4), torch.nn.Linear(8, 4)
+
+    def forward(self, x, both=True, side=None):
+        y = self.first(x)
+        if both and side is not None:
+            here = torch.cuda.current_stream()
+            side.wait_stream(here)
+            with torch.cuda.stream(side):
+                z = self.second(x)
+            here.wait_stream(side)
+            z.record_stream(here)
+            return y + z
+        return y + self.second(x) if both else y
+
+
+def branches(both, steps=2, side=None, **options):
+    torch.manual_seed(0)
+    model = Branches().cuda()
+    parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[dist.get_rank()], **options)
+    x = torch.full((4, 8), dist.get_rank() + 1.0, device="cuda")
+    if side is not None:
+        x.record_stream(side)
+    for _ in range(steps):
+        parallel.zero_grad()
+        parallel(x, both, side).sum().backward()
+    grads = [None if p.grad is None else p.grad.cpu() for p in model.parameters()]
+    if side is not None:  # their memory goes back to its stream, and the reducer may still read it elsewhere
+        parallel(x, both, side).sum().backward()
+        parallel.zero_grad()
+        with torch.cuda.stream(side):
+            kept = [torch.full(p.shape, 9.0, device="cuda") for p in model.parameters() for _ in range(3)]
+        torch.cuda.synchronize()
+        del kept
+    return [None if grad is None else grad.tolist() for grad in grads]
+
+
+@ranked
+def data_parallel_with_a_branch_of_one_rank():
+    return branches(dist.get_rank() == 0, find_unused_parameters=True)
+
+
+@ranked
+def data_parallel_with_a_branch_of_nobody():
+    return branches(False, find_unused_parameters=True)
+
+
+@ranked
+def data_parallel_with_a_branch_on_a_stream():
+    (side,) = streams(1, torch.cuda.current_device())
+    return branches(True, side=side, gradient_as_bucket_view=False)
+
+
+@ranked
+def data_parallel_with_uneven_inputs():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 4).cuda()
+    parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[dist.get_rank()])
+    with parallel.join(divide_by_initial_world_size=False):
+        for _ in range(dist.get_rank() + 1):
+            parallel.zero_grad()
+            parallel(torch.ones(4, 8, device="cuda")).sum().backward()
+    return [p.grad.tolist() for p in model.parameters()]
+
+
+@ranked
+def data_parallel_with_a_hook():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 4).cuda()
+    parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[dist.get_rank()])
+
+    beside = full(dist.get_rank())
+
+    def hook(state, bucket):
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        outcome = work.get_future().then(lambda done: done.value()[0] / 2)
+        parallel.reducer._install_post_backward_futures([dist.all_reduce(beside, async_op=True).get_future()])
+        return outcome
+
+    parallel.register_comm_hook(None, hook)
+    parallel(torch.full((4, 8), dist.get_rank() + 1.0, device="cuda")).sum().backward()
+    return [p.grad.tolist() for p in model.parameters()], (beside + 1).tolist()
+
+
+@ranked
+def data_parallel_on_a_side_stream():
+    (side,) = streams(1, torch.cuda.current_device())
+    with torch.cuda.stream(side):
+        return trained()
+
+
+@ranked
+def synchronized_batch_norm():
+    layer = torch.nn.SyncBatchNorm(4).cuda()
+    x = torch.arange(32.0, device="cuda").reshape(8, 4).requires_grad_()
+    layer(x * (dist.get_rank() + 1)).square().sum().backward()
+    return x.grad.tolist(), layer.running_mean.tolist()
+
+
+def adopting_collective(outputs):
+    """The adopting program with a collective of one process as the use, of its sources or of its targets."""
+
+    def run():
+        devices = range(2)
+        those = [streams(3, i) for i in devices]
+        other = [full(1, f"cuda:{i}") for i in devices]
+        mine = []
+        for i, (a, b, _) in enumerate(those):
+            with torch.cuda.stream(a):
+                mine.append(full(2, f"cuda:{i}"))
+            b.wait_stream(a)
+            b.wait_stream(torch.cuda.default_stream(i))
+        sources, targets = (other, mine) if outputs else (mine, other)
+        torch.cuda.nccl.all_reduce(sources, targets, streams=[b for _, b, _ in those])
+        del mine, sources, targets
+        kept = []
+        for i, (a, _, c) in enumerate(those):
+            c.wait_stream(a)
+            with torch.cuda.stream(c):
+                kept.append([full(9, f"cuda:{i}") for _ in range(8)])
+        for i in devices:
+            torch.cuda.synchronize(i)
+        return [x.tolist() for x in other]
+
+    return run
+
+
+PROGRAMS["adopting_reduced"] = adopting_collective(False)
+PROGRAMS["adopting_reduced_into"] = adopting_collective(True)
