@@ -298,6 +298,25 @@ def test_the_critical_path_explains_the_whole_run(written: Path) -> None:
 
 
 @needs_chromium
+def test_the_critical_path_leads_through_whoever_comes_last_to_a_collective(tmp_path: Path) -> None:
+    trace = Trace({0: "a GPU", 1: "a GPU"}, True, lanes=[Lane(n, n + 1, "default stream") for n in (0, 1)])
+    trace.slices = [
+        Slice(0, "kernel", "short", 0, 100), Slice(0, "collective", "all_reduce", 100, 1000),
+        Slice(1, "kernel", "long", 0, 900), Slice(1, "collective", "all_reduce", 900, 1000),
+    ]  # fmt: skip
+    path = tmp_path / "ranks.html"
+    path.write_text(trace_page.page(trace, "ranks.py"))
+    in_browser(
+        path,
+        """
+        const { since, spent } = criticalPath();
+        check("through the late one", since.get(3) === 900 && since.get(2) === 0 && !since.has(0));
+        check("spent", spent.get("kernel") === 900 && spent.get("collective") === 100 && spent.size === 2);
+        """,
+    )
+
+
+@needs_chromium
 def test_a_long_bar_behind_one_too_thin_to_see_is_drawn(tmp_path: Path) -> None:
     trace = Trace({0: "a GPU"}, True, lanes=[Lane(0, 1, "default stream")])
     trace.slices = [Slice(0, "fill", "fill", n, n + 1) for n in range(50)]

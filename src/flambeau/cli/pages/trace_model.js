@@ -121,10 +121,16 @@ function waitedFor(i) {
 const previous = new Int32Array(count).fill(-1);
 for (const row of rows) if (row.list && row.type !== "engine") for (let n = 1; n < row.list.length; n++) previous[row.list[n]] = row.list[n - 1];
 
+const lateComers = new Map();  // of parts that end together in a collective: the one that came last
+const meeting = i => `${columns.name[i]} ${end[i]}`;
+for (let i = 0; i < count; i++) if (kindOf(i) === "collective" && !(begin[lateComers.get(meeting(i))] >= begin[i])) lateComers.set(meeting(i), i);
+
 function boundBy(i) {  // [slice, whether `i` itself was but waiting for its end]
   const latest = found => found.reduce((best, j) => j >= 0 && (best < 0 || end[j] > end[best]) ? j : best, -1);
   const awaited = latest((arrowsTo.get(i) || []).map(a => a.from).filter(j => end[j] > begin[i]));
   if (awaited >= 0) return [awaited, true];
+  const late = lateComers.get(meeting(i));
+  if (kindOf(i) === "collective" && begin[late] > begin[i]) return [late, true];
   const cause = columns.cause[i], call = cause < 0 || end[cause] <= begin[i] ? cause : previous[cause];  // a call that waits ends with its command
   return [latest([call, previous[i], ...waitedFor(i).map(a => a.from)].filter(j => j >= 0 && end[j] <= begin[i])), false];
 }
