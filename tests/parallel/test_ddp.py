@@ -440,6 +440,57 @@ def test_each_rank_samples_its_own_part_of_the_data() -> None:
     assert ranks(body, 3) == [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]
 
 
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.001}], ids=str)
+def test_a_module_may_lie_on_several_devices_of_each_rank(options: dict[str, Any]) -> None:
+    class Halves(nn.Module):
+        def __init__(self, *devices: Any) -> None:
+            super().__init__()
+            self.devices = devices
+            self.a, self.b = make(0)[:3].to(devices[0]), make(0)[3:].to(devices[1])
+
+        def forward(self, x: Any) -> Any:
+            return self.b(self.a(x.to(self.devices[0])).to(self.devices[1]))
+
+    def body() -> Any:
+        rank, size, _ = start()
+        made = DDP(Halves(f"cuda:{2 * rank}", f"cuda:{2 * rank + 1}"), **options)
+        assert made.is_multi_device_module and made.device_ids is None
+        return train(made, f"cuda:{2 * rank + 1}", batches(3, 12), slice(rank, None, size))
+
+    with torch.virtual(4, races="error"):
+        torch.cuda.init()
+        one, other = ranks(body, 2)
+    assert same(one, other)
+    close(one, train(make(0), "cpu", batches(3, 12)))
+
+
+def test_autocast_and_a_loss_scale_go_with_it() -> None:
+    def body() -> Any:
+        rank, size, device = start()
+        net = DDP(make(rank).float().to(device))
+        optimizer, scaler = (
+            torch.optim.SGD(net.parameters(), lr=0.1),
+            torch.amp.GradScaler("cuda", init_scale=2.0**16),
+        )
+        losses = []
+        for x, y in batches(8, 24):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.mse_loss(
+                    net(x[rank::size].float().to(device)), y[rank::size].float().to(device)
+                )
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+        return arrays(net), scaler.get_scale(), all(np.isfinite(losses))
+
+    one, other = ranks(body, 2, races="error")
+    assert same(one[0], other[0]) and one[1:] == other[1:] and one[2]
+
+
 # -- what goes wrong on one rank --------------------------------------------------------------------------------
 
 
@@ -467,7 +518,9 @@ def test_a_rank_that_leaves_early_is_named_with_who_waits_for_it() -> None:
             net(torch.ones(2, 6, dtype=torch.float64, device=device)).sum().backward()
             torch.cuda.synchronize()
 
-    with pytest.raises(RuntimeError, match=r"(?s)deadlock.*waits for rank 2 \(cuda:2\), which has not come.*rank 2 has ended"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)deadlock.*waits for rank 2 \(cuda:2\), which has not come.*rank 2 has ended"
+    ):
         ranks(body, 3)
 
 

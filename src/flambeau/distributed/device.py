@@ -143,7 +143,10 @@ class DeviceBackend(FlatBackend):
     def _joined(self, context: Context, pair: Pair | None) -> Line:
         ranks = range(self.place.size) if pair is None else pair
         rank, store = ranks.index(self.place.rank), self.place.store
-        key = f"communicator/{'all' if pair is None else f'{pair[0]}:{pair[1]}'}"
+        number = sum(
+            pair == other for _, other in self._lines
+        )  # a rank's second device meets the others' second
+        key = f"communicator/{'all' if pair is None else f'{pair[0]}:{pair[1]}'}/{number}"
         driver = context.driver
         try:
             if rank == 0:
