@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rank_kit import Said, environment, finish, free_port, start
+from rank_kit import SOURCES, Said, environment, finish, free_port, start
 
 from flambeau.distributed.cluster import first_host, placed
 from flambeau.distributed.launch_options import get_args_parser
@@ -180,6 +180,15 @@ def test_a_race_that_is_an_error_ends_all_with_its_status(tmp_path: Path) -> Non
     assert "RaceError" in said.err
     assert "rank 1 failed first" in said.err
     assert "── flambeau" not in said.err
+
+
+def test_torchruns_modules_are_found_where_torch_is_flambeau(tmp_path: Path) -> None:
+    """As in a program that `flambeau run` runs and that starts its ranks itself."""
+    shim = f"{SOURCES}/flambeau/shim:{SOURCES}"
+    program = script(tmp_path, "import torch; print(torch.__name__ + '\\n', end='')")
+    for module in (("torch.distributed.run",), ("torch.distributed.launch", "--use-env")):
+        said = finish(start("-m", *module, program, PYTHONPATH=shim, PYTHONWARNINGS="ignore"))
+        assert (said.status, said.out) == (0, "flambeau\n"), said.err
 
 
 # -- failures, restarts, signals ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 
 import flambeau
 from flambeau.core.names import is_inner
@@ -48,12 +48,13 @@ class TorchFinder(MetaPathFinder):
         if root != "torch":
             return None
         real = f"flambeau.{rest}" if rest else "flambeau"
-        if find_spec(real) is None:
+        found = find_spec(real)
+        if found is None:
             raise ModuleNotFoundError(
                 f"No module named {fullname!r}: `torch` is Flambeau in this process, and Flambeau has no {real!r}",
                 name=fullname,
             )
-        return ModuleSpec(fullname, _Alias(real), is_package=True)
+        return ModuleSpec(fullname, _Alias(real), is_package=found.submodule_search_locations is not None)
 
 
 class _Renamed(SourceFileLoader):
@@ -93,6 +94,12 @@ class _Alias(Loader):
         module = import_module(self._real)
         self._spec = module.__spec__  # the import system is about to overwrite it
         return module
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """For `python -m torch.distributed.run`."""
+        spec = find_spec(self._real)
+        code: CodeType | None = spec.loader.get_code(self._real)  # type: ignore[union-attr]
+        return code
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec

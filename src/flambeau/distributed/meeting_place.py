@@ -20,10 +20,14 @@ from typing import Any
 
 Answer = list[Any]
 _PATIENCE_S = 1.0
+_ASK_BACK: Answer = ["why", "why"]
 
 
 class Participant:
-    """One process. `request` is what it waits for: ("join" | "wait" | "look", its words or the communicator)."""
+    """One process. `request` is what it waits for: "join" and the communicator, or "wait" or "look" and its words.
+
+    Words may be "" at first: it is asked for them before it is told that it waits in vain.
+    """
 
     def __init__(self, rank: int, process: int) -> None:
         self.rank = rank
@@ -202,7 +206,7 @@ class MeetingPlace:
             elif not mine.pending and (mine.outcomes or kind == "look"):
                 found.append((mine, _news(mine)))
             elif not mine.outcomes and (why := self._hopeless(mine)):
-                found.append((mine, ["error", why]))
+                found.append((mine, ["error", why] if what else _ASK_BACK))
             elif _impatient(mine) and now >= mine.since + _PATIENCE_S:
                 found.append((mine, _news(mine)))
         return found
@@ -220,6 +224,9 @@ class MeetingPlace:
         for mine in waiting:
             if mine.request[0] == "look":  # type: ignore[index]
                 return [(mine, _news(mine))]
+        silent = [mine for mine in waiting if not mine.request[1]]  # type: ignore[index]
+        if silent:  # the words take them time, which most waits need not spend
+            return [(mine, _ASK_BACK) for mine in silent]
         report = "\n  ".join(["deadlock: no rank can go on", *self._lines(elsewhere)])
         return [(mine, ["error", report]) for mine in waiting]
 

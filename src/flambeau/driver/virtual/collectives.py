@@ -64,8 +64,8 @@ class Outside(Protocol):
         """A part has arrived; `place` is its rank, of a message 0 for the sender and 1 for the receiver."""
         ...
 
-    def wait(self, why: str) -> list[tuple[bytes, Key, dict[int, Offer]]]:
-        """Nothing can run here: the next meetings whose parts are all offered. `why` is told if there never are."""
+    def wait(self, why: Callable[[], str]) -> list[tuple[bytes, Key, dict[int, Offer]]]:
+        """Nothing can run here: the next meetings whose parts are all offered. `why()` is told if there never are."""
         ...
 
     def look(self) -> list[tuple[bytes, Key, dict[int, Offer]]]:
@@ -420,10 +420,11 @@ class Communicators:
         """No command can run: wait until another thread has done something about it. False: it is nobody's turn."""
         if not any(member.comm.meetings for member in self._members.values()):
             return False
-        news, report = self._news, deadlock(target).removeprefix("deadlock: ")
+        news = self._news
         if self.outside is not None and self._shared:
-            self._take(self.outside.wait(report))
+            self._take(self.outside.wait(lambda: _waits(target)))
         else:
+            report = _waits(target)  # of this thread's lines
             self._wait(lambda: self._news != news, lambda: report)
         return True
 
@@ -485,6 +486,11 @@ class Communicators:
 
 _PATIENCE = 20_000  # questions of a program in a row while nothing at all happens
 _LOOK_S = 0.2  # between looks at whether the others' threads have ended
+
+
+def _waits(target: Stream | DeviceState | Command) -> str:
+    """What the host waits for, and what that waits for."""
+    return deadlock(target).removeprefix("deadlock: ")
 
 
 def _not_joined(comm: Communicator) -> str:

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core import dtype as dtypes
@@ -24,6 +24,7 @@ from flambeau.driver.virtual.collectives import Offer
 from flambeau.driver.virtual.interrupts import Interrupts
 
 GREETING = "flambeau store 1"
+_WHY = "why"  # an answer that asks back
 _LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed
 _KINDS = {kind.name: kind for kind in dtypes.DTYPES}
 
@@ -47,10 +48,7 @@ class Exchange:
 
     # -- Outside --------------------------------------------------------------------------------------------
     def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> dict[int, int]:
-        answer = self._ask("join", unique, size, [list(member) for member in members])
-        if answer is None:
-            raise DriverError("comm_create: interrupted while the other ranks were waited for")
-        return dict(answer)
+        return dict(self._ask("join", unique, size, [list(member) for member in members]))
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
         call = offer.call
@@ -66,11 +64,14 @@ class Exchange:
         ]
         self._ask("offer", unique, list(key), place, told)
 
-    def wait(self, why: str) -> list[Outcome]:
-        return self._outcomes("wait", why, _alone())
+    def wait(self, why: Callable[[], str]) -> list[Outcome]:
+        news = self._ask("wait", "", _alone())
+        if news == _WHY:  # there may be no hope: now the words are wanted, which take time
+            news = self._ask("wait", why(), _alone())
+        return self._outcomes(news)
 
     def look(self) -> list[Outcome]:
-        return self._outcomes("look", _alone())
+        return self._outcomes(self._ask("look", _alone()))
 
     def reserve(self, index: int, key: int, nbytes: int, capacity: int) -> None:
         """Take bytes of a device's capacity, which other ranks may use, too. OutOfMemoryError: they are not there."""
@@ -91,28 +92,29 @@ class Exchange:
         self._ask("release", index, key)
 
     # -- messages -------------------------------------------------------------------------------------------
-    def _outcomes(self, *request: Any) -> list[Outcome]:
-        news = [*self._late, *(self._ask(*request) or [])]
-        self._late = []
+    def _outcomes(self, news: list[Any] | None) -> list[Outcome]:
+        told, self._late = [*self._late, *(news or [])], []
         return [
-            (unique, (key[0], key[1], key[2]), {slot: _offer(told) for slot, told in parts})
-            for unique, key, parts in news
+            (unique, (key[0], key[1], key[2]), {slot: _offer(part) for slot, part in parts})
+            for unique, key, parts in told
         ]
 
     def _ask(self, *request: Any) -> Any:
-        """The answer; None where Ctrl-C came first, and an answer that comes later is kept. DriverError: a report."""
+        """The answer; None where Ctrl-C came before that of a wait, which is kept for later. DriverError: a report."""
         if self._connection is None:
             self._connection = self._connect()
         self._number += 1
+        waits = request[0] in ("wait", "look")
         try:
             self._send([self._number, *request])
-            while (answer := self._receive()) is not None:
+            while (answer := self._receive(waits)) is not None:
                 number, status, value = answer
                 if number == self._number:
                     if status == "error":
                         raise DriverError(value)
                     return value
-                self._late += value or []
+                if status == "ok":  # to a wait that was given up
+                    self._late += value
         except OSError as error:
             raise DriverError(f"the launcher of the ranks has ended or cannot be reached: {error}") from error
         return None
@@ -124,11 +126,11 @@ class Exchange:
         send(self._connection, ["meet", request, [], 0, True])
         self._connection.settimeout(_LOOK_S)
 
-    def _receive(self) -> Any:
-        """The next message; None: interrupted."""
+    def _receive(self, waits: bool = False) -> Any:
+        """The next message; None: a wait was interrupted."""
         assert self._connection is not None
         while not self._read:
-            if _interrupted():
+            if waits and _interrupted():
                 return None
             try:
                 part = self._connection.recv(1 << 20)

@@ -7,7 +7,7 @@ That leaves out what differs between ranks: slow nodes, other work on the networ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.meetings import Key
@@ -42,7 +42,7 @@ class Mirrors:
             )
         self._met.append((unique, key, dict.fromkeys(range(self._sizes[unique]), offer)))
 
-    def wait(self, why: str) -> list[Outcome]:
+    def wait(self, why: Callable[[], str]) -> list[Outcome]:
         return self.look()
 
     def look(self) -> list[Outcome]:
