@@ -25,7 +25,7 @@ import numpy as np
 from flambeau.core.dtype import from_numpy
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
+from flambeau.driver.api import Expression, Expressions, Fold, Launch, Routine, Source
 from flambeau.driver.cuda.program import Program, flattened, wire_format
 
 HERE = Path(__file__).parent
@@ -155,9 +155,11 @@ class Device:
 
 def built(launch: Launch, device: Device) -> Any:
     """The program or plan of a launch."""
-    from flambeau.driver.cuda import pointwise, reduction, routines, source
+    from flambeau.driver.cuda import pointwise, pointwise_several, reduction, routines, source
 
     form: Any = launch.kernel.cuda
+    if isinstance(form, Expressions):
+        return pointwise_several.program(launch, form)
     if isinstance(form, Expression):
         return pointwise.program(launch, form)
     if isinstance(form, Fold):

@@ -17,8 +17,9 @@ import flambeau
 from flambeau.core.flags import flags
 from flambeau.driver.api import Launch
 from flambeau.ops.expression import RECORDS, operator
-from flambeau.ops.expression_cpp import functions_of, kernels
+from flambeau.ops.expression_cpp import functions_of, kernel_of
 from flambeau.ops.expression_text import read
+from flambeau.ops.op import Op
 from flambeau.ops.pointwise import Pointwise
 from flambeau.testing import operators
 
@@ -41,7 +42,7 @@ TEXTS = {
 }
 
 
-def launch_of(record: Pointwise, arrays: list[Any]) -> Launch:
+def launch_of(record: Op, arrays: list[Any]) -> Launch:
     metas = [emulated.meta_of(x, GPU) if isinstance(x, np.ndarray) else type(x) for x in arrays]
     found = record.rule(metas, tuple([getattr(flags, name) for name in record.flags]))
     return Launch(record.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
@@ -58,17 +59,31 @@ def check(record: Pointwise, arrays: list[Any], near: float) -> None:
 def test_the_kernel_computes_what_the_host_computes(text: str, dtype: str) -> None:
     kind = getattr(flambeau, dtype)
     said = read(f"lambda x, y, z: {text}")
-    record = operator("kernel", said.results[0], 3)
+    record = operator("kernel", said.results, 3)
     make = operators.maker(kind, 0)
     arrays = [make(3, 1, low=0.2, high=3), make(3, 5, low=0.2, high=3), make(5, low=0.2, high=3)]
     check(record, arrays, NEAR.get(dtype, 2e-6))
 
 
-@pytest.mark.parametrize(
-    "text", ["x * exp(y) + tanh(z)", "where(x > y, x * z, y / z)", "x ** y + sigmoid(z * x)"]
-)
-def test_gradients_are_kernels_too(text: str) -> None:
-    record = operator("kernel", read(f"lambda x, y, z: {text}").results[0], 3, differentiable=True)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_several_results_are_one_kernel(dtype: str) -> None:
+    text = "lambda x, y, s: (x * cos(y) + s, x > y, where(x > s, x, -y))"
+    record = operator("kernel", read(text).results, 3)
+    make = operators.maker(getattr(flambeau, dtype), 0)
+    for arrays in (
+        [make(3, 1), make(3, 500), 0.5],
+        [make(7), make(7), make(7)],
+        [make(600, 2).T, make(2, 600), 2],
+    ):
+        launch = launch_of(record, arrays)
+        got, want = emulated.emulated(launch, arrays), emulated.of_host(launch, arrays)
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), NEAR[dtype], NEAR[dtype])
+
+
+def test_gradients_are_kernels_too() -> None:
+    text = "lambda x, y, z: where(x > y, x * exp(z), y / z) + x ** y + sigmoid(z * tanh(x))"
+    record = operator("kernel", read(text).results, 3, differentiable=True)
     make = operators.maker(flambeau.float64, 0)
     arrays = [make(40, low=0.2, high=2) for _ in range(4)]
     for formula in record.derivative.formulas:
@@ -98,7 +113,7 @@ def test_jiterators_plain_text_is_the_hosts() -> None:
     make = operators.maker(flambeau.float32, 0)
     functions = functions_of(STATEMENTS)
     assert functions is not None
-    (record,) = kernels(STATEMENTS, functions, 2, 1)
+    record = kernel_of(STATEMENTS, functions, 2, 1)
     check(record, [make(100, low=-2, high=2), make(100, low=-2, high=2), 0.25], 2e-6)
 
 
@@ -106,7 +121,7 @@ def test_jiterators_other_text_is_compiled_as_it_is() -> None:
     make = operators.maker(flambeau.float64, 0)
     functions = functions_of(LOOPS)
     assert functions is not None
-    (record,) = kernels(LOOPS, functions, 2, 1)
+    record = kernel_of(LOOPS, functions, 2, 1)
     x, y = make(50), make(50)
     (got,) = emulated.emulated(launch_of(record, [x, y, 0.5]), [x, y, 0.5])
     np.testing.assert_allclose(got, 0.5 + 3 * (x * 0.5 + np.sin(x)) * y, 1e-13)
@@ -117,12 +132,12 @@ def test_jiterators_other_text_is_compiled_as_it_is() -> None:
 def test_an_nvidia_compiler_takes_them_all() -> None:
     if not (find_spec("nvidia.cuda_nvrtc") or find_spec("nvidia.cu13")):
         pytest.skip("NVRTC is not installed")
-    from flambeau.driver.cuda import pointwise
+    from flambeau.driver.cuda import pointwise, pointwise_several
     from flambeau.driver.cuda.compiler import Compiler
 
     compiler = Compiler("sm_90", None)
     for text, dtypes in (TEXTS | {"x * digamma(y) - special_zeta(2, z)": ("float32",)}).items():
-        record = operator("kernel", read(f"lambda x, y, z: {text}").results[0], 3)
+        record = operator("kernel", read(f"lambda x, y, z: {text}").results, 3)
         for dtype in dtypes:
             arrays = [operators.maker(getattr(flambeau, dtype), 0)(8) for _ in range(3)]
             launch = launch_of(record, arrays)
@@ -131,15 +146,27 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
     for text in (STATEMENTS, LOOPS):
         functions = functions_of(text)
         assert functions is not None
-        (record,) = kernels(text, functions, 2, 1)
+        record = kernel_of(text, functions, 2, 1)
         for dtype in ("float32", "float64", "bfloat16"):
             make = operators.maker(getattr(flambeau, dtype), 0)
             launch = launch_of(record, [make(8), make(8), 0.5])
             form = launch.kernel.cuda
             assert compiler.cubin(pointwise.program(launch, form).source)
+    several = LOOPS.replace("T f(T x, T y, T alpha)", "void f(T x, T y, T alpha, T& s)").replace(
+        "return r;\n}", "s = r;\n}"
+    )
+    functions = functions_of(several.replace("T& s)", "T& s, T& t)").replace("s = r;", "s = r; t = y;"))
+    assert functions is not None
+    record = kernel_of(
+        several.replace("T& s)", "T& s, T& t)").replace("s = r;", "s = r; t = y;"), functions, 2, 1
+    )
+    make = operators.maker(flambeau.float32, 0)
+    launch = launch_of(record, [make(8), make(8), 0.5])
+    form = launch.kernel.cuda
+    assert compiler.cubin(pointwise_several.program(launch, form).source)
     named = operator(
         "kernel",
-        read(f"lambda x: {' + '.join([f'{n}(x)' for n, r in RECORDS.items() if _real(r)])}").results[0],
+        read(f"lambda x: {' + '.join([f'{n}(x)' for n, r in RECORDS.items() if _real(r)])}").results,
         1,
     )
     launch = launch_of(named, [operators.maker(flambeau.float32, 0)(8)])

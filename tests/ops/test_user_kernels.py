@@ -173,6 +173,33 @@ def test_it_is_one_launch_forward_and_one_for_each_gradient() -> None:
     assert equal(gradients[0], y.detach()) and equal(gradients[1], x.detach())
 
 
+def test_several_results_are_one_launch_and_so_are_their_gradients() -> None:
+    turned = elementwise("lambda r, t: (r * cos(t), r * sin(t), r > t)", differentiable=True, name="turned")
+    r, t = (x.requires_grad_() for x in operands(2, torch.float64))
+    with launches() as names:
+        x, y, greater = turned(r, t)
+    assert names == ["turned"] and not greater.requires_grad and greater.dtype == torch.bool
+    want = r * t.cos(), r * t.sin()
+    assert equal(x, want[0]) and equal(y, want[1]) and equal(greater, r > t)
+    weights = operands(2, torch.float64, 5)
+    loss, same = (sum((w * v).sum() for w, v in zip(weights, pair, strict=True)) for pair in ((x, y), want))
+    with launches() as names:
+        first = torch.autograd.grad(loss, (r, t), create_graph=True)
+    assert names.count("turned.gradient") == 2
+    for a, b in zip(first, torch.autograd.grad(same, (r, t), create_graph=True), strict=True):
+        assert torch.allclose(a, b, 1e-13)
+    second = torch.autograd.grad(sum(a.square().sum() for a in first), (r, t))
+    again = torch.autograd.grad(same, (r, t), create_graph=True)
+    for a, b in zip(second, torch.autograd.grad(sum(a.square().sum() for a in again), (r, t)), strict=True):
+        assert torch.allclose(a, b, 1e-12)
+    (alone,) = torch.autograd.grad(turned(r, t)[1].sum(), r)  # the other results have no gradient
+    assert torch.allclose(alone, t.sin())
+    one = elementwise("x + 1,")(r)
+    assert isinstance(one, tuple) and len(one) == 1
+    whole, part = elementwise("x // 2, x / 2")(torch.tensor([3, 5]).cuda())
+    assert (whole.dtype, whole.tolist(), part.tolist()) == (torch.float32, [1, 2], [1.5, 2.5])  # one dtype
+
+
 def test_dtypes_promote_as_pytorch_promotes_them() -> None:
     whole, half = torch.tensor([1, 2, 3]).cuda(), torch.tensor([0.5, 1, 2], dtype=torch.float16).cuda()
     assert elementwise("x + 1")(whole).dtype == torch.int64

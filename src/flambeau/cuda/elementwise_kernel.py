@@ -21,7 +21,8 @@ class Elementwise:
         self.names = said.names
         self._defaults = said.defaults
         self._several = said.several
-        self._records = [operator(name, root, len(said.names), differentiable) for root in said.results]
+        self._count = len(said.results)
+        self._record = operator(name, said.results, len(said.names), differentiable)
 
     def __call__(self, *operands: Any, out: Any = None, **named: Any) -> Any:
         """The result, or a tuple of the results. Operands: tensors, at least one, and Python numbers.
@@ -40,20 +41,18 @@ class Elementwise:
             raise TypeError(f"{self!r} needs a tensor among its operands")
         if out is not None:
             return self._store(operands, out)
-        if self._several:
-            return tuple([call(record, operands) for record in self._records])
-        return call(self._records[0], operands)
+        found = call(self._record, operands)
+        return (found,) if self._several and self._count == 1 else found
 
     def _store(self, operands: tuple[Any, ...], out: Any) -> Any:
         targets = tuple(out) if self._several else (out,)
-        if len(targets) != len(self._records):
-            raise TypeError(f"{self!r} gives {len(self._records)} results, but out has {len(targets)}")
+        if len(targets) != self._count:
+            raise TypeError(f"{self!r} gives {self._count} results, but out has {len(targets)}")
         if len(targets) > 1 and any(
             t.memory is x.memory for t in targets[:-1] for x in operands if isinstance(x, Tensor)
         ):
             raise RuntimeError(f"{self!r}: of several results only the last may be stored in an operand")
-        for record, target in zip(self._records, targets, strict=True):
-            call_into(record, (target,), operands, resize=True)
+        call_into(self._record, targets, operands, resize=True)
         return out
 
     def _arguments(self, operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -77,7 +76,7 @@ class Elementwise:
 
 
 def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = False) -> Elementwise:
-    """A function of tensors that computes an expression for each element, in one kernel per result.
+    """A function of tensors that computes an expression for each element, in one kernel.
 
         fused = torch.cuda.elementwise("x * y + z")
         leaky = torch.cuda.elementwise("lambda x, slope=0.01: x if x > 0 else slope * x", differentiable=True)

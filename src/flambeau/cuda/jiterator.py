@@ -12,8 +12,8 @@ from typing import Any
 
 from flambeau.core.names import lacking
 from flambeau.ops.expression import MOST
-from flambeau.ops.expression_cpp import functions_of, kernels
-from flambeau.ops.pointwise import Pointwise
+from flambeau.ops.expression_cpp import functions_of, kernel_of
+from flambeau.ops.op import Op
 from flambeau.runtime import system
 from flambeau.tensor.call import call
 
@@ -35,7 +35,7 @@ class _JittedFunction:
         self.kernel_name = functions[-1].name
         self.kwargs_dict = kwargs
         self._functions = functions
-        self._records: dict[int, list[Pointwise]] = {}
+        self._records: dict[int, Op] = {}
 
     def __call__(self, *tensors: Any, **kwargs: Any) -> Any:
         """New tensors, on the GPU of `tensors`: one, or a tuple where there are several outputs."""
@@ -49,14 +49,14 @@ class _JittedFunction:
         if not all(x.is_cuda for x in tensors):
             raise RuntimeError(f"{self.kernel_name}: all input tensors must live in CUDA device")
         args = [*tensors, *(self.kwargs_dict | kwargs).values()]
-        results = tuple([call(record, args) for record in self._for(len(tensors))])
-        return results if len(results) > 1 else results[0]
+        return call(self._for(len(tensors)), args)
 
-    def _for(self, tensors: int) -> list[Pointwise]:
+    def _for(self, tensors: int) -> Op:
         found = self._records.get(tensors)
         if found is None:
-            made = kernels(self.code_string, self._functions, tensors, len(self.kwargs_dict))
-            if len(made) != self.num_outputs or bool(self._functions[-1].outputs) != self.return_by_ref:
+            made = kernel_of(self.code_string, self._functions, tensors, len(self.kwargs_dict))
+            outputs = len(self._functions[-1].outputs)
+            if (outputs or 1) != self.num_outputs or bool(outputs) != self.return_by_ref:
                 raise RuntimeError(
                     f"{self.kernel_name} does not give {self.num_outputs} outputs by "
                     f"{'reference' if self.return_by_ref else 'value'}"

@@ -116,6 +116,16 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Expressions:
+    """Several pointwise kernels over the same inputs as one, which reads them once: an expression for each output.
+
+    The outputs have one shape and one layout. None is `indexed` or has constants.
+    """
+
+    each: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Fold:
     """A reduction over dims: each element is lifted, states are joined, the last one is lowered.
 
@@ -193,7 +203,7 @@ class Lists:
     flag: bool = False
 
 
-CudaForm = Expression | Fold | Scan | Source | Routine | Lists
+CudaForm = Expression | Expressions | Fold | Scan | Source | Routine | Lists
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,7 +31,7 @@ from flambeau.ops import pointwise_logic as logic
 from flambeau.ops import pointwise_special as special
 from flambeau.ops.blocks import BLOCK
 from flambeau.ops.gradients import zeros
-from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Operand, names_of
+from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, Operand, names_of
 from flambeau.ops.pointwise import (
     FLOAT_TO_REAL,
     TO_FLOAT,
@@ -45,6 +45,7 @@ from flambeau.ops.pointwise import (
     result_type,
     wide,
 )
+from flambeau.ops.pointwise_several import together
 
 MOST = 8  # tensors
 LETTERS = "abcdefghjklmnopqrstuvwxyz"  # what operands are called in C++
@@ -217,19 +218,20 @@ def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
     return record.promotion.result(float32) is bool_
 
 
-def ordered(root: Node) -> list[Node]:
-    """The nodes that a node is made of and itself, each after those that it is made of."""
+def ordered(*roots: Node) -> list[Node]:
+    """The nodes that these are made of and themselves, each after those that it is made of."""
     found: dict[Node, None] = {}
-    stack: list[tuple[Node, Iterator[Node]]] = [(root, _args(root))]
-    while stack:
-        node, left = stack[-1]
-        for arg in left:
-            if arg not in found:
-                stack.append((arg, _args(arg)))
-                break
-        else:
-            found[node] = None
-            stack.pop()
+    for root in roots:
+        stack: list[tuple[Node, Iterator[Node]]] = [(root, _args(root))]
+        while stack:
+            node, left = stack[-1]
+            for arg in left:
+                if arg not in found:
+                    stack.append((arg, _args(arg)))
+                    break
+            else:
+                found[node] = None
+                stack.pop()
     return list(found)
 
 
@@ -242,20 +244,36 @@ def _args(node: Node) -> Iterator[Node]:
 
 def operator(
     name: str,
-    root: Node,
+    roots: Sequence[Node],
     arity: int,
     differentiable: bool = False,
     *,
     floats: bool = True,
     promoting: slice = slice(None),
-) -> Pointwise:
-    """The record of an expression of `arity` operands. It is not in the table of operators.
+) -> Op:
+    """The record of expressions of `arity` operands, an output each. It is not in the table of operators.
 
     floats: functions make floats of integers; else integers stay what they are, and such functions are refused.
     promoting: the operands whose dtypes decide.
     """
-    nodes = [x for x in ordered(root) if isinstance(x, Applied)]
-    numbers = [type(x.value) for x in ordered(root) if isinstance(x, Number)] if floats else []
+    derivative = _derivative(name, roots, arity) if differentiable else MISSING
+    records = [_single(name, root, roots, arity, derivative, floats, promoting) for root in roots]
+    return records[0] if len(records) == 1 else together(name, records, derivative)
+
+
+def _single(
+    name: str,
+    root: Node,
+    roots: Sequence[Node],
+    arity: int,
+    derivative: Derivative,
+    floats: bool,
+    promoting: slice,
+) -> Pointwise:
+    """The record of one output. The dtype is decided by all, see Note [One dtype]."""
+    everything = ordered(*roots)
+    nodes = [x for x in everything if isinstance(x, Applied)]
+    numbers = [type(x.value) for x in everything if isinstance(x, Number)] if floats else []
     computing = [x for x in nodes if not all(arg.truth for arg in x.args)]
     to_float = floats and any(x.record.promotion.common is TO_FLOAT.common for x in nodes)
 
@@ -277,13 +295,13 @@ def operator(
         arity,
         name,
         cuda=_text(root, arity),
-        header=_header(nodes),
+        header=_header([x for x in ordered(root) if isinstance(x, Applied)]),
         promotion=Promotion(common, (lambda kind: bool_) if truth else (lambda kind: kind)),
         dtypes=DTYPES,
         check=check,
         promoting=promoting,
-        flops=max(1, len(nodes)),
-        derivative=_derivative(name, root, arity) if differentiable else MISSING,
+        flops=max(1, len(nodes) // len(roots)),
+        derivative=derivative,
         listed=False,
     )
 
@@ -469,11 +487,11 @@ def _double(value: float) -> str:
 # -- the derivative ---------------------------------------------------------------------------------------------
 
 
-def _derivative(name: str, root: Node, arity: int) -> Derivative:
-    reached = _reached(root)
+def _derivative(name: str, roots: Sequence[Node], arity: int) -> Derivative:
+    reached = set().union(*[_reached(root) for root in roots if not root.truth])
     if not reached:
         return NOT_DIFFERENTIABLE
-    return Derivative(*[_Slope(name, root, i) if i in reached else None for i in range(arity)])
+    return Derivative(*[_Slope(name, roots, i) if i in reached else None for i in range(arity)])
 
 
 def _reached(root: Node) -> set[int]:
@@ -497,24 +515,26 @@ def _passes(node: Applied, i: int) -> bool:
 
 
 class _Slope:
-    """The formula of one input's gradient: an expression of the result's gradient and of the inputs that it needs."""
+    """The formula of one input's gradient: an expression of the results' gradients and of the inputs that it needs."""
 
-    def __init__(self, name: str, root: Node, index: int) -> None:
-        self._name, self._root, self._index = name, root, index
-        self._made: tuple[Pointwise | Exception | None, tuple[str, ...]] | None = None
+    def __init__(self, name: str, roots: Sequence[Node], index: int) -> None:
+        self._name, self._roots, self._index = name, roots, index
+        self._made: tuple[Op | Exception | None, tuple[str, ...]] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """What it needs: see Note [Derivatives]."""
-        return ("grad", "call", *self._record()[1])
+        return ("grad" if len(self._roots) == 1 else "grads", "call", *self._record()[1])
 
     def __call__(self, grad: Any, call: Any, *inputs: Any) -> Any:
         record, _ = self._record()
         if isinstance(record, Exception):
             raise record
-        return zeros(grad) if record is None else call(record, (grad, *inputs))
+        grads = (grad,) if len(self._roots) == 1 else grad
+        given = [g for g, root in zip(grads, self._roots, strict=True) if not root.truth]
+        return zeros(given[0]) if record is None else call(record, (*given, *inputs))
 
-    def _record(self) -> tuple[Pointwise | Exception | None, tuple[str, ...]]:
+    def _record(self) -> tuple[Op | Exception | None, tuple[str, ...]]:
         """What computes it, None where it is zero, why there is none; the names of the inputs that it needs."""
         if self._made is None:
             try:
@@ -523,23 +543,29 @@ class _Slope:
                 self._made = error, ()
         return self._made
 
-    def _make(self) -> tuple[Pointwise | None, tuple[str, ...]]:
-        grad = Input(-1)
-        slope = _backward(self._root, self._index, grad)
+    def _make(self) -> tuple[Op | None, tuple[str, ...]]:
+        roots = [root for root in self._roots if not root.truth]
+        grads = [Input(-1 - k) for k in range(len(roots))]
+        slope = _backward(roots, self._index, grads)
         if slope is None:
             return None, ()
-        used = sorted({x.index for x in ordered(slope) if isinstance(x, Input)} - {-1})
-        place = {-1: 0} | {index: 1 + i for i, index in enumerate(used)}
+        used = sorted({x.index for x in ordered(slope) if isinstance(x, Input) and x.index >= 0})
+        place = {-1 - k: k for k in range(len(roots))} | {
+            index: len(roots) + i for i, index in enumerate(used)
+        }
+        arity = len(roots) + len(used)
         root = _renumbered(slope, place)
-        record = operator(f"{self._name}.gradient", root, 1 + len(used), differentiable=True)
+        record = operator(f"{self._name}.gradient", [root], arity, differentiable=arity <= len(INPUTS))
         return record, tuple([INPUTS[index] for index in used])
 
 
-def _backward(root: Node, index: int, grad: Node) -> Node | None:
-    """The gradient of the input, by the chain rule; None where the root does not depend on it."""
-    grads: dict[Node, Node] = {root: grad}
+def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node | None:
+    """The gradient of the input from those of the roots, by the chain rule; None where none depends on it."""
+    grads: dict[Node, Node] = {}
+    for root, grad in zip(roots, given, strict=True):
+        grads[root] = grads[root] + grad if root in grads else grad
     total: Node | None = None
-    leads = {node: index in _reached(node) for node in ordered(root)}
+    leads = {node: index in _reached(node) for node in ordered(*roots)}
     for node in reversed(leads):
         if not leads[node] or node not in grads:
             continue

@@ -22,8 +22,9 @@ from flambeau.ops import pointwise_arithmetic as arithmetic
 from flambeau.ops import pointwise_functions as functions
 from flambeau.ops import pointwise_logic as logic
 from flambeau.ops.expression import LETTERS, Input, Node, Number, applied, operator
-from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE
+from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op
 from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, INTEGERS, Lazy, Pointwise, pointwise
+from flambeau.ops.pointwise_several import together
 
 _FUNCTION = re.compile(
     r"\s*template\s*<\s*(?:typename|class)\s+(?P<kind>\w+)\s*>\s*(?P<result>\w+)\s+(?P<name>\w+)\s*"
@@ -164,8 +165,8 @@ def _tokens(text: str, start: int, end: int) -> tuple[_Token, ...]:
     return tuple(found)
 
 
-def kernels(text: str, functions: list[Function], tensors: int, scalars: int) -> list[Pointwise]:
-    """A record for each result of the last function, of so many tensors and scalars after them.
+def kernel_of(text: str, functions: list[Function], tensors: int, scalars: int) -> Op:
+    """The record of the last function, of so many tensors and scalars after them.
 
     What is not read here is compiled as it is, and runs on real GPUs only.
     Raises RuntimeError: the function takes another number of them.
@@ -179,13 +180,10 @@ def kernels(text: str, functions: list[Function], tensors: int, scalars: int) ->
         roots = _run(text, kernel, known, [Input(i) for i in range(arity)], 0)
     except NotSupportedError as error:
         return _compiled(text, kernel, arity, tensors, error)
-    promoting = slice(tensors)
-    return [operator(kernel.name, root, arity, floats=False, promoting=promoting) for root in roots]
+    return operator(kernel.name, roots, arity, floats=False, promoting=slice(tensors))
 
 
-def _compiled(
-    text: str, kernel: Function, arity: int, tensors: int, why: NotSupportedError
-) -> list[Pointwise]:
+def _compiled(text: str, kernel: Function, arity: int, tensors: int, why: NotSupportedError) -> Op:
     """The text itself, for real GPUs. See Note [What a text may call]."""
 
     def unread(launch: Launch) -> Any:
@@ -206,7 +204,7 @@ def _compiled(
     else:
         texts = [f"{called}({', '.join(names)})"]
     functions = f"{_STD}namespace user {{\n{device}\n}}\n"
-    return [
+    records = [
         pointwise(
             kernel.name,
             Lazy(unread),
@@ -221,6 +219,7 @@ def _compiled(
         )
         for one in texts
     ]
+    return records[0] if len(records) == 1 else together(kernel.name, records, MISSING)
 
 
 # Note [What a text may call]

@@ -6,8 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Expression, Fold, Launch, Lists, Routine, Scan, Source
-from flambeau.driver.cuda import lists, passes, pointwise, reduction, routines, scan, source
+from flambeau.driver.api import Expression, Expressions, Fold, Launch, Lists, Routine, Scan, Source
+from flambeau.driver.cuda import (
+    lists,
+    passes,
+    pointwise,
+    pointwise_several,
+    reduction,
+    routines,
+    scan,
+    source,
+)
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.program import Program
 
@@ -22,6 +31,8 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
     form = launch.kernel.cuda
     if isinstance(form, Expression):
         return pointwise.program(launch, form)
+    if isinstance(form, Expressions):
+        return pointwise_several.program(launch, form)
     if isinstance(form, Fold):
         return reduction.program(launch, form, device.properties.multi_processor_count)
     if isinstance(form, Scan):

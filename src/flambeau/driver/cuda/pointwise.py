@@ -43,7 +43,7 @@ def program(launch: Launch, form: Expression) -> Program:
     constants = form.constants(launch)
     tail = [packed_constant(value) for value in constants]
     light = launch.kernel.flops(launch) <= _LIGHT * out.numel
-    function = header_text(form.header) + form.functions + _function(launch, form, constants)
+    function = header_text(form.header) + form.functions + element_function(launch, form, constants)
     flat = len(dims) <= 1 and all(s in (0, 1) for _, steps in dims for s in steps) and _dense(dims)
     if flat:
         singles = [not dims or dims[0][1][1 + i] == 0 for i in range(len(tensors))]
@@ -78,13 +78,13 @@ def _dense(dims: Dims) -> bool:
 # -- the function of one element ----------------------------------------------------------------------------
 
 
-def _function(launch: Launch, form: Expression, constants: Sequence[float]) -> str:
+def element_function(launch: Launch, form: Expression, constants: Sequence[float]) -> str:
     """`compute(i, x0, x1, ..., k0, ...)`: the steps of each input, the expression, the steps of its value."""
     inputs, output = form.kinds(launch)
     declared = ["i64 i"]
     lines = []
     for at, (x, steps) in enumerate(zip(launch.inputs, inputs, strict=True)):
-        declared.append(f"{_kind_of(x)} x{at}")
+        declared.append(f"{kind_of(x)} x{at}")
         lines.append(f"auto {_NAMES[at]} = {_through(steps, f'x{at}')};")
     if launch.inputs:
         lines.append("typedef decltype(a) T;")
@@ -99,7 +99,7 @@ def _function(launch: Launch, form: Expression, constants: Sequence[float]) -> s
     )
 
 
-def _kind_of(x: Meta | dtype | type[object]) -> str:
+def kind_of(x: Meta | dtype | type[object]) -> str:
     return c_name(x.dtype) if isinstance(x, Meta) else wire_type(x)
 
 
@@ -207,7 +207,7 @@ def _strided(
     arguments.add("i64", "n")
     place = {at: k for k, at in enumerate(tensors, 1)}
     loads = "".join(f"        v{at}[u] = p{at}[o[{place[at]}]];\n" for at in tensors)
-    arrays = "".join(f"  {_kind_of(launch.inputs[at])} v{at}[{unroll}];\n" for at in tensors)
+    arrays = "".join(f"  {kind_of(launch.inputs[at])} v{at}[{unroll}];\n" for at in tensors)
     taken = [f"v{at}[u]" if at in place else values[at] for at in range(len(launch.inputs))]
     taken += values[len(launch.inputs) :]
     return f"""
