@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from multiprocessing.reduction import ForkingPickler
 
 import gpus
@@ -293,6 +294,23 @@ def test_a_device_that_is_not_there(peer):
 @gpus.simulated
 def test_children_have_virtual_gpus_like_ours():
     assert kit.Peer().call(kit.gpus) == (2, "NVIDIA A100-SXM4-40GB") == kit.gpus()
+
+
+def test_many_messages_between_three_processes():
+    """Of any size, held there for a while or not: all arrive, all comes back, nothing is left."""
+    draw = random.Random(0)
+    before = torch.cuda.memory_allocated()
+    others = [kit.Peer() for _ in range(2)]
+    for number in range(120):
+        where, size = draw.choice(["cpu", "cuda"]), draw.choice([1, 100, 5000, 300_000, 1_500_000])
+        x = torch.full((size,), float(number), device=where)
+        draw.choice(others).call(kit.increment_and_hold, x, number, draw.randrange(1, 5))
+        assert bool((x == number + 1).all())
+    del x
+    assert [other.stop() for other in others] == [0, 0]
+    gc.collect()
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before
 
 
 # -- in which order ---------------------------------------------------------------------------------------
