@@ -53,3 +53,18 @@ def sum_over_ranks(number: int, size: int, url: str, weights: Any, results: Any)
     results[number] = torch.clone(mine[0])
     dist.barrier()
     dist.destroy_process_group()
+
+
+def sum_on_gpus(number: int, size: int, url: str) -> None:
+    import flambeau as torch
+    import flambeau.distributed as dist
+
+    torch.cuda.set_device(number)
+    dist.init_process_group("nccl", init_method=url, rank=number, world_size=size)
+    mine = torch.ones(3, device="cuda") * (number + 1)
+    dist.all_reduce(mine)
+    assert mine.tolist() == [size * (size + 1) / 2] * 3
+    if number == 1:
+        raise ValueError("from rank 1")
+    dist.all_reduce(mine)
+    torch.cuda.synchronize()

@@ -131,7 +131,11 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
     module = _module("mpi")
     _begin_started(module)
     comm = module.COMM_WORLD
-    store = TCPStore(socket.gethostname(), 0, None, True, timeout) if comm.rank == 0 else None
+    here = socket.gethostname()
+    name = (
+        "127.0.0.1" if {*comm.allgather(here)} == {here} else here
+    )  # a name may lead nowhere, on one machine too
+    store = TCPStore(name, 0, None, True, timeout) if comm.rank == 0 else None
     host, port = comm.bcast(None if store is None else (store.host, store.port))
     return store or TCPStore(host, port, None, False, timeout), comm.rank, comm.size
 

@@ -31,7 +31,12 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
 
 
 def _host(store: Store) -> str:
-    """This machine as the others reach it."""
+    """This machine as the others reach it: rank 0 serves their TCP store, too; by its name, if that leads anywhere."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return store.host if isinstance(store, TCPStore) else socket.gethostname()
+    if isinstance(store, TCPStore):
+        return store.host
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
