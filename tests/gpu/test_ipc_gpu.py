@@ -89,9 +89,10 @@ def test_events_are_recorded_and_waited_for_on_both_sides(peer: kit.Peer) -> Non
 
 
 def test_more_sendings_than_events(peer: kit.Peer) -> None:
+    torch.cuda.ipc_collect()
     made = [torch.full((2,), float(n), device="cuda") for n in range(1200)]
     peer.call(kit.keep, "many", made)
-    assert ipc._state.events == 1000
+    assert 900 < ipc._state.events <= 1000
     assert peer.call(kit.totals_of_kept, "many") == [2.0 * n for n in range(1200)]
     peer.call(kit.drop, "many")
     del made

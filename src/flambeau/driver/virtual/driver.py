@@ -28,6 +28,8 @@ operators' own host bodies on NumPy views of device memory, so results are real 
 - Collectives: NCCL's rules; see Note [Meetings]. Rings go over the links between neighbours, or through the host
   where devices are not linked, and hold those links meanwhile; the multiprocessors that NCCL takes are not counted.
 - Graphs: what a stream and those that join it are given is recorded, and launched as one; see Note [Captures].
+- Other processes: handles of whole allocations and of events (Driver API, "IPC"), opened on the same device of another
+  process; see Note [Exported memory] in ipc.py.
 - Time: durations by roofline and by the profile's rates and latencies; multiprocessors, engines and links
   are contended. The host's clock advances by the profile's cost of each driver call and poll and by
   waiting; the host's own computing costs nothing, so the host is always ahead of its devices.
