@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,10 @@ def gone(process: int) -> bool:
             os.kill(process, 0)
         except ProcessLookupError:
             return True
-        if "\nState:\tZ" in Path(f"/proc/{process}/status").read_text():
-            return True
+        status = Path(f"/proc/{process}/status")
+        with suppress(OSError):
+            if "\nState:\tZ" in status.read_text():
+                return True
         time.sleep(0.05)
     return False
 
@@ -329,6 +332,13 @@ def test_streams_go_to_files_to_the_console_or_both(tmp_path: Path) -> None:
     said = launch("--nproc-per-node", "2", "--log-dir", f"{tmp_path}/f", "--local-ranks-filter", "1", program)
     assert (said.out, said.err) == ("out 1\n", "err 1\n")
     assert logs(tmp_path / "f") == {"0/stdout.log": "out 0\n", "0/stderr.log": "err 0\n"}
+
+
+def test_runs_keep_their_logs_apart(tmp_path: Path) -> None:
+    program = script(tmp_path, SPEAKS)
+    for _ in range(2):
+        assert launch("--log-dir", f"{tmp_path}/logs", "--rdzv-id", "job", "-r", "3", program).status == 0
+    assert len(list((tmp_path / "logs").glob("job_*/attempt_0/0/stdout.log"))) == 2
 
 
 def test_a_report_repeats_what_went_to_a_file(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ _RACES = 4  # kinds of races shown whole
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
     """Of the last attempt, by local rank: each own report, with "local_rank". Ranks that were ended have none."""
-    attempts = sorted(folder.glob("*/attempt_*"), key=lambda path: int(path.name.rpartition("_")[2]))
+    attempts = sorted(folder.glob("attempt_*"), key=lambda path: int(path.name.rpartition("_")[2]))
     found = []
     for path in sorted(
         attempts[-1].glob(f"*/{REPORT}") if attempts else (), key=lambda p: int(p.parent.name)

@@ -53,6 +53,7 @@ _OF_BOOL = {
 }
 _ANY = -1
 _LAST_TRIES = 100
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
 _SPIN_S, _LOOK_S = 2e-3, 0.25  # how long a wait is only asked for; between looks at whether the others live
 
 
@@ -231,7 +232,7 @@ class MpiWork(Work):
             if limit and now - begun > limit:
                 self._fail(f"timed out after {round(limit * 1000)}ms")
             if now - begun < _SPIN_S:
-                os.sched_yield()
+                _yield()
             else:
                 time.sleep(pause)
                 pause = min(2 * pause, 1e-3)

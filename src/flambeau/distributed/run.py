@@ -57,11 +57,12 @@ def run(
     """
     folder = Path(args.log_dir or tempfile.mkdtemp(prefix="flambeau-launch-"))
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         plan = plan_of(args, folder, prog, runner)
         agent = Agent(plan)
         agent.extra = _omp_threads(plan.nproc)
         status = agent.run()
-        ended(status, folder)
+        ended(status, plan.folder)
         return status
     except (DistError, OSError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
@@ -98,7 +99,8 @@ def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[
         streams=Streams(
             stream_bits(args.redirects), stream_bits(args.tee), _ranks(filtered) if filtered else None
         ),
-        folder=folder / args.rdzv_id, virtual_local_rank=args.virtual_local_rank,
+        folder=Path(tempfile.mkdtemp(prefix=f"{args.rdzv_id.replace(os.sep, '_')}_", dir=folder)),
+        virtual_local_rank=args.virtual_local_rank,
     )  # fmt: skip
 
 
