@@ -21,6 +21,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, wide
 from flambeau.ops.reduction import grouped, pairwise_sum, to_computing
@@ -258,6 +259,7 @@ batch_norm_backward_by_moments = define(
         ),
         FLOATS,
         _moment_samples,
+        derivative=refused("batch_norm_backward_by_moments"),
     )
 )
 
