@@ -59,7 +59,7 @@ def test_a_missing_wait_is_a_race_with_its_mend():
     race = found.races[0]
     assert race.first.operator == "all_reduce" and race.first.kind == "writes"
     begun = bucket.__code__.co_firstlineno + 9
-    assert f"{HERE}:{begun}" in race.first.place and f"{HERE}:{begun + 5}" in race.second.place
+    assert f"{HERE}:{begun}" in race.first.place and f"{HERE}:{begun + 6}" in race.second.place
     assert race.mend.text.startswith("Call wait() on the work") and race.mend.verified
 
 

@@ -27,22 +27,28 @@ class Seat:
         self._ready: Callable[[], bool] | None = None  # what it waits for; None: it has not begun, or runs
         self._what: Callable[[], str] = str
         self._site: Site | None = None
+        self._lazy = False
         self._mine = False  # it has the baton
         self._refused = ""  # why its wait is in vain
         self._bell = threading.Condition()
 
     def wait(
-        self, ready: Callable[[], bool], what: Callable[[], str], condition: threading.Condition | None = None
+        self,
+        ready: Callable[[], bool],
+        what: Callable[[], str],
+        condition: threading.Condition | None = None,
+        lazy: bool = False,
     ) -> None:
         """Let others run until `ready()`. Any thread may ask it, and it must not change anything.
 
         what: says what is waited for, in reports. condition: of a lock that this thread holds, given up meanwhile.
+        lazy: come back, too, when no other thread can go on: this one can bring about itself what it waits for.
 
         Raises DriverError: no thread can go on, with what each of them waits for.
         """
         if ready():
             return
-        self._ready, self._what, self._site = ready, what, caller()
+        self._ready, self._what, self._site, self._lazy = ready, what, caller(), lazy
         outer = self._bell
         self._bell = outer if condition is None else condition
         try:
@@ -53,6 +59,7 @@ class Seat:
         finally:
             self._bell = outer
             self._ready = None
+            self._lazy = False
 
     def pause(self, condition: threading.Condition | None = None) -> None:
         """Let others run once, if any can: of who asks again and again."""
@@ -90,6 +97,11 @@ class Seat:
     def able(self) -> bool:
         """Whether it could go on."""
         return not self.ended and (self._ready is None or self.baton.error is not None or self._ready())
+
+    @property
+    def drives(self) -> bool:
+        """Whether it could go on where nobody else can."""
+        return self._lazy and not self.ended
 
     def __str__(self) -> str:
         if self.ended:
@@ -149,13 +161,14 @@ class Baton:
 
     def pass_on(self, seat: Seat) -> None:
         """Hand the baton to a thread that can go on. DriverError: none can."""
-        able = [s.number for s in self._circle(seat) if s.able]
+        circle = self._circle(seat)
+        able = [s.number for s in circle if s.able] or [s.number for s in circle if s.drives][-1:]
         if not able:
             self._give_up(seat)
             return
         chosen = self.seats[able[0] if self._choose is None else self._choose(able)]
         if chosen is not seat:
-            self._switched(seat.number, chosen.number)
+            self._switch(seat, chosen)
         seat.leave()
         chosen.give()
 
@@ -167,8 +180,16 @@ class Baton:
         report = "\n  ".join(["deadlock: no rank can go on", *[str(s) for s in self.seats]])
         if not seat.ended:
             raise DriverError(report)
-        self._switched(seat.number, waiting[0].number)
+        self._switch(seat, waiting[0])
         waiting[0].refuse(report)
+
+    def _switch(self, seat: Seat, chosen: Seat) -> None:
+        """Tell of the change. An error there ends all, as a thread's own would: none may be left behind."""
+        try:
+            self._switched(seat.number, chosen.number)
+        except Exception as error:
+            if self.error is None:
+                self.error, self.failed = error, seat.number
 
     def _circle(self, seat: Seat) -> list[Seat]:
         """All seats, from the next one on."""

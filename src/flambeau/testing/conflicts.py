@@ -102,8 +102,8 @@ class _Cell:
 
 def _clocks(graph: Any) -> list[dict[int, int]]:
     """By step: the last command of each stream that comes before it, or is it."""
-    clocks: list[dict[int, int]] = []
-    for step in graph.steps:
+    clocks: list[dict[int, int]] = [{}] * len(graph.steps)
+    for step in graph.in_order():
         clock = dict(clocks[step.needs[0]]) if step.needs else {}
         for need in step.needs[1:]:
             for handle, place in clocks[need].items():
@@ -111,7 +111,7 @@ def _clocks(graph: Any) -> list[dict[int, int]]:
                     clock[handle] = place
         if step.seq >= 0:
             clock[step.stream.handle] = step.place
-        clocks.append(clock)
+        clocks[step.at] = clock
     return clocks
 
 

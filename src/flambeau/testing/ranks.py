@@ -71,7 +71,7 @@ def _machine(n: int, given: dict[str, Any]) -> Iterator[None]:
 def _run(fn: Callable[..., Any], n: int, args: Sequence[Any], order: int | None) -> list[Any]:
     system.init()
     session = world.Session(HashStore())
-    hosts = Hosts(n)
+    hosts = Hosts()
     choose = None if order is None else random.Random(order).choice
     baton = Baton(n, choose, hosts.switch)
     results: list[Any] = [None] * n
@@ -115,23 +115,19 @@ def environment(rank: int, size: int) -> dict[str, str]:
 class Hosts:
     """A host for each rank: none pays for the time of another's calls, and none knows what another has waited for."""
 
-    def __init__(self, n: int) -> None:
-        self._driver = system.bare_driver()
-        self._detector = getattr(system.accelerator(), "detector", None)
-        self._times = [self._driver.time_ns()] * n
+    def __init__(self) -> None:
+        driver: Any = system.accelerator()
+        self._those = [system.bare_driver(), *filter(None, [getattr(driver, "detector", None)])]
 
     def switch(self, before: int, after: int) -> None:
         """Another rank runs from now on."""
-        self._times[before] = self._driver.time_ns()
-        self._driver.set_time_ns(self._times[after])
-        if self._detector is not None:
-            self._detector.switch_host(before, after)
+        for one in self._those:
+            one.switch_host(before, after)
 
     def join(self) -> None:
         """The ranks are done: whoever started them has waited for the last."""
-        self._driver.set_time_ns(max([self._driver.time_ns(), *self._times]))
-        if self._detector is not None:
-            self._detector.join_hosts()
+        for one in self._those:
+            one.join_hosts()
 
 
 def rank() -> int:

@@ -10,7 +10,7 @@ on the order. `polls` counts them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
@@ -93,6 +93,8 @@ class Graph:
         self._device: dict[int, list[int]] = {}  # handles of a device's streams
         self._host = -1  # the host's last wait
         self._caught: dict[int, int] = {}  # by stream: the wait that its last command came after
+        self._hosts: dict[int, tuple[int, dict[int, int]]] = {}  # of ranks that take turns: their last waits
+        self._at_start: tuple[int, dict[int, int]] = (-1, {})
         self._late: dict[
             int, list[int]
         ] = {}  # steps that wait for a meeting that not all have come to, by its seq
@@ -154,7 +156,36 @@ class Graph:
         self.steps.append(step)
         return step
 
+    def switch_host(self, before: int, after: int) -> None:
+        """Another rank gives commands from now on: what one has waited for says nothing of another's commands."""
+        if not self._hosts:
+            self._at_start = (self._host, self._known)
+        self._hosts[before] = (self._host, self._known)
+        host, known = self._hosts.get(after, self._at_start)
+        self._host, self._known = host, dict(known)
+
+    def join_hosts(self) -> None:
+        """The ranks have ended, and whoever started them goes on after all of them."""
+        for host, known in self._hosts.values():
+            self._known = {h: max(n, self._known.get(h, 0)) for h, n in {**self._known, **known}.items()}
+            if host != self._host and host >= 0:
+                needs = [host] if self._host < 0 else [host, self._host]
+                self._host = self._add(-1, scheduler.WAIT, "the ranks end", None, needs).at
+        self._hosts = {}
+
     # -- orders -----------------------------------------------------------------------------------------
+    def in_order(self) -> Iterator[Step]:
+        """All steps, each after those that it needs: as they were given, but for ends that wait for late comers."""
+        left = [len(step.needs) for step in self.steps]
+        heap = [step.at for step in self.steps if not step.needs]
+        while heap:
+            step = self.steps[heappop(heap)]
+            yield step
+            for at in step.followers:
+                left[at] -= 1
+                if not left[at]:
+                    heappush(heap, at)
+
     def order(self, schedule: str) -> list[Step]:
         """The commands in the order in which a policy would run them; `schedule` as `VirtualDriver` takes it.
 

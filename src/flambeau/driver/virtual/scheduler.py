@@ -277,6 +277,8 @@ class Journal(Protocol):
 
     def enqueued(self, command: Command) -> None: ...
     def waited(self, target: Stream | DeviceState | Command) -> None: ...
+    def switch_host(self, before: int, after: int) -> None: ...
+    def join_hosts(self) -> None: ...
 
 
 class Scheduler:
@@ -289,6 +291,7 @@ class Scheduler:
         self.running: Command | None = None
         self.journal: Journal | None = None
         self.come: Callable[[Stream | DeviceState | Command], bool] = lambda target: False  # see `step`
+        self.before: Callable[[Stream | DeviceState | Command], None] | None = None
         self._policy = policy
         self._queue = queue
         self._later: list[Callable[[], None]] = []
@@ -416,7 +419,7 @@ class Scheduler:
 
     # -- the device's side ------------------------------------------------------------------------------
     def step(self, target: Stream | DeviceState | Command, full: bool = False) -> bool:
-        """Run one command, or let `come` wait for what other threads may bring that one can run.
+        """Run one command, or let `come` wait for what other threads may bring that one can run. `before` goes first.
 
         DriverError if none ever can though the host waits for `target`. False: the host waits because a queue is full,
         and none can run. A rank that has not come to a collective may need this thread's lock to come: the queue grows.
@@ -426,6 +429,10 @@ class Scheduler:
                 f"CUDA error: operation not permitted: the host waits inside '{self.running.name}', which a "
                 "stream runs; host functions and kernel bodies must make no driver call"
             )
+        if self.before is not None and not full:
+            self.before(target)
+            if not target.pending:
+                return True
         command = self._policy.take(None)
         if command is not None:
             self._run(command)
