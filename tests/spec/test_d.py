@@ -27,6 +27,7 @@ def idle(index: int = 0) -> bool:
 
 def test_d01_operations_are_queued() -> None:
     x = torch.ones(4, device="cuda")
+    x + 1  # on a real GPU its kernel is made now, not while the stream sleeps
     torch.cuda._sleep(LONG)
     y = x + 1  # returns at once
     assert not idle()
