@@ -168,8 +168,9 @@ def test_it_is_one_launch_forward_and_one_for_each_gradient() -> None:
     assert names == ["fused"]
     grad = torch.ones_like(out)
     with launches() as names:
-        gradients = torch.autograd.grad(out, (x, y), grad)
-    assert names == ["fused.gradient"] * 2
+        gradients = torch.autograd.grad(out, (x, y, z), grad)
+    assert names == ["fused.gradient"] * 2  # that of z is the result's
+    assert gradients[2].data_ptr() == grad.data_ptr()
     assert equal(gradients[0], y.detach()) and equal(gradients[1], x.detach())
 
 

@@ -514,12 +514,15 @@ def _passes(node: Applied, i: int) -> bool:
     return derivative.takes is None or i in derivative.takes
 
 
+_Made = Op | Exception | int | None
+
+
 class _Slope:
     """The formula of one input's gradient: an expression of the results' gradients and of the inputs that it needs."""
 
     def __init__(self, name: str, roots: Sequence[Node], index: int) -> None:
         self._name, self._roots, self._index = name, roots, index
-        self._made: tuple[Op | Exception | None, tuple[str, ...]] | None = None
+        self._made: tuple[_Made, tuple[str, ...]] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -532,10 +535,15 @@ class _Slope:
             raise record
         grads = (grad,) if len(self._roots) == 1 else grad
         given = [g for g, root in zip(grads, self._roots, strict=True) if not root.truth]
+        if isinstance(record, int):
+            return given[record]
         return zeros(given[0]) if record is None else call(record, (*given, *inputs))
 
-    def _record(self) -> tuple[Op | Exception | None, tuple[str, ...]]:
-        """What computes it, None where it is zero, why there is none; the names of the inputs that it needs."""
+    def _record(self) -> tuple[_Made, tuple[str, ...]]:
+        """What computes it, the number of the gradient that it is, None where it is zero, why there is none.
+
+        And the names of the inputs that it needs.
+        """
         if self._made is None:
             try:
                 self._made = self._make()
@@ -543,12 +551,14 @@ class _Slope:
                 self._made = error, ()
         return self._made
 
-    def _make(self) -> tuple[Op | None, tuple[str, ...]]:
+    def _make(self) -> tuple[_Made, tuple[str, ...]]:
         roots = [root for root in self._roots if not root.truth]
         grads = [Input(-1 - k) for k in range(len(roots))]
         slope = _backward(roots, self._index, grads)
         if slope is None:
             return None, ()
+        if isinstance(slope, Input):
+            return -1 - slope.index, ()
         used = sorted({x.index for x in ordered(slope) if isinstance(x, Input) and x.index >= 0})
         place = {-1 - k: k for k in range(len(roots))} | {
             index: len(roots) + i for i, index in enumerate(used)
