@@ -176,6 +176,11 @@ def test_arguments_of_processes_and_queues(method):
 
 def test_pools_and_the_names_of_the_standard_library():
     assert set(standard.__all__) <= set(dir(mp))
+    for module in (mp, mp.reductions):
+        with pytest.raises(
+            AttributeError, match=r"module 'torch\.multiprocessing.*' has no attribute 'nothing': Fl"
+        ):
+            module.nothing  # noqa: B018
     assert mp.get_start_method() == standard.get_start_method()
     with pytest.raises(ValueError, match="cannot find context for 'threads'"):
         mp.get_context("threads")

@@ -12,6 +12,7 @@ from multiprocessing import *  # noqa: F403
 from multiprocessing import util as _util
 from typing import Any as _Any
 
+from flambeau.core.names import lacking as _lacking
 from flambeau.multiprocessing import reductions
 from flambeau.multiprocessing.context import Process, get_context
 from flambeau.multiprocessing.spawn import (
@@ -29,6 +30,9 @@ __all__ = [
     *_standard.__all__, "get_all_sharing_strategies", "get_sharing_strategy", "reductions", "set_sharing_strategy",
     "ProcessContext", "ProcessExitedException", "ProcessRaisedException", "SpawnContext", "spawn", "start_processes",
 ]  # fmt: skip
+
+
+__getattr__ = _lacking("torch.multiprocessing")
 
 
 def Queue(maxsize: int = 0) -> _Any:  # noqa: N802

@@ -12,6 +12,7 @@ from typing import Any
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
+from flambeau.core.names import lacking
 from flambeau.core.shared import Anonymous, Door
 from flambeau.nn.parameter import Parameter
 from flambeau.runtime import system
@@ -196,3 +197,4 @@ def init_reductions() -> None:
 
 
 init_reductions()
+__getattr__ = lacking("torch.multiprocessing.reductions")
