@@ -16,8 +16,6 @@ import io
 import mmap
 import os
 import pickle
-import sys
-import tempfile
 from contextlib import suppress
 from multiprocessing import reduction
 from socket import SHUT_RDWR, socket
@@ -26,6 +24,7 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype, uint8
 from flambeau.core.meta import Meta
+from flambeau.core.shared import anonymous
 from flambeau.tensor.interop import numpy
 from flambeau.tensor.pickling import storage_of
 from flambeau.tensor.sharing import NON_LEAF
@@ -115,7 +114,7 @@ def tensor_of(data: Any, kind: dtype, shape: tuple[int, ...], strides: tuple[int
 
 def _written(parts: list[Any]) -> int:
     """A descriptor of anonymous memory that holds the parts. Raises OSError: there is no room."""
-    fd = _anonymous()
+    fd = anonymous(0)
     try:
         for part, end in zip(parts, _ends([len(part) for part in parts]), strict=True):
             _write(fd, memoryview(part), end - len(part))
@@ -123,13 +122,6 @@ def _written(parts: list[Any]) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _anonymous() -> int:
-    if sys.platform == "linux":
-        return os.memfd_create("flambeau-batch", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def _write(fd: int, data: memoryview, at: int) -> None:
