@@ -74,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="PROGRAM is a module's name",
     )  # fmt: skip
     for name, why in _REFUSED.items():
-        parser.add_argument(name, name.replace("-", "_").replace("__", "--", 1), action=_Refused, why=why)
+        spelt = (name, "--" + name[2:].replace("-", "_"))
+        parser.add_argument(*spelt, action=_Refused, const=why, nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("training_script", metavar="PROGRAM", help="a script, or with -m a module")
     parser.add_argument(
         "training_script_args", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
@@ -82,14 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Refused(argparse.Action):
-    """An argument of torchrun's that would change nothing: said, not swallowed."""
-
-    def __init__(self, *args: Any, why: str, **kwargs: Any) -> None:
-        super().__init__(*args, nargs="?", help=argparse.SUPPRESS, default=None, **kwargs)
-        self._why = why
+    """An argument of torchrun's that would change nothing: `const` says why it is not taken."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        parser.error(f"{self.option_strings[0]}: {self._why}")
+        parser.error(f"{self.option_strings[0]}: {self.const}")
 
 
 def _spelt(name: str) -> list[str]:

@@ -15,7 +15,7 @@ complete for it, and a poll is answered soon in any case: only such programs dep
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Answer = list[Any]
@@ -87,7 +87,7 @@ class MeetingPlace:
             self.participants[process] = Participant(args[0], process)
             return [number, "ok", None]
         mine = self.participants[process]
-        handlers = {
+        handlers: dict[str, Callable[..., Answer]] = {
             "offer": self._offer, "join": self._join, "wait": self._wait, "look": self._look, "reserve": self._reserve,
             "release": self._release, "held": self._held,
         }  # fmt: skip

@@ -170,7 +170,7 @@ def _initialize(module: Any, store: Store, rank: int, size: int, timeout: timede
             "MPICH joins any"
         )
     world = store.compare_set("pmi", "", f"flambeau_{uuid.uuid4().hex[:16]}").decode()
-    manager = ProcessManager(PrefixStore(world, store).clone(), rank, size, world, timeout)
+    manager = ProcessManager(PrefixStore(world, store), rank, size, world, timeout)
     with manager.announced():
         _call_initialize(module)
     store.barrier(f"{world} initialized", size, timeout)

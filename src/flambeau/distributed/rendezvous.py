@@ -65,7 +65,7 @@ def _with(parts: ParseResult, given: Mapping[str, int]) -> ParseResult:
 
 
 def _query(parts: ParseResult) -> dict[str, str]:
-    return dict(pair.split("=") for pair in parts.query.split("&") if pair)  # type: ignore[misc]
+    return dict(pair.split("=") for pair in parts.query.split("&") if pair)
 
 
 def _problem(scheme: str, what: str) -> ValueError:
