@@ -20,14 +20,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-import warnings
 from collections.abc import Sequence
-from typing import NoReturn, TypeAlias
 
-from flambeau.core.baton import seat
-from flambeau.core.errors import RaceError
-from flambeau.core.sites import Site, caller, line_of, place
-from flambeau.driver.meetings import KINDS as COLLECTIVES
+from flambeau.core.sites import Site, caller, place
 from flambeau.observe.accesses import (
     MANY,
     NOWHERE,
@@ -39,163 +34,54 @@ from flambeau.observe.accesses import (
     Shadow,
     clear_covered,
 )
-from flambeau.observe.clocks import (
-    NOBODY,
-    NOTHING,
-    Agent,
-    Clock,
-    Reached,
-    Snapshot,
-    joined,
-    merged,
-    snapshot,
-    without,
-)
-from flambeau.observe.layouts import Extent, drawn, extent_of, overlap, span_of
-from flambeau.observe.reports import Access, Certificate, Mend, Race, RaceWarning
-from flambeau.observe.threads import Threads
+from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Reached, joined, snapshot, without
+from flambeau.observe.findings import Findings
+from flambeau.observe.layouts import Extent, drawn, overlap, span_of
+from flambeau.observe.order import Order
+from flambeau.observe.reports import Access, Certificate, Mend, Race
+from flambeau.observe.telling import READ, WRITE, access_of, line_at, shape_of, told
 
-Caller: TypeAlias = tuple[Agent, int]
-"""A host thread, and how often it had told others something when it made a call."""
-
-_READ, _WRITE = "reads", "writes"
 _MANY_RETIRED = 64
 
 
-class Detector:
-    """Watches one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access).
-
-    Not locked: the drivers that feed it hold `lock`, so that its order of commands is the queues' order.
-    """
+class Detector(Order):
+    """Watches one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access)."""
 
     def __init__(self, mode: str = "warn") -> None:
-        if mode not in ("warn", "error"):
-            raise ValueError(f"races must be 'warn' or 'error' here, not {mode!r}")
-        self.mode = mode
-        self.lock = threading.RLock()
+        super().__init__(Findings(mode))
         self.shadow = Shadow()
-        self.known: Clock = {}  # the host's; of several threads, that of the one that called last
-        self.threads = Threads()
-        self.running = 0  # the thread that called last
-        self.several = False  # see Note [Host threads]
-        self.everyone: Clock = NOTHING  # what any of them has waited for
-        self.polled: Clock = NOTHING  # what the runtime has found done on its own account
-        self.in_doubt = False  # see Note [Reuse]
-        self.number = 1  # of the last command
-        self._next = itertools.count(2).__next__  # atomic, as what begins a life takes no lock
-        self.agents: dict[int, Agent] = {}
-        self._on_device: dict[int, list[Agent]] = {}
-        self._retired: list[Agent] = []
         self._many_retired = _MANY_RETIRED
-        self._made: dict[int, int] = {}  # side streams of a device so far
-        self._events: dict[int, Snapshot] = {}
-        self._loose_events: dict[int, Snapshot] = {}
-        self._recorders: dict[
-            int, tuple[Agent, int, bool]
-        ] = {}  # as in `Caller`, and whether all is in order
-        self._own_events: set[int] = set()  # of the runtime, which asks for them on its own account
-        self._event_users: dict[int, dict[Agent, int]] = {}  # since it was recorded: threads, as in `Caller`
         self._pending_host: dict[Cell, None] = {}
-        self._races: dict[tuple[object, ...], Race] = {}
         self._freed: list[Block] = []  # not looked at yet
-        self._loose: dict[
-            Agent, dict[Agent, tuple[Command, Block]]
-        ] = {}  # owner: user: its last use, of which block
-        self._early: dict[str, str] = {}
-        self._unwritten: dict[str, str] = {}
-        self._queries: dict[str, str] = {}
-        self._times: dict[str, None] = {}
-        self._shared: dict[str, None] = {}  # where memory was shared with other processes
-        self._draws: dict[int, Caller] = {}  # by device: who drew random numbers last
-        self._unordered: dict[str, None] = {}  # calls of threads that may come in another order
-        self._polls: dict[str, None] = {}  # what threads asked each other
-        self._hosts: dict[int, Clock] = {}  # of ranks that are threads and take turns: what each knows
-        self._at_start: Clock = NOTHING  # what they all knew
-        self._several_ranks = False
-        self._reuses_polled = 0
-        self._told = False
+        self._loose: dict[Agent, dict[Agent, tuple[Command, Block]]] = {}  # by owner: each user's last use
 
     # -- answers --------------------------------------------------------------------------------------
     @property
     def races(self) -> list[Race]:
         """The races found, one for each pair of lines, in the order of their discovery."""
-        return list(self._races.values())
+        return self.findings.races
 
     def certificate(self) -> Certificate:
         """What this run proves. Asking for it counts as having been told of the races."""
-        self._told = True
-        assumptions = ["every operator computes the same result from the same input each time"]
-        violated: list[str] = []
-        if self.several:
-            violated += self._unordered
-            violated += self._polls
-            assumptions.append(
-                f"{self.threads.count} host threads made driver calls, wherever it matters in an order that "
-                "Thread.start and join, Event and queue.Queue give (checked); they share no Python objects and no "
-                "CPU tensors without these"
-            )
-        elif not self._several_ranks:
-            assumptions.append("one host thread made all driver calls (checked)")
-        if self._several_ranks:
-            assumptions.append(
-                "ranks meet in collectives and in the store alone, and what they do does not depend on who comes first"
-            )
-        if self._shared:
-            violated.append(
-                f"memory is shared with other processes at {_some(self._shared)}: what they do with it is not visible"
-            )
-        violated += self._queries.values()
-        if not self._queries:
-            assumptions.append("the program never asked query(), so it cannot branch on timing (checked)")
-        if self._times:
-            assumptions.append(f"times read at {_some(self._times)} are only reported, they steer nothing")
-        violated += self._early.values()
-        violated += self._unwritten.values()
-        if not self._unwritten and not self._shared:
-            assumptions.append("no operation read memory that was never written (checked)")
-        if self._reuses_polled:
-            assumptions.append(
-                f"{self._reuses_polled} reuses of memory followed the runtime's own polling: other schedules "
-                "may change addresses, statistics and out-of-memory errors, not values"
-            )
-        return Certificate(assumptions, violated, self.races)
+        return self.findings.certificate(self.threads.count, self._several_ranks)
 
-    def warn(self) -> None:
-        """Give a RaceWarning for each race that nobody was told of."""
-        if not self._told:
-            self._told = True
-            for race in self._races.values():
-                code, line = race.second.site[0], line_of(race.second.site)
-                warnings.warn_explicit(RaceWarning(str(race)), RaceWarning, code.co_filename, line)
+    # -- streams and waits ------------------------------------------------------------------------------
+    def remove_stream(self, handle: int) -> None:
+        super().remove_stream(handle)
+        if len(self._retired) >= self._many_retired:
+            self._drop_retired()
 
-    # -- agents and edges ------------------------------------------------------------------------------
-    def add_stream(self, device: int, handle: int, site: Site | None, default: bool = False) -> None:
-        if handle not in self.agents:
-            ordinal = self._made[device] = 0 if default else self._made.get(device, 0) + 1
-            agent = self.agents[handle] = self._idle(device) or self._new_agent(device)
-            agent.begin(handle, ordinal, site, self._next())
-
-    def _new_agent(self, device: int) -> Agent:
-        agent = Agent(device)
-        self._on_device.setdefault(device, []).append(agent)
-        return agent
+    def host_waited(self, points: Sequence[Reached | None]) -> None:
+        before = self.known
+        super().host_waited(points)
+        if self.known is not before and self._pending_host:
+            self._settle_host_memory()
 
     def _idle(self, device: int) -> Agent | None:
-        """An agent whose stream is gone and whose commands the host knows to be done."""
-        for agent in self._retired:
-            if agent.device == device and self._all_know(agent, agent.time):
-                self._retired.remove(agent)
-                self._loose.pop(agent, None)
-                return agent
-        return None
-
-    def remove_stream(self, handle: int) -> None:
-        """The handle is gone; the agent stays for those that still know or wait for it."""
-        agent = self.agents.pop(handle, None)
+        agent = super()._idle(device)
         if agent is not None:
-            self._retired.append(agent)
-            if len(self._retired) >= self._many_retired:
-                self._drop_retired()
+            self._loose.pop(agent, None)
+        return agent
 
     def _drop_retired(self) -> None:
         """A program may never wait on the host: forget the agents whose commands no memory and no event remembers."""
@@ -216,213 +102,6 @@ class Detector:
         self._events = {event: (a, n, without(clock, gone)) for event, (a, n, clock) in self._events.items()}
         for cell in self.shadow.cells.values():
             cell.polled = without(cell.polled, gone)
-
-    def catch_up(self, agent: Agent) -> None:
-        """A command starts with all that the host knows when it gives it."""
-        if agent.caught is not self.known:
-            self._used_by_this_thread(agent)
-            agent.caught = self.known
-            agent.clock = merged(agent.clock, self.known)
-
-    def tick(self, agent: Agent) -> None:
-        self.catch_up(agent)
-        self.number = agent.time = self._next()
-        if self.several:
-            agent.loose = merged(merged(agent.loose, self.everyone), agent.clock)
-
-    def record(self, event: int, stream: int) -> None:
-        agent = self.agents[stream]
-        sure = agent.caller is None or not self.several or self._comes_after(agent.caller)
-        if sure:  # else it marks some point between another thread's commands, and adds nothing to them
-            self.tick(agent)
-        self._events[event] = snapshot(agent)
-        users = self._event_users.get(event, {})
-        if event not in self._own_events and not all(self._comes_after(user) for user in users.items()):
-            self.threads_unordered("an event is recorded anew", caller(2))
-        mine, told = self._caller()
-        self._recorders[event] = mine, told, sure
-        self._event_users[event] = {mine: told}
-        if self.several:
-            self._loose_events[event] = agent, agent.time, agent.loose
-
-    def forget_event(self, event: int) -> None:
-        for events in (self._events, self._loose_events, self._recorders, self._event_users):
-            events.pop(event, None)
-        self._own_events.discard(event)
-
-    def wait(self, stream: int, event: int, site: Site) -> None:
-        """The stream takes over the event's snapshot, as it is now."""
-        reached = self.event_point(event)
-        agent = self.agents[stream]
-        self.tick(agent)
-        if reached is None:
-            return
-        point, loose, sure = reached
-        if sure:
-            agent.clock = joined(agent.clock, point)
-        if self.several:
-            agent.loose = joined(agent.loose, loose)
-        agent.waits[point[0]] = (point[1], site)
-
-    def before(self, stream: int) -> Snapshot:
-        """What the stream has reached, with all that the host knows: what its next command comes after."""
-        agent = self.agents[stream]
-        self.catch_up(agent)
-        return snapshot(agent)
-
-    def after(self, stream: int, point: Snapshot) -> None:
-        """What the stream is given from now on comes after a point, by no wait of the program's."""
-        agent = self.agents.get(stream)
-        if agent is not None:
-            self.tick(agent)
-            agent.clock = joined(agent.clock, point)
-            agent.loose = merged(agent.loose, point[0].loose) if self.several else agent.loose
-
-    def point_of(self, stream: int) -> Reached:
-        """Where the stream's queue ends now. Taken before a wait on the host: others may queue meanwhile."""
-        return self._end_of(self.agents[stream])
-
-    def points_of(self, device: int) -> list[Reached]:
-        """The same of all streams of a device."""
-        return [self._end_of(agent) for agent in self._on_device.get(device, ())]
-
-    def _end_of(self, agent: Agent) -> Reached:
-        sure = agent.caller is None or not self.several or self._comes_after(agent.caller)
-        return snapshot(agent), (agent, agent.time, agent.loose), sure
-
-    def event_point(self, event: int, own: bool = False) -> Reached | None:
-        """What an event marks, for somebody who waits for it; `own`: the runtime does, on its own account."""
-        if own:
-            self._own_events.add(event)
-        point = self._events.get(event)
-        if point is None:
-            return None
-        mine, told = self._caller()
-        self._event_users[event][mine] = told
-        if not self.several:
-            return point, point, True
-        recorder, then, sure = self._recorders[event]
-        return point, self._loose_events.get(event, point), sure and self._comes_after((recorder, then))
-
-    def host_waited(self, points: Sequence[Reached | None]) -> None:
-        """The host has waited for these points: it knows them."""
-        before = self.known
-        for reached in points:
-            if reached is not None:
-                point, loose, sure = reached
-                if sure:
-                    self.known = joined(self.known, point)
-                if self.several:
-                    self.everyone = joined(self.everyone, loose)
-        if self.known is not before and self._pending_host:
-            self._settle_host_memory()
-
-    def runtime_polled(self, reached: Reached | None, done: bool) -> None:
-        """The runtime asked whether this point is done, or waited for it. See Note [Reuse]."""
-        if reached is None:
-            return
-        point = reached[0]
-        if self.several or self.known.get(point[0], 0) < point[1]:
-            self.in_doubt = True
-            if done:
-                self.polled = joined(self.polled, point)
-
-    # -- host threads: see Note [Host threads] -----------------------------------------------------------
-    def enter(self) -> None:
-        """Another thread than the one before calls the driver."""
-        self.running = threading.get_ident()
-        if seat() is not None:  # a rank that takes turns: see `switch_host`
-            return
-        before = self.known
-        self.known = self.threads.enter(before)
-        if self.threads.count > 1 and not self.several:
-            self.several = self.in_doubt = True
-            self.everyone = before
-            for agent in itertools.chain.from_iterable(self._on_device.values()):
-                agent.loose = agent.clock
-            self._loose_events = dict(self._events)
-
-    def tell(self) -> Snapshot:
-        """What this thread can tell another one now."""
-        with self.lock:
-            point, self.known = self.threads.tell(self.known)
-            return point
-
-    def hear(self, point: Snapshot) -> None:
-        """Another thread has told this one."""
-        with self.lock:
-            self.known = self.threads.hear(point, self.known)
-
-    def knows(self, other: Caller) -> bool:
-        """Whether this thread comes after what another did when it had told others that often."""
-        with self.lock:
-            known = self.threads.known(threading.get_ident(), self.known)
-            return other[0] is self.threads.agent() or known.get(other[0], 0) >= other[1]
-
-    def stepped(self, last: Caller | None, what: str) -> Caller:
-        """This thread uses an object that threads share, after the thread that did last, or in no order with it."""
-        with self.lock:
-            mine = self.threads.agent()
-            known = self.threads.known(threading.get_ident(), self.known)
-            if last is not None and last[0] is not mine and known.get(last[0], 0) < last[1]:
-                self.threads_unordered(what, caller(2))
-            return mine, mine.time
-
-    def thread_ends(self) -> None:
-        with self.lock:
-            self.threads.end()
-            self.running = 0
-
-    def thread_asked(self, what: str, site: Site) -> None:
-        """A thread asked another one something whose answer depends on timing."""
-        self._polls[f"the program calls {what} at {place(site)}: what comes of it depends on timing"] = None
-
-    def threads_unordered(self, what: str, site: Site) -> None:
-        """Two threads did something in an order that another run may turn round."""
-        self._unordered[f"{what} at {place(site)}, and nothing orders the host threads that do so"] = None
-
-    def drew(self, device: int) -> None:
-        """A launch draws random numbers of a device (-1: the CPU)."""
-        last = self._draws.get(device)
-        if last is not None and not self._comes_after(last):
-            name = "the CPU" if device < 0 else f"cuda:{device}"
-            self.threads_unordered(f"random numbers of {name} are drawn", caller(2))
-        self._draws[device] = self._caller()
-
-    def _caller(self) -> Caller:
-        mine = self.threads.mine
-        return mine, mine.time
-
-    def _comes_after(self, other: Caller) -> bool:
-        """Whether this thread's calls come after one of another's in every run."""
-        return other[0] is self.threads.mine or self.known.get(other[0], 0) >= other[1]
-
-    def _used_by_this_thread(self, agent: Agent) -> None:
-        last = agent.caller
-        agent.caller = self._caller()
-        if last is not None and last[0] is not self.threads.mine:
-            agent.shared = True
-            if not self._comes_after(last):
-                self.threads_unordered(f"{agent} is given work", caller(2))
-
-    def _all_know(self, agent: Agent, time: int) -> bool:
-        """Whether every thread knows a command of an agent to be done."""
-        if self.known.get(agent, 0) < time:
-            return False
-        return not self.several or all(known.get(agent, 0) >= time for known in self.threads.others())
-
-    def asked(self, what: str) -> None:
-        """The program asked whether work is done: its answers may steer what it does."""
-        at = place(caller(2))
-        text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
-        self._queries.setdefault(at, text)
-
-    def shared_memory(self, site: Site) -> None:
-        """Other processes have memory of this one's, or this one has theirs: either may be written unseen."""
-        self._shared[place(site)] = None
-
-    def read_time(self) -> None:
-        self._times[place(caller(2))] = None
 
     # -- memory ----------------------------------------------------------------------------------------
     def begin_life(self, ptr: int, nbytes: int, stream: int) -> None:
@@ -531,8 +210,8 @@ class Detector:
     def _report_early(self, last: Command, block: Block) -> None:
         at = place((last[3], last[4]))
         freed = f"freed at {place(block.freed_at)}" if block.freed_at else "freed"
-        self._early.setdefault(
-            at,
+        self.findings.freed_early(
+            (last[3], last[4]),
             f"memory that {last[2][0]} at {at} uses on {last[0]} was {freed} without record_stream; it was not "
             "reused too early in this run, but under another schedule it may be: where tensors lie depends on "
             f"when the runtime finds other memory free. Call tensor.record_stream(stream), with {last[0]}, there",
@@ -604,7 +283,7 @@ class Detector:
             for old in (cell, *cell.neighbours):
                 last = old.write
                 if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
-                    self._conflict(old, _WRITE, last, cell, _READ, command)
+                    self._conflict(old, WRITE, last, cell, READ, command)
         for cell in writers:
             if not cell.only(agent):
                 self._check_write(cell, command, clock)
@@ -616,15 +295,15 @@ class Detector:
         agent = command[0]
         last = old.write
         if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
-            self._conflict(old, _WRITE, last, cell or old, _WRITE, command)
+            self._conflict(old, WRITE, last, cell or old, WRITE, command)
         last = old.read
         if last is not None:
             if last[0] is not agent and clock.get(last[0], 0) < last[1]:
-                self._conflict(old, _READ, last, cell or old, _WRITE, command)
+                self._conflict(old, READ, last, cell or old, WRITE, command)
         elif old.reads is not None:
             for last in old.reads.values():
                 if last[0] is not agent and clock.get(last[0], 0) < last[1]:
-                    self._conflict(old, _READ, last, cell or old, _WRITE, command)
+                    self._conflict(old, READ, last, cell or old, WRITE, command)
 
     def host_pending(self, ptr: int, nbytes: int) -> None:
         """A queued command uses this host memory: remember to check what the host does with it."""
@@ -641,10 +320,10 @@ class Detector:
         for cell in list(self._pending_host):
             if not overlap(ptr, extent, cell.start, cell.extent):
                 continue
-            for last in list(cell.all_reads()) if kind is _WRITE else ():
-                self._check_host(cell, _READ, last, ptr, extent, kind, what)
+            for last in list(cell.all_reads()) if kind is WRITE else ():
+                self._check_host(cell, READ, last, ptr, extent, kind, what)
             if cell.write is not None:
-                self._check_host(cell, _WRITE, cell.write, ptr, extent, kind, what)
+                self._check_host(cell, WRITE, cell.write, ptr, extent, kind, what)
 
     def _check_host(
         self, cell: Cell, before: str, last: Command, ptr: int, extent: Extent, kind: str, what: Operation
@@ -655,14 +334,14 @@ class Detector:
             self._met_by_chance(last, caller(2))
             return
         if last[1] < cell.block.born and cell.polled.get(last[0], 0) >= last[1]:
-            self._reuses_polled += 1
+            self.findings.reuses_polled += 1
             return
         site = caller(2)
-        key = (*_line((last[3], last[4])), *_line(site), before, kind, last[0].device)
-        if self._is_known(key):
+        key = (*line_at((last[3], last[4])), *line_at(site), before, kind, last[0].device)
+        if self.findings.is_known(key):
             return
-        first = _access(cell.start, cell.extent, before, last)
-        shape, dtype = _shape(extent, kind, what)
+        first = access_of(cell.start, cell.extent, before, last)
+        shape, dtype = shape_of(extent, kind, what)
         second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
         text = (
             f"Call synchronize() on {last[0]}, or on an event recorded there after {first.place}, "
@@ -670,7 +349,7 @@ class Detector:
         )
         ordered = joined(self.known, snapshot(last[0])).get(last[0], 0) >= last[1]
         mend = Mend("synchronize", text, ordered)
-        self._report(key, Race(first, second, "pinned host memory", mend, cell.block.site))
+        self.findings.report(key, Race(first, second, "pinned host memory", mend, cell.block.site))
 
     def _settle_host_memory(self) -> None:
         """Host memory whose commands are all known to be done needs no more watching."""
@@ -690,49 +369,31 @@ class Detector:
         block = cell.block
         reused = last[1] < block.born
         if reused and old.polled.get(last[0], 0) >= last[1]:
-            self._reuses_polled += 1
+            self.findings.reuses_polled += 1
             return
         record = reused and last[0] is not block.agent
         devices = last[0].device, command[0].device
-        key = (*_line((last[3], last[4])), *_line((command[3], command[4])), before, kind, record, *devices)
-        if self._is_known(key):
+        key = (
+            *line_at((last[3], last[4])),
+            *line_at((command[3], command[4])),
+            before,
+            kind,
+            record,
+            *devices,
+        )
+        if self.findings.is_known(key):
             return
-        first = _access(old.start, old.extent, before, last)
-        second = _access(cell.start, cell.extent, kind, command)
-        allocated, freed_number, freed = _life(block, last[1]) if reused else (block.site, 0, None)
-        if record:
-            mend = _record_stream(first, last[0], freed, freed_number >= last[1])
-        else:
-            mend = _wait_stream(second, last, command)
-        device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
-        self._report(key, Race(first, second, device, mend, allocated, freed, record, _late(last, command)))
+        self.findings.report(key, told(old, before, last, cell, kind, command))
 
     def _met_by_chance(self, first: Command, second: Site) -> None:
         what = f"memory that {first[2][0]} uses at {place((first[3], first[4]))} is used again"
-        self.threads_unordered(what, second)
-
-    def _is_known(self, key: tuple[object, ...]) -> bool:
-        """Count a race of two lines that have raced before; where races raise, it is told anew."""
-        found = self._races.get(key)
-        if found is None:
-            return False
-        found.count += 1
-        return self.mode != "error"
-
-    def _report(self, key: tuple[object, ...], race: Race) -> None:
-        self._races.setdefault(key, race)
-        if self.mode == "error":
-            self._raise(race)
-
-    def _raise(self, race: Race) -> NoReturn:
-        self._told = True
-        raise RaceError(str(race))
+        self.findings.threads_unordered(what, second)
 
     def _check_written(self, cell: Cell, command: Command) -> None:
         """Note a read of memory that nothing wrote since it was allocated: anything may be in it."""
         block = cell.block
         if (
-            self._shared
+            self.findings.shares_memory
             or cell.checked == block.born
             or block is NOWHERE
             or block.host
@@ -751,108 +412,7 @@ class Detector:
         if unwritten:
             at = place((command[3], command[4]))
             made = f", allocated at {place(block.site)}," if block.site else ""
-            self._unwritten.setdefault(
-                at,
+            self.findings.unwritten(
+                (command[3], command[4]),
                 f"{command[2][0]} at {at} reads memory{made} that was never written: its result is undefined",
             )
-
-    def switch_host(self, before: int, after: int) -> None:
-        """Another rank runs from now on: each has a host, which knows what that rank has waited for."""
-        if not self._hosts:
-            self._at_start = self.known
-        self._several_ranks = True
-        self._hosts[before] = self.known
-        self.known = self._hosts.get(after, self._at_start)
-
-    def join_hosts(self) -> None:
-        """The ranks have ended: whoever started them knows what all of them knew."""
-        for known in self._hosts.values():
-            self.known = merged(self.known, known)
-        self._hosts = {}
-
-
-def _line(site: Site) -> tuple[str, int]:
-    return site[0].co_filename, line_of(site)
-
-
-def _access(start: int, extent: Extent, kind: str, command: Command) -> Access:
-    agent, number, what, code, offset, ordinal = command
-    end = start + span_of(extent)
-    shape, dtype = _shape(extent, kind, what)
-    return Access(
-        kind,
-        what[0],
-        str(agent),
-        number,
-        start,
-        end,
-        shape,
-        dtype,
-        (code, offset),
-        agent.site,
-        agent.handle,
-        ordinal,
-    )
-
-
-def _shape(extent: Extent, kind: str, what: Operation) -> tuple[tuple[int, ...] | None, str | None]:
-    """Shape and dtype of the operand that an extent belongs to; None of plain bytes."""
-    _, metas, outputs = what
-    for meta in metas[:outputs] + metas[outputs:] if kind is _WRITE else metas[outputs:] + metas[:outputs]:
-        if extent_of(meta) == extent:
-            return meta.shape, repr(meta.dtype)
-    return None, None
-
-
-def _device_of(command: Command) -> int | None:
-    metas = command[2][1]
-    return metas[0].device.index if metas else command[0].device
-
-
-def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
-    """Where the memory was allocated, when and where freed, in the life that an old command belongs to."""
-    lives = [block.last] if block.last else []
-    lives += [(b.site, b.freed, b.freed_at) for b in block.prior]
-    for site, freed, freed_at in lives:
-        if freed >= number:
-            return site, freed, freed_at
-    return block.site, 0, None
-
-
-def _record_stream(first: Access, agent: Agent, freed: Site | None, verified: bool) -> Mend:
-    """The first stream's use outlived the tensor: `record_stream` makes the runtime wait before reuse."""
-    end = f"at {place(freed)}" if freed else "later"
-    text = (
-        f"Call tensor.record_stream(stream), with {agent}, between the tensor's use at {first.place} "
-        f"and its end {end}."
-    )
-    return Mend("record_stream", text, verified)
-
-
-def _wait_stream(second: Access, last: Command, command: Command) -> Mend:
-    """A wait just before the second access takes over all that the first one's stream was given by then."""
-    later, earlier = command[0], last[0]
-    name = f"torch.cuda.default_stream({earlier.device})" if earlier.ordinal == 0 else str(earlier)
-    text = f"On {later}, call stream.wait_stream({name}) before {second.place}."
-    if last[2][0] in COLLECTIVES and earlier.ordinal:  # on a stream of its group, which programs do not have
-        text = (
-            f"Call wait() on the work that was begun at {place((last[3], last[4]))}, before {second.place}."
-        )
-    ordered = joined(later.clock, snapshot(earlier)).get(earlier, 0) >= last[1]
-    return Mend("wait_stream", text, ordered)
-
-
-def _late(last: Command, command: Command) -> str:
-    """Whether the second stream did wait for the first, but for a point before the access."""
-    waited = command[0].waits.get(last[0])
-    if waited is None or not last[0].born <= waited[0] < last[1]:
-        return ""
-    return (
-        f"note:   it waits for {last[0]} at {place(waited[1])}, but for a point before this access: record "
-        "the event, or call wait_stream, after it."
-    )
-
-
-def _some(places: dict[str, None]) -> str:
-    names = list(places)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more places" if len(names) > 3 else "")

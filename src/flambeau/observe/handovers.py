@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary, ref
 
 from flambeau.core.sites import caller
 from flambeau.observe.clocks import Snapshot
-from flambeau.observe.detector import Caller, Detector
+from flambeau.observe.detector import Detector
+from flambeau.observe.order import Caller
 
 _listeners: list[ref[Detector]] = []
 _originals: dict[tuple[type, str], Any] = {}
@@ -251,7 +252,7 @@ def _timed(timeout: float | None, what: str) -> None:
     """Say that the program waits for no longer than that; the standard library may, for its own ends."""
     if timeout is not None:
         for detector in listening():
-            detector.thread_asked(what, caller(2))
+            detector.findings.thread_asked(what, caller(2))
 
 
 _WRAPPERS: dict[type, dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {

@@ -79,7 +79,7 @@ class RaceDriver(Forward):
     def close(self) -> None:
         handovers.forget(self.detector)
         self.inner.close()
-        self.detector.warn()
+        self.detector.findings.warn()
 
     # -- memory ---------------------------------------------------------------------------------------
     def mem_alloc(self, index: int, nbytes: int) -> int:
@@ -174,7 +174,7 @@ class RaceDriver(Forward):
         return handle
 
     def stream_query(self, stream: int) -> bool:
-        self.detector.asked("Stream.query()")
+        self.detector.findings.asked("Stream.query()")
         point = self._end_of(stream)
         done = self.inner.stream_query(stream)
         if done:
@@ -224,7 +224,7 @@ class RaceDriver(Forward):
 
     def event_query(self, event: int, internal: bool = False) -> bool:
         if not internal:
-            self.detector.asked("Event.query()")
+            self.detector.findings.asked("Event.query()")
         point = self._marked_by(event, internal)
         done = self.inner.event_query(event, internal)
         if internal:
@@ -243,16 +243,16 @@ class RaceDriver(Forward):
         self._host_waited([point, *self._others.points(event)])
 
     def event_elapsed_ns(self, start: int, end: int) -> int:
-        self.detector.read_time()
+        self.detector.findings.read_time()
         return self.inner.event_elapsed_ns(start, end)
 
     # -- other processes: see Note [Other processes] in others.py ---------------------------------------
     def ipc_memory(self, ptr: int) -> bytes:
-        self.detector.shared_memory(caller())
+        self.detector.findings.shared_memory(caller())
         return self.inner.ipc_memory(ptr)
 
     def ipc_open(self, index: int, handle: bytes) -> tuple[int, int]:
-        self.detector.shared_memory(caller())
+        self.detector.findings.shared_memory(caller())
         ptr, nbytes = self.inner.ipc_open(index, handle)
         with self._lock:
             self._sizes[ptr] = nbytes

@@ -1,0 +1,137 @@
+"""`Findings`: what a race detector has found: the races, and what stands against a certificate."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NoReturn
+
+from flambeau.core.errors import RaceError
+from flambeau.core.sites import Site, caller, line_of, place
+from flambeau.observe.reports import Certificate, Race, RaceWarning
+
+
+class Findings:
+    """Of one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access)."""
+
+    def __init__(self, mode: str) -> None:
+        if mode not in ("warn", "error"):
+            raise ValueError(f"races must be 'warn' or 'error' here, not {mode!r}")
+        self.mode = mode
+        self.reuses_polled = 0
+        self._races: dict[tuple[object, ...], Race] = {}
+        self._early: dict[str, str] = {}  # by place: memory that was freed too early
+        self._unwritten: dict[str, str] = {}  # by place: reads of memory that was never written
+        self._queries: dict[str, str] = {}  # by place
+        self._times: dict[str, None] = {}
+        self._shared: dict[str, None] = {}  # where memory was shared with other processes
+        self._unordered: dict[str, None] = {}  # what host threads may do in another order
+        self._polls: dict[str, None] = {}  # what they asked each other
+        self._told = False
+
+    @property
+    def races(self) -> list[Race]:
+        """One for each pair of lines, in the order of their discovery."""
+        return list(self._races.values())
+
+    def certificate(self, threads: int, ranks: bool) -> Certificate:
+        """What the run proves. `threads`: how many called the driver; `ranks`: whether some of them took turns."""
+        self._told = True
+        assumptions = ["every operator computes the same result from the same input each time"]
+        violated: list[str] = []
+        if threads > 1:
+            violated += [*self._unordered, *self._polls]
+            assumptions.append(
+                f"{threads} host threads made driver calls, wherever it matters in an order that "
+                "Thread.start and join, Event and queue.Queue give (checked); they share no Python objects and no "
+                "CPU tensors without these"
+            )
+        elif not ranks:
+            assumptions.append("one host thread made all driver calls (checked)")
+        if ranks:
+            assumptions.append(
+                "ranks meet in collectives and in the store alone, and what they do does not depend on who comes first"
+            )
+        if self._shared:
+            violated.append(
+                f"memory is shared with other processes at {_some(self._shared)}: what they do with it is not visible"
+            )
+        violated += self._queries.values()
+        if not self._queries:
+            assumptions.append("the program never asked query(), so it cannot branch on timing (checked)")
+        if self._times:
+            assumptions.append(f"times read at {_some(self._times)} are only reported, they steer nothing")
+        violated += self._early.values()
+        violated += self._unwritten.values()
+        if not self._unwritten and not self._shared:
+            assumptions.append("no operation read memory that was never written (checked)")
+        if self.reuses_polled:
+            assumptions.append(
+                f"{self.reuses_polled} reuses of memory followed the runtime's own polling: other schedules "
+                "may change addresses, statistics and out-of-memory errors, not values"
+            )
+        return Certificate(assumptions, violated, self.races)
+
+    def warn(self) -> None:
+        """Give a RaceWarning for each race that nobody was told of."""
+        if not self._told:
+            self._told = True
+            for race in self._races.values():
+                code, line = race.second.site[0], line_of(race.second.site)
+                warnings.warn_explicit(RaceWarning(str(race)), RaceWarning, code.co_filename, line)
+
+    def is_known(self, key: tuple[object, ...]) -> bool:
+        """Count a race of two lines that have raced before; where races raise, it is told anew."""
+        found = self._races.get(key)
+        if found is None:
+            return False
+        found.count += 1
+        return self.mode != "error"
+
+    def report(self, key: tuple[object, ...], race: Race) -> None:
+        self._races.setdefault(key, race)
+        if self.mode == "error":
+            self._raise(race)
+
+    def _raise(self, race: Race) -> NoReturn:
+        self._told = True
+        raise RaceError(str(race))
+
+    # -- what withholds the certificate -------------------------------------------------------------------
+    def asked(self, what: str) -> None:
+        """The program asked whether work is done: its answers may steer what it does."""
+        at = place(caller())
+        text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
+        self._queries.setdefault(at, text)
+
+    def read_time(self) -> None:
+        self._times[place(caller())] = None
+
+    def shared_memory(self, site: Site) -> None:
+        """Other processes have memory of this one's, or this one has theirs: either may be written unseen."""
+        self._shared[place(site)] = None
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether memory was shared with other processes."""
+        return bool(self._shared)
+
+    def freed_early(self, site: Site, text: str) -> None:
+        """Memory was freed that may still be in use; `site` uses it."""
+        self._early.setdefault(place(site), text)
+
+    def unwritten(self, site: Site, text: str) -> None:
+        """Memory was read that nothing wrote."""
+        self._unwritten.setdefault(place(site), text)
+
+    def threads_unordered(self, what: str, site: Site) -> None:
+        """Two host threads did something in an order that another run may turn round."""
+        self._unordered[f"{what} at {place(site)}, and nothing orders the host threads that do so"] = None
+
+    def thread_asked(self, what: str, site: Site) -> None:
+        """A host thread asked another one something whose answer depends on timing."""
+        self._polls[f"the program calls {what} at {place(site)}: what comes of it depends on timing"] = None
+
+
+def _some(places: dict[str, None]) -> str:
+    names = list(places)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more places" if len(names) > 3 else "")
