@@ -90,6 +90,8 @@ R cuIpcGetEventHandle(Handle* h, P e) {
   memset(h, 0, 64); strcpy(h->of.magic, "event"); h->of.pid = getpid();
   return 0; }
 R cuIpcOpenEventHandle(P* e, Handle h) { return strcmp(h.of.magic, "event") ? 1 : cuEventCreate(e, 6); }
+int null_waits;
+R cuStreamWaitEvent(P s, P e, unsigned f) { null_waits++; return 0; }
 R cuEventElapsedTime(float* ms, P a, P b) { *ms = a < b ? 0.5f : a > b ? -0.5f : 0; return 0; }
 R cuLaunchHostFunc(P s, void (*f)(void*), void* x) { f(x); return 0; }
 R cuLibraryLoadData(P* l, void* d, void* a, void* b, unsigned n, void* c, void* e, unsigned m) { *l = next_handle += 16; return 0; }

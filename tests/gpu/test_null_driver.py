@@ -258,10 +258,15 @@ torch.cuda.ipc_collect()
 print(torch.cuda.memory_allocated())
 event = torch.cuda.Event(interprocess=True)
 event.record()
-print(peer.call(kit.opened_event, 0, event.ipc_handle()), peer.stop())
+print(peer.call(kit.opened_event, 0, event.ipc_handle()))
+waits = peer.call(kit.null_waits)
+peer.call(kit.nothing, event)
+print(peer.call(kit.null_waits) - waits, end=" ")
+peer.call(kit.nothing, torch.empty(2, device="cuda"))
+print(peer.call(kit.null_waits) - waits, peer.stop())
 """
     assert run(library, program).splitlines() == [
-        "[1.0, 2.0, 3.0] (1, 12, 'cuda:0')", "[4.0, 5.0, 6.0] True 512", "512", "0", "('cuda:0', True) 0",
+        "[1.0, 2.0, 3.0] (1, 12, 'cuda:0')", "[4.0, 5.0, 6.0] True 512", "512", "0", "('cuda:0', True)", "0 1 0",
     ]  # fmt: skip
 
 

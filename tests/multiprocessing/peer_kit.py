@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -259,3 +260,8 @@ def increment_and_hold(value: Any, number: int, most: int) -> None:
     held = kept.setdefault("held", [])
     held.append(value)
     del held[:-most]
+
+
+def null_waits() -> int:
+    """How often the null libcuda was asked to let a stream wait."""
+    return ctypes.c_int.in_dll(ctypes.CDLL("libcuda.so.1"), "null_waits").value

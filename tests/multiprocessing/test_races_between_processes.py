@@ -6,6 +6,7 @@ import peer_kit as kit
 import pytest
 
 import flambeau as torch
+import flambeau.multiprocessing as mp
 from flambeau.core.errors import RaceError
 from flambeau.runtime import system
 
@@ -86,6 +87,15 @@ def test_another_event_of_the_other_process_does_so_too(peer):
     assert x.tolist() == [3, 3, 3, 3]
     peer.call(kit.drop, "event")
     peer.call(kit.drop, "their event")
+
+
+def test_what_comes_back_is_ordered_by_its_own_event():
+    side, queue = torch.cuda.Stream(), mp.get_context("spawn").SimpleQueue()
+    x = written_on(side)
+    with torch.cuda.stream(side):
+        queue.put(x)
+    queue.get().add_(1)
+    assert x.tolist() == [2, 2, 2, 2]
 
 
 def test_memory_that_comes_and_goes_is_no_reuse():
