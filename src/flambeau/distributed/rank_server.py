@@ -5,14 +5,20 @@ Rank 0 serves, and says in the store where. Under `flambeau launch` the launcher
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
+import time
 from datetime import timedelta
+from functools import partial
 
 from flambeau.distributed.meeting_place import MeetingPlace
 from flambeau.distributed.store import PrefixStore, Store
+from flambeau.distributed.store_server import StoreServer
 from flambeau.distributed.tcp_store import TCPStore
 from flambeau.driver.registry import meet_at
+
+_PATIENCE_S = 60.0  # with ranks that outlive rank 0
 
 
 def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) -> TCPStore | None:
@@ -24,10 +30,21 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
         served = TCPStore(_host(store), 0, None, True, timedelta(seconds=60))
         assert served._server is not None
         served._server.server.meetings = MeetingPlace(size)
+        atexit.register(_outlast, served._server.server, os.getpid())
     if served is not None:
         own.set("place", f"{served.host}:{served.port}")
     meet_at(f"{rank}@{own.get('place').decode()}")
     return served
+
+
+def _outlast(server: StoreServer, process: int) -> None:
+    """Rank 0 is done: serve until the others are, who may not have heard yet of what is complete."""
+    if os.getpid() != process or server.meetings is None:
+        return
+    server.call(partial(server.meetings.left, process, 0))  # who waits for it waits in vain, and is told
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until and any(not p.ended for p in list(server.meetings.participants.values())):
+        time.sleep(0.005)
 
 
 def _host(store: Store) -> str:
