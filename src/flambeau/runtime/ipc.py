@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.core.shared import Door, Mapping
+from flambeau.core.shared import Door, Mapping, birth
 from flambeau.core.slots import Receipt, Senders, Slots, finish
 from flambeau.runtime import current, system
 from flambeau.runtime.blocks import Block
@@ -272,8 +272,10 @@ def receive(parcel: Parcel) -> tuple[Context, int, Received]:
         counters = _counters_of(parcel)
         try:
             return _received(parcel, counters)
-        except BaseException:  # nobody will ever have it
+        except BaseException as error:  # nobody will ever have it
             finish(counters, parcel.slot)
+            if isinstance(error, DriverError) and not birth(Door.unpack(parcel.counter).pid):
+                raise _ended(parcel) from error  # to CUDA its handles are merely invalid
             raise
 
 
@@ -317,10 +319,14 @@ def _counters_of(parcel: Parcel) -> Mapping:
     try:
         return _state.senders.find(parcel.counter)
     except ProcessLookupError:
-        raise RuntimeError(
-            f"a CUDA tensor was received from process {Door.unpack(parcel.counter).pid}, which has ended: the producer "
-            "of a CUDA tensor must live for as long as others use it. See Note [Sharing CUDA tensors]"
-        ) from None
+        raise _ended(parcel) from None
+
+
+def _ended(parcel: Parcel) -> RuntimeError:
+    return RuntimeError(
+        f"a CUDA tensor was received from process {Door.unpack(parcel.counter).pid}, which has ended: the producer of a "
+        "CUDA tensor must live for as long as others use it. See Note [Sharing CUDA tensors]"
+    )
 
 
 def _order(context: Context, parcel: Parcel) -> None:
