@@ -224,6 +224,36 @@ def test_a_message_outlives_its_sender() -> None:
     assert told[1][1][1][0][1] == [0, 1, 1]
 
 
+def test_who_polls_is_kept_back_while_others_work_and_no_longer() -> None:
+    """Rank 1 is no participant that waits: it computes for a while, then waits where nobody sees it."""
+    now, used = [0.0], [0.0]
+    place = MeetingPlace(2, clock=lambda: now[0], used=lambda process: used[0])
+    for rank in range(2):
+        place.ask(rank, 0, "hello", [rank])
+        assert place.ask(rank, 0, "join", [b"c", 2, [[rank, rank]]]) is None
+    assert len(place.settle({})) == 2
+    assert place.ask(0, 1, *_asked(offer(1, 0))) == [1, "ok", None]
+    assert place.ask(0, 2, *_asked(LOOK)) is None
+    for _ in range(8):
+        assert place.deadline is not None
+        now[0], used[0] = place.deadline, used[0] + 9
+        assert place.settle({}) == [], "rank 1 works"
+    now[0] = place.deadline
+    assert place.settle({}) == [(0, [2, "ok", []])], "it has done nothing for long"
+    asked = now[0]
+    assert place.ask(0, 3, *_asked(LOOK)) is None
+    assert place.deadline is not None
+    assert place.deadline < asked + 1, "from now on polls are answered soon"
+    assert place.ask(1, 1, *_asked(offer(1, 1))) == [1, "ok", None]
+    ((process, answer),) = place.settle({})
+    assert (process, len(answer[2])) == (0, 1)
+
+
+def _asked(step: list[Any]) -> tuple[str, list[Any]]:
+    operation, *args = step
+    return operation, args
+
+
 def test_communicators_that_cannot_be() -> None:
     place = MeetingPlace(3)
     for rank in range(3):

@@ -8,18 +8,24 @@ A rank that can run nothing more is told of meetings when all those that it has 
 only be completed by what it does next, when every rank waits (for a meeting, in a poll, in the store, or has ended):
 then what is complete is told, the lowest rank first. Where nothing is complete either, a rank that polls learns that
 nothing has happened yet; and if no rank polls, all wait in vain: each is told so, with every rank's line. A rank may
-wait where nobody sees it (for a file, a socket, another thread), so no rank is kept back for long while something is
-complete for it, and a poll is answered soon in any case: only such programs depend on the machine's speed.
+wait where nobody sees it (for a file, a socket, another thread): when those that run have done nothing for seconds,
+ranks that poll, or have something complete, are answered all the same. Only such programs depend on the machine's
+speed.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 Answer = list[Any]
-_PATIENCE_S = 1.0
+_PATIENCE_S, _HURRY_S = 10.0, 0.5  # how long nobody must have worked; the same once that has happened
+_LONGEST_S = 120.0  # that a rank is kept back where others work
+_WORKS = 0.1  # of a core: who uses less does not
 _ASK_BACK: Answer = ["why", "why"]
 
 
@@ -36,7 +42,8 @@ class Participant:
         self.request: tuple[str, Any] | None = None
         self.number = 0  # of the request
         self.alone = True  # nobody else in its process could go on for it
-        self.since = 0.0
+        self.begun = self.since = 0.0  # of the request: when; when others were last seen to work
+        self.used = 0.0  # seconds of a processor, at the last look
         self.outcomes: list[Any] = []  # complete meetings that it has not been told of
         self.pending: dict[tuple[bytes, tuple[int, ...]], None] = {}  # meetings that it waits for others at
         self.reserved: dict[tuple[int, int], int] = {}  # bytes of each allocation, by device and a number
@@ -75,8 +82,16 @@ class Circle:
 class MeetingPlace:
     """Of `size` processes. Its calls are made by one thread."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[int], float] | None = None,
+    ) -> None:
         self.size = size
+        self._clock = clock
+        self._used = used or processor_seconds
+        self._patience = _PATIENCE_S
         self.participants: dict[int, Participant] = {}  # by process
         self._circles: dict[bytes, Circle] = {}
 
@@ -152,7 +167,8 @@ class MeetingPlace:
         return []
 
     def _begin(self, mine: Participant, kind: str, what: Any, alone: bool) -> None:
-        mine.request, mine.alone, mine.since = (kind, what), alone, time.monotonic()
+        mine.request, mine.alone, mine.begun = (kind, what), alone, self._clock()
+        mine.since = mine.begun
 
     def _reserve(self, mine: Participant, device: int, key: int, nbytes: int, capacity: int) -> Answer:
         """Bytes of a device that several processes may use: its capacity is one."""
@@ -186,7 +202,7 @@ class MeetingPlace:
     @property
     def deadline(self) -> float | None:
         """When somebody will have waited long enough, on the monotonic clock."""
-        times = [p.since + _PATIENCE_S for p in self._waiting() if _impatient(p)]
+        times = [p.since + self._patience for p in self._waiting() if _impatient(p)]
         return min(times, default=None)
 
     def _waiting(self) -> list[Participant]:
@@ -196,7 +212,6 @@ class MeetingPlace:
     def _ready(self) -> list[tuple[Participant, Answer]]:
         """Those whose wait is over, whatever the others do."""
         found: list[tuple[Participant, Answer]] = []
-        now = time.monotonic()
         for mine in self._waiting():
             kind, what = mine.request  # type: ignore[misc]
             if kind == "join":
@@ -207,9 +222,26 @@ class MeetingPlace:
                 found.append((mine, _news(mine)))
             elif not mine.outcomes and (why := self._hopeless(mine)):
                 found.append((mine, ["error", why] if what else _ASK_BACK))
-            elif _impatient(mine) and now >= mine.since + _PATIENCE_S:
+            elif _impatient(mine) and self._waits_long_enough(mine):
                 found.append((mine, _news(mine)))
         return found
+
+    def _waits_long_enough(self, mine: Participant) -> bool:
+        """Whether nobody works who could come: then somebody waits unseen."""
+        now = self._clock()
+        elapsed = now - mine.since
+        if elapsed < self._patience:
+            return False
+        mine.since, works = now, False
+        for other in self.participants.values():
+            if not other.ended and other.request is None:
+                used = self._used(other.process)
+                works = works or used == math.inf or used - other.used > _WORKS * elapsed
+                other.used = 0.0 if used == math.inf else used
+        if works and now - mine.begun < _LONGEST_S:
+            return False
+        self._patience = _HURRY_S
+        return True
 
     def _stuck(self, elsewhere: Mapping[int, str]) -> list[tuple[Participant, Answer]]:
         """Whom to answer where every rank waits; see Note [What a waiting rank is told]."""
@@ -267,6 +299,17 @@ class MeetingPlace:
 def _news(mine: Participant) -> Answer:
     news, mine.outcomes = mine.outcomes, []
     return ["ok", news]
+
+
+def processor_seconds(process: int) -> float:
+    """What a process has used so far; infinitely much of one that works right now, or where that cannot be known."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        if fields[0] in ("R", "D"):  # it would work, if the machine let it
+            return math.inf
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return math.inf
 
 
 def _impatient(mine: Participant) -> bool:
