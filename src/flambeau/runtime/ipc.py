@@ -324,8 +324,8 @@ def _counters_of(parcel: Parcel) -> Mapping:
 
 def _ended(parcel: Parcel) -> RuntimeError:
     return RuntimeError(
-        f"a CUDA tensor was received from process {Door.unpack(parcel.counter).pid}, which has ended: the producer of a "
-        "CUDA tensor must live for as long as others use it. See Note [Sharing CUDA tensors]"
+        f"a CUDA tensor was received from process {Door.unpack(parcel.counter).pid}, which has ended: the producer of "
+        "a CUDA tensor must live for as long as others use it. See Note [Sharing CUDA tensors]"
     )
 
 
