@@ -34,7 +34,7 @@ from flambeau.core.sites import Site, place
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Course, Key, agreed, described, spans
 from flambeau.driver.virtual import scheduler
-from flambeau.driver.virtual.deadlock import asked_in_vain, deadlock
+from flambeau.driver.virtual.deadlock import asked_in_vain, deadlock, waiting
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Engine, Scheduler, Stream
 
 NOWHERE = 255  # the device index of what is of no device
@@ -249,6 +249,8 @@ class Communicators:
         for rank, handle, state in members:
             comm.members[rank] = self._members[handle] = Member(comm, rank, handle, state)
             comm.devices[rank] = state.index
+        if len(members) < size:
+            self._core.before = self.before
         self._tell()
         try:
             self._join_others(comm, [(rank, state.index) for rank, _, state in members])
@@ -416,6 +418,16 @@ class Communicators:
             self._core.attend_at(meeting, max([offer.ready_ns for offer in offers.values()]))
 
     # -- waiting for others -----------------------------------------------------------------------------
+    def before(self, target: Stream | DeviceState | Command) -> None:
+        """The host is about to run commands because it waits: other ranks go on first, if they can.
+
+        So all that ranks can give before they wait is there when a schedule chooses what runs, as it is where each has
+        a host of its own.
+        """
+        mine = seat()
+        if mine is not None:
+            mine.wait(lambda: not target.pending, lambda: waiting(target), self._changed, lazy=True)
+
     def come(self, target: Stream | DeviceState | Command) -> bool:
         """No command can run: wait until another thread has done something about it. False: it is nobody's turn."""
         if not any(member.comm.meetings for member in self._members.values()):
@@ -424,8 +436,8 @@ class Communicators:
         if self.outside is not None and self._shared:
             self._take(self.outside.wait(lambda: _waits(target)))
         else:
-            report = _waits(target)  # of this thread's lines
-            self._wait(lambda: self._news != news, lambda: report)
+            report = _waits(target) if seat() is None else ""  # of this thread's lines; a seat knows its own
+            self._wait(lambda: self._news != news, lambda: report or waiting(target))
         return True
 
     def linger(self, target: Stream | Command) -> None:

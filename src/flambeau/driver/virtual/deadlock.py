@@ -22,6 +22,11 @@ def deadlock(target: Stream | DeviceState | Command) -> str:
     return "\n  ".join([head, *_stuck(target)])
 
 
+def waiting(target: Stream | DeviceState | Command) -> str:
+    """The same of a rank whose line is told with it."""
+    return "\n  ".join([f"the host waits for {target}, and no command can run", *_stuck(target)])
+
+
 def asked_in_vain(target: Stream | DeviceState | Command, others: list[str]) -> str:
     """The same where the program asks again and again whether work is done. others: what other ranks do."""
     head = f"deadlock: the program asks without end at {place(caller())} whether work is done, and no command can run"
@@ -52,7 +57,7 @@ def _chain(command: Command | None) -> tuple[dict[Command, None], Command | None
             return chain, head
         chain[head] = None
         awaited = _awaited(head)
-        here = awaited is not None and awaited.seq >= 0  # else: it stands in no queue
+        here = awaited is not None and (awaited.seq >= 0 or awaited.absent)  # else: it stands in no queue
         command = awaited if here else None
     return chain, None
 

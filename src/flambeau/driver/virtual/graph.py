@@ -95,9 +95,7 @@ class Graph:
         self._caught: dict[int, int] = {}  # by stream: the wait that its last command came after
         self._hosts: dict[int, tuple[int, dict[int, int]]] = {}  # of ranks that take turns: their last waits
         self._at_start: tuple[int, dict[int, int]] = (-1, {})
-        self._late: dict[
-            int, list[int]
-        ] = {}  # steps that wait for a meeting that not all have come to, by its seq
+        self._late: dict[Command, list[int]] = {}  # steps that wait for a meeting that not all have come to
         self._known: dict[int, int] = {}  # by stream: how many commands the host has waited for
 
     # -- recording --------------------------------------------------------------------------------------
@@ -116,8 +114,8 @@ class Graph:
         step = self._add(command.seq, command.kind, command.name, stream, needs)
         for awaited in command.waits:
             if awaited.seq not in self._at:
-                self._late.setdefault(awaited.seq, []).append(step.at)
-        for later in self._late.pop(command.seq, ()):
+                self._late.setdefault(awaited, []).append(step.at)
+        for later in self._late.pop(command, ()):
             self.steps[later].needs.append(step.at)
             step.followers.append(later)
         step.place = len(queue)

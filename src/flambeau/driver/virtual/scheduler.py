@@ -311,9 +311,10 @@ class Scheduler:
             self._wait(stream, self._queue)
 
     def announce(self, command: Command, arrivals: int) -> None:
-        """A command that stands in no stream will come after so many markers: those of `attend`."""
-        command.seq = self.given
-        self.given += 1
+        """A command that stands in no stream will come after so many markers: those of `attend`.
+
+        It takes its number with the last of them: whoever repeats a run knows its commands in that order.
+        """
         command.ready = 0
         command.blockers = arrivals
         command.stream.pending += 1
@@ -322,8 +323,10 @@ class Scheduler:
     def attend(self, command: Command, marker: Command, last: bool) -> None:
         """A marker that an announced command waits for is in its stream. `last`: all of them are."""
         command.waits += (marker,)
-        if last and self.journal is not None:
-            self.journal.enqueued(command)
+        if last:
+            self._number(command)
+            if self.journal is not None:
+                self.journal.enqueued(command)
         if marker.done:
             self._unblock(command, marker.end, [])
         elif marker.followers is None:
@@ -333,12 +336,19 @@ class Scheduler:
 
     def attend_at(self, command: Command, time: int) -> None:
         """What an announced command waits for besides markers of this machine happened at a time."""
+        self._number(command)
         self._unblock(command, time, [])
 
     def excuse(self, command: Command, arrivals: int) -> None:
         """So many of its markers will never come: it waits for them no more."""
+        self._number(command)
         for _ in range(arrivals):
             self._unblock(command, 0, [])
+
+    def _number(self, command: Command) -> None:
+        if command.seq < 0:
+            command.seq = self.given
+            self.given += 1
 
     def defer(self, call: Callable[[], None]) -> None:
         """Call this right after the command that runs now."""

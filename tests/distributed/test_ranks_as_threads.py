@@ -1,0 +1,216 @@
+"""`testing.ranks`: ranks that are threads and take turns: what they see, and that every run repeats and is explored."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+import flambeau as torch
+import flambeau.distributed as dist
+from flambeau.runtime import system
+from flambeau.testing.explore import explore
+from flambeau.testing.ranks import ranks
+
+
+def seen():
+    dist.init_process_group()
+    return dist.get_rank(), dist.get_world_size(), torch.cuda.current_device(), dist.get_node_local_rank()
+
+
+def test_each_rank_has_a_device_and_an_environment_of_its_own():
+    before = dict(os.environ)
+    assert ranks(seen, 3) == [(r, 3, r, r) for r in range(3)]
+    assert dict(os.environ) == before
+    assert not dist.is_initialized()
+
+
+def test_results_and_arguments():
+    assert ranks(lambda a, b: (a + b, threading.current_thread().name), 2, 1, 2) == [
+        (3, "rank 0"),
+        (3, "rank 1"),
+    ]
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_there_must_be_a_rank(n):
+    with pytest.raises(ValueError, match=f"at least one, not {n}"):
+        ranks(seen, n)
+
+
+def test_gpus_that_are_open_are_used_and_others_are_made():
+    with torch.virtual(2, races="warn") as machine:
+        assert ranks(system.bare_driver, 2) == [machine.driver] * 2
+        assert machine.driver not in ranks(system.bare_driver, 3)
+        assert machine.driver not in ranks(system.bare_driver, 2, schedule="random:1")
+        assert system.bare_driver() is machine.driver
+
+
+def step():
+    """Work of several streams, collectives, a wait on the host between them."""
+    dist.init_process_group("nccl")
+    t = torch.ones(1000, device="cuda") * dist.get_rank()
+    works = [dist.all_reduce(t * i, async_op=True) for i in range(3)]
+    for work in works:
+        work.wait()
+    total = sum([work.result()[0].sum() for work in works]).item()
+    dist.barrier()
+    return total, system.bare_driver().time_ns()
+
+
+def run(order, schedule):
+    with torch.virtual(3, schedule=schedule) as machine:
+        results = ranks(step, 3, order=order)
+        return results, machine.driver.trace_hash(), machine.driver.token()
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "random:5"])
+@pytest.mark.parametrize("order", [None, 0, 1])
+def test_a_run_repeats_to_the_bit_and_to_the_nanosecond(order, schedule):
+    first = run(order, schedule)
+    assert first == run(order, schedule)
+    assert [total for total, _ in first[0]] == [9000.0] * 3
+
+
+def test_a_token_repeats_a_run():
+    results, trace, token = run(None, "random:7")
+    assert run(None, f"replay:{token}") == (results, trace, token)
+
+
+def busy():
+    """Rank 0's host gives much more than rank 1's."""
+    dist.init_process_group("nccl")
+    t = torch.ones(10, device="cuda")
+    begin = system.bare_driver().time_ns()
+    for _ in range(500 if dist.get_rank() == 0 else 1):
+        t.add_(1)
+    return system.bare_driver().time_ns() - begin
+
+
+def test_no_rank_pays_for_the_calls_of_another():
+    slow, fast = ranks(busy, 2)
+    assert slow > 100 * fast > 0
+
+
+def hidden(wait):
+    """What ranks 0 and 1 each compute from a tensor that is being reduced."""
+    dist.init_process_group("nccl")
+    t = torch.full((8,), float(dist.get_rank() + 1), device="cuda")
+    torch.cuda.synchronize()
+    work = dist.all_reduce(t, async_op=True)
+    if wait:
+        work.wait()
+    u = t * 2
+    torch.cuda.synchronize()
+    return u.cpu()
+
+
+def doubled(wait):
+    return torch.stack(ranks(hidden, 2, wait))
+
+
+def test_exploring_finds_every_outcome_of_a_missing_wait():
+    found = explore(lambda: doubled(False), 40)
+    assert (found.pairs, found.orders, found.outcomes) == (2, 4, 4) and found.complete and found.races
+    assert explore(lambda: doubled(True), 40).complete
+
+
+def test_random_schedules_reach_every_outcome_too():
+    outcomes = {
+        str([u[0].item() for u in ranks(hidden, 2, False, schedule=f"random:{seed}")]) for seed in range(30)
+    }
+    assert outcomes == {"[2.0, 4.0]", "[2.0, 6.0]", "[6.0, 4.0]", "[6.0, 6.0]"}
+
+
+def test_without_data_times_are_the_same():
+    def body():
+        dist.init_process_group("nccl")
+        t = torch.ones(1 << 20, device="cuda")
+        for _ in range(3):
+            dist.all_reduce(t)
+        torch.cuda.synchronize()
+        return system.bare_driver().time_ns()
+
+    assert ranks(body, 2, data=False) == ranks(body, 2)
+
+
+def captured():
+    dist.init_process_group("nccl")
+    t = torch.ones(4, device="cuda")
+    dist.all_reduce(t)
+    with (
+        pytest.raises(RuntimeError, match="capture no collectives"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        dist.all_reduce(t)
+    dist.all_reduce(t)
+    return t.tolist()
+
+
+def test_a_collective_is_not_captured():
+    assert ranks(captured, 2) == [[4.0] * 4] * 2
+
+
+H100 = (390e9, 1800, 1800)  # bytes a second of a link, ns of a hop and of a start, as the profile has them
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_times_are_those_of_the_ring_or_the_tree(n):
+    nbytes = 64 << 20
+    rate, hop, start = H100
+
+    def body():
+        dist.init_process_group("nccl")
+        t = torch.ones(nbytes // 4, device="cuda")
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        dist.all_reduce(t)
+        begin.record()
+        dist.all_reduce(t)
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e6
+
+    ring = 2 * (n - 1) * hop + 2 * (n - 1) / n * nbytes / rate * 1e9
+    for took in ranks(body, n, profile="h100"):
+        assert took == pytest.approx(start + ring, rel=1e-3)
+
+
+def threads_alone():
+    """Two threads without a baton: each drives a member, as a program of its own might."""
+    driver = system.bare_driver()
+    unique, results = driver.comm_id(), {}
+
+    def body(rank):
+        t = torch.full((4,), float(rank + 1), device=f"cuda:{rank}")
+        (comm,) = driver.comm_create(unique, 2, [(rank, rank)])
+        stream = driver.stream_default(rank)
+        call = dist.device.Collective("all_reduce", t.ptr, t.ptr, 4, torch.float32)
+        driver.collective([(comm, call, stream)])
+        results[rank] = t.tolist()
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_threads_that_take_no_turns_meet_too():
+    with torch.virtual(2):
+        assert threads_alone() == {0: [3.0] * 4, 1: [3.0] * 4}
+
+
+def test_a_member_that_nobody_brings():
+    with torch.virtual(2):
+        torch.cuda.init()
+        driver = system.bare_driver()
+        comms = driver.comm_create(driver.comm_id(), 2, [(0, 0), (1, 1)])
+        t = torch.ones(4, device="cuda:0")
+        call = dist.device.Collective("all_reduce", t.ptr, t.ptr, 4, torch.float32)
+        driver.collective([(comms[0], call, driver.stream_default(0))])
+        with pytest.raises(
+            torch.DriverError, match=r"(?s)deadlock: the host waits.*waits for rank 1 \(cuda:1\)"
+        ):
+            torch.cuda.synchronize(0)
