@@ -160,6 +160,24 @@ def test_the_sender_keeps_the_memory_until_the_receiver_has_done_with_it(peer):
     assert torch.full((MIB,), 3.0, device="cuda").data_ptr() == at
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_memory_is_kept_until_work_that_the_receiver_queued_is_done(peer, beside):
+    """Whether another tensor of the same segment stays there, or the segment is unmapped."""
+    x, y = torch.full((1000,), 1.0, device="cuda"), torch.zeros(1000, device="cuda")
+    if beside:
+        peer.call(kit.keep, "beside", y)
+    at = x.data_ptr()
+    peer.call(kit.slow_copy, "copy", x, 10_000)
+    del x
+    torch.cuda.ipc_collect()
+    z = torch.full((1000,), 2.0, device="cuda")
+    torch.cuda.synchronize()
+    assert z.data_ptr() == at and peer.call(kit.total_of_kept, "copy") == 1000
+    peer.call(kit.drop, "copy")
+    if beside:
+        peer.call(kit.drop, "beside")
+
+
 def test_l09_collecting_gives_back_memory_and_closes_the_counters(peer):
     before = torch.cuda.memory_allocated()
     torch.cuda.ipc_collect()
