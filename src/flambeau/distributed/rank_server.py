@@ -11,6 +11,7 @@ import socket
 import time
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 
 from flambeau.distributed.meeting_place import MeetingPlace
 from flambeau.distributed.store import PrefixStore, Store
@@ -38,8 +39,12 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
 
 
 def _outlast(server: StoreServer, process: int) -> None:
-    """Rank 0 is done: serve until the others are, who may not have heard yet of what is complete."""
-    if os.getpid() != process or server.meetings is None:
+    """Rank 0 is done: serve until the others are, who may not have heard yet of what is complete.
+
+    Not if it ends within a group, as one that fails does: nobody is to be told of the others' errors before its own.
+    """
+    left = import_module("flambeau.distributed.world").process.default is None
+    if os.getpid() != process or server.meetings is None or not left:
         return
     server.call(partial(server.meetings.left, process, 0))  # who waits for it waits in vain, and is told
     until = time.monotonic() + _PATIENCE_S
