@@ -614,21 +614,15 @@ def after_a_barrier():
     return seen, pinned.tolist()
 
 
-@program
-def all_have_come_to_a_barrier():
-    come = []
-
-    def member():
-        dist.init_process_group("nccl")
-        dist.all_reduce(full(1))  # the first collective waits for all in any case
-        torch.cuda.synchronize()
-        come.append(dist.get_rank())
-        dist.barrier(async_op=True).wait()
-        seen = sorted(come)
-        dist.destroy_process_group()
-        return seen
-
-    return ranks(member, 2)
+@ranked
+def what_came_before_a_barrier():
+    """The host has waited for the collectives that were begun before, on whatever stream they are."""
+    (side,) = streams(1, torch.cuda.current_device())
+    flat = full(dist.get_rank() + 1)
+    dist.all_reduce(flat, async_op=True)
+    dist.barrier(async_op=True).wait()
+    with torch.cuda.stream(side):
+        return (flat + 1).tolist()
 
 
 @ranked
