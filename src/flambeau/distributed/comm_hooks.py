@@ -47,9 +47,13 @@ def _register_comm_hook(reducer: Reducer, state: Any, comm_hook: Callable[..., A
 
 def _register_builtin_comm_hook(reducer: Reducer, comm_hook_type: BuiltinCommHookType) -> None:
     """Reduce as a name says. RuntimeError: there is a hook."""
-    builtin: Callable[[Any, GradBucket], Future]
-    if comm_hook_type == BuiltinCommHookType.ALLREDUCE:
-        builtin = lambda group, bucket: mean(group, bucket.buffer())  # noqa: E731
-    else:
-        builtin = lambda group, bucket: mean_as(float16, group, bucket)  # noqa: E731
+    builtin = _fp16_mean if comm_hook_type == BuiltinCommHookType.FP16_COMPRESS else _plain_mean
     reducer._register(reducer.group, builtin, "register_builtin_comm_hook", "register_comm_hook")
+
+
+def _plain_mean(group: Any, bucket: GradBucket) -> Future:
+    return mean(group, bucket.buffer())
+
+
+def _fp16_mean(group: Any, bucket: GradBucket) -> Future:
+    return mean_as(float16, group, bucket)
