@@ -58,7 +58,12 @@ def child(*arguments: str) -> Any:
         "FLAMBEAU_RACES": "off" if arguments[-1] == "flambeau_off" else "warn",
     }
     command = [sys.executable, __file__, "--child", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"said": "failed: no end within a minute"}
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         return {"said": f"failed: {(done.stderr.splitlines() or ['it printed nothing'])[-1][:200]}"}
