@@ -491,7 +491,9 @@ def _derivative(name: str, roots: Sequence[Node], arity: int) -> Derivative:
     reached = set().union(*[_reached(root) for root in roots if not root.truth])
     if not reached:
         return NOT_DIFFERENTIABLE
-    return Derivative(*[_Slope(name, roots, i) if i in reached else None for i in range(arity)])
+    derivative = Derivative(whole=_Gradients(name, roots, arity))
+    derivative.takes = frozenset(reached)
+    return derivative
 
 
 def _reached(root: Node) -> set[int]:
@@ -514,59 +516,82 @@ def _passes(node: Applied, i: int) -> bool:
     return derivative.takes is None or i in derivative.takes
 
 
-_Made = Op | Exception | int | None
+class _Gradients:
+    """The formula of all gradients: expressions of the results' gradients and of the inputs that they need."""
 
-
-class _Slope:
-    """The formula of one input's gradient: an expression of the results' gradients and of the inputs that it needs."""
-
-    def __init__(self, name: str, roots: Sequence[Node], index: int) -> None:
-        self._name, self._roots, self._index = name, roots, index
-        self._made: tuple[_Made, tuple[str, ...]] | None = None
+    def __init__(self, name: str, roots: Sequence[Node], arity: int) -> None:
+        self.name = name
+        self.truths = [root.truth for root in roots]
+        self._roots = [root for root in roots if not root.truth]
+        self._arity = arity
+        self._slopes: dict[int, Node | Exception | None] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it needs: see Note [Derivatives]."""
-        return ("grad" if len(self._roots) == 1 else "grads", "call", *self._record()[1])
+        """What it needs if every input requires a gradient."""
+        return self.bound((True,) * self._arity).names
 
-    def __call__(self, grad: Any, call: Any, *inputs: Any) -> Any:
-        record, _ = self._record()
-        if isinstance(record, Exception):
-            raise record
-        grads = (grad,) if len(self._roots) == 1 else grad
-        given = [g for g, root in zip(grads, self._roots, strict=True) if not root.truth]
-        if isinstance(record, int):
-            return given[record]
-        return zeros(given[0]) if record is None else call(record, (*given, *inputs))
+    def __call__(self, needs: Sequence[bool], grad: Any, call: Any, *inputs: Any) -> list[Any]:
+        return self.bound((True,) * self._arity)(needs, grad, call, *inputs)
 
-    def _record(self) -> tuple[_Made, tuple[str, ...]]:
-        """What computes it, the number of the gradient that it is, None where it is zero, why there is none.
+    def bound(self, needs: Sequence[bool]) -> _Bound:
+        """The formula where only some of the inputs require a gradient."""
+        return _Bound(self, {i: self._slope(i) for i, needed in enumerate(needs) if needed}, len(self._roots))
 
-        And the names of the inputs that it needs.
-        """
-        if self._made is None:
+    def _slope(self, index: int) -> Node | Exception | None:
+        """The gradient of an input, of which Input(-1 - k) is the k-th result's; None: zero; or why there is none."""
+        if index not in self._slopes:
+            grads = [Input(-1 - k) for k in range(len(self._roots))]
             try:
-                self._made = self._make()
+                self._slopes[index] = _backward(self._roots, index, grads)
             except (NotImplementedError, RuntimeError) as error:
-                self._made = error, ()
-        return self._made
+                self._slopes[index] = error
+        return self._slopes[index]
 
-    def _make(self) -> tuple[_Made, tuple[str, ...]]:
-        roots = [root for root in self._roots if not root.truth]
-        grads = [Input(-1 - k) for k in range(len(roots))]
-        slope = _backward(roots, self._index, grads)
-        if slope is None:
-            return None, ()
-        if isinstance(slope, Input):
-            return -1 - slope.index, ()
-        used = sorted({x.index for x in ordered(slope) if isinstance(x, Input) and x.index >= 0})
-        place = {-1 - k: k for k in range(len(roots))} | {
-            index: len(roots) + i for i, index in enumerate(used)
-        }
-        arity = len(roots) + len(used)
-        root = _renumbered(slope, place)
-        record = operator(f"{self._name}.gradient", [root], arity, differentiable=arity <= len(INPUTS))
-        return record, tuple([INPUTS[index] for index in used])
+
+class _Bound:
+    """See `_Gradients`. `names` are what it needs: see Note [Derivatives]."""
+
+    def __init__(self, of: _Gradients, slopes: dict[int, Node | Exception | None], count: int) -> None:
+        self._of, self._slopes = of, slopes
+        nodes = ordered(*[x for x in slopes.values() if isinstance(x, Node)])
+        used = sorted({x.index for x in nodes if isinstance(x, Input) and x.index >= 0})
+        self._place = {-1 - k: k for k in range(count)} | {index: count + i for i, index in enumerate(used)}
+        self._records: dict[tuple[int, ...], Op] = {}
+        grad = "grad" if len(of.truths) == 1 else "grads"
+        self.names = ("needs", grad, "call", *[INPUTS[index] for index in used])
+
+    def __call__(self, needs: Sequence[bool], grad: Any, call: Any, *inputs: Any) -> list[Any]:
+        grads = (grad,) if len(self._of.truths) == 1 else grad
+        given = [g for g, truth in zip(grads, self._of.truths, strict=True) if not truth]
+        found: list[Any] = [None] * len(needs)
+        computed = []
+        for i, slope in self._slopes.items():
+            if not needs[i]:
+                continue
+            if isinstance(slope, Exception):
+                raise slope
+            if isinstance(slope, Input) and slope.index < 0:
+                found[i] = given[-1 - slope.index]
+            elif slope is None:
+                found[i] = zeros(given[0])
+            else:
+                computed.append(i)
+        if computed:
+            results = call(self._record(tuple(computed)), (*given, *inputs))
+            for i, result in zip(computed, results if len(computed) > 1 else (results,), strict=True):
+                found[i] = result
+        return found
+
+    def _record(self, indices: tuple[int, ...]) -> Op:
+        """The kernel of these inputs' gradients."""
+        if indices not in self._records:
+            slopes = [x for i in indices if isinstance(x := self._slopes[i], Node)]
+            roots, arity = _renumbered(slopes, self._place), len(self._place)
+            self._records[indices] = operator(
+                f"{self._of.name}.gradient", roots, arity, differentiable=arity <= len(INPUTS)
+            )
+        return self._records[indices]
 
 
 def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node | None:
@@ -609,13 +634,13 @@ def _symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = 
     return applied(record, *args)
 
 
-def _renumbered(root: Node, place: dict[int, int]) -> Node:
+def _renumbered(roots: Sequence[Node], place: dict[int, int]) -> list[Node]:
     made: dict[Node, Node] = {}
-    for node in ordered(root):
+    for node in ordered(*roots):
         if isinstance(node, Input):
             made[node] = Input(place[node.index])
         elif isinstance(node, Applied):
             made[node] = Applied(node.record, tuple([made[x] for x in node.args]), node.place)
         else:
             made[node] = node
-    return made[root]
+    return [made[root] for root in roots]

@@ -89,7 +89,10 @@ class Derivative:
 
 
 def names_of(formula: Formula) -> tuple[str, ...]:
-    """The names of a formula's parameters: what it needs. One that is no function says so itself, as `names`."""
+    """The names of a formula's parameters: what it needs. One that is no function says so itself, as `names`.
+
+    A `whole` formula may have `bound(needs)`: the formula where these inputs require a gradient.
+    """
     names: tuple[str, ...] | None = getattr(formula, "names", None)
     if names is not None:
         return names

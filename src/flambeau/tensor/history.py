@@ -420,6 +420,9 @@ class Use:
         self.needs = needs
         self.missing = record.name if derivative is MISSING and any(needs) else None
         self.whole = derivative.whole if any(needs) else None
+        bound = getattr(self.whole, "bound", None)  # what it asks for depends on who needs a gradient
+        if bound is not None:
+            self.whole = bound(needs)
         names = () if self.whole is None else names_of(self.whole)
         formulas = [
             (i, formula, names_of(formula))
