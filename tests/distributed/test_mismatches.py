@@ -278,3 +278,47 @@ def _long_queue():
     for _ in range(1500):
         t.add_(1)
     return t.tolist()
+
+
+# -- TORCH_DISTRIBUTED_DEBUG=DETAIL: ranks compare before they begin, as real GPUs need it ------------------------
+
+
+def detailed(second, agree_first=True):
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    dist.init_process_group("nccl")
+    t = torch.ones(4, device="cuda")
+    for _ in range(3 * agree_first):
+        dist.all_reduce(t)
+    with pytest.raises(dist.DistBackendError) as caught:
+        all_reduce(t, None) if dist.get_rank() == 0 else second(t, torch.ones(5, device="cuda"))
+    return str(caught.value), t.add_(1).tolist()  # nothing was begun: the devices are well
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_in_detail_a_mismatch_is_told_before_anything_is_queued(what):
+    other, told = OTHERS[what]
+    (text, values), (same_text, _) = ranks(detailed, 2, other)
+    assert text == same_text and values == [9.0] * 4
+    lines = re.findall(rf"rank (\d) at {HERE}: (.+)", text)
+    assert lines == [("0", "all_reduce of 4 float32, op sum"), ("1", told)]
+    assert "call 4 of group 0" in text
+
+
+def levels():
+    found = [dist.get_debug_level()]
+    dist.set_debug_level(dist.DebugLevel.INFO)
+    found.append(dist.get_debug_level())
+    dist.set_debug_level_from_env()
+    with pytest.raises(TypeError):
+        dist.set_debug_level(2)
+    return [*found, dist.get_debug_level()]
+
+
+def test_debug_levels(monkeypatch):
+    expected = [dist.DebugLevel.OFF, dist.DebugLevel.INFO, dist.DebugLevel.OFF]
+    assert ranks(levels, 1) == [expected]
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "detail")
+    assert dist.get_debug_level() is dist.DebugLevel.DETAIL
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "much")
+    with pytest.raises(ValueError, match=r"must be OFF, INFO, or DETAIL\."):
+        dist.set_debug_level_from_env()

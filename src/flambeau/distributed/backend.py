@@ -50,6 +50,7 @@ class Backend:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.timeout = place.timeout
+        self.agreement: Any = None  # what compares collectives before they begin: see debug.py
 
     def set_timeout(self, timeout: timedelta) -> None:
         """How long an operation may take from now on."""

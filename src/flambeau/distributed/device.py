@@ -121,7 +121,10 @@ class DeviceBackend(FlatBackend):
         for tensor in tensors:
             tensor.memory.used_on(stream.handle)
         with stream:
-            _queue(line, build(), stream)
+            calls = build()
+            if self.agreement is not None:
+                self.agreement.check(calls)
+            _queue(line, calls, stream)
             after()
         outcome, source = list(tensors if results is None else results), -1 if pair is None else pair
         if stream is here:

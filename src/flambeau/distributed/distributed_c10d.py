@@ -25,6 +25,7 @@ from flambeau.distributed.collectives import (
     reduce_scatter_tensor,
     scatter,
 )
+from flambeau.distributed.debug import DebugLevel
 from flambeau.distributed.engines import (
     is_gloo_available,
     is_mpi_available,
@@ -60,6 +61,7 @@ from flambeau.distributed.setup import (
     destroy_process_group,
     get_backend,
     get_backend_config,
+    get_debug_level,
     get_default_backend_for_device,
     get_global_rank,
     get_group_rank,
@@ -77,6 +79,8 @@ from flambeau.distributed.setup import (
     new_group,
     new_subgroups,
     new_subgroups_by_enumeration,
+    set_debug_level,
+    set_debug_level_from_env,
     shrink_group,
     split_group,
 )
@@ -88,6 +92,7 @@ from flambeau.distributed.world import ProcessGroup
 
 __all__ = [
     "Backend",
+    "DebugLevel",
     "DistBackendError",
     "DistError",
     "DistNetworkError",
@@ -127,6 +132,7 @@ __all__ = [
     "gather_object",
     "get_backend",
     "get_backend_config",
+    "get_debug_level",
     "get_default_backend_for_device",
     "get_global_rank",
     "get_group_rank",
@@ -164,6 +170,8 @@ __all__ = [
     "scatter_object_list",
     "send",
     "send_object_list",
+    "set_debug_level",
+    "set_debug_level_from_env",
     "shrink_group",
     "split_group",
     "supports_complex",

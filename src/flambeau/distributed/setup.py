@@ -12,6 +12,7 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
 from flambeau.distributed import engines
+from flambeau.distributed.debug import DebugLevel, level_of
 from flambeau.distributed.names import Backend, devices_of
 from flambeau.distributed.rendezvous import rendezvous
 from flambeau.distributed.store import PrefixStore
@@ -409,6 +410,23 @@ def get_default_backend_for_device(device: Any) -> str:
     if found is None:
         raise ValueError(f"Default backend not registered for device : {device}")
     return found
+
+
+def get_debug_level() -> DebugLevel:
+    """How much `distributed` looks at what ranks do: TORCH_DISTRIBUTED_DEBUG, or what was set."""
+    return world().debug
+
+
+def set_debug_level(level: DebugLevel) -> None:
+    """Set it for groups that are made from now on. DETAIL: ranks compare each collective before they begin it."""
+    if not isinstance(level, DebugLevel):
+        raise TypeError(f"set_debug_level(): level must be a DebugLevel, not {type(level).__name__}")
+    world().debug = level
+
+
+def set_debug_level_from_env() -> None:
+    """Set it as TORCH_DISTRIBUTED_DEBUG says. ValueError: neither OFF, INFO nor DETAIL."""
+    world().debug = level_of(world().environment)
 
 
 def get_pg_count() -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from flambeau.core.names import lacks
 from flambeau.distributed import engines
 from flambeau.distributed.backend import DEFAULT, Backend, Place
+from flambeau.distributed.debug import Agreement, DebugLevel, level_of
 from flambeau.distributed.store import PrefixStore
 from flambeau.distributed.threads import Hub
 
@@ -36,6 +37,7 @@ class ProcessGroup:
         self._devices = dict(devices)
         self._hub = hub
         self._engines: dict[str, Backend] = {}
+        self._detail = world().debug is DebugLevel.DETAIL
         self.group_desc = description
         self.bound_device_id: Any = None
         self.splits = 0  # so far
@@ -85,6 +87,8 @@ class ProcessGroup:
             if word is None:
                 raise RuntimeError(f"No backend type associated with device type {device_type}")
             found = self._engines[device_type] = engines.make(word, device_type, self._place, self._hub)
+            if self._detail and self._place.store is not None and self._place.size > 1:
+                found.agreement = Agreement(self._place)
         return found
 
     @property
@@ -126,7 +130,17 @@ class World:
         self.count = 0  # of groups made so far, by all ranks alike
         self.store: Any = None
         self.served: Any = None  # what other ranks need of this one as long as it lives
+        self._debug: DebugLevel | None = None
         self.begun = 0  # how often there was a group of all ranks
+
+    @property
+    def debug(self) -> DebugLevel:
+        """How much groups that are made from now on look at; as the environment says, until it is set."""
+        return level_of(self.environment) if self._debug is None else self._debug
+
+    @debug.setter
+    def debug(self, level: DebugLevel | None) -> None:
+        self._debug = level
 
     def require_default(self) -> ProcessGroup:
         """The group of all ranks. ValueError: there is none."""

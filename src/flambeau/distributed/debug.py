@@ -1,0 +1,79 @@
+"""`DebugLevel`, and `Agreement`: with TORCH_DISTRIBUTED_DEBUG=DETAIL ranks compare what they ask for before they begin.
+
+Virtual GPUs tell of ranks that disagree by themselves; NCCL does not, and hangs. So at that level each rank leaves the
+kind, size, dtype, operation, root and line of its next collective in the group's store, and waits for the others'. That
+is slow, a store's round trip and a wait on the host for each collective: it is for looking for a mistake.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+
+from flambeau.core.sites import caller, place
+from flambeau.distributed.backend import Place
+from flambeau.distributed.errors import DistBackendError, DistStoreError
+from flambeau.driver.api import Collective
+from flambeau.driver.meetings import PAIRED, agreed, described
+
+
+class DebugLevel(enum.IntEnum):
+    """How much `distributed` looks at what ranks do."""
+
+    OFF = 0
+    INFO = 1
+    DETAIL = 2
+
+    def __str__(self) -> str:
+        return f"DebugLevel.{self.name}"
+
+
+def level_of(environment: Mapping[str, str]) -> DebugLevel:
+    """What TORCH_DISTRIBUTED_DEBUG says. ValueError: neither OFF, INFO nor DETAIL."""
+    word = environment.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
+    if word not in DebugLevel.__members__:
+        raise ValueError("The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL.")
+    return DebugLevel[word]
+
+
+class Agreement:
+    """The collectives of one group as its ranks compare them, before each."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._number = 0
+
+    def check(self, calls: Sequence[Collective]) -> None:
+        """Leave what this rank is about to queue, and look at the others'. Messages are not compared.
+
+        Raises DistBackendError: ranks disagree, or one has not come within the group's timeout.
+        """
+        mine = [call for call in calls if call.kind not in PAIRED]
+        if not mine:
+            return
+        rank, size, store = self._place.rank, self._place.size, self._place.store
+        self._number += 1
+        text = f"rank {rank} at {place(caller())}: {' and '.join([described(call) for call in mine])}"
+        store.set(self._key(rank), json.dumps([[repr(agreed(call)) for call in mine], text]))
+        told = [json.loads(self._other(other, text)) for other in range(size)]
+        if any(found != told[0][0] for found, _ in told):
+            head = f"collective mismatch: call {self._number} of group {self._place.name} is not the same for all"
+            raise DistBackendError("\n  ".join([head, *[line for _, line in told]]))
+        if self._number > 1:  # whoever has come to this one has read all of the last
+            store.delete_key(self._key(rank, self._number - 1))
+
+    def _other(self, rank: int, text: str) -> bytes:
+        store = self._place.store
+        try:
+            store.wait([self._key(rank)], self._place.timeout)
+        except DistStoreError as error:
+            raise DistBackendError(
+                f"rank {rank} has not come to call {self._number} of group {self._place.name} within "
+                f"{self._place.timeout.total_seconds():g} s\n  {text}"
+            ) from error
+        value: bytes = store.get(self._key(rank))
+        return value
+
+    def _key(self, rank: int, number: int | None = None) -> str:
+        return f"agreement/{self._number if number is None else number}/{rank}"
