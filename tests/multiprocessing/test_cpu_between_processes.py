@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from multiprocessing.reduction import ForkingPickler
 from queue import Full
 
 import peer_kit as kit
@@ -211,6 +212,18 @@ def test_the_receiver_keeps_what_the_sender_drops(peer, strategy):
     assert x.sum() == 3000
     peer.call(kit.drop, "x")
     del x
+    gc.collect()
+    assert not named()
+
+
+def test_a_message_underway_keeps_its_memory(strategy):
+    x = flambeau.full((1000,), 3.0)
+    message = bytes(ForkingPickler.dumps(x))
+    del x
+    gc.collect()
+    y = ForkingPickler.loads(message)
+    assert y.sum() == 3000
+    del y
     gc.collect()
     assert not named()
 

@@ -66,7 +66,8 @@ def test_what_a_node_saved_moves_too():
     hidden = x * 2
     y = (hidden * hidden).sum()
     hidden.detach().share_memory_()
-    flambeau.full((3,), 7.0)  # takes the place where it was
+    assert hidden.memory.owner.former is None  # nobody looks at where it was
+    flambeau.full((3,), 7.0)  # which this takes
     y.backward()
     assert x.grad.tolist() == [8.0, 8.0, 8.0]
 
@@ -79,6 +80,8 @@ def test_frozen_objects_are_found():
     base.share_memory_()
     base.fill_(5)
     assert view.tolist() == [5, 5]
+    start = base.untyped_storage().data_ptr()
+    assert (base.data_ptr(), view.data_ptr()) == (start, start + 8)
     assert gc.get_freeze_count()
 
 

@@ -193,16 +193,15 @@ def _holders(row: Tensor) -> tuple[Iterable[Any], bool]:
     """All that look at a tensor's storage by address, and whether others refer to it."""
     if sys.getrefcount(row.memory) == 2 + (row.counter is row.memory):
         return [row], False
-    memory = row.memory
     frozen = gc.get_freeze_count()  # of these the collector tells nothing
     if frozen:
         gc.unfreeze()
-    referrers = gc.get_referrers(memory)
+    referrers = gc.get_referrers(row.memory)  # in no variable of ours: a closure's would be one of them
     if frozen:
         gc.collect()
         gc.freeze()
     found = [x for x in referrers if isinstance(x, Tensor | Saved)]
-    return [x for x in found if x.memory is memory], len(found) < len(referrers)
+    return [x for x in found if x.memory is row.memory], len(found) < len(referrers)
 
 
 def _parted(memory: Storage) -> Storage:
