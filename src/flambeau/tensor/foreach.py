@@ -43,10 +43,10 @@ def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Ten
 
 def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | None = None) -> None:
     """Copy each source, times `scale` if given, into the target of its shape: of one device, each list of one dtype."""
-    if scale is None:
-        update(foreach_copy, (targets, sources), (), ())
-    else:
-        update(foreach_scaled, (targets, sources), (scale,), ())
+    record, scalars = (foreach_copy, ()) if scale is None else (foreach_scaled, (scale,))
+    for start in range(0, len(targets), MOST):
+        here, there = targets[start : start + MOST], sources[start : start + MOST]
+        _run(record, here, [*there, *scalars], (len(here), ()), tuple([t.meta for t in here]))
 
 
 def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
@@ -55,8 +55,21 @@ def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
     return [engine.call(foreach_norm, part, (order,)) for part in parts]
 
 
-def _run(record: Foreach, changed: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...]) -> None:
-    key = (record, params, *[a.meta if isinstance(a, Tensor) else a.__class__ for a in args], "update")
+def _run(
+    record: Foreach,
+    changed: Sequence[Tensor],
+    args: Sequence[Any],
+    params: tuple[Any, ...],
+    targets: Any = (),
+) -> None:
+    """`targets`: the metas of what changes, where it is none of the operands."""
+    key = (
+        record,
+        params,
+        *[a.meta if isinstance(a, Tensor) else a.__class__ for a in args],
+        targets,
+        "update",
+    )
     plan = engine.plans.get(key)
     if plan is None:
         plan = engine.plans[key] = _plan(record, changed, args, params)
