@@ -25,6 +25,7 @@ from flambeau.distributed.work import StreamWork, Work
 from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
+from flambeau.runtime.event import Event
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tensor import creation
@@ -46,6 +47,7 @@ class Line:
         self.comm = comm
         self.pair = pair
         self.stream = Stream(context.device)
+        self.ready = Event()  # where the caller's stream is, recorded anew for each collective
 
     def peer(self, rank: int) -> int:
         """What the communicator calls a rank of the group."""
@@ -117,7 +119,8 @@ class DeviceBackend(FlatBackend):
         stream = line.stream if async_op else here
         if stream is not here:
             with because(str, "collective: the group's stream comes after the current one"):
-                stream.wait_event(here.record_event())
+                line.ready.record(here)
+                stream.wait_event(line.ready)
         for tensor in tensors:
             tensor.memory.used_on(stream.handle)
         with stream:
