@@ -98,6 +98,16 @@ def polls_for_what_comes_later() -> None:
     assert x.tolist() == [2.0] * 3
 
 
+def first_is_done_first() -> None:
+    """Rank 0 comes to its end long before the others do; what it has queued is waited for by nobody but them."""
+    x = torch.ones(3, device="cuda")
+    dist.all_reduce(x, async_op=True)
+    if RANK > 0:
+        time.sleep(0.3)
+        torch.cuda.synchronize()
+        assert x.tolist() == [float(dist.get_world_size())] * 3
+
+
 def mismatch() -> None:
     x = torch.ones(1024, device="cuda")
     if RANK == 0:

@@ -41,6 +41,11 @@ def test_collectives_of_ranks_that_nobody_launched() -> None:
         assert said.status == 0, said.err
 
 
+def test_the_rank_that_serves_the_others_outlasts_them() -> None:
+    for said in run_ranks(3, PROGRAM, "first_is_done_first", **VIRTUAL):
+        assert said.status == 0, said.err
+
+
 @pytest.mark.parametrize("schedule", ["earliest", "random:3"])
 def test_results_and_times_do_not_depend_on_how_fast_processes_are(schedule: str) -> None:
     first, second = (launch(3, "repeats", FLAMBEAU_SCHEDULE=schedule) for _ in range(2))

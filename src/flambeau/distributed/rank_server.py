@@ -1,6 +1,7 @@
 """`serve_meetings`: lets ranks that no launcher started meet for the collectives of their virtual GPUs.
 
-Rank 0 serves, and says in the store where. Under `flambeau launch` the launcher does.
+Rank 0 serves, and says in the store where; its process ends after the others. Under `flambeau launch` the launcher
+does.
 """
 
 from __future__ import annotations
@@ -8,18 +9,24 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from importlib import import_module
+from multiprocessing import util
 
 from flambeau.distributed.meeting_place import MeetingPlace
 from flambeau.distributed.store import PrefixStore, Store
 from flambeau.distributed.store_server import StoreServer
 from flambeau.distributed.tcp_store import TCPStore
 from flambeau.driver.registry import meet_at
+from flambeau.runtime import system
 
-_PATIENCE_S = 60.0  # with ranks that outlive rank 0
+_PATIENCE_S, _LOOK_S = 60.0, 0.005  # with ranks that outlive rank 0; between looks at them
+_FIRST = (
+    100  # among multiprocessing's finalizers, which alone run in its children: machines are closed after it
+)
 
 
 def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) -> TCPStore | None:
@@ -31,25 +38,37 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
         served = TCPStore(_host(store), 0, None, True, timedelta(seconds=60))
         assert served._server is not None
         served._server.server.meetings = MeetingPlace(size)
-        atexit.register(_outlast, served._server.server, os.getpid())
+        atexit.register(_outlast, served._server.server)
+        util.Finalize(None, _outlast, args=(served._server.server,), exitpriority=_FIRST)
     if served is not None:
         own.set("place", f"{served.host}:{served.port}")
     meet_at(f"{rank}@{own.get('place').decode()}")
     return served
 
 
-def _outlast(server: StoreServer, process: int) -> None:
+def _outlast(server: StoreServer) -> None:
     """Rank 0 is done: serve until the others are, who may not have heard yet of what is complete.
 
-    Not if it ends within a group, as one that fails does: nobody is to be told of the others' errors before its own.
+    Not if it fails: nobody is to be told of the others' errors before its own.
     """
-    left = import_module("flambeau.distributed.world").process.default is None
-    if os.getpid() != process or server.meetings is None or not left:
+    if os.getpid() != server.process or server.meetings is None or _fails():
         return
-    server.call(partial(server.meetings.left, process, 0))  # who waits for it waits in vain, and is told
+    for context in system.contexts():
+        with suppress(Exception):  # whoever closes the machine hears of it
+            context.driver.device_sync(context.driver_index)
+    server.call(
+        partial(server.meetings.left, server.process, 0)
+    )  # who waits for it waits in vain, and is told
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until and any(not p.ended for p in list(server.meetings.participants.values())):
-        time.sleep(0.005)
+        time.sleep(_LOOK_S)
+    server.meetings = None  # that was all
+
+
+def _fails() -> bool:
+    """Whether an exception ends this process."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return error is not None and not (isinstance(error, SystemExit) and not error.code)
 
 
 def _host(store: Store) -> str:

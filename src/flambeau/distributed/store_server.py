@@ -76,7 +76,7 @@ class StoreServer:
         self._calls: deque[Callable[[], None]] = deque()
         self._clients: dict[_Client, None] = {}
         self._selector = selectors.DefaultSelector()
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._bell, self._ear = socket.socketpair()
         for end in (listener, self._ear):
             end.setblocking(False)
@@ -86,7 +86,7 @@ class StoreServer:
 
     def close(self) -> None:
         """Close every connection. Again is allowed; in a forked child it does nothing."""
-        if os.getpid() != self._process:
+        if os.getpid() != self.process:
             return
         try:
             self._bell.send(_END)
