@@ -304,3 +304,23 @@ except torch.NotSupportedError as error:
 """
     said = run(library, program).splitlines()
     assert said[:3] == ["True True", "True True", "True"] and "pip install 'flambeau[cusolver]'" in said[3]
+
+
+def test_a_default_stream_waits_on_its_own_device(library: Path) -> None:
+    """Its native handle, 0, is the current context's default stream: an event of another device must not choose it."""
+    program = """
+from cuda.bindings import driver as cu
+from flambeau.driver.cuda.driver import CudaDriver
+driver = CudaDriver()
+first, second = (driver.stream_default(i) for i in (0, 1))
+event = driver.event_create(1, timing=False)
+driver.event_record(event, second)
+wait, seen = cu.cuStreamWaitEvent, []
+def watched(*given):
+    seen.append(int(cu.cuCtxGetCurrent()[1]))
+    return wait(*given)
+cu.cuStreamWaitEvent = watched
+driver.stream_wait(first, event)
+assert seen == [int(driver._devices[0].context)] != [int(driver._devices[1].context)], seen
+"""
+    run(library, program, devices=2)

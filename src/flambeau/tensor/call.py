@@ -398,9 +398,11 @@ def _launcher(driver: Driver, exe: Executable) -> Launcher:
 def spend(kernel: Kernel, where: device, cycles: int) -> None:
     """Launch a kernel that has no tensors and only spends time, on the current stream of a CUDA device."""
     context = system.context_of(where)
-    exe = _spending.get(where)
+    exe = _spending.get(context.device)
     if exe is None:
-        exe = _spending[where] = context.driver.load(Launch(kernel, (), (int64,)), context.driver_index)
+        exe = _spending[context.device] = context.driver.load(
+            Launch(kernel, (), (int64,)), context.driver_index
+        )
     _launcher(context.driver, exe)((), (cycles,), current.local.streams[context.index].handle)
 
 

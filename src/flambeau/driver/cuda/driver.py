@@ -373,7 +373,12 @@ class CudaDriver:
         self._raise_late(queue.device)
 
     def stream_wait(self, stream: int, event: int) -> None:
-        queue, found = self._queues.get(stream) or self._queue(stream), self._event(event)
+        queue = self._queues.get(stream) or self._queue(stream)
+        found = self._events.get(event) or self._event(event)
+        if self._several or not self._thread.entered:
+            self._enter(
+                queue.device
+            )  # last: a default stream is the current context's, whatever the event's is
         (code,) = cu.cuStreamWaitEvent(queue.native, found.native, 0)
         if code:
             raise error_of(code)
