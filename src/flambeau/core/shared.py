@@ -15,8 +15,7 @@ import mmap
 import os
 import struct
 import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flambeau.core.errors import NotSupportedError
 
@@ -117,8 +116,7 @@ def key_of(fd: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
+class Door(NamedTuple):
     """Where another process finds a descriptor of this one: see Note [How processes reach each other's memory]."""
 
     pid: int

@@ -12,7 +12,9 @@ Site = tuple[CodeType, int]
 line of an instruction is found by a walk through a table, too slow to do once per operation."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_PICKLING = os.path.join(os.path.dirname(os.__file__), "multiprocessing") + os.sep  # by which we are called, too
+_PICKLING = (
+    os.path.join(os.path.dirname(os.__file__), "multiprocessing") + os.sep
+)  # by which we are called, too
 _inside: dict[str, bool] = {}  # whether a source file is Flambeau's own; a cache of a pure function
 
 
@@ -44,7 +46,9 @@ def is_inside(code: CodeType) -> bool:
     """Whether a code object is this package's own, or the standard library's for processes."""
     inside = _inside.get(code.co_filename)
     if inside is None:
-        inside = _inside[code.co_filename] = os.path.abspath(code.co_filename).startswith((_PACKAGE, _PICKLING))
+        inside = _inside[code.co_filename] = os.path.abspath(code.co_filename).startswith(
+            (_PACKAGE, _PICKLING)
+        )
     return inside
 
 
