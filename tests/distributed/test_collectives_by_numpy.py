@@ -294,3 +294,35 @@ def objects(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_objects(backend):
     ranks(objects, 3, backend)
+
+
+def from_anyone():
+    """Rank 0 receives from whoever sends; the others send with tags, the later tag first."""
+    dist.init_process_group("gloo")
+    rank, t = dist.get_rank(), torch.zeros(2)
+    if rank:
+        works = [dist.isend(torch.full((2,), float(10 * tag + rank)), 0, tag=tag) for tag in (2, 1)]
+        return [work.wait() for work in works]
+    found = {}
+    for tag in (1, 2):
+        for _ in range(2):
+            origin = dist.recv(t, tag=tag)
+            found[tag, origin] = t.tolist()
+    return found
+
+
+@pytest.mark.parametrize("order", [None, 0, 1, 2])
+def test_messages_from_anyone_meet_by_their_tags(order):
+    found, *sent = ranks(from_anyone, 3, order=order)
+    assert found == {(tag, rank): [10.0 * tag + rank] * 2 for tag in (1, 2) for rank in (1, 2)}
+    assert sent == [[True, True]] * 2
+
+
+def from_anyone_on_gpus():
+    dist.init_process_group("nccl")
+    with pytest.raises(RuntimeError, match="does not support recv from any source"):
+        dist.recv(torch.zeros(2, device="cuda"))
+
+
+def test_nccl_knows_no_receipt_from_anyone():
+    ranks(from_anyone_on_gpus, 2)
