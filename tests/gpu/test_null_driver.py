@@ -324,3 +324,31 @@ driver.stream_wait(first, event)
 assert seen == [int(driver._devices[0].context)] != [int(driver._devices[1].context)], seen
 """
     run(library, program, devices=2)
+
+
+def test_a_collection_of_garbage_leaves_the_context(library: Path) -> None:
+    """Whatever it ends: it may come between the choice of a context and the call that depends on it."""
+    program = """
+import gc
+from cuda.bindings import driver as cu
+from flambeau.driver.cuda.driver import CudaDriver
+driver = CudaDriver()
+class Ends:
+    def __init__(self):
+        self.me, self.event = self, driver.event_create(1, timing=False)
+    def __del__(self):
+        driver.event_record(self.event, driver.stream_default(1))
+        driver.event_destroy(self.event)
+        ended.append(int(cu.cuCtxGetCurrent()[1]))
+ended = []
+Ends()
+driver.mem_free(driver.mem_alloc(0, 512))
+before = int(cu.cuCtxGetCurrent()[1])
+gc.collect()
+assert ended and ended[0] != before, "it was another device's"
+assert int(cu.cuCtxGetCurrent()[1]) == before
+driver.close()
+gc.collect()
+assert not gc.callbacks
+"""
+    run(library, program, devices=2)

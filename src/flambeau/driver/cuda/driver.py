@@ -4,7 +4,8 @@
 Every device is used through its primary context, which PyTorch, CuPy and the CUDA runtime share. It is retained
 when a call first needs it. The driver API keeps a current context per thread; `_enter` sets it before each call
 that depends on it: always where there are several GPUs, since other libraries switch too, and once per
-thread where there is one.
+thread where there is one. A collection of garbage may come between the two, and what it ends may be another GPU's:
+so where there are several, each collection puts back the context that it found.
 
 # Note [Handles of real GPUs]
 Handles are counted, not pointers: a native handle is used again after it is destroyed, and a stale one must be
@@ -14,7 +15,9 @@ refused. The tables map them to the native objects; a look-up costs less than th
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -78,9 +81,10 @@ def _complete(late: Late, queue: _Queue, stream: int) -> None:
 
 
 class _Thread(threading.local):
-    """What is known of the calling thread: whether its current context was set."""
+    """What is known of the calling thread: whether its current context was set; that before a collection."""
 
     entered = False
+    context: Any = None
 
 
 class CudaDriver:
@@ -96,6 +100,10 @@ class CudaDriver:
         check(cu.cuInit(0))
         self._devices = [Device(i) for i in range(check(cu.cuDeviceGetCount()))]
         self._several = len(self._devices) > 1
+        self._process = os.getpid()
+        self._collected = self._keep_context
+        if self._several:
+            gc.callbacks.append(self._collected)
         self._handles = itertools.count(_FIRST_HANDLE)
         self._queues = {
             1 + d.index: _Queue(1 + d.index, cu.CUstream(0), d, default=True) for d in self._devices
@@ -151,6 +159,8 @@ class CudaDriver:
         """Errors of unfinished work are not raised here: `device_sync` before it says them."""
         if self._closed:
             return
+        if self._several:
+            gc.callbacks.remove(self._collected)
         for comm in self._communicators.all():
             with suppress(DriverError):
                 self.comm_destroy(comm, abort=self.comm_error(comm) is not None)
@@ -743,6 +753,15 @@ class CudaDriver:
         if code:
             raise error_of(code)
         self._thread.entered = True
+
+    def _keep_context(self, phase: str, info: dict[str, int]) -> None:
+        """Called around each collection of garbage. A forked child has no contexts."""
+        if os.getpid() != self._process:
+            return
+        if phase == "start":
+            _, self._thread.context = cu.cuCtxGetCurrent()
+        else:
+            cu.cuCtxSetCurrent(self._thread.context)
 
     def _is_done(self, code: Any, device: Device) -> bool:
         if code == NOT_READY:
