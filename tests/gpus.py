@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,8 +34,18 @@ def gpus(devices: int = 1, **virtual: Any) -> Iterator[None]:
         with flambeau.virtual(devices=devices, **virtual):
             yield
         return
+    _as_new()
     try:
         yield
     finally:
-        for index in range(flambeau.cuda.device_count()):
-            flambeau.cuda.synchronize(index)
+        _as_new()
+
+
+def _as_new() -> None:
+    """Real GPUs have neither work nor memory of earlier tests; the first is the current one."""
+    gc.collect()
+    for index in range(flambeau.cuda.device_count()):
+        flambeau.cuda.synchronize(index)
+        flambeau.cuda.set_stream(flambeau.cuda.default_stream(index))
+    flambeau.cuda.set_device(0)
+    flambeau.cuda.empty_cache()

@@ -27,8 +27,14 @@ Pair = namedtuple("Pair", "left right")
 
 @pytest.fixture(autouse=True)
 def gpus_4() -> Iterator[None]:
+    """Without TF32, whose rounding depends on the size of the batch where real GPUs multiply."""
+    flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    for flag in flags:
+        flag.allow_tf32 = False
     with gpus(devices=4, races="error"):
         yield
+    for flag in flags:
+        flag.allow_tf32 = True
 
 
 def a_net() -> Any:
