@@ -91,9 +91,12 @@ class Order:
 
     def record(self, event: int, stream: int) -> None:
         agent = self.agents[stream]
-        sure = agent.caller is None or not self.several or self._comes_after(agent.caller)
-        if sure:  # else it marks some point between another thread's commands, and adds nothing to them
+        last = agent.caller
+        if last is None or last[0] is self.threads.mine:
             self.tick(agent)
+            sure = True
+        else:  # it marks a point between another thread's commands, and adds nothing to them
+            sure = self._comes_after(last)
         self._events[event] = snapshot(agent)
         users = self._event_users.get(event, {})
         if event not in self._own_events and not all(self._comes_after(user) for user in users.items()):
