@@ -1,0 +1,113 @@
+"""torch.accelerator: what programs ask of whatever accelerator there is. Here it is CUDA, real or virtual.
+
+As in PyTorch built with CUDA, `current_accelerator()` says `cuda` where no GPU is, too; `is_available()` says whether
+one is. A `device` is a torch.device, a str or an int; None is the current one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from flambeau import cuda
+from flambeau.core.device import device as _device
+from flambeau.core.dtype import DTYPES
+from flambeau.core.names import lacking, publish
+from flambeau.cuda import (
+    current_stream,
+    device_count,
+    empty_cache,
+    is_available,
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+)
+from flambeau.runtime import current, system
+
+__all__ = [
+    "current_accelerator", "current_device_idx", "current_device_index", "current_stream", "device_count",
+    "device_index", "empty_cache", "empty_host_cache", "get_device_capability", "get_memory_info", "is_available",
+    "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved", "memory_stats",
+    "reset_accumulated_memory_stats", "reset_peak_memory_stats", "set_device_idx", "set_device_index", "set_stream",
+    "synchronize",
+]  # fmt: skip
+
+
+def current_accelerator(check_available: bool = False) -> _device | None:
+    """`torch.device("cuda")`, without an index. check_available: None where there is no GPU."""
+    return None if check_available and not is_available() else _device("cuda")
+
+
+def current_device_index() -> int:
+    """The index of the current device. Initializes CUDA."""
+    return cuda.current_device()
+
+
+def set_device_index(device: Any, /) -> None:
+    """Make a device the current one; it must have an index. A negative index changes nothing."""
+    cuda.set_device(device)
+
+
+def get_device_capability(device: Any = None, /) -> dict[str, Any]:
+    """`supported_dtypes`: the set of dtypes that tensors of a device may have. Initializes CUDA."""
+    current.context_at(current.index_of(device, optional=True))
+    return {"supported_dtypes": set(DTYPES)}
+
+
+def current_device_idx() -> int:
+    """The older name of `current_device_index`."""
+    warnings.warn("Use `current_device_index` instead.", FutureWarning, stacklevel=2)
+    return current_device_index()
+
+
+def set_device_idx(device: Any, /) -> None:
+    """The older name of `set_device_index`."""
+    warnings.warn("Use `set_device_index` instead.", FutureWarning, stacklevel=2)
+    set_device_index(device)
+
+
+def set_stream(stream: Any) -> None:
+    """Make a stream current, and its device with it."""
+    cuda.set_stream(stream)
+
+
+def synchronize(device: Any = None, /) -> None:
+    """Wait for all that a device was given. Before CUDA's first use there is nothing to wait for."""
+    if system.is_initialized():
+        cuda.synchronize(device)
+
+
+def get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
+    """(free, total) bytes of a device's memory. Initializes CUDA."""
+    return cuda.mem_get_info(device_index)
+
+
+def empty_host_cache() -> None:
+    """Give pinned memory that nothing occupies back to the system."""
+    if system.is_initialized():
+        system.pinned().empty_cache()
+
+
+class device_index:
+    """A context manager that makes a device current, by its index; None changes nothing."""
+
+    def __init__(self, device: int | None, /) -> None:
+        self.idx = device
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        if self.idx is not None:
+            self.prev_idx = current.local.device
+            cuda.set_device(self.idx)
+
+    def __exit__(self, *error: object) -> None:
+        if self.idx is not None:
+            cuda.set_device(self.prev_idx)
+
+
+publish(globals())
+__getattr__ = lacking("torch.accelerator")
