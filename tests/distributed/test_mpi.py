@@ -61,6 +61,47 @@ def test_a_rank_that_died_is_named_in_every_wait() -> None:
         assert line.endswith("has ended")
 
 
+_DISAGREES = """
+import sys
+import flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("gloo")
+rank, t = dist.get_rank(), torch.ones(4)
+dist.all_reduce(t)
+dist.barrier()
+first, second = sys.argv[1].split(";")
+try:
+    eval(first if rank == 0 else second)
+except dist.DistBackendError as error:
+    print(error)
+dist.all_reduce(t)                   # nothing was begun
+print(t.tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ("dist.all_reduce(torch.ones(5))", "all_reduce of 5 float32, op sum"),
+        ("dist.all_reduce(t.double())", "all_reduce of 4 float64, op sum"),
+        ("dist.all_reduce(t, dist.ReduceOp.MAX)", "all_reduce of 4 float32, op max"),
+        ("dist.broadcast(t, 0)", "broadcast of 4 float32, root 0"),
+        ("dist.barrier()", "barrier"),
+    ],
+)
+def test_in_detail_ranks_that_disagree_are_told_before_they_begin(second: str, told: str) -> None:
+    """MPI itself gives no sign of most of these: it takes the numbers of either."""
+    calls = f"dist.all_reduce(t);{second}"
+    for said in run_ranks(2, "-c", _DISAGREES, calls, TORCH_DISTRIBUTED_DEBUG="DETAIL"):
+        assert said.status == 0, said.err
+        head, *lines, values = said.out.splitlines()
+        assert head.startswith("collective mismatch: call 3 of group 0")
+        assert [line.split(">:")[1].partition(": ")[2] for line in lines] == [
+            "all_reduce of 4 float32, op sum",
+            told,
+        ]
+        assert values == "[4.0, 4.0, 4.0, 4.0]"
+
+
 _LATE = """
 import datetime
 import flambeau as torch, flambeau.distributed as dist

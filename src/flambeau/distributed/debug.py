@@ -1,8 +1,9 @@
 """`DebugLevel`, and `Agreement`: with TORCH_DISTRIBUTED_DEBUG=DETAIL ranks compare what they ask for before they begin.
 
-Virtual GPUs tell of ranks that disagree by themselves; NCCL does not, and hangs. So at that level each rank leaves the
-kind, size, dtype, operation, root and line of its next collective in the group's store, and waits for the others'. That
-is slow, a store's round trip and a wait on the host for each collective: it is for looking for a mistake.
+Virtual GPUs tell of ranks that disagree by themselves; NCCL and MPI do not: they hang, or give no sign. So at that
+level each rank leaves the kind, size, dtype, operation, root and line of its next collective in the group's store, and
+waits for the others'. That is slow, a store's round trip and a wait on the host for each collective: it is for looking
+for a mistake.
 """
 
 from __future__ import annotations
@@ -50,12 +51,17 @@ class Agreement:
         Raises DistBackendError: ranks disagree, or one has not come within the group's timeout.
         """
         mine = [call for call in calls if call.kind not in PAIRED]
-        if not mine:
-            return
+        if mine:
+            self.compare(
+                [repr(agreed(call)) for call in mine], " and ".join([described(call) for call in mine])
+            )
+
+    def compare(self, what: Sequence[str], words: str) -> None:
+        """The same of anything that all ranks do: `what` has to be equal, `words` are shown where it is not."""
         rank, size, store = self._place.rank, self._place.size, self._place.store
         self._number += 1
-        text = f"rank {rank} at {place(caller())}: {' and '.join([described(call) for call in mine])}"
-        store.set(self._key(rank), json.dumps([[repr(agreed(call)) for call in mine], text]))
+        text = f"rank {rank} at {place(caller())}: {words}"
+        store.set(self._key(rank), json.dumps([what, text]))
         told = [json.loads(self._other(other, text)) for other in range(size)]
         if any(found != told[0][0] for found, _ in told):
             head = f"collective mismatch: call {self._number} of group {self._place.name} is not the same for all"

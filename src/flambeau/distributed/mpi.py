@@ -76,6 +76,8 @@ class MpiBackend(FlatBackend):
         self._aborted = False
 
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
+        if self.agreement is not None:
+            self.agreement.compare(["barrier"], "barrier")
         return self._work([], [(self._comm.Ibarrier(), "barrier", None)], [], [], caller())
 
     def close(self) -> None:
@@ -101,6 +103,8 @@ class MpiBackend(FlatBackend):
                 raise ValueError("Tensors must be contiguous")
         site = caller()
         calls = list(build())
+        if self.agreement is not None:
+            self.agreement.check(calls)
         for call in calls:
             self._touch(call)
         steps: list[Step] = []
