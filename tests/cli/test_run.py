@@ -336,6 +336,22 @@ def test_a_kernel_that_failed_after_the_end_is_reported(tmp_path):
     assert done.report["exit_status"] == 1
 
 
+def test_a_failure_that_the_program_showed_is_not_told_again(tmp_path):
+    """The device has failed: who waits for it at the end hears the same once more."""
+    script = program(
+        tmp_path,
+        """
+        import torch
+        x = torch.arange(3, device='cuda')
+        y = x[torch.tensor([5], device='cuda')]
+        torch.cuda.synchronize()
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert done.status == 1 and "index 5 is out of bounds" in done.err
+    assert "ended without waiting for this" not in done.err
+
+
 QUEUES_AN_INTERRUPT = """
 import signal, sys, torch
 from flambeau.runtime import system

@@ -98,11 +98,12 @@ def run(options: argparse.Namespace) -> int:
     system.watch(recorder)
     outer = sys.modules["__main__"]
     program = partial(execute, options.program, options.arguments, options.module)
-    status = _status_of(program, options.full_traceback)
+    status, told = _outcome_of(program, options.full_traceback)
     try:
         _end_program(outer)
         for problem in system.close_all():
-            _say(options, f"the program ended without waiting for this: {problem}")
+            if _first_line(problem) != told:  # a device that failed says so as often as it is waited for
+                _say(options, f"the program ended without waiting for this: {problem}")
             status = status or 1
         if not status:  # else it may have ended early because of what went wrong
             status = _status_of_replay(options, recorder)
@@ -172,18 +173,21 @@ def execute(program: str, arguments: list[str], is_module: bool) -> None:
     exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
 
 
-def _status_of(program: Callable[[], None], full_traceback: bool) -> int:
-    """Run it as the interpreter would: its exit status, its traceback on stderr."""
+def _outcome_of(program: Callable[[], None], full_traceback: bool) -> tuple[int, str]:
+    """Run it as the interpreter would: its exit status, its traceback on stderr; and the first line of its error."""
     try:
         program()
-        status = 0
     except SystemExit as exit:
-        status = exit_status(exit.code)
+        return exit_status(exit.code), ""
     except BaseException as error:
         _show(error, full_traceback)
-        status = _status_of_error(error)
         error.__traceback__ = None  # its frames hold tensors
-    return status
+        return _status_of_error(error), _first_line(error)
+    return 0, ""
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def exit_status(code: object) -> int:

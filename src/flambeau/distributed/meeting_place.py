@@ -291,9 +291,8 @@ class MeetingPlace:
             return str(what)
         circle = self._circles[what]
         missing = [str(rank) for rank in range(circle.size) if rank not in circle.owners]
-        return (
-            f"makes a communicator of {circle.size}, which ranks {', '.join(missing)} of it have not joined"
-        )
+        who = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {', '.join(missing)} have"
+        return f"makes a communicator of {circle.size}, which {who} not joined"
 
 
 def _news(mine: Participant) -> Answer:
