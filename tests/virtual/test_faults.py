@@ -3,13 +3,14 @@
 import gc
 import inspect
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 from virtual_kit import NOTHING, adder, download, failing, upload
 
 from flambeau.core.errors import DriverError
-from flambeau.driver.api import Kernel
+from flambeau.driver.api import HostMemory, Kernel
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual import scheduler as core
 from flambeau.driver.virtual.policy import Earliest
@@ -233,3 +234,27 @@ def test_long_chains_need_no_stack():
         driver.stream_wait(streams[(i + 1) % 2], event)
     driver.device_sync(0)
     assert sleepers == [1]
+
+
+def test_what_a_finished_command_kept_goes_where_the_lock_is_free() -> None:
+    """Its destructor may want locks whose holders wait for the driver's."""
+    driver = VirtualDriver(devices=1)
+    stream, ptr = driver.stream_default(0), driver.mem_alloc(0, 512)
+    free: list[bool] = []
+
+    class Ends:
+        def __del__(self) -> None:
+            asks = threading.Thread(target=driver.stream_query, args=(stream,), daemon=True)
+            asks.start()
+            asks.join(timeout=10)
+            free.append(not asks.is_alive())
+
+    memory = driver.host_alloc(512)
+    for _ in range(2):
+        source = HostMemory(memory.ptr, 512, (memory.owner, Ends()), pinned=True)
+        driver.copy_in(ptr, source, stream)
+        driver.copy_out(source, ptr, stream)
+        del source
+    driver.host_call(partial(lambda kept: None, Ends()), stream)
+    driver.stream_sync(stream)
+    assert free == [True] * 3

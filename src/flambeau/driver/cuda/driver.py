@@ -100,10 +100,6 @@ class CudaDriver:
         check(cu.cuInit(0))
         self._devices = [Device(i) for i in range(check(cu.cuDeviceGetCount()))]
         self._several = len(self._devices) > 1
-        self._process = os.getpid()
-        self._collected = self._keep_context
-        if self._several:
-            gc.callbacks.append(self._collected)
         self._handles = itertools.count(_FIRST_HANDLE)
         self._queues = {
             1 + d.index: _Queue(1 + d.index, cu.CUstream(0), d, default=True) for d in self._devices
@@ -119,6 +115,10 @@ class CudaDriver:
         self._pinned: dict[int, int] = {}
         self._peers: set[tuple[int, int]] = set()
         self._thread = _Thread()
+        self._process = os.getpid()
+        self._collected = self._keep_context
+        if self._several:
+            gc.callbacks.append(self._collected)
         self._lock = threading.Lock()
         self._folder = kernel_cache
         self._compilers: dict[tuple[int, int], Compiler] = {}

@@ -56,7 +56,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from threading import Condition, RLock
+from threading import Condition
 from typing import Any, NoReturn
 
 import numpy as np
@@ -73,6 +73,7 @@ from flambeau.driver.virtual.cluster import cluster_ns
 from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, Outside
 from flambeau.driver.virtual.device import Device, Event
 from flambeau.driver.virtual.executable import VirtualExecutable
+from flambeau.driver.virtual.gate import Gate
 from flambeau.driver.virtual.graph import Graph
 from flambeau.driver.virtual.memory import RANGE_PAGE, Arena, next_generation
 from flambeau.driver.virtual.policy import open_policy, write_token
@@ -119,8 +120,8 @@ class VirtualDriver:
         self.profile = load_profile(profile)
         self.observes_blocks = bool(poison)
         self._policy = open_policy(schedule)
-        self._scheduler = Scheduler(self._policy, self.profile.queue)
-        self._lock = RLock()
+        self._lock = Gate()
+        self._scheduler = Scheduler(self._policy, self.profile.queue, self._lock.leave)
         self._quiet = Quiet()
         self._handles = itertools.count(1)
         self._generation = next_generation()
@@ -130,7 +131,8 @@ class VirtualDriver:
         self._pinned: dict[int, HostMemory] = {}
         self._capturing: dict[Stream, Capture] = {}  # the streams that are recorded
         self._graphs: dict[int, Recorded] = {}
-        self._comms = Communicators(self._scheduler, Condition(self._lock), self._handles, self._ring_route)
+        gate: Any = self._lock  # threading.Condition takes whatever has the calls of a lock
+        self._comms = Communicators(self._scheduler, Condition(gate), self._handles, self._ring_route)
         self._comms.numbers = self._numbers
         self._ids = itertools.count(1)  # of communicators
         self._hosts: dict[int, int] = {}  # simulated times of ranks that take turns

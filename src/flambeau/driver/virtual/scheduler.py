@@ -284,7 +284,10 @@ class Journal(Protocol):
 class Scheduler:
     """Runs commands; owner of simulated time, of the trace and of the choices made."""
 
-    def __init__(self, policy: Policy, queue: int) -> None:
+    def __init__(
+        self, policy: Policy, queue: int, leave: Callable[[object], None] = lambda what: None
+    ) -> None:
+        """queue: commands that a stream may hold. leave: lets go of what a finished command kept alive, see gate.py."""
         self.now = 0  # the host's simulated time
         self.given = 0  # commands so far: the next one's `seq`
         self.on_command: Callable[[CommandRecord], None] | None = None
@@ -294,6 +297,7 @@ class Scheduler:
         self.before: Callable[[Stream | DeviceState | Command], None] | None = None
         self._policy = policy
         self._queue = queue
+        self._leave = leave
         self._later: list[Callable[[], None]] = []
         self._choices = array("q")
         self._trace = array("Q")
@@ -499,6 +503,8 @@ class Scheduler:
             if followers is not None:
                 for follower in followers:
                     self._unblock(follower, end, done)
+            if command.effect is not None and command.kind != KERNEL:  # kernels keep no memory alive
+                self._leave((command.effect, command.args))
             command.effect = command.args = command.successor = command.followers = None
             command.waits = ()
 
