@@ -222,7 +222,7 @@ def _show(error: BaseException, full: bool) -> None:
     shown = traceback.TracebackException.from_exception(error)
     if not full:
         _cut(shown)
-    shown.print(file=sys.stderr)
+    sys.stderr.write("".join(shown.format()))  # at once: other ranks write to the same screen
 
 
 def _cut(shown: traceback.TracebackException | None) -> None:
