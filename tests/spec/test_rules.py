@@ -161,6 +161,7 @@ def test_a_pinned_block_is_reused_at_once_unless_a_copy_is_pending() -> None:
         x = torch.ones(1 << 12).pin_memory()
         ptr = x.data_ptr()
         if copy:
+            torch.empty(1 << 12, device="cuda")  # a real GPU that is asked for memory waits for its work
             torch.cuda._sleep(LONG)
             x.cuda(non_blocking=True)
         del x
