@@ -92,14 +92,14 @@ def _write_races(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> None
 
 
 def _write_kinds(kinds: list[list[tuple[int, dict[str, Any]]]], screen: Screen) -> None:
-    screen.entry("races", f"{sum(map(len, kinds))} found, between {len(kinds)} pairs of lines", RED)
+    pairs = "one pair" if len(kinds) == 1 else f"{len(kinds)} pairs"
+    screen.entry("races", f"{sum(map(len, kinds))} found, between {pairs} of lines", RED)
     for found in kinds[:_RACES]:
-        ranks = sorted({rank for rank, _ in found})
-        _, race = found[0]
+        first, race = found[0]
+        others = sorted({rank for rank, _ in found} - {first})
+        too = f"; alike on rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}" if others else ""
         screen.line()
-        screen.entry(
-            "", f"{race['device']} of rank {', '.join(map(str, ranks))}: nothing orders these two uses"
-        )
+        screen.entry("", f"Nothing orders these two uses of {race['device']} on rank {first}{too}")
         for label in ("first", "second"):
             side = race[label]
             screen.detail(
