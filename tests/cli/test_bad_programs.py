@@ -68,7 +68,7 @@ ranks(body, 2)
 
 def test_what_never_comes_is_told_with_the_programs_lines(tmp_path):
     for wait, line in (
-        ("work.wait(); torch.cuda.synchronize()", "the host waits for device cuda:0 at program.py:12"),
+        ("work.wait(); torch.cuda.synchronize()", "at program.py:12: the host waits for device cuda:0"),
         ("work.wait(); x.tolist()", "the host waits for stream"),
         ("any(iter(work.is_completed, True))", "the program asks without end at program.py:12"),
     ):

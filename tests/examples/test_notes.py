@@ -282,7 +282,9 @@ def test_all_of_002_in_one_process(monkeypatch: pytest.MonkeyPatch, capsys: Any)
         # The two that the notes call incorrect; and nobody told the allocator that the unsafe gradient is in use.
         assert [race.mend.call for race in races] == ["wait_stream", "wait_stream", "record_stream"]
         names.clear()
-    flambeau.backends.cuda.matmul.allow_tf32 = flambeau.backends.cudnn.allow_tf32 = True  # as the program found them
+    flambeau.backends.cuda.matmul.allow_tf32 = flambeau.backends.cudnn.allow_tf32 = (
+        True  # as the program found them
+    )
     assert "Inside device is 1" in capsys.readouterr().out
 
 

@@ -127,7 +127,7 @@ def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     gc.unfreeze()  # conftest.py has frozen what was imported: `get_objects` does not tell of that
     for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(str(SOURCE)):
+        if issubclass(type(thing), FunctionType) and thing.__code__.co_filename.startswith(str(SOURCE)):
             code = thing.__code__
             found.setdefault((code.co_filename, code.co_name, code.co_firstlineno), []).append(thing)
     gc.freeze()
