@@ -233,7 +233,9 @@ def main() -> None:
     print(f"figures allocated {best_us(look, 50_000):8.2f} us")
     allocator.record(Recording())
     print(f"warm    recorded  {warm(allocator.allocate, lambda b: allocator.free(b), 4096, stream):8.2f} us")
-    recorded = {name: training(name) for name in PROGRAMS}  # virtual GPUs first: they need real ones to be closed
+    recorded = {
+        name: training(name) for name in PROGRAMS
+    }  # virtual GPUs first: they need real ones to be closed
     on_gpu = list(others())
     for highest in (1, 16):
         plan, (player, ratio) = slots(64, highest * MIB), ours()

@@ -57,7 +57,9 @@ class Pinner:
     def __init__(self, receive: Callable[[], tuple[int, Any]], device: int) -> None:
         self._receive = receive
         self._device = device
-        self._pinned: Queue[tuple[int, Any] | BaseException] = Queue()  # whose hand-overs a race detector sees
+        self._pinned: Queue[tuple[int, Any] | BaseException] = (
+            Queue()
+        )  # whose hand-overs a race detector sees
         self._thread = threading.Thread(target=self._run, daemon=True, name="flambeau-pin-memory")
         self._thread.start()
 

@@ -164,7 +164,9 @@ class Graph:
     def nest(self, native: Any) -> None:
         """Make it a node of the graph that a stream is captured into. NotSupportedError: it draws random numbers."""
         if self.capture.draws:
-            raise NotSupportedError("a graph that draws random numbers cannot be part of another on real GPUs yet")
+            raise NotSupportedError(
+                "a graph that draws random numbers cannot be part of another on real GPUs yet"
+            )
         info = check(cu.cuStreamGetCaptureInfo(native))
         node = check(cu.cuGraphAddChildGraphNode(info[2], info[3], len(info[3]), self._native))
         check(cu.cuStreamUpdateCaptureDependencies(native, [node], None, 1, _SET))
