@@ -353,3 +353,10 @@ def test_large_tensors_of_any_layout(dtype: str) -> None:
     ):  # fmt: skip
         assert equal(kernel(a, b), a * 2 + b - a // 3)
         assert equal(truth(a, b), a > b)
+
+
+def test_going_back_through_one_without_derivatives_says_what_to_do() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = torch.cuda.elementwise("x * x", name="square")(x).sum()
+    with pytest.raises(RuntimeError, match=r"'square' has no derivative: .*differentiable=True"):
+        y.backward()

@@ -20,7 +20,7 @@ from flambeau.core.meta import Meta
 from flambeau.ops import view as records
 from flambeau.ops.joining import cat
 from flambeau.ops.node_names import NAMES
-from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, names_of
+from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, names_of, table
 from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
@@ -343,7 +343,7 @@ class RecordedCall(Node):
         if saved is None:
             raise RuntimeError(FREED)
         if use.missing is not None:
-            raise RuntimeError(f"derivative for torch.{use.missing} is not implemented in Flambeau")
+            raise RuntimeError(use.missing)
         known: list[Any] = []
         for name in use.at_walk:
             given = grads[0]
@@ -408,7 +408,7 @@ class Use:
         in what is found `at_walk`, by name, followed by what is `kept`; None for all of it, in that order.
     inputs: positions of the inputs that are kept. outputs: whether any output is; outs: all, as one, the last.
     A node that keeps nothing may be walked again. needs: which inputs require a gradient.
-    missing: the operator's name, if nobody has written its derivative.
+    missing: what to say if nobody has written its derivative.
     """
 
     __slots__ = (
@@ -418,7 +418,7 @@ class Use:
     def __init__(self, record: Op, needs: tuple[bool, ...]) -> None:
         derivative = record.derivative
         self.needs = needs
-        self.missing = record.name if derivative is MISSING and any(needs) else None
+        self.missing = _missing(record) if derivative is MISSING and any(needs) else None
         self.whole = derivative.whole if any(needs) else None
         bound = getattr(self.whole, "bound", None)  # what it asks for depends on who needs a gradient
         if bound is not None:
@@ -443,6 +443,15 @@ class Use:
             for i, formula, each in formulas
         ]
         self.places = [place[name] for name in names]
+
+
+def _missing(record: Op) -> str:
+    if table.get(record.name) is record:
+        return f"derivative for torch.{record.name} is not implemented in Flambeau"
+    return (
+        f"the user kernel '{record.name}' has no derivative: torch.cuda.elementwise(..., differentiable=True) makes "
+        "one, torch.cuda.jiterator does not"
+    )
 
 
 _OUTPUTS = ("out", "out1", "out2", "outs")
