@@ -306,7 +306,7 @@ def test_calls_that_do_not_fit_are_refused() -> None:
         f(x * 1j)
     with pytest.raises(RuntimeError, match="must match the size"):
         f(x, torch.ones(2).cuda())
-    with pytest.raises(RuntimeError, match=r"derivative for torch\.elementwise is not implemented"):
+    with pytest.raises(RuntimeError, match=r"'elementwise' has no derivative: .*differentiable=True"):
         f(x.requires_grad_()).sum().backward()
 
 
@@ -353,10 +353,3 @@ def test_large_tensors_of_any_layout(dtype: str) -> None:
     ):  # fmt: skip
         assert equal(kernel(a, b), a * 2 + b - a // 3)
         assert equal(truth(a, b), a > b)
-
-
-def test_going_back_through_one_without_derivatives_says_what_to_do() -> None:
-    x = torch.ones(3, requires_grad=True)
-    y = torch.cuda.elementwise("x * x", name="square")(x).sum()
-    with pytest.raises(RuntimeError, match=r"'square' has no derivative: .*differentiable=True"):
-        y.backward()

@@ -98,10 +98,13 @@ def init_process_group(
     mine = world()
     if mine.default is not None:
         raise ValueError("trying to initialize the default process group twice!")
-    assert store is None or init_method is None, "Cannot specify both init_method and store."
-    if store is not None:
-        assert world_size > 0, "world_size must be positive if using store"
-        assert rank >= 0, "rank must be non-negative if using store"
+    # PyTorch asserts these, so that is what they raise, under `python -O` too.
+    if store is not None and init_method is not None:
+        raise AssertionError("Cannot specify both init_method and store.")
+    if store is not None and world_size <= 0:
+        raise AssertionError("world_size must be positive if using store")
+    if store is not None and rank < 0:
+        raise AssertionError("rank must be non-negative if using store")
     bound = _bound_device(device_id)
     if backend is None and bound is not None:
         backend = Backend.default_device_backend_map[bound.type]
@@ -202,7 +205,8 @@ def _leave(group: Any, how: Any) -> None:
         return
     mine = world()
     found = mine.default if group is None else group
-    assert found is not None, "Process group cannot be None"
+    if found is None:
+        raise AssertionError("Process group cannot be None")
     if not _registered(found):
         raise ValueError("Invalid process group specified")
     mine.leave(found, how)

@@ -110,7 +110,8 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
     index = _index(destination)
     homes = [t.get_device() for t in inputs]
     for i, t in enumerate(inputs):
-        assert t.device.type != "cpu", "reduce_add expects all inputs to be on GPUs"
+        if t.device.type == "cpu":
+            raise AssertionError("reduce_add expects all inputs to be on GPUs")
         if t.shape != inputs[0].shape:
             got, expected = ("x".join(map(str, x.shape)) for x in (t, inputs[0]))
             raise ValueError(f"input {i} has invalid size: got {got}, but expected {expected}")
