@@ -61,6 +61,7 @@ def told(out: str) -> list[tuple[dict[str, str], list[str]]]:
 
 
 def test_ranks_are_told_what_torchrun_tells_them(tmp_path: Path) -> None:
+    """L05."""
     from support import torch  # noqa: F401
 
     program = script(tmp_path, TELL)
@@ -103,6 +104,7 @@ def test_ranks_are_told_what_torchrun_tells_them(tmp_path: Path) -> None:
 
 
 def test_the_old_launch_gives_the_local_rank_as_an_argument(tmp_path: Path) -> None:
+    """L06."""
     program = script(tmp_path, TELL)
     for more, expected in (((), "--local-rank=0"), (("--use-env",), "x")):
         said = finish(

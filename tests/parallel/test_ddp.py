@@ -100,7 +100,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_after_200_steps_ranks_agree_to_the_bit_and_with_one_process_to_rounding(size: int) -> None:
-    """PyTorch promises both: gradients are the mean over the ranks, and every rank steps alike."""
+    """L04: PyTorch promises both: gradients are the mean over the ranks, and every rank steps alike."""
     alone = train(make(0), "cpu", batches(200, 12))
     got = ranks(trained, size, 200, {})
     assert all(same(each, got[0]) for each in got)
