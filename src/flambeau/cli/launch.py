@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from flambeau.cli import finder
+from flambeau.cli.environment import export_options
 from flambeau.cli.launch_report import REPORT, read_reports, write_ranks
 from flambeau.runtime import settings
 
@@ -69,15 +70,8 @@ def _show(options: argparse.Namespace, status: int, folder: Path) -> None:
 
 
 def _set_environment(options: argparse.Namespace) -> None:
-    """Options go before the environment, and reach the ranks through it."""
-    chosen = {
-        "FLAMBEAU_DRIVER": options.driver,
-        "FLAMBEAU_VIRTUAL_DEVICES": options.devices,
-        "FLAMBEAU_VIRTUAL_PROFILE": options.profile,
-        "FLAMBEAU_SCHEDULE": options.schedule,
-        "FLAMBEAU_RACES": options.races,
-    }
-    os.environ.update({name: value for name, value in chosen.items() if value is not None})
+    """What the ranks find in their environment."""
+    export_options(options)
     with suppress(ValueError):  # a malformed value: the ranks hear of it at first use
         wish = settings.from_environment()
         if wish.driver != "cuda" and "FLAMBEAU_VIRTUAL_DEVICES" not in os.environ:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from flambeau.cli import finder
+from flambeau.cli.environment import export_options
 from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
 from flambeau.cli.screen import write_screen
 from flambeau.core.errors import NotSupportedError, RaceError
@@ -121,15 +122,8 @@ def _say(options: argparse.Namespace, text: str) -> None:
 
 
 def _set_environment(options: argparse.Namespace) -> None:
-    """Options go before the environment, and reach the program's children through it."""
-    chosen = {
-        "FLAMBEAU_DRIVER": options.driver,
-        "FLAMBEAU_VIRTUAL_DEVICES": options.devices,
-        "FLAMBEAU_VIRTUAL_PROFILE": options.profile,
-        "FLAMBEAU_SCHEDULE": options.schedule,
-        "FLAMBEAU_RACES": options.races,
-    }
-    os.environ.update({name: value for name, value in chosen.items() if value is not None})
+    """What the program and its children find in their environment."""
+    export_options(options)
     with suppress(ValueError):  # a malformed value: the program hears of it at first use
         driver = settings.from_environment().driver
         if driver == "none":
