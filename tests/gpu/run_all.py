@@ -16,8 +16,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,6 +39,7 @@ from flambeau.core.memory import array_at  # noqa: E402
 from flambeau.core.meta import Meta  # noqa: E402
 from flambeau.core.random import Policy  # noqa: E402
 from flambeau.driver.api import Launch  # noqa: E402
+from flambeau.driver.cuda.compiler import Compiler  # noqa: E402
 from flambeau.driver.cuda.driver import CudaDriver, build  # noqa: E402
 from flambeau.driver.cuda.program import Program  # noqa: E402
 from flambeau.ops.op import Op, table  # noqa: E402
@@ -99,17 +101,23 @@ def precompile() -> None:
                 sources[program.source] = None
     compiler = driver.compiler(device)
     start = time.perf_counter()
-
-    def compile_one(source: str) -> None:
-        try:
-            compiler.cubin(source)
-        except Exception as error:
-            print("COMPILE", str(error)[:600])
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, sources))
-    print(f"compiled {compiler.compiled} of {len(sources)} kernels in {time.perf_counter() - start:.1f} s")
+    with ProcessPoolExecutor(
+        os.cpu_count(), get_context("spawn")
+    ) as pool:  # NVRTC's threads wait for each other
+        problems = pool.map(partial(_compile, compiler.architecture), sources, chunksize=16)
+        for problem in filter(None, problems):
+            print("COMPILE", problem)
+    print(f"compiled {len(sources)} kernels in {time.perf_counter() - start:.1f} s")
     driver.close()
+
+
+def _compile(architecture: str, source: str) -> str:
+    """Compile into the cache on disk, in a process of its own; what went wrong, if anything did."""
+    try:
+        Compiler(architecture, settings.kernel_cache()).cubin(source)
+    except Exception as error:
+        return str(error)[:600]
+    return ""
 
 
 def _meta(x: np.ndarray[Any, Any], layout: operators.Layout) -> Meta:
