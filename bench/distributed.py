@@ -99,8 +99,12 @@ def step_of(m: Any, name: str, device: str, local: int) -> Callable[[], None]:
     m.manual_seed(0)
     net, data, rows = PROGRAMS[name](m)
     model = m.nn.parallel.DistributedDataParallel(net.to(device), device_ids=[local])
+    return stepping(m, model, *data(device), rows)
+
+
+def stepping(m: Any, model: Any, x: Any, y: Any, rows: Callable[[Any], Any]) -> Callable[[], None]:
+    """A training step of a model: zero_grad, forward, loss, backward, optimizer."""
     optimizer = m.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    x, y = data(device)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -144,7 +148,7 @@ def figures(m: Any, only: list[str], largest: int, virtual: bool) -> Figures:
         for nbytes in SIZES:
             if nbytes <= largest:
                 t = m.zeros(nbytes // 4, device=device)
-                calls = 4 if virtual else max(min((1 << 28) // nbytes, 50), 5)
+                calls = max(min((1 << 28) // nbytes, 50), 5)
                 found[f"all_reduce {label(nbytes)}"] = median_us(
                     m, lambda t=t: dist.all_reduce(t), virtual, calls
                 )
@@ -231,14 +235,13 @@ class _TwoBackends:
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self.distributed = self
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._library.distributed, name, None)
-        return getattr(self._library, name) if found is None else found
+        found = getattr(self._library, name)
+        return _TwoBackends(found) if name == "distributed" else found
 
     def init_process_group(self, backend: str) -> None:
-        self._library.distributed.init_process_group(f"cpu:gloo,cuda:{backend}")
+        self._library.init_process_group(f"cpu:gloo,cuda:{backend}")
 
 
 def worker(library: str, only: list[str], largest: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import flambeau as torch
 from flambeau import distributed as dist
 from flambeau import nn
 from flambeau.driver.virtual.cluster import cluster_ns
-from flambeau.driver.virtual.cost import collective_ns
+from flambeau.driver.virtual.cost import collective_ns, wire
 from flambeau.driver.virtual.profile import load_profile
 from flambeau.nn.parallel import DistributedDataParallel
 from flambeau.testing.cluster import cluster
@@ -32,12 +34,12 @@ def with_(tmp_path: Path, algorithm: str) -> Any:
 
 
 def test_costs_are_those_of_the_formulas(tmp_path: Path) -> None:
-    """Two nodes of eight, 100 MiB: by hand. A node sends 8 x 46 GB/s into the network, less than 390 inside."""
+    """Two nodes of eight, 100 MiB: by hand. A node sends 8 x 46 GB/s into the network, more than 360 inside."""
     nbytes, places = 100 * MIB, range(16)
-    ring = 8400 + 28 * 4000 + 2 * 14000 + round(2 * 15 * nbytes // 16 / 368e9 * 1e9)
-    tree = 8400 + 2 * (7 * 4000 + 1 * 14000) + round(2 * nbytes / 0.92 / 368e9 * 1e9)
+    ring = 8400 + 28 * 4000 + 2 * 14000 + round(2 * 15 * nbytes // 16 / 360e9 * 1e9)
+    tree = 8400 + 2 * (7 * 4000 + 1 * 14000) + round(2 * nbytes / 0.92 / 360e9 * 1e9)
     inside, across = (
-        14 * 4000 + round(2 * 7 * nbytes // 8 / 390e9 * 1e9),
+        14 * 4000 + round(2 * 7 * nbytes // 8 / 360e9 * 1e9),
         round(2 * nbytes // 8 // 2 / 46e9 * 1e9),
     )
     for algorithm, wanted in (
@@ -49,16 +51,52 @@ def test_costs_are_those_of_the_formulas(tmp_path: Path) -> None:
             wanted, rel=1e-6
         )
     assert sum(cluster_ns("all_reduce", nbytes, places, DGX)) == pytest.approx(min(ring, tree), rel=1e-6)
-    gathered = 8400 + 14 * 4000 + 14000 + round(15 * nbytes / 368e9 * 1e9)
+    gathered = 8400 + 14 * 4000 + 14000 + round(15 * nbytes / 360e9 * 1e9)
     assert sum(cluster_ns("all_gather", nbytes, places, DGX)) == pytest.approx(gathered, rel=1e-6)
     assert sum(cluster_ns("broadcast", nbytes, places, DGX)) < gathered
     assert cluster_ns("send/recv", 46_000, (0, 8), DGX) == (22400, 1000)
 
 
+@pytest.mark.parametrize(("size", "nbytes", "wanted"), [
+    (2, 1024, 6_600 + 2 * 600 + 1024 / 141e9 * 1e9),  # protocol LL: short steps, at most 141 GB/s
+    (4, 1024, 6_600 + 6 * 600 + 1.5 * 1024 / 141e9 * 1e9),
+    (4, 16 * MIB, 8_400 + 6 * 3_400 + 1.5 * 16 * MIB / 360e9 * 1e9),  # Simple: all of the ring's bandwidth
+    (8, 4 * MIB, 14_000 + 14 * 1_900 + 1.75 * 4 * MIB / (0.92 * 360e9) * 1e9),  # LL128 between them
+])  # fmt: skip
+def test_a_ring_takes_the_protocol_that_nccl_takes(size: int, nbytes: int, wanted: float) -> None:
+    """Figures of nccl/src/graph/tuning.cc, by hand."""
+    assert sum(collective_ns("all_reduce", nbytes, size, wire(DGX, True))) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_through_the_host_there_is_no_ll128() -> None:
+    """NCCL has it over NVLink alone."""
+    slow = load_profile("rtx4090")
+    assert len(wire(DGX, True).protocols) == 3 and len(wire(slow, False).protocols) == 2
+    simple = 8_400 + 2 * 5_700 + 64 * MIB / slow.links.pcie * 1e9
+    assert sum(collective_ns("all_reduce", 64 * MIB, 2, wire(slow, False))) == pytest.approx(simple, rel=1e-3)
+
+
+MEASURED = {  # us of all_reduce on H200s, NCCL 2.28.9: docs/performance.md
+    2: {"1 KiB": 20.8, "64 KiB": 20.7, "1 MiB": 22.1, "16 MiB": 76.2, "256 MiB": 910, "1 GiB": 3290},
+    4: {"1 KiB": 20.9, "64 KiB": 20.4, "1 MiB": 21.2, "16 MiB": 96.3, "256 MiB": 1192, "1 GiB": 4541},
+}
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_simulated_times_are_near_those_of_real_gpus(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench/distributed.py --driver virtual` beside the same program on H200s."""
+    bench = bench_of("distributed", monkeypatch)
+    args = argparse.Namespace(profile="dgx-h200", only=["all_reduce", "mlp"], largest=1 << 30)
+    found = bench.simulated(gpus, args)
+    for size, measured in MEASURED[gpus].items():
+        assert found[f"all_reduce {size}"] == pytest.approx(measured, rel=0.25), size
+    assert found["step mlp"] > 0
+
+
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send/recv"])
 def test_inside_of_a_node_the_network_costs_nothing(kind: str) -> None:
     size = 2 if kind == "send/recv" else 8
-    wanted = collective_ns(kind, MIB, size, DGX.links.peer, DGX.links.peer_latency_ns)
+    wanted = collective_ns(kind, MIB, size, wire(DGX, True))
     assert cluster_ns(kind, MIB, range(8, 8 + size), DGX) == wanted
     assert sum(cluster_ns(kind, MIB, range(4, 4 + 8), DGX)) > sum(wanted)
 
@@ -75,6 +113,18 @@ def test_more_bytes_and_more_nodes_never_cost_less(tmp_path: Path, algorithm: st
             sum(cluster_ns("all_reduce", nbytes, range(n), profile)) for nbytes in (0, 8, MIB, 100 * MIB)
         ]
         assert times == sorted(times)
+
+
+def bench_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A program of bench/, as a module."""
+    spec = importlib.util.spec_from_file_location(
+        f"bench_{name}", Path(__file__).parents[2] / "bench" / f"{name}.py"
+    )
+    assert spec is not None and spec.loader is not None
+    bench = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, bench)
+    spec.loader.exec_module(bench)
+    return bench
 
 
 def step_ns(steps: int = 3, **options: Any) -> int:
@@ -167,15 +217,10 @@ def test_profiles_may_stand_on_others_and_broken_ones_say_why(tmp_path: Path) ->
 
 
 def test_the_table_of_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(__file__).parents[2] / "bench" / "cluster.py"
-    spec = importlib.util.spec_from_file_location("bench_cluster", path)
-    assert spec is not None and spec.loader is not None
-    bench = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "bench_cluster", bench)
-    spec.loader.exec_module(bench)
+    bench = bench_of("cluster", monkeypatch)
     monkeypatch.setattr(bench, "LAYERS", 1)
     monkeypatch.setattr(bench, "VOCABULARY", 1000)
     row = bench.simulated(64, "dgx-h200", 1, {})
     assert row.nbytes == 4 * sum(p.numel() for p in bench.GPT().parameters())
-    assert 0 < row.exposed < row.alone and 0 < row.bus < 368
+    assert 0 < row.exposed < row.alone and 0 < row.bus < 360
     assert bench.table([row], 1).count("\n") == 2

@@ -1,7 +1,7 @@
 """What collectives cost in a cluster: nodes whose GPUs are linked to one another, and each to a rail of a network.
 
 # Note [Collectives of a cluster]
-n ranks on m nodes of g GPUs; B bytes; inside a node a GPU sends `links.peer` bytes a second, into the network
+n ranks on m nodes of g GPUs; B bytes; inside a node a GPU sends `links.ring` bytes a second, into the network
 `cluster.rail`. A node's rails work together: a ring or tree has a channel for each.
 
   ring          2 (n - 1) steps, of which 2 (m - 1) cross the network; 2 (n - 1) / n B through a node's slowest way
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flambeau.driver.virtual.cost import bytes_ns, collective_ns
+from flambeau.driver.virtual.cost import bytes_ns, collective_ns, wire
 from flambeau.driver.virtual.profile import Profile
 
 Cost = tuple[int, int]
@@ -29,16 +29,15 @@ Cost = tuple[int, int]
 
 
 def cluster_ns(kind: str, nbytes: int, places: Sequence[int], profile: Profile) -> Cost:
-    """What a collective of these GPUs costs; `nbytes` is one member's count. Numbers of GPUs count through the "
-    "nodes."""
-    cluster, links = profile.cluster, profile.links
+    """What a collective of these GPUs costs; `nbytes` is one member's count. GPUs are numbered through the nodes."""
+    cluster = profile.cluster
     assert cluster is not None
     nodes = len({place // cluster.node for place in places})
     size = len(places)
     if nodes == 1:
-        return collective_ns(kind, nbytes, size, links.peer, links.peer_latency_ns)
+        return collective_ns(kind, nbytes, size, wire(profile, True))
     each = max(size // nodes, 1)
-    way = min(links.peer, each * cluster.rail)
+    way = min(profile.links.ring, each * cluster.rail)
     if kind == "all_reduce":
         return _all_reduce(nbytes, size, nodes, profile)
     if kind == "send/recv":
@@ -59,7 +58,7 @@ def _all_reduce(nbytes: int, size: int, nodes: int, profile: Profile) -> Cost:
 def _way(size: int, nodes: int, profile: Profile) -> float:
     """Bytes a second through a node."""
     assert profile.cluster is not None
-    return min(profile.links.peer, max(size // nodes, 1) * profile.cluster.rail)
+    return min(profile.links.ring, max(size // nodes, 1) * profile.cluster.rail)
 
 
 def _ring(nbytes: int, size: int, nodes: int, profile: Profile) -> Cost:
@@ -85,7 +84,7 @@ def _hierarchical(nbytes: int, size: int, nodes: int, profile: Profile) -> Cost:
     cluster, links = profile.cluster, profile.links
     assert cluster is not None
     each = max(size // nodes, 1)
-    inside = 2 * (each - 1) * cluster.hop_ns, bytes_ns(2 * (each - 1) * nbytes // each, links.peer)
+    inside = 2 * (each - 1) * cluster.hop_ns, bytes_ns(2 * (each - 1) * nbytes // each, links.ring)
     part = nbytes // each
     ring = (
         2 * (nodes - 1) * cluster.rail_hop_ns,

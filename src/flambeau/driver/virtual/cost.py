@@ -9,6 +9,7 @@ memory, so that small kernels that run side by side do not share its bandwidth u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual.profile import Profile
@@ -64,24 +65,53 @@ def fill_ns(nbytes: int, profile: Profile) -> int:
     return bytes_ns(nbytes, profile.bandwidth * profile.efficiency.bandwidth)
 
 
-def collective_ns(kind: str, nbytes: int, size: int, rate: float, hop_ns: int) -> tuple[int, int]:
-    """(latency, time of the bytes) of a collective of `size` members: NCCL's rings, or its trees if they are faster.
+class Protocol(NamedTuple):
+    """How NCCL moves what it moves: ns before the first step, ns of a step, and what it reaches of a ring's rate."""
 
-    nbytes: of one member's count. rate: bytes a second of the slowest link in one direction. hop_ns: of one step from
-    member to member. A ring (Patarasuk and Yuan, 2009) moves 1/size of the bytes in each of its 2 (size - 1) steps of
-    an all_reduce, or size - 1 of a reduce_scatter or all_gather; a broadcast or reduce is a pipeline around it. The
-    double binary tree (Sanders, Speck and Traff, 2009) of an all_reduce goes up and down in 2 log2(size) steps.
+    base_ns: int
+    step_ns: int
+    share: float
+
+
+class Wire(NamedTuple):
+    """What members of a node are linked by: a ring's bytes a second, NCCL's protocols over it, ns of a message."""
+
+    rate: float
+    protocols: tuple[Protocol, ...]
+    message_ns: int
+
+
+def wire(profile: Profile, direct: bool) -> Wire:
+    """Links between devices, or the way through the host. Figures of nccl/src/graph/tuning.cc (2.28), for rings: the
+    start of a kernel is in them."""
+    links, start = profile.links, profile.costs.kernel_ns
+    if direct:
+        ll = Protocol(6_600, 600, min(0.5, links.ring_ll / links.ring))
+        ll128, simple = Protocol(14_000, 1_900, 0.92), Protocol(8_400, 3_400, 1.0)
+        return Wire(links.ring, (ll, ll128, simple), start + links.peer_latency_ns)
+    ll = Protocol(6_600, 1_000, min(0.5, links.ring_ll / links.pcie))
+    return Wire(links.pcie, (ll, Protocol(8_400, 5_700, 1.0)), start + 2 * links.copy_latency_ns)
+
+
+def collective_ns(kind: str, nbytes: int, size: int, wire: Wire) -> tuple[int, int]:
+    """(latency, time of the bytes) of a collective of `size` members of one node.
+
+    nbytes: of one member's count. A ring (Patarasuk and Yuan, 2009) moves 1/size of the bytes in each of its
+    2 (size - 1) steps of an all_reduce, or all of them in size - 1 of a reduce_scatter or all_gather; a broadcast or
+    reduce is a pipeline around it. The protocol is the fastest, as NCCL chooses. Inside a node its trees are chains of
+    as many steps, and slower; sums by the switch (NVLS) are not modelled.
     """
     if kind == "send/recv":
-        return hop_ns, bytes_ns(nbytes, rate)
-    steps = size - 1
-    if kind in ("all_gather", "reduce_scatter"):
-        return steps * hop_ns, bytes_ns(steps * nbytes, rate)
-    if kind != "all_reduce":
-        return steps * hop_ns, bytes_ns(nbytes, rate)
-    ring = 2 * steps * hop_ns, bytes_ns(2 * steps * nbytes // size, rate)
-    tree = 2 * steps.bit_length() * hop_ns, bytes_ns(2 * nbytes, rate)
-    return min(ring, tree, key=sum)
+        return wire.message_ns, bytes_ns(nbytes, wire.rate)
+    around = size - 1
+    if kind == "all_reduce":
+        steps, moved = 2 * around, 2 * around * nbytes // size
+    elif kind in ("all_gather", "reduce_scatter"):
+        steps, moved = around, around * nbytes
+    else:
+        steps, moved = around, nbytes
+    ways = [(p.base_ns + steps * p.step_ns, bytes_ns(moved, wire.rate * p.share)) for p in wire.protocols]
+    return min(ways, key=sum)
 
 
 def ring_of(indices: Sequence[int], rule: str) -> list[int]:

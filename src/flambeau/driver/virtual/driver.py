@@ -54,7 +54,6 @@ import os
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from threading import Condition
 from typing import Any, NoReturn
@@ -660,7 +659,7 @@ class VirtualDriver:
     def load(self, launch: Launch, index: int) -> VirtualExecutable:
         with self._lock:
             self._device(index)
-            launch = replace(launch, capability=(self.profile.major, self.profile.minor))
+            launch = launch.with_(capability=(self.profile.major, self.profile.minor))
             return VirtualExecutable(launch, index, self.profile, self._owner)
 
     def unload(self, exe: Executable) -> None:
@@ -875,7 +874,7 @@ class VirtualDriver:
             found = [(self._comms.member(comm), call, self._stream(stream)) for comm, call, stream in parts]
             for member, call, queue in found:
                 self._check_part(member, call, queue)
-            self._scheduler.now += self.profile.costs.launch_ns
+            self._scheduler.now += self.profile.costs.collective_ns
             self._comms.queue(found, self._do_collective, caller())
 
     def _check_part(self, member: Member, call: Collective, queue: Stream) -> None:
@@ -902,7 +901,7 @@ class VirtualDriver:
         if self.profile.cluster is not None and len(indices) > 1:
             latency, work = cluster_ns(kind, nbytes, indices, self.profile)
             here = [self._devices[i] for i in indices if i < len(self._devices)]
-            return Path(*[d.links.setdefault(-1, Lane()) for d in here]), costs.kernel_ns + latency, work
+            return Path(*[d.links.setdefault(-1, Lane()) for d in here]), latency, work
         devices = [self._devices[i] for i in cost.ring_of(indices, links.rule)]
         if len({*indices}) == 1:
             return devices[0].processors, costs.kernel_ns, cost.local_copy_ns(nbytes, self.profile)
@@ -915,9 +914,8 @@ class VirtualDriver:
             lanes |= dict.fromkeys(
                 [origin.links.setdefault(to.index, Lane())] if direct else [origin.outward, to.inward]
             )
-        rate, hop = (links.peer, links.peer_latency_ns) if direct else (links.pcie, 2 * links.copy_latency_ns)
-        latency, work = cost.collective_ns(kind, nbytes, len(indices), rate, hop)
-        return Path(*lanes), costs.kernel_ns + latency, work
+        latency, work = cost.collective_ns(kind, nbytes, len(indices), cost.wire(self.profile, direct))
+        return Path(*lanes), latency, work
 
     # -- peers ------------------------------------------------------------------------------------------
     def peer_can(self, index: int, peer: int) -> bool:

@@ -41,7 +41,10 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Links:
-    """How devices reach the host and one another: bytes a second in one direction, ns of latency."""
+    """How devices reach the host and one another: bytes a second in one direction, ns of latency.
+
+    `ring` is what all rings of a collective move together, `ring_ll` the most of it in NCCL's protocol LL.
+    """
 
     pcie: float
     pageable: float
@@ -50,14 +53,18 @@ class Links:
     rule: str
     peer: float
     peer_latency_ns: int
+    ring: float
+    ring_ll: float
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Nanoseconds of host time of a driver call, and of device time of a command's start."""
+    """Nanoseconds of host time of a driver call (of a launch, of a group of collectives), and of device time of a
+    command's start."""
 
     call_ns: int
     launch_ns: int
+    collective_ns: int
     poll_ns: int
     sync_ns: int
     alloc_ns: int
