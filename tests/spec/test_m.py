@@ -97,6 +97,8 @@ def test_m06_to_m09_without_a_gpu_they_are_ignored() -> None:
             call(3)
         assert not torch.cuda.is_initialized()
         assert torch.cuda.default_generators == ()
+        with pytest.raises(RuntimeError, match="NVIDIA"):
+            torch.Generator("cuda")
 
 
 @simulated
@@ -149,7 +151,7 @@ def test_m11_initial_seed_and_the_same_numbers_in_another_process() -> None:
 
 def test_fork_rng_puts_states_back() -> None:
     before = torch.get_rng_state().tolist(), torch.cuda.get_rng_state(1).tolist()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(range(2)):
         torch.rand(3), draw(1)
         assert torch.cuda.get_rng_state(1).tolist() != before[1]
     assert (torch.get_rng_state().tolist(), torch.cuda.get_rng_state(1).tolist()) == before
@@ -160,6 +162,57 @@ def test_fork_rng_puts_states_back() -> None:
     with torch.random.fork_rng(enabled=False):
         torch.rand(1)
     assert torch.get_rng_state().tolist() != before[0]
+
+
+def test_fork_rng_of_several_devices_warns_where_it_is_called() -> None:
+    needs(2)
+    before = torch.cuda.get_rng_state(1).tolist()
+    told = pytest.warns(UserWarning, match="used fork_rng without explicitly specifying which")
+    with told as caught, torch.random.fork_rng():
+        draw(1)
+    assert caught[0].filename == __file__
+    assert torch.cuda.get_rng_state(1).tolist() == before
+
+
+def test_fork_rng_by_type() -> None:
+    before = torch.get_rng_state().tolist(), torch.cuda.get_rng_state(0).tolist()
+    with torch.random.fork_rng(device_type="cpu"):
+        torch.rand(3), draw(0)
+    assert torch.get_rng_state().tolist() == before[0] and torch.cuda.get_rng_state(0).tolist() != before[1]
+    with torch.random.fork_rng(device_type="meta"):
+        torch.rand(3)
+    assert torch.get_rng_state().tolist() != before[0]
+    with pytest.raises(RuntimeError, match="device type at start of device string: foo"):
+        torch.random.fork_rng(device_type="foo").__enter__()
+
+
+def test_generators_are_of_devices_that_are_there() -> None:
+    with torch.cuda.device(1):
+        assert torch.Generator("cuda").device == torch.device("cuda:1")
+    for bad, text in (
+        ("cuda:99", "The device_index is invalid"),
+        ("meta", "Device type META is not supported"),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            torch.Generator(bad)
+    with pytest.raises(AttributeError, match="Flambeau lacks it"):
+        torch.Generator("cuda").graphsafe_get_state()
+
+
+@pytest.mark.parametrize("seed", [1.5, "7", None, True], ids=repr)
+def test_a_generator_takes_no_other_seed_than_an_int(seed: object) -> None:
+    for generator in (torch.Generator().manual_seed(4), torch.Generator("cuda").manual_seed(4)):
+        with pytest.raises(RuntimeError, match="manual_seed expected a long, but got"):
+            generator.manual_seed(seed)
+        assert generator.initial_seed() == 4
+    torch.manual_seed(5.9), torch.cuda.manual_seed(5.9)
+    assert torch.initial_seed() == torch.cuda.initial_seed() == 5, "these make an int of it, as PyTorch's do"
+
+
+def test_m04_a_seed_without_an_offset() -> None:
+    draw(0)
+    torch.cuda.set_rng_state(torch.tensor([9, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8))
+    assert torch.cuda.get_rng_state().tolist() == [9] + 15 * [0]
 
 
 def test_default_generators_are_those_that_draw() -> None:

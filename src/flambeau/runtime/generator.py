@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flambeau.core.device import CPU, device
+from flambeau.core.names import lacks
 from flambeau.core.random import MersenneTwister
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
@@ -28,6 +29,8 @@ class Generator:
 
     Args:
         device: "cpu" (the default), "cuda" or "cuda:1".
+
+    Raises RuntimeError: there is no such device, or it is of another type.
     """
 
     __slots__ = ("__dict__", "__weakref__", "_captured", "_offset", "_seed", "device", "engine", "lock")
@@ -43,8 +46,16 @@ class Generator:
     def __repr__(self) -> str:
         return f"<torch.Generator device={self.device}>"
 
+    if not TYPE_CHECKING:  # a checker should find misspelt names
+        __getattr__ = lacks
+
     def manual_seed(self, seed: int) -> Generator:
-        """Start anew from `seed` (64 bits; negative values wrap). Raises ValueError past 64 bits."""
+        """Start anew from `seed` (64 bits; negative values wrap).
+
+        Raises RuntimeError: no int; ValueError: past 64 bits.
+        """
+        if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
+            raise RuntimeError(f"manual_seed expected a long, but got {type(seed).__name__}")
         seed = checked_seed(seed)
         self._refuse_in_capture("manual_seed")
         with self.lock:
@@ -122,8 +133,10 @@ class Generator:
             return _pack_cpu_state(self.engine)
 
     def load_state_bytes(self, state: bytes) -> None:
-        """Set the state. Raises RuntimeError for another size."""
+        """Set the state; of a CUDA generator also from a seed's 8 bytes alone. Raises RuntimeError for another size."""
         wanted = 16 if self.engine is None else _CPU_STATE.size
+        if self.engine is None and len(state) == 8:
+            state += bytes(8)
         if len(state) != wanted:
             raise RuntimeError(
                 f"RNG state is wrong size: a generator of {self.device} has {wanted} bytes, got {len(state)}"
@@ -156,7 +169,17 @@ def checked_seed(seed: Any) -> int:
 
 
 def _as_device(where: Any) -> device:
-    return system.resolve(where if isinstance(where, device) else device(where))
+    found = system.resolve(where if isinstance(where, device) else device(where))
+    if found.type not in ("cpu", "cuda"):
+        raise RuntimeError(f"Device type {found.type.upper()} is not supported for torch.Generator() api.")
+    count = system.device_count() if found is not CPU else 0
+    if found is not CPU and not count:
+        system.init()  # it says what is missing
+    if found is not CPU and not 0 <= (found.index or 0) < count:
+        raise RuntimeError(
+            f"The device_index is invalid: {found} was asked for, and there are {count} devices"
+        )
+    return found
 
 
 def _pack_cpu_state(engine: MersenneTwister) -> bytes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -485,7 +486,8 @@ def _looked_up(weights: Any, count: int, source: Generator | None) -> Any:
 @function
 def manual_seed(seed: int) -> Generator:
     """Seed the default generators of the CPU and of every CUDA device; the CPU's generator."""
-    generator.seed_all_cuda(int(seed))
+    seed = int(seed)
+    generator.seed_all_cuda(seed)
     return generator.default_cpu.manual_seed(seed)
 
 
@@ -542,14 +544,26 @@ Generator.set_state = set_state  # type: ignore[attr-defined]
 
 @function
 @contextlib.contextmanager
-def fork_rng(devices: Sequence[Any] | None = None, enabled: bool = True) -> Iterator[None]:
-    """On leaving, put back the states of the CPU's generator and of the given CUDA devices' (None: all)."""
-    if not enabled:
+def fork_rng(
+    devices: Iterable[Any] | None = None,
+    enabled: bool = True,
+    _caller: str = "fork_rng",
+    _devices_kw: str = "devices",
+    device_type: str | None = None,
+) -> Iterator[None]:
+    """On leaving, put back the states of the CPU's generator and of CUDA devices'.
+
+    Args:
+        devices: whose, as torch.device, str or index; None: all, with a warning where there are several.
+        enabled: whether to do anything.
+        device_type: "cuda", "cpu" (its generator alone) or None, the same as "cuda"; "meta" does nothing.
+
+    Raises RuntimeError: another type, or there is no such device.
+    """
+    if device_type == "meta" or not enabled:
         yield
         return
-    if devices is None:
-        devices = range(system.device_count())
-    wanted = [device("cuda", d) if isinstance(d, int) else device(d) for d in devices]
+    wanted = _forked(devices, device_type, f"you have used {_caller} without", _devices_kw)
     sources = [generator.default_cpu, *[generator.default_of(d) for d in wanted]]
     states = [source.state_bytes() for source in sources]
     try:
@@ -557,3 +571,25 @@ def fork_rng(devices: Sequence[Any] | None = None, enabled: bool = True) -> Iter
     finally:
         for source, state in zip(sources, states, strict=True):
             source.load_state_bytes(state)
+
+
+def _forked(devices: Iterable[Any] | None, device_type: str | None, used: str, keyword: str) -> list[device]:
+    """The CUDA devices whose generators `fork_rng` keeps."""
+    kind = "cuda" if device_type is None else device(device_type).type
+    if kind not in ("cpu", "cuda"):
+        raise RuntimeError(f"torch has no module of `{kind}`: Flambeau has the CPU and CUDA devices")
+    if devices is not None:
+        given = [device("cuda", d) if isinstance(d, int) else device(d) for d in devices]
+        return [d for d in given if d is not CPU]
+    count = system.device_count() if kind == "cuda" else 0
+    if count > 1:
+        warnings.warn(
+            f"CUDA reports that you have {count} available devices, and {used} explicitly specifying which devices "
+            "are being used. For safety, we initialize *every* CUDA device by default, which can be quite slow if you "
+            f"have a lot of CUDAs. Say which with the keyword '{keyword}': `{keyword}=[]` if only the CPU draws, "
+            f"`{keyword}=[0]` for device 0 only, `{keyword}=range(torch.cuda.device_count())` for all without this "
+            "warning.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return [device("cuda", index) for index in range(count)]
