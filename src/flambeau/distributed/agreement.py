@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import int64
-from flambeau.distributed.buckets import copy_all
+from flambeau.distributed.buckets import copy_all, parts_of
 from flambeau.tape.mode import recording
 from flambeau.tensor.creation import empty
 from flambeau.tensor.data import tensor as new_tensor
@@ -95,33 +95,31 @@ def _broadcast_coalesced(process_group: Any, tensors: Sequence[Any], buffer_size
     mine = process_group.rank() == src
     with recording(False):
         for some in _batches(tensors, buffer_size):
-            flat = empty(
-                sum(t.meta.numel for t in some), dtype=some[0].meta.dtype, device=some[0].meta.device
-            )
-            views = [
-                part.view(t.meta.shape)
-                for t, part in zip(some, flat.split([t.meta.numel for t in some]), strict=True)
-            ]
+            metas = [t.meta for t in some]
+            flat = empty(sum([meta.numel for meta in metas]), dtype=metas[0].dtype, device=metas[0].device)
             if mine:
-                copy_all(views, [t.detach() for t in some])
+                copy_all(parts_of(flat, metas), some)
             process_group.engine_of(flat.device.type).broadcast(flat, src).wait()
             if not mine:
                 versions = [t.counter.version for t in some]
-                copy_all([t.detach() for t in some], views)
+                copy_all([t.detach() for t in some], parts_of(flat, metas))
                 for t, version in zip(some, versions, strict=True):
                     t.counter.version = version
 
 
 def _batches(tensors: Sequence[Any], nbytes: int) -> Iterator[list[Any]]:
     """Tensors of one dtype and device, together until they have so many bytes, in their order."""
-    open_: dict[Any, list[Any]] = {}
+    open_: dict[Any, tuple[list[Any], int]] = {}
     for t in tensors:
         key = (t.meta.dtype, t.meta.device)
-        some = open_.setdefault(key, [])
+        some, size = open_.get(key) or ([], 0)
         some.append(t)
-        if sum(x.meta.nbytes for x in some) >= nbytes:
-            yield open_.pop(key)
-    yield from open_.values()
+        size += t.meta.nbytes
+        open_[key] = some, size
+        if size >= nbytes:
+            yield open_.pop(key)[0]
+    for some, _ in open_.values():
+        yield some
 
 
 def _sync_module_states(

@@ -11,9 +11,11 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.core.dtype import FLOATING, dtype, float64, int64
 from flambeau.core.layout import contiguous_strides, is_dense
+from flambeau.core.meta import Meta
 from flambeau.runtime.stream import Stream
 from flambeau.tensor import foreach
 from flambeau.tensor.creation import empty
+from flambeau.tensor.tensor import make
 
 _NO_LIMIT = 0  # of a bucket whose size nobody limits, as PyTorch writes it
 
@@ -131,12 +133,34 @@ def copy_all(targets: Sequence[Any], sources: Sequence[Any], scale: float | None
         return
     kinds = {(t.meta.dtype, s.meta.dtype) for t, s in zip(targets, sources, strict=True)}
     if kinds == {(int64, int64)} and scale is None:
-        targets, sources = [t.view(float64) for t in targets], [s.view(float64) for s in sources]
+        targets, sources = [_as_floats(t) for t in targets], [_as_floats(s) for s in sources]
     elif len(kinds) > 1 or any(kind.category != FLOATING for kind in next(iter(kinds))):
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source if scale is None else source * scale)
         return
     foreach.copy(targets, sources, scale)
+
+
+def _as_floats(x: Any) -> Any:
+    """The numbers of eight bytes as others."""
+    return _over(x, x.meta.with_(dtype=float64), x.ptr)
+
+
+def parts_of(flat: Any, metas: Sequence[Meta]) -> list[Any]:
+    """Parts of a flat tensor, one behind the other, of these shapes. For copies: autograd knows nothing of them."""
+    parts, ptr = [], flat.ptr
+    for meta in metas:
+        dense = meta if meta.contiguous else meta.with_(strides=contiguous_strides(meta.shape))
+        parts.append(_over(flat, dense, ptr))
+        ptr += meta.nbytes
+    return parts
+
+
+def _over(x: Any, meta: Meta, ptr: int) -> Any:
+    """A tensor over memory of another one, whose changes count as its own."""
+    found = make(meta, x.memory, ptr)
+    found.counter = x.counter
+    return found
 
 
 class GradBucket:

@@ -229,7 +229,8 @@ class Reducer:
         if first:
             self._visits[index] += 1
             return
-        self._mark_unused()
+        if not self._unused_marked:
+            self._mark_unused()
         if self.static:
             if not self._left[index]:
                 raise RuntimeError(UNUSED_BEFORE)
@@ -245,17 +246,14 @@ class Reducer:
 
     def _mark_unused(self) -> None:
         """When the first gradient comes, those that will not come count as there."""
-        if not self._unused_marked:
-            self._unused_marked = True
-            if (
-                self.skips_unused
-            ):  # the map decides what is reduced: so it goes first, and says what will be used
-                absent = set(self._unused)
-                self._used = [int(used or i not in absent) for i, used in enumerate(self._used)]
-                with recording(False):
-                    self._start_map()
-            for index in self._unused:
-                self._mark(index)
+        self._unused_marked = True
+        if self.skips_unused:  # the map decides what is reduced: so it goes first, and says what will be used
+            absent = set(self._unused)
+            self._used = [int(used or i not in absent) for i, used in enumerate(self._used)]
+            with recording(False):
+                self._start_map()
+        for index in self._unused:
+            self._mark(index)
 
     def _mark(self, index: int) -> None:
         """One gradient more is there; reduce the buckets that are complete and whose turn it is."""
@@ -263,7 +261,7 @@ class Reducer:
             raise RuntimeError(already_marked(index, self.names))
         self._marked.add(index)
         self._unfinished = True
-        if self._may_rebuild():
+        if not self._rebuilt and self._may_rebuild():
             self._order.append(index)
         bucket = self.buckets[self._bucket_of[index]]
         _note_stream(bucket)
@@ -300,22 +298,24 @@ class Reducer:
         """Gradients, divided unless a hook does that, into the flat tensor; zeros where there is none."""
         _gather_streams(bucket)
         share = None if self._hook is not None else 1 / self.divisor
-        new: list[tuple[Any, Any]] = []  # views, and the gradients that do not lie there yet
+        views, grads = [], []  # gradients that do not lie in the flat tensor yet, and where they will
         old = []  # views that gradients lie in
+        as_views = self.as_views
         for p, view in zip(bucket.params, bucket.views, strict=True):
             grad = p.grad
             if grad is None:
                 view.zero_()
-            elif self.as_views and grad.ptr == view.ptr:
+            elif as_views and grad.ptr == view.ptr:
                 old.append(view)
             else:
-                new.append((view, grad.detach()))
-                if self.as_views and grad.dtype is view.dtype:  # else it is narrow until backward is over
+                views.append(view)
+                grads.append(grad)
+                if as_views and grad.dtype is view.dtype:  # else it is narrow until backward is over
                     p.grad = view
         if share is not None and old:
             for part in [bucket.flat] if len(old) == len(bucket.params) else old:
                 part.div_(self.divisor)
-        copy_all([view for view, _ in new], [grad for _, grad in new], share)
+        copy_all(views, grads, share)
 
     @property
     def divisor(self) -> int:
@@ -364,16 +364,18 @@ class Reducer:
         else:
             views = bucket.views if result is bucket.flat else bucket.views_of(result)
         targets, sources = [], []
+        all_used = not (self.find_unused or self.static)
         for index, p, view in zip(bucket.indices, bucket.params, views, strict=True):
-            if self._nobody_used(index):
+            if not all_used and self._nobody_used(index):
                 continue
+            grad = p.grad
             if self.as_views:
-                if p.grad is None or p.grad.ptr != view.ptr:
+                if grad is None or grad.ptr != view.ptr:
                     p.grad = view
-            elif p.grad is None:
+            elif grad is None:
                 p.grad = view.clone()
             else:
-                targets.append(p.grad.detach())
+                targets.append(grad)
                 sources.append(view)
         copy_all(targets, sources)
 

@@ -154,16 +154,16 @@ class Leaf(Node):
 
     __slots__ = ("_added", "grad", "variable_ref")
 
-    def __init__(self, variable: Any, added: Callable[[Any, Any, Meta, bool], Any]) -> None:
+    def __init__(self, variable: Any, added: Callable[[Any, Any, Meta, bool, int], Any]) -> None:
         super().__init__((), (variable.meta,))
         self.sequence = LAST
         self.grad: Any = None
         self.variable_ref = weakref.ref(variable)
         self._added = added
 
-    def add(self, grad: Any, create: bool) -> None:
-        """Accumulate a gradient; as a recorded operation if `create`."""
-        self.grad = self._added(self.grad, grad, self.outputs[0], create)
+    def add(self, grad: Any, create: bool, holders: int = 0) -> None:
+        """Accumulate a gradient; as a recorded operation if `create`. `holders`: references that the caller keeps."""
+        self.grad = self._added(self.grad, grad, self.outputs[0], create, holders)
 
     def lies_in(self, meta: Meta) -> None:
         """The tensor has other memory now, of another shape, dtype or device: later gradients are of that."""

@@ -231,7 +231,7 @@ class _Walk:
             return
         for prehook in list(watchers.pre.values()):
             (grad,) = _hooked_all(prehook, (grad,))
-        leaf.add(grad, self.create)
+        leaf.add(grad, self.create, holders=1)  # hooks are told of it: they may see the leaf's gradient then
         for hook in list(watchers.post_accumulate.values()):
             hook(leaf.variable)
         for hook in list(watchers.post.values()):

@@ -201,10 +201,10 @@ def require(t: Tensor) -> Leaf:
     return leaf
 
 
-def _added(held: Any, grad: Any, meta: Meta, create: bool) -> Any:
+def _added(held: Any, grad: Any, meta: Meta, create: bool, holders: int) -> Any:
     """What a leaf's gradient becomes."""
     if held is None:
-        return grad.clone() if create else _own(grad, meta)
+        return grad.clone() if create else _own(grad, meta, holders)
     if create:
         return held + grad
     held += grad
@@ -215,11 +215,14 @@ _REFERENCES = 4  # to a gradient that nobody else holds: `Leaf.add`, `_added`, `
 _HOLDERS = 3  # of its memory: as memory, as the counter of its versions, and the question
 
 
-def _own(grad: Any, meta: Meta) -> Any:
-    """`grad` itself where nobody else can see its memory and it lies as the leaf does, else a copy."""
+def _own(grad: Any, meta: Meta, holders: int) -> Any:
+    """`grad` itself where nobody else can see its memory and it lies as the leaf does, else a copy.
+
+    holders: references to it that do not count.
+    """
     wanted = meta.strides if is_dense(meta.shape, meta.strides) else contiguous_strides(meta.shape)
     fits = grad.meta.strides == wanted
-    alone = getrefcount(grad) <= _REFERENCES and getrefcount(grad.memory) <= _HOLDERS
+    alone = getrefcount(grad) <= _REFERENCES + holders and getrefcount(grad.memory) <= _HOLDERS
     if fits and alone and grad.history is None:
         return grad
     if fits:
