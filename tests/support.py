@@ -27,7 +27,8 @@ def to_torch(ours: Tensor) -> Any:
     if ours.device.type != "cpu":
         ours = ours.cpu()
     meta = ours.meta
-    theirs = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, meta.dtype.name))
+    kind = getattr(torch, meta.dtype.name)
+    theirs = torch.empty_strided(meta.shape, meta.strides, dtype=kind, device="cpu")
     if meta.span:
         ctypes.memmove(theirs.data_ptr(), ours.ptr, meta.span)
     return theirs

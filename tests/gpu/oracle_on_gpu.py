@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,14 @@ from torch.utils._device import _device_constructors  # noqa: E402
 import flambeau  # noqa: E402
 from flambeau.tensor.tensor import Tensor  # noqa: E402
 
-OPERATORS = """convolution_gradients copies creation fft foreach_copies functional_activation functional_convolution
-functional_layouts functional_loss functional_normalization functional_pooling functional_sampling functional_sparse
-indexing joining linalg linalg_gradients linalg_out matmul no_gradients numerics pointwise pointwise_forms
-pooling_gradients promotion quantile_gradients reductions sampling_gradients scans sorting special statistics views""".split()
+OPERATORS = [
+    "convolution_gradients", "copies", "creation", "fft", "foreach_copies", "functional_activation",
+    "functional_convolution", "functional_layouts", "functional_loss", "functional_normalization",
+    "functional_pooling", "functional_sampling", "functional_sparse", "indexing", "joining", "linalg",
+    "linalg_gradients", "linalg_out", "matmul", "no_gradients", "numerics", "pointwise", "pointwise_forms",
+    "pooling_gradients", "promotion", "quantile_gradients", "reductions", "sampling_gradients", "scans", "sorting",
+    "special", "statistics", "views",
+]  # fmt: skip
 """The modules that are about operators; the others are about the host's side, or run on GPUs by themselves."""
 
 DIFFER = [
@@ -73,9 +77,7 @@ def move_births() -> None:
     import layouts
 
     layouts.of_torch = whole
-    flambeau.set_default_device("cuda")
-    for library in (torch, flambeau):
-        library.backends.cuda.matmul.allow_tf32 = library.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def carry(theirs: Any, from_torch: Callable[[Any], Tensor]) -> Tensor:
@@ -113,3 +115,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for pattern, reason in DIFFER:
             if fnmatchcase(item.nodeid.removeprefix("tests/oracle/"), pattern):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Ours are made on the GPU too. A kernel that asserts takes the process with it: the next test gets another."""
+    switches = flambeau.backends.cuda.matmul, flambeau.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = False
+    flambeau.set_default_device("cuda")
+    try:
+        return (yield)
+    finally:
+        flambeau.set_default_device(None)
+        for switch, value in zip(switches, before, strict=True):
+            switch.allow_tf32 = value
+        _end_if_dead(item.nodeid)
+
+
+def _end_if_dead(test: str) -> None:
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        print("DEAD", test, file=sys.stderr, flush=True)
+        os._exit(1)

@@ -24,6 +24,7 @@ class Compiler:
         self.architecture = architecture
         self._cache = DiskCache(folder) if folder is not None else None
         self._prelude = Path(__file__).with_name("prelude.cuh").read_text()
+        self._version = ""  # of the compiler, once asked for: looking a package up takes milliseconds
         self.compiled = 0  # how many times NVRTC ran
 
     def cubin(self, source: str) -> bytes:
@@ -39,7 +40,8 @@ class Compiler:
         return found
 
     def _key(self, text: str) -> str:
-        parts = (text, *_OPTIONS, self.architecture, _compiler_version())
+        self._version = self._version or _compiler_version()
+        parts = (text, *_OPTIONS, self.architecture, self._version)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def _compile(self, text: str) -> bytes:
