@@ -5,18 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.flags import flags
+from flambeau.core.record import Record
 from flambeau.nn.attention import SDPBackend, sdpa_kernel
 from flambeau.nn.functional import attention_choice as choice
 from flambeau.tensor.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class SDPAParams:
+class SDPAParams(Record):
     """What a call of `scaled_dot_product_attention` is given, for `can_use_flash_attention` and its like."""
 
     query: Tensor

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from flambeau.core.record import Record
 
 Array = np.ndarray[Any, Any]
 U32 = np.uint64(0xFFFFFFFF)
@@ -66,8 +67,7 @@ class MersenneTwister:
         }
 
 
-@dataclass(frozen=True, eq=False)  # one a device: plans are found by it, and identity is the fastest key
-class Policy:
+class Policy(Record):
     """How PyTorch's CUDA kernels deal out draws: a grid of threads, each with its own Philox subsequence.
 
     Thread t takes elements t, t + T, t + 2T, ... (T threads in all), `per_draw` of them from each draw of

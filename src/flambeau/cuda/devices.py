@@ -166,14 +166,14 @@ class _CudaDeviceProperties:
         self._of = properties
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(self._of, name):
+        if name.startswith("_") or name not in self._of._fields:
             raise AttributeError(
                 f"'_CudaDeviceProperties' object has no attribute '{name}' in Flambeau (PyTorch may have it)"
             )
         return getattr(self._of, name)
 
     def __dir__(self) -> list[str]:
-        return sorted(self._of.__dataclass_fields__)
+        return sorted(self._of._fields)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _CudaDeviceProperties) and self._of == other._of

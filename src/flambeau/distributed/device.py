@@ -13,7 +13,6 @@ Messages outside of a batch have a communicator of their two ranks, and a stream
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -186,7 +185,7 @@ def _queue(line: Line, calls: Sequence[Collective], stream: Stream) -> None:
         if call.op in _TEXTS:
             raise ValueError(_TEXTS[call.op])
     parts = [
-        (line.comm, call if line.pair is None else replace(call, peer=line.peer(call.peer)), stream.handle)
+        (line.comm, call if line.pair is None else call.with_(peer=line.peer(call.peer)), stream.handle)
         for call in calls
     ]
     try:

@@ -12,11 +12,11 @@ A call that raises changed nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
+from flambeau.core.record import Record, Value
 
 
 class HostMemory:
@@ -35,8 +35,7 @@ class HostMemory:
         return HostMemory(self.ptr + offset, nbytes, self.owner, self.pinned)
 
 
-@dataclass(frozen=True)
-class DeviceProperties:
+class DeviceProperties(Value):
     """What a program may know of a device. Sizes in bytes, clock in kHz as CUDA gives it."""
 
     name: str
@@ -65,8 +64,7 @@ to write; inputs are NumPy arrays, or the Python scalar where the launch's input
 list, and runs with NumPy's floating-point warnings off."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
+class Kernel(Record):
     """Something a device can run, not yet specialised to shapes and dtypes.
 
     `host` is its meaning: given a launch it returns the body that the CPU and the virtual GPU run and
@@ -93,8 +91,7 @@ Steps = tuple[dtype, ...]
 """Dtypes that a value is converted through, one after the other; () leaves it as it is."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Expression:
+class Expression(Record):
     """A pointwise kernel: the one output's element from the inputs' elements at the same place.
 
     text: an expression of the inputs a, b, c, ... (T is the type of a), of the constants k0, k1, ..., and, where
@@ -115,8 +112,7 @@ class Expression:
     functions: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Expressions:
+class Expressions(Record):
     """Several pointwise kernels over the same inputs as one, which reads them once: an expression for each output.
 
     The outputs have one shape and one layout. None is `indexed` or has constants.
@@ -125,8 +121,7 @@ class Expressions:
     each: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fold:
+class Fold(Record):
     """A reduction over dims: each element is lifted, states are joined, the last one is lowered.
 
     Inputs have one shape. dims: those reduced. steps: of an element x before it is lifted, and of y, z, w, v at the
@@ -148,8 +143,7 @@ class Fold:
     first: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scan:
+class Scan(Record):
     """A running fold of the one input along a dim: each output holds the elements up to its place, joined.
 
     dim: along which. steps, state, lift: as of a Fold. join: of states a and b, whose places follow a's. lower: one
@@ -165,8 +159,7 @@ class Scan:
     long: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class Source(Record):
     """A kernel `run` in full. Its parameters: a pointer per operand, the scalars, the constants k0, k1, ...
 
     text: of the launch; `types` O0, O1, ... and I0, I1, ... name the operands' element types. Scalars come as
@@ -181,15 +174,13 @@ class Source:
     header: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Routine:
+class Routine(Record):
     """A library's routine, by the name that driver/cuda knows it by."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lists:
+class Lists(Record):
     """A pointwise kernel over lists of tensors, every tensor in one launch. Operands come list after list.
 
     count: tensors per list. text: C++ statements of the lists' elements x0, x1, ... (of type T) and of the scalars s0,
@@ -206,8 +197,7 @@ class Lists:
 CudaForm = Expression | Expressions | Fold | Scan | Source | Routine | Lists
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Launch:
+class Launch(Record):
     """All that is known of a launch before its addresses: one per plan, loaded once.
 
     `outputs` are written; `inputs` are read, as the kernel sees them (broadcast: stride 0). An input that
@@ -265,8 +255,7 @@ class Executable:
         self.index = index
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Value):
     """One member's part in a collective operation of a communicator, or its end of a message to a peer.
 
     kind and what `count`, elements of `dtype`, means:

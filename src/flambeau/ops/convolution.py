@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,7 @@ Array = np.ndarray[Any, Any]
 CHUNK = 1 << 25  # bytes of columns made at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(NamedTuple):
     """How windows lie: all but `groups` have one int for each spatial dimension."""
 
     stride: Ints

@@ -12,7 +12,6 @@ it writes down C++ statements (`traced`), the CUDA form; given tensors it is an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,6 @@ _BLOCK = (
 _WHOLE = (slice(None),)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Foreach(Op):
     """A record over lists. Its operands are list after list, then scalars; its params (tensors per list, options).
 

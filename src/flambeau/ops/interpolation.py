@@ -9,8 +9,7 @@ each dimension, and one loop over taps does them all. The gradient adds up along
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Resampling:
+class Resampling(NamedTuple):
     """mode: nearest, nearest-exact, linear or cubic. `scales`: the factors given, or None for that of the sizes."""
 
     mode: str

@@ -24,21 +24,20 @@ part. It may return None for zeros.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flambeau.core import errors
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
+from flambeau.core.record import Record
 from flambeau.driver.api import Kernel
 
 Operand = Meta | type
 """What a rule sees of an input: a tensor's meta, or the type of a Python scalar (bool, int, float, complex)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Signature:
+class Signature(Record):
     """What a rule decides: metas of new outputs, the inputs as the kernel sees them, static params.
 
     An input that the rule turns into a dtype travels by value (a Python scalar, a 0-dim CPU tensor beside
@@ -106,8 +105,7 @@ MISSING = Derivative()
 """Of an operator whose derivative is not written: the walk backward raises there."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class Op(Record):
     """One operator.
 
     name: PyTorch's public name.

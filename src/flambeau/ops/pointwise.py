@@ -13,7 +13,6 @@ every dtype is native and the arithmetic is a ufunc, it writes straight to the o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -45,6 +44,7 @@ from flambeau.core.dtype import (
 )  # fmt: skip
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
+from flambeau.core.record import Record
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps
 from flambeau.ops.copy import caster
 from flambeau.ops.op import (
@@ -101,8 +101,7 @@ def result_type(operands: Iterable[Operand], default: dtype) -> dtype:
     return combine(dimensioned, zero_dim, scalars)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Promotion:
+class Promotion(Record):
     """How an operator's dtypes follow from its operands and the default dtype.
 
     common: the dtype that it computes in. result: the result's, from that.
@@ -134,8 +133,7 @@ TO_COMPLEX = Promotion(result=lambda kind: kind.to_complex())
 # -- the record -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Pointwise(Op):
+class Pointwise(Op, kw_only=True):
     """A pointwise operator, with what its public form needs.
 
     arity: how many operands. scalars: positions at which the public function takes Python scalars.

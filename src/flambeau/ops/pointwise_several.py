@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from flambeau.driver.api import Body, Expression, Expressions, Kernel, Launch
@@ -18,11 +17,11 @@ def together(name: str, records: Sequence[Pointwise], derivative: Derivative) ->
     def rule(operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:
         signatures = [record.rule(operands, given) for record in records]
         outputs = tuple([signature.outputs[0] for signature in signatures])
-        return replace(signatures[0], outputs=outputs)
+        return signatures[0].with_(outputs=outputs)
 
     def host(launch: Launch) -> Body:
         bodies = [
-            record.kernel.host(replace(launch, kernel=record.kernel, outputs=(out,)))
+            record.kernel.host(launch.with_(kernel=record.kernel, outputs=(out,)))
             for record, out in zip(records, launch.outputs, strict=True)
         ]
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -361,8 +360,7 @@ def _whole_or_default(name: str, kind: dtype, asked: dtype | None) -> tuple[dtyp
 # -- the family -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(NamedTuple):
     """What the kernel of a reduction knows: the dims, the dtype computed in, the arithmetic's own params."""
 
     dims: tuple[int, ...]

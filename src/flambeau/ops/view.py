@@ -8,7 +8,6 @@ viewed, who runs views, and the params; it is plain tensor code, recorded where 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import Shape, Strides, contiguous_strides, may_self_overlap, view_strides, wrap_dim
 from flambeau.core.meta import Meta
+from flambeau.core.record import Record
 
 
 class Layout(NamedTuple):
@@ -29,8 +29,7 @@ class Layout(NamedTuple):
     dtype: dtype | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class View:
+class View(Record):
     """One view operator. `rule(meta, *params) -> Layout` is pure; `name` is PyTorch's.
 
     `derivative(grad, meta, run, *params)` is the gradient of what was viewed; None: no gradient passes.

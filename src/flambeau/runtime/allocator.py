@@ -43,7 +43,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -809,12 +808,12 @@ class CachingAllocator:
     def set_policy(self, policy: Policy) -> None:
         """Other settings from now on; whether to keep freed memory, and how much may be reserved, stay as they are."""
         with self._turn:
-            self.policy = replace(policy, caching=self.policy.caching, fraction=self.policy.fraction)
+            self.policy = policy.with_(caching=self.policy.caching, fraction=self.policy.fraction)
             self._bins.clear()
 
     def set_policy_part(self, **changes: Any) -> None:
         """Change settings of the policy from now on."""
-        self.policy = replace(self.policy, **changes)
+        self.policy = self.policy.with_(**changes)
         self._bins.clear()
 
     def allocate_raw(self, nbytes: int, stream: Stream) -> int:

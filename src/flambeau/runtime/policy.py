@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from flambeau.core.record import Value
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUND = 512
@@ -24,8 +25,7 @@ _INTERVALS = 16  # of roundup_power2_divisions: 1 MiB, 2 MiB, ... 32 GiB
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Value):
     """Settings of a caching allocator. Sizes in bytes.
 
     max_split: blocks of this size and more are "oversize": never split, and given only to requests about as large.
@@ -102,7 +102,7 @@ def policy_of(text: str) -> Policy:
         if read is None:
             known = ", ".join(sorted(_READERS))
             raise ValueError(f"Unrecognized CachingAllocator option: {name}. There are {known}.")
-        policy = replace(policy, **read(name, value))
+        policy = policy.with_(**read(name, value))
     return policy
 
 
@@ -121,7 +121,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Policy:
                 raise ValueError(f"{variable}={text!r}: {error}") from None
             break
     if environment.get("PYTORCH_NO_CUDA_MEMORY_CACHING", "0") not in ("", "0"):
-        policy = replace(policy, caching=False)
+        policy = policy.with_(caching=False)
     return policy
 
 

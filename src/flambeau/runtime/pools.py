@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flambeau.runtime.resources import Resource
 
 PoolId = tuple[int, int]
 NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
 
 
-@dataclass(eq=False, slots=True)
 class PrivatePool:
     """Segments that serve only what is routed here.
 
@@ -19,8 +16,13 @@ class PrivatePool:
     free segments go back like all others.
     """
 
-    id: PoolId
-    source: Resource | None = None
-    use_on_oom: bool = False
-    no_split: bool = False
-    open: bool = True
+    __slots__ = ("id", "no_split", "open", "source", "use_on_oom")
+
+    def __init__(
+        self, id: PoolId, source: Resource | None = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        self.id = id
+        self.source = source
+        self.use_on_oom = use_on_oom
+        self.no_split = no_split
+        self.open = True

@@ -40,9 +40,9 @@ def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
 
 def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
     """Settings worth a try, with the text that sets them."""
-    found = [replace(policy, max_split=n * MIB) for n in (32, 128, 512) if n * MIB < capacity]
-    found += [replace(policy, divisions=(steps,)) for steps in (8, 4, 2) if not policy.divisions]
-    found.append(replace(policy, collect_above=0.6))
+    found = [policy.with_(max_split=n * MIB) for n in (32, 128, 512) if n * MIB < capacity]
+    found += [policy.with_(divisions=(steps,)) for steps in (8, 4, 2) if not policy.divisions]
+    found.append(policy.with_(collect_above=0.6))
     if not policy.expandable:
-        found.insert(0, replace(policy, expandable=True))
+        found.insert(0, policy.with_(expandable=True))
     return [(one.text, one) for one in found]

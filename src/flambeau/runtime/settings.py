@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flambeau.core.record import Value
 from flambeau.driver.registry import why_no_gpu
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ _DRIVERS = ("auto", "cuda", "virtual")
 _RACES = ("off", "warn", "error")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Value):
     """One machine as it was asked for.
 
     driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from flambeau.core.record import Record
 from flambeau.ops.op import Derivative
 from flambeau.tape.mode import recording
 from flambeau.tensor.history import record
 from flambeau.tensor.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Composite:
+class Composite(Record):
     """What the tape knows of such a function: PyTorch's name of its node is made of `name`, as an operator's is.
 
     Needed where going back through its operators, one by one, would lose what the whole has: a pseudo-inverse has a

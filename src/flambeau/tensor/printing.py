@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.flags import flags
+from flambeau.core.record import Record
 from flambeau.tape.node import Leaf
 from flambeau.tensor.history import node_of
 from flambeau.tensor.options import default_complex
@@ -22,8 +22,7 @@ from flambeau.tensor.transfer import host_array, item, on_host
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Record):
     """How numbers are printed. Lengths in characters, `threshold` in elements."""
 
     precision: int = 4
@@ -64,7 +63,7 @@ def set_printoptions(
     base = _options if profile is None else _PROFILES.get(profile.lower(), _options)
     given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    _options = replace(base, sci_mode=sci_mode, **changed)
+    _options = base.with_(sci_mode=sci_mode, **changed)
 
 
 # -- a tensor as text -------------------------------------------------------------------------------------

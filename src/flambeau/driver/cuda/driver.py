@@ -21,7 +21,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -488,7 +487,7 @@ class CudaDriver:
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> CudaExecutable:
         device = self._device(index)
-        launch = replace(launch, capability=device.capability)
+        launch = launch.with_(capability=device.capability)
         exe = CudaExecutable(launch, index)
         self._enter(device)
         with self._uncaptured():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expressions, Launch
@@ -32,7 +31,7 @@ def _functions(launch: Launch, form: Expressions) -> str:
     """`r0::compute`, `r1::compute`, ...: an output's element from the inputs'."""
     shared = dict.fromkeys([header_text(one.header) + one.functions for one in form.each])
     each = [
-        f"namespace r{k} {{\n{element_function(replace(launch, outputs=(out,)), one, ())}}}\n"
+        f"namespace r{k} {{\n{element_function(launch.with_(outputs=(out,)), one, ())}}}\n"
         for k, (out, one) in enumerate(zip(launch.outputs, form.each, strict=True))
     ]
     return "".join([*shared, *each])
