@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
 import flambeau
 from flambeau.core.dtype import float16, float32
@@ -30,7 +31,7 @@ def numbers(shape: Any, kind: Any, seed: int) -> np.ndarray[Any, Any]:
 
 @given(
     kind=st.sampled_from(KINDS), ufunc=st.sampled_from([np.add, np.multiply, np.maximum]), dim=st.integers(0, 2),
-    places=st.integers(1, 6), count=st.integers(0, 40), width=st.sampled_from([2, 20]), seed=st.integers(0, 99),
+    places=st.integers(1, 6), count=st.integers(0, 40), width=st.sampled_from([2, 20, 25]), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_rows_fold_as_ufunc_at_would(
     kind: Any, ufunc: np.ufunc, dim: int, places: int, count: int, width: int, seed: int
@@ -141,6 +142,10 @@ def test_copies_by_tiles(shape: tuple[int, ...]) -> None:
 def test_blocks_are_all_of_it() -> None:
     x = np.arange(2 * BLOCK + 7, dtype=np.float32)
     assert (in_blocks(lambda part: part + 1, x) == x + 1).all()
+    out, apart = np.empty_like(x), np.empty(2 * x.size, np.float32)[::2]
+    for target in (out, apart, out[:9], apart[:9]):
+        in_blocks(lambda part: part + 1, x[: target.size], target)
+        assert (target == x[: target.size] + 1).all()
     rows = np.zeros((1000, 100))
     for part in row_blocks(rows):
         rows[part] += 1
@@ -176,3 +181,63 @@ def test_large_arrays_round_to_half_as_numpy_does(step: int) -> None:
         caster(float32, float16)(out, numbers)
         want = numbers.astype(np.float16)
     assert out.size > 2 * BLOCK and (out.view(np.uint16) == want.view(np.uint16)).all()
+
+
+def test_all_halves_are_the_floats_that_numpy_makes_of_them() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    numbers = np.concatenate([halves, halves[: BLOCK // 2 + 3]])  # the last block is not whole
+    out = np.empty(numbers.shape, np.float32)
+    with np.errstate(all="ignore"):
+        caster(float16, float32)(out, numbers)
+        assert (out.view(np.uint32) == numbers.astype(np.float32).view(np.uint32)).all()
+        out[:] = 0
+        caster(float16, float32)(out[:BLOCK], numbers[: 2 * BLOCK : 2])  # not contiguous
+        assert (
+            out[:BLOCK].view(np.uint32) == numbers[: 2 * BLOCK : 2].astype(np.float32).view(np.uint32)
+        ).all()
+
+
+# -- scans --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(2 * BLOCK + 5,), (3, BLOCK + 1), (900, 50)])
+@pytest.mark.parametrize("ufunc, name", [(np.add, "cumsum"), (np.multiply, "cumprod")])
+def test_scans_by_blocks_are_one_scan(shape: Any, ufunc: np.ufunc, name: str) -> None:
+    x = numbers(shape, np.float32, 3) / 50
+    if ufunc is np.multiply:
+        x = np.exp(x / 100)
+    for each in (x, np.ascontiguousarray(x.T).T):
+        want = ufunc.accumulate(each, axis=-1, dtype=np.float64).astype(np.float32)
+        assert (getattr(flambeau, name)(flambeau.from_numpy(each), -1).numpy() == want).all()
+
+
+# -- means of squares ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 100, 4096, 4097, 100_000])
+def test_long_rows_are_normalized_as_exactly_as_short_ones(length: int) -> None:
+    x = numbers((2, length), np.float32, length) + 300
+    wide = x.astype(np.float64)
+    functional = flambeau.nn.functional
+    ours = functional.rms_norm(flambeau.from_numpy(x), (length,), eps=1e-5).numpy()
+    np.testing.assert_allclose(ours, wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5), 1e-6)
+    ours = functional.layer_norm(flambeau.from_numpy(x), (length,), eps=1e-2).numpy()
+    away = wide - wide.mean(1, keepdims=True)
+    np.testing.assert_allclose(ours, away / np.sqrt((away**2).mean(1, keepdims=True) + 1e-2), 1e-5, 1e-5)
+
+
+# -- gelu ---------------------------------------------------------------------------------------------------
+
+
+def test_gelu_is_near_the_exact_one() -> None:
+    """Everywhere within 1e-6, above -1 within 5 units in the last place; where x^4 is beyond float32's range too."""
+    random = np.random.default_rng(0)
+    x = np.concatenate([np.linspace(-12, 12, 1 << 17), random.normal(size=1 << 16) * 1e-3]).astype(np.float32)
+    x[::4097] = np.float32(1e30) * np.sign(x[::4097])
+    ours = flambeau.nn.functional.gelu(flambeau.from_numpy(x)).numpy().astype(np.float64)
+    exact = x * ndtr(x.astype(np.float64))
+    error = np.abs(ours - exact)
+    middle = (x > -1) & (x < 20)
+    assert error[x < 20].max() < 1e-6
+    assert (error[middle] / np.spacing(np.abs(exact[middle]).astype(np.float32))).max() < 5
+    assert (error[x > 20] == 0).all()

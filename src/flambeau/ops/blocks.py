@@ -13,15 +13,22 @@ BLOCK = 1 << 15  # elements
 TILE = 128  # the side of a square whose columns, read and written, stay in the cache
 
 
-def in_blocks(compute: Callable[[Array], Array], x: Array) -> Array:
-    """`compute(x)`, elementwise, a block at a time."""
+def in_blocks(compute: Callable[[Array], Array], x: Array, out: Array | None = None) -> Array:
+    """`compute(x)`, elementwise, a block at a time; stored in `out` if it is given."""
     if x.size <= BLOCK:
-        return compute(x.reshape(-1)).reshape(x.shape)
+        result = compute(x.reshape(-1)).reshape(x.shape)
+        if out is not None:
+            out[...] = result
+        return result
     flat = np.ascontiguousarray(x).reshape(-1)
-    out = np.empty_like(flat)
+    direct = out is not None and out.flags.c_contiguous
+    whole = out if out is not None and direct else np.empty(x.shape, x.dtype)
+    target = whole.reshape(-1)
     for start in range(0, flat.size, BLOCK):
-        out[start : start + BLOCK] = compute(flat[start : start + BLOCK])
-    return out.reshape(x.shape)
+        target[start : start + BLOCK] = compute(flat[start : start + BLOCK])
+    if out is not None and not direct:
+        out[...] = whole
+    return whole
 
 
 def row_blocks(rows: Array) -> Iterator[slice]:

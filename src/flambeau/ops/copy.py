@@ -58,6 +58,8 @@ def caster(source: dtype, target: dtype) -> Store:
         return _through(float32, source, target)
     if target is float16:
         return _to_half
+    if source is float16 and target is float32:
+        return _from_half
     return _saturate if target is float8_e4m3fn else _copy
 
 
@@ -77,37 +79,66 @@ def _saturate(out: Array, x: Array) -> None:
     np.copyto(out, np.clip(x, -largest, largest), casting="unsafe")
 
 
-# In bits of a float32: the smallest number that is normal in float16, the first that rounds to infinity there, what
-# is taken off its exponent.
-_LEAST, _MOST, _BIAS = (np.uint32(bits) for bits in (0x38800000, 0x477FF000, 112 << 10))
+# Of a float32, the upper 16 bits less the sign, doubled: of the smallest number that is normal in float16, and of one
+# near the largest there. What the exponent's bias differs by, less half of the last bit that is kept.
+_LEAST, _MOST = 2 * 0x3880, 2 * 0x477F
+_ROUND = np.uint32((0xFFF - (112 << 23)) % (1 << 32))
 
 
 def _to_half(out: Array, x: Array) -> None:
-    """Rounded to the nearest, ties to even: by arithmetic on bits where the array is large, 1.7 times NumPy's speed."""
-    if x.size < BLOCK or not (x.flags.c_contiguous and out.flags.c_contiguous):
+    """Rounded to the nearest, ties to even: by arithmetic on bits where the array is large, faster than NumPy's."""
+    if not _bits_pay(out, x):
         _copy(out, x)
         return
     halves, numbers = out.reshape(-1), x.reshape(-1)
     bits, words = halves.view(np.uint16), numbers.view(np.uint32)
-    magnitude, word, sign = (np.empty(BLOCK, np.uint32) for _ in range(3))
+    word, upper, sign = np.empty(BLOCK, np.uint32), *(np.empty(BLOCK, np.uint16) for _ in range(2))
     for start in range(0, x.size, BLOCK):
         given = words[start : start + BLOCK]
         n = given.size
-        a = np.bitwise_and(given, 0x7FFFFFFF, out=magnitude[:n])
-        w = np.right_shift(given, 13, out=word[:n])
+        w, u, s = word[:n], upper[:n], sign[:n]
+        u[...] = np.right_shift(given, 16, out=w)
+        np.right_shift(given, 13, out=w)
         w &= 1  # the last bit that is kept: a tie rounds up if it is set
-        w += 0xFFF
-        w += a
+        w += _ROUND
+        w += given
         w >>= 13
-        w -= _BIAS
-        s = np.right_shift(given, 16, out=sign[:n])
-        s &= 0x8000
-        w |= s
-        bits[start : start + BLOCK] = w
-        a -= _LEAST  # what was less has wrapped around
-        rest = np.flatnonzero(a >= _MOST - _LEAST)
+        part = bits[start : start + BLOCK]
+        part[...] = w
+        part |= np.bitwise_and(u, 0x8000, out=s)
+        u <<= 1
+        u -= _LEAST  # what was less has wrapped around
+        rest = (u >= _MOST - _LEAST).nonzero()[0]
         if rest.size:
             halves[start : start + BLOCK][rest] = numbers[start : start + BLOCK][rest]
+
+
+_SIGN_AND_NUMBER = np.int32(0x8FFFE000 - (1 << 32))
+_REBIASED = np.float32(2.0**112)
+
+
+def _from_half(out: Array, x: Array) -> None:
+    """The bits of a half, moved to where a float32 has them, are the number times 2^-112."""
+    if not _bits_pay(out, x):
+        _copy(out, x)
+        return
+    halves, numbers = x.reshape(-1), out.reshape(-1)
+    word, magnitude = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.uint16)
+    for start in range(0, x.size, BLOCK):
+        given, part = halves[start : start + BLOCK], numbers[start : start + BLOCK]
+        w = word[: given.size]
+        w[...] = given.view(np.int16)  # with the sign in all bits above
+        w <<= 13
+        w &= _SIGN_AND_NUMBER
+        np.multiply(w.view(np.float32), _REBIASED, out=part)
+        m = np.bitwise_and(given.view(np.uint16), 0x7FFF, out=magnitude[: given.size])
+        if m.max() >= 0x7C00:  # infinities and NaNs
+            rest = (m >= 0x7C00).nonzero()[0]
+            part[rest] = given[rest]
+
+
+def _bits_pay(out: Array, x: Array) -> bool:
+    return x.size >= BLOCK // 4 and x.flags.c_contiguous and out.flags.c_contiguous
 
 
 def _same(kind: dtype) -> Store:

@@ -35,36 +35,47 @@ def erf(x: Any) -> Any:
 
 
 def _erf(x: Array) -> Array:
-    g = _inner(x)
-    return np.tanh(g, out=g)
-
-
-def _inner(x: Array) -> Array:
-    """x r(x^2): see Note [The error function]."""
-    return _odd(x, np.minimum(x * x, np.float32(16)), _R)
-
-
-def _odd(x: Array, t: Array, coefficients: list[np.float32]) -> Array:
-    """x times the polynomial of `t`."""
-    r = t * coefficients[0]
-    for c in coefficients[1:-1]:
+    """tanh(x r(x^2)): see Note [The error function]."""
+    t = np.minimum(x * x, np.float32(16))
+    r = t * _R[0]
+    for c in _R[1:-1]:
         r += c
         r *= t
-    r += coefficients[-1]
+    r += _R[-1]
     r *= x
-    return r
+    return np.tanh(r, out=r)
 
 
-# -2 y r(y^2) for y = x / sqrt(2), as a polynomial of x^2
-_G = [np.float32(-(2.0**0.5) * float(c) * 0.5 ** (len(_R) - 1 - k)) for k, c in enumerate(_R)]
+# r(x^2) = a x^2 + b + (c x^2 + d) / (x^4 + e x^2 + f), fitted as the polynomial of erf was, to 1.4e-7: fewer passes
+_A, _B, _C, _D, _E, _F = (
+    np.float32(c)
+    for c in (
+        -0.0370992012321949, -2.3128247261047363, 3.7931416034698486, 223.40647888183594, 20.744504928588867,
+        311.56097412109375,
+    )
+)  # fmt: skip
+_FAR = np.float32(1e6)
 
 
 def gelu(x: Array) -> Array:
     """x times the normal distribution's probability of less than x, for float32 numbers.
 
-    That is (1 + erf(y)) / 2 = (1 + tanh(g)) / 2 = 1 / (1 + exp(-2 g)), without cancellation.
+    That is x / (1 + exp(x r(x^2))) with a function r that is smooth: nothing cancels. 5 units in the last place where
+    x is above -1; further down the result's relative error is a third of that of x (1 + erf(x / sqrt(2))) / 2.
     """
-    g = _odd(x, np.minimum(x * x, np.float32(32)), _G)
-    np.exp(g, out=g)
-    g += np.float32(1)
-    return np.divide(x, g, out=g)
+    t = x * x
+    if not t.max() <= _FAR:  # x^4 must not overflow
+        np.minimum(t, _FAR, out=t)
+    below = t + _E
+    below *= t
+    below += _F
+    r = t * _C
+    r += _D
+    r /= below
+    t *= _A
+    r += t
+    r += _B
+    r *= x
+    np.exp(r, out=r)
+    r += np.float32(1)
+    return np.divide(x, r, out=r)

@@ -68,12 +68,19 @@ def _host(transform: Callable[[Any, Launch], Callable[[Array], Array]]) -> Calla
     def host(launch: Launch) -> Body:
         from scipy import fft  # only for a kernel that needs it: it is slow to import
 
-        (x,) = launch.inputs
-        assert isinstance(x, Meta)
-        widen, run = to_computing(x.dtype, x.dtype), transform(fft, launch)
+        (source,) = launch.inputs
+        assert isinstance(source, Meta)
+        widen, run = to_computing(source.dtype, source.dtype), transform(fft, launch)
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
-            np.copyto(outputs[0], run(widen(inputs[0])), casting="unsafe")
+            (out,) = outputs
+            x = widen(inputs[0])
+            if x.dtype == out.dtype:  # complex to complex: SciPy works in place
+                out[...] = x
+                x = out
+            result = run(x)
+            if not np.may_share_memory(result, out):
+                np.copyto(out, result, casting="unsafe")
 
         return body
 
@@ -93,8 +100,8 @@ def _c2c_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
 def _c2c(fft: Any, launch: Launch) -> Callable[[Array], Array]:
     dims, scale, forward = launch.params
     if forward:
-        return lambda x: fft.fftn(x, axes=dims, norm=_FORWARD[scale])
-    return lambda x: fft.ifftn(x, axes=dims, norm=_BACKWARD[scale])
+        return lambda x: fft.fftn(x, axes=dims, norm=_FORWARD[scale], overwrite_x=True)
+    return lambda x: fft.ifftn(x, axes=dims, norm=_BACKWARD[scale], overwrite_x=True)
 
 
 def _c2c_samples(make: Make, kind: dtype) -> Iterable[Sample]:

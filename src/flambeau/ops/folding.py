@@ -1,9 +1,9 @@
 """`fold_at`: what `ufunc.at` does, at several times its speed where the places allow.
 
 # Note [How repeated places add up]
-Rows go by turns: the first occurrences of all places at once, then the second ones, and so on. So each place sees
-its values in the order in which they stand, bit for bit as `ufunc.at` would have it. Single elements go to the
-flat array, for which NumPy has a fast loop.
+Long rows go one by one. Shorter ones go by turns: the first occurrences of all places at once, then the second ones,
+and so on. So each place sees its values in the order in which they stand, bit for bit as `ufunc.at` would have it.
+Single elements go to the flat array, for which NumPy has a fast loop.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 _WIDE = 16  # elements of a row from which turns pay
+_LONG = 512  # those from which a call for each row is the least of it
 _TURN = 4096  # elements that could be added in the time that a turn's calls take
 
 
@@ -39,15 +40,19 @@ def _add_rows(ufunc: np.ufunc, out: Array, dim: int, places: tuple[Any, ...], so
         ufunc.at(out, places, source)
         return
     flat = index.reshape(-1)
+    rows = np.moveaxis(out, dim, 0)
+    whole = np.broadcast_to(source, shape).reshape(*out.shape[:dim], flat.size, *out.shape[dim + 1 :])
+    given = np.moveaxis(whole, dim, 0)
+    if width >= _LONG:
+        for place, more in zip(flat.tolist(), given, strict=True):
+            ufunc(rows[place], more, out=rows[place])
+        return
     turns = _turns(flat)
     counts = np.bincount(turns)
     if len(counts) * _TURN > flat.size * width:  # few places have nearly all
         ufunc.at(out, places, source)
         return
-    rows = np.moveaxis(out, dim, 0)
-    whole = np.broadcast_to(source, shape).reshape(*out.shape[:dim], flat.size, *out.shape[dim + 1 :])
-    given, order = np.moveaxis(whole, dim, 0), np.argsort(turns, kind="stable")
-    end = 0
+    order, end = np.argsort(turns, kind="stable"), 0
     for count in counts:
         start, end = end, end + int(count)
         here = order[start:end]

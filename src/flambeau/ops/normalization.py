@@ -57,19 +57,32 @@ def _moments(rows: Array) -> tuple[Array, Array]:
     return mean, np.add.reduce(away * away, axis=1, keepdims=True) / length
 
 
+_SPAN = 4096  # elements that BLAS sums up by itself, in one thread and by many partial sums
+
+
+def _mean_square(rows: Array) -> Array:
+    """Of each row, as a column."""
+    length = rows.shape[1]
+    whole = length - length % _SPAN
+    spans = rows[:, :whole].reshape(len(rows), -1, _SPAN)
+    sums = np.add.reduce(np.vecdot(spans, spans), axis=1) if whole else rows.dtype.type(0)
+    if whole < length:
+        rest = rows[:, whole:]
+        sums = sums + np.vecdot(rest, rest)
+    return np.reshape(sums / rows.dtype.type(length), (-1, 1))
+
+
 def _standard(rows: Array, out: Array, eps: float) -> None:
     """Rows normalized."""
     length = rows.dtype.type(rows.shape[1])
     np.subtract(rows, np.add.reduce(rows, axis=1, keepdims=True) / length, out=out)
-    variance = np.add.reduce(out * out, axis=1, keepdims=True) / length
-    out *= 1 / np.sqrt(variance + rows.dtype.type(eps))
+    out *= 1 / np.sqrt(_mean_square(out) + rows.dtype.type(eps))
 
 
 def _root_mean_square(rows: Array, out: Array, eps: float) -> None:
     """Rows over the root of their mean square."""
     number = rows.dtype.type
-    square = np.add.reduce(rows * rows, axis=1, keepdims=True) / number(rows.shape[1])
-    np.multiply(rows, 1 / np.sqrt(square + number(eps)), out=out)
+    np.multiply(rows, 1 / np.sqrt(_mean_square(rows) + number(eps)), out=out)
 
 
 def _affine(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:

@@ -685,10 +685,8 @@ def _gelu_by_tanh(x: Any) -> Any:
     return 0.5 * x * (1 + np.tanh(root(2 / pi) * (x + 0.044715 * x * x * x)))
 
 
-def _gelu(x: Any, approximate: str) -> Any:
-    if approximate == "tanh":
-        return in_blocks(_gelu_by_tanh, x)
-    return in_blocks(_exact_gelu, x)
+def _gelu(x: Any, approximate: str, out: Any = None) -> Any:
+    return in_blocks(_gelu_by_tanh if approximate == "tanh" else _exact_gelu, x, out)
 
 
 def _exact_gelu(x: Any) -> Any:
@@ -727,7 +725,7 @@ def _gelu_text(launch: Launch) -> str:
 
 gelu = pointwise(
     "gelu",
-    _gelu,
+    Into(_gelu),
     1,
     "x times the normal distribution's cumulative probability of x.",
     dtypes=FLOATS,

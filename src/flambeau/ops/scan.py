@@ -12,6 +12,7 @@ from flambeau.core.errors import devices_differ
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
+from flambeau.ops.blocks import BLOCK, row_blocks
 from flambeau.ops.gradients import by_place, conj, refused
 from flambeau.ops.op import (
     MISSING,
@@ -106,16 +107,29 @@ def _accumulating(x: Array) -> Any:
     return {"f": np.float64, "c": np.complex128}.get(x.dtype.kind, x.dtype)
 
 
-def _cumsum(x: Array, axis: int) -> Array:
-    return np.add.accumulate(x, axis=axis, dtype=_accumulating(x))
+def _folding(ufunc: np.ufunc) -> Run:
+    def run(x: Array, axis: int) -> Array:
+        kind = _accumulating(x)
+        if x.dtype == kind or axis % x.ndim != x.ndim - 1 or x.size <= BLOCK:
+            return ufunc.accumulate(x, axis=axis, dtype=kind)
+        return _by_blocks(ufunc, np.ascontiguousarray(x).reshape(-1, x.shape[-1]), kind).reshape(x.shape)
+
+    return run
 
 
-def _cumprod(x: Array, axis: int) -> Array:
-    return np.multiply.accumulate(x, axis=axis, dtype=_accumulating(x))
-
-
-def _logcumsumexp(x: Array, axis: int) -> Array:
-    return np.logaddexp.accumulate(x, axis=axis, dtype=_accumulating(x))
+def _by_blocks(ufunc: np.ufunc, rows: Array, kind: Any) -> Array:
+    """Scans of rows, carried in a wider dtype that stays in the cache: the same steps, and so the same bits."""
+    out = np.empty_like(rows)
+    for part in row_blocks(rows):
+        carried: Any = None
+        for start in range(0, rows.shape[1], BLOCK):
+            wide = rows[part, start : start + BLOCK].astype(kind)
+            if start:
+                wide[:, 0] = ufunc(carried, wide[:, 0])
+            ufunc.accumulate(wide, axis=1, out=wide)
+            carried = wide[:, -1]
+            out[part, start : start + BLOCK] = wide
+    return out
 
 
 def _running(ufunc: np.ufunc) -> Run:
@@ -178,7 +192,7 @@ def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
 
 cumsum = scanner(
     "cumsum",
-    _cumsum,
+    _folding(np.add),
     ALL,
     "cumsum_out_cpu",
     "add(a, b)",
@@ -187,7 +201,7 @@ cumsum = scanner(
 )
 cumprod = scanner(
     "cumprod",
-    _cumprod,
+    _folding(np.multiply),
     ALL,
     "cumprod_out_cpu",
     "mul(a, b)",
@@ -215,7 +229,7 @@ cummin = scanner(
 _FLOATS = tuple(d for d in FLOATING_OR_COMPLEX if d.category == FLOATING)
 logcumsumexp = scanner(
     "logcumsumexp",
-    _logcumsumexp,
+    _folding(np.logaddexp),
     _FLOATS,
     "logcumsumexp_out_cpu",
     "log_add(a, b)",
