@@ -67,6 +67,7 @@ class Detector(Order):
 
     # -- streams and waits ------------------------------------------------------------------------------
     def remove_stream(self, handle: int) -> None:
+        self._loose.pop(self.agents.get(handle, NOBODY), None)  # nothing is handed out on it again
         super().remove_stream(handle)
         if len(self._retired) >= self._many_retired:
             self._drop_retired()
@@ -76,12 +77,6 @@ class Detector(Order):
         super().host_waited(points)
         if self.known is not before and self._pending_host:
             self._settle_host_memory()
-
-    def _idle(self, device: int) -> Agent | None:
-        agent = super()._idle(device)
-        if agent is not None:
-            self._loose.pop(agent, None)
-        return agent
 
     def _drop_retired(self) -> None:
         """A program may never wait on the host: forget the agents whose commands no memory and no event remembers."""
@@ -93,8 +88,8 @@ class Detector(Order):
         self._many_retired = _MANY_RETIRED + 2 * len(self._retired)
         for agents in self._on_device.values():
             agents[:] = [agent for agent in agents if agent not in gone]
-        for agent in gone:
-            self._loose.pop(agent, None)
+        for agent in gone:  # past blocks may still name it: it must not keep those that it knew
+            agent.clock, agent.waits = NOTHING, {}
         self.known, self.polled = without(self.known, gone), without(self.polled, gone)
         for agent in itertools.chain.from_iterable(self._on_device.values()):
             agent.clock = without(agent.clock, gone)
@@ -178,8 +173,8 @@ class Detector(Order):
     def _look_at_freed(self, block: Block) -> None:
         """Note the last use of each stream that neither the owner's stream nor the runtime has waited for."""
         owner = block.agent
-        if owner is None or block.born < owner.born:  # its stream is gone: nothing is handed out on it again
-            return
+        if owner is None or self.agents.get(owner.handle) is not owner or block.born < owner.born:
+            return  # its stream is gone: nothing is handed out on it again
         for cell in block.cells:
             if cell.only(owner):
                 continue
