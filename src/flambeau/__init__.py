@@ -28,7 +28,7 @@ from flambeau.autograd.grad_mode import (
     no_grad,
     set_grad_enabled,
 )
-from flambeau.backends.cuda import get_float32_matmul_precision, set_float32_matmul_precision
+from flambeau.backends.products import get_float32_matmul_precision, set_float32_matmul_precision
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
@@ -57,9 +57,6 @@ from flambeau.tensor import (
 )
 from flambeau.tensor import (
     dunders as _dunders,
-)
-from flambeau.tensor import (
-    foreach as _foreach,
 )
 from flambeau.tensor import (
     indexing as _indexing,
@@ -98,7 +95,7 @@ from flambeau.tensor import (
     settings as _settings,
 )
 from flambeau.tensor import (
-    sharing as _sharing,
+    share as _share,
 )
 from flambeau.tensor import (
     sorting as _sorting,
@@ -129,7 +126,7 @@ from flambeau.version import __version__
 
 globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
 globals().update(_public.functions)
-_sharing.announce(nn.Parameter)
+_share.announce(nn.Parameter)
 _publish(globals())
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.backends import cuda, cudnn
+from flambeau.backends import cuda, cudnn, mps
 
-__all__ = ["cuda", "cudnn"]
+__all__ = ["cuda", "cudnn", "mps"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
 """torch.backends.cudnn: the flags of convolutions and recurrent layers.
 
 enabled (True): whether library routines may be used. benchmark (False): whether they may be chosen by
-timing; none is. deterministic (False): whether only deterministic ones may; all are. allow_tf32 (True): whether
-float32 may be rounded to TF32 inside them.
+timing, of benchmark_limit (10); none is. deterministic (False): whether only deterministic ones may; all are.
+allow_tf32 (True): whether float32 may be rounded to TF32 inside them; fp32_precision: the same as "tf32" or "ieee".
+Setting one raises RuntimeError: a value of another type.
 
 cuDNN is an extra, `flambeau[cudnn]`. Where it is not installed real GPUs convolve by our own kernels and cuBLASLt;
 virtual GPUs never need it.
@@ -11,9 +12,19 @@ virtual GPUs never need it.
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from flambeau.backends.flagged import Flag, FlaggedModule
+from flambeau.backends.products import is_tf32
+from flambeau.core.device import CPU
+from flambeau.core.dtype import float16, float32, float64
+from flambeau.core.errors import NotSupportedError
+from flambeau.core.flags import flags as flags_of
 from flambeau.driver.registry import cudnn_version
+from flambeau.tensor.tensor import Tensor
 
 
 def is_available() -> bool:
@@ -26,11 +37,86 @@ def version() -> int | None:
     return cudnn_version()
 
 
+CUDNN_TENSOR_DTYPES = {float16, float32, float64}
+
+
+def is_acceptable(tensor: Tensor) -> bool:
+    """Whether cuDNN takes a tensor: of float16, float32 or float64, on a GPU. Warns where it is not installed."""
+    if not flags_of.cudnn_enabled or tensor.device is CPU or tensor.dtype not in CUDNN_TENSOR_DTYPES:
+        return False
+    if not is_available():
+        warnings.warn("cuDNN library not found: pip install 'flambeau[cudnn]'", UserWarning, stacklevel=2)
+        return False
+    return True
+
+
+_SAID = (
+    "cudnn_enabled", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_deterministic", "cudnn_allow_tf32"
+)  # fmt: skip
+
+
+def set_flags(
+    _enabled: bool | None = None,
+    _benchmark: bool | None = None,
+    _benchmark_limit: int | None = None,
+    _deterministic: bool | None = None,
+    _allow_tf32: bool | None = None,
+    _fp32_precision: str = "none",
+    _depthwise_kernel: str | None = None,
+) -> tuple[Any, ...]:
+    """Set several at once, but for None; what they were, as its arguments. A precision goes before `_allow_tf32`.
+
+    Raises as setting each of them; NotSupportedError: another depthwise kernel than "auto".
+    """
+    if _depthwise_kernel not in (None, "auto"):
+        raise NotSupportedError(f"cudnn.depthwise_kernel={_depthwise_kernel!r}: cuDNN chooses")
+    before = tuple([getattr(flags_of, name) for name in _SAID])
+    tf32 = _allow_tf32 if _fp32_precision == "none" else is_tf32(_fp32_precision)
+    wanted = (_enabled, _benchmark, _benchmark_limit, _deterministic, tf32)
+    attributes = [_Cudnn.__dict__[name.removeprefix("cudnn_")] for name in _SAID]
+    for attribute, value in zip(attributes, wanted, strict=True):
+        if value is not None:
+            attribute.check(value)
+    for name, value in zip(_SAID, wanted, strict=True):
+        if value is not None:
+            setattr(flags_of, name, value)
+    return (*before, "none", None)
+
+
+@contextmanager
+def flags(
+    enabled: bool = False,
+    benchmark: bool = False,
+    benchmark_limit: int = 10,
+    deterministic: bool = False,
+    allow_tf32: bool = True,
+    fp32_precision: str = "none",
+    depthwise_kernel: str = "auto",
+) -> Iterator[None]:
+    """Other flags inside of a `with` block; what is not given has the default of this signature. As `set_flags`."""
+    before = set_flags(
+        enabled, benchmark, benchmark_limit, deterministic, allow_tf32, fp32_precision, depthwise_kernel
+    )
+    try:
+        yield
+    finally:
+        set_flags(*before)
+
+
 class _Cudnn(FlaggedModule):
-    enabled = Flag("cudnn_enabled")
-    benchmark = Flag("cudnn_benchmark")
-    deterministic = Flag("cudnn_deterministic")
-    allow_tf32 = Flag("cudnn_allow_tf32")
+    enabled = Flag("cudnn_enabled", "set_enabled_cudnn")
+    benchmark = Flag("cudnn_benchmark", "set_benchmark_cudnn")
+    benchmark_limit = Flag("cudnn_benchmark_limit", "set_benchmark_limit_cudnn", int)
+    deterministic = Flag("cudnn_deterministic", "set_deterministic_cudnn")
+    allow_tf32 = Flag("cudnn_allow_tf32", "set_allow_tf32_cudnn")
+
+    @property
+    def fp32_precision(self) -> str:
+        return "tf32" if flags_of.cudnn_allow_tf32 else "ieee"
+
+    @fp32_precision.setter
+    def fp32_precision(self, value: Any) -> None:
+        flags_of.cudnn_allow_tf32 = is_tf32(value)
 
 
 sys.modules[__name__].__class__ = _Cudnn

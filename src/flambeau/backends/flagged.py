@@ -9,18 +9,28 @@ from flambeau.core.flags import flags
 
 
 class Flag:
-    """An attribute that reads and sets the boolean flag `name`. RuntimeError: it is set to something else."""
+    """An attribute that reads and sets the flag `name` of a type, whose PyTorch's setter is called `setter`.
 
-    def __init__(self, name: str) -> None:
+    RuntimeError: it is set to something else.
+    """
+
+    def __init__(self, name: str, setter: str, kind: type = bool) -> None:
         self._name = name
+        self._setter = setter
+        self._kind = kind
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:
         return self if owner is None else getattr(flags, self._name)
 
     def __set__(self, owner: object, value: Any) -> None:
-        if not isinstance(value, bool):
-            raise RuntimeError(f"{self._name} expects a bool, but got {type(value).__name__}")
+        self.check(value)
         setattr(flags, self._name, value)
+
+    def check(self, value: Any) -> None:
+        """Whether it may be set to a value."""
+        if type(value) is not self._kind:
+            wanted = "an int" if self._kind is int else "a bool"
+            raise RuntimeError(f"{self._setter} expects {wanted}, but got {type(value).__name__}")
 
 
 class FlaggedModule(ModuleType):

@@ -16,9 +16,10 @@ class Flags:
     """Every switch with its default. Setting one tells the subscribers, if its value changed."""
 
     __slots__ = (
-        "_subscribers", "attention", "attention_order", "attention_reduced", "cudnn_allow_tf32",
-        "cudnn_benchmark", "cudnn_deterministic", "cudnn_enabled",
-        "default_dtype", "deterministic", "deterministic_warn_only", "float32_matmul_precision", "launch_blocking",
+        "_subscribers", "attention", "attention_order", "attention_reduced", "bfloat16_reductions", "cudnn_allow_tf32",
+        "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_deterministic", "cudnn_enabled",
+        "default_dtype", "deterministic", "deterministic_warn_only", "float16_accumulation", "float16_reductions",
+        "float32_matmul_precision", "launch_blocking",
         "matmul_allow_tf32", "portable_random", "profiled",
         "sync_debug_mode",
     )  # fmt: skip
@@ -26,9 +27,13 @@ class Flags:
     _subscribers: list[Callable[[], None]]
     matmul_allow_tf32: bool
     float32_matmul_precision: str  # what programs read; products go by matmul_allow_tf32
+    float16_reductions: tuple[bool, bool]  # what programs read, like the next two: all is summed in float32
+    bfloat16_reductions: tuple[bool, bool]
+    float16_accumulation: bool
     cudnn_allow_tf32: bool
     cudnn_enabled: bool
     cudnn_benchmark: bool
+    cudnn_benchmark_limit: int
     cudnn_deterministic: bool
     deterministic: bool
     deterministic_warn_only: bool
@@ -46,9 +51,13 @@ class Flags:
         put(self, "_subscribers", [])
         put(self, "matmul_allow_tf32", True)  # the documentation's default (SPEC C01)
         put(self, "float32_matmul_precision", "high")
+        put(self, "float16_reductions", (True, True))
+        put(self, "bfloat16_reductions", (True, True))
+        put(self, "float16_accumulation", False)
         put(self, "cudnn_allow_tf32", True)
         put(self, "cudnn_enabled", True)
         put(self, "cudnn_benchmark", False)
+        put(self, "cudnn_benchmark_limit", 10)
         put(self, "cudnn_deterministic", False)
         put(self, "deterministic", False)
         put(self, "deterministic_warn_only", False)

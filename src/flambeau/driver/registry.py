@@ -33,6 +33,12 @@ def nccl_version() -> int:
     return found
 
 
+def product_workspace() -> int:
+    """Bytes of workspace that matrix products on a real GPU have, for each stream."""
+    found: int = import_module("flambeau.driver.cuda.cublaslt").WORKSPACE
+    return found
+
+
 def sensor(name: str, uuid: str) -> int:
     """What a real GPU's sensor says, by the names of `driver/cuda/nvml.py`. NotSupportedError: there is no NVML."""
     found: int = import_module("flambeau.driver.cuda.nvml").sensor(name, uuid)

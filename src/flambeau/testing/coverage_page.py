@@ -26,7 +26,13 @@ PyTorch 2.13. **Supported**: name, arguments, defaults and errors are PyTorch's,
 """
 
 DIFFERENCES = {
-    "backends.cuda.matmul": "`allow_tf32` is True at first, as the documentation says; today's PyTorch says False",
+    "backends.cuda.matmul": "`allow_tf32` is True at first, as the documentation says; today's PyTorch says False. "
+    "Reductions in 16 bits are remembered; products are summed in float32",
+    "backends.cuda.blas_workspace_size": "32 MiB a stream; another size is refused",
+    "backends.cuda.cublas_workspace_size": "as `blas_workspace_size`",
+    "backends.cuda.cublaslt_workspace_size": "as `blas_workspace_size`",
+    "backends.cuda.preferred_blas_library": "cuBLASLt; another is refused",
+    "backends.cuda.preferred_linalg_library": "cuSOLVER; another is refused",
     "cuda.get_device_name": "a negative index gives None, as the documentation says; PyTorch raises",
     "cuda.get_device_capability": "as `get_device_name`",
     "cuda.memory_stats": "the documentation's `allocated.*` is there beside PyTorch's `allocation.*`",
@@ -52,8 +58,8 @@ INSTEAD = {
     "cuda.DeferredCudaCallError": "calls before CUDA is initialized initialize it",
     "cuda.GreenContext": "a GPU's multiprocessors are not divided",
     "cuda.tunable": "products are chosen by cuBLASLt's heuristic",
-    "backends.cuda.preferred_blas_library": "products run by cuBLASLt",
-    "backends.cuda.preferred_linalg_library": "linear algebra runs by cuSOLVER",
+    "backends.cuda.cuFFTPlanCacheAttrContextProp": "how PyTorch makes `size` and `max_size`",
+    "backends.cuda.preferred_rocm_fa_library": "NVIDIA's GPUs only",
 }
 
 

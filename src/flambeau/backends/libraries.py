@@ -1,0 +1,94 @@
+"""Which of NVIDIA's libraries compute, and with how much workspace: what programs ask, and what they may wish."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from flambeau.core.errors import NotSupportedError
+from flambeau.driver.registry import product_workspace
+
+
+class _BlasBackend(enum.Enum):
+    """Libraries of matrix products."""
+
+    Default = 0
+    Cublas = 1
+    Cublaslt = 2
+    Ck = 3
+
+
+class _LinalgBackend(enum.Enum):
+    """Libraries of linear algebra."""
+
+    Default = 0
+    Cusolver = 1
+    Magma = 2
+
+
+_BLAS = {
+    "default": _BlasBackend.Default, "cublas": _BlasBackend.Cublas, "hipblas": _BlasBackend.Cublas,
+    "cublaslt": _BlasBackend.Cublaslt, "hipblaslt": _BlasBackend.Cublaslt, "ck": _BlasBackend.Ck,
+}  # fmt: skip
+_LINALG = {
+    "default": _LinalgBackend.Default,
+    "cusolver": _LinalgBackend.Cusolver,
+    "magma": _LinalgBackend.Magma,
+}
+
+
+def preferred_blas_library(backend: str | _BlasBackend | None = None) -> _BlasBackend:
+    """The library of matrix products on real GPUs, which is cuBLASLt. `backend`: "default" or "cublaslt", if any.
+
+    Raises RuntimeError: no library's name; NotSupportedError: another library.
+    """
+    return _preferred(backend, _BLAS, _BlasBackend.Cublaslt)  # type: ignore[no-any-return]
+
+
+def preferred_linalg_library(backend: str | _LinalgBackend | None = None) -> _LinalgBackend:
+    """The library of linear algebra on real GPUs, which is cuSOLVER. `backend`: "default" or "cusolver", if any.
+
+    Raises RuntimeError: no library's name; NotSupportedError: another library.
+    """
+    return _preferred(backend, _LINALG, _LinalgBackend.Cusolver)  # type: ignore[no-any-return]
+
+
+def _preferred(wish: Any, names: dict[str, Any], used: Any) -> Any:
+    if isinstance(wish, str):
+        if wish not in names:
+            raise RuntimeError(f"Unknown input value. Choose from: {', '.join(names)}.")
+        wish = names[wish]
+    if wish is None or wish is used or wish is type(used).Default:
+        return used
+    if not isinstance(wish, type(used)):
+        raise RuntimeError("Unknown input value type.")
+    raise NotSupportedError(f"{wish} is not there: real GPUs compute by {used}, virtual ones by NumPy")
+
+
+def cublas_workspace_size(size: int | None = None) -> int:
+    """Bytes of workspace that matrix products on a real GPU have, for each stream: 32 MiB, which does not change.
+
+    Results do not depend on it, nor on CUBLAS_WORKSPACE_CONFIG: a product is computed alike each time.
+    Raises NotSupportedError: another `size`.
+    """
+    fixed = product_workspace()
+    if size is not None and size != fixed:
+        raise NotSupportedError(f"the workspace of matrix products has {fixed} bytes a stream, not {size}")
+    return fixed
+
+
+def cublaslt_workspace_size(size: int | None = None) -> int:
+    """As `cublas_workspace_size`: there is one workspace."""
+    return cublas_workspace_size(size)
+
+
+def blas_workspace_size(size: int | None = None, backend: str | _BlasBackend | None = None) -> int:
+    """As `cublas_workspace_size`. Raises RuntimeError: `backend` is no library's name, or has no workspace ("ck")."""
+    if isinstance(backend, str) and backend not in _BLAS:
+        raise RuntimeError(f"Unknown backend string. Choose from: {', '.join(_BLAS)}.")
+    found = _BLAS.get(backend, backend) if isinstance(backend, str) else backend
+    if found is not None and not isinstance(found, _BlasBackend):
+        raise RuntimeError("Unknown backend type.")
+    if found is _BlasBackend.Ck:
+        raise RuntimeError("CK backend does not use a workspace.")
+    return cublas_workspace_size(size)
