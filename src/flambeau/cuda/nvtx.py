@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from flambeau.core.names import lacking
 from flambeau.driver.registry import nvtx_tool
 from flambeau.runtime import annotations
+from flambeau.runtime.annotations import pop, push
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
@@ -21,12 +22,12 @@ def range_push(msg: str) -> int:
     Args:
         msg: ASCII message to associate with the range.
     """
-    return annotations.push(msg if msg.__class__ is str else _text("range_push", msg))
+    return push(msg if msg.__class__ is str else _text("range_push", msg))
 
 
 def range_pop() -> int:
     """End this thread's last range; its depth, or -1 where no range was pushed."""
-    return annotations.pop()
+    return pop()
 
 
 def range_start(msg: str) -> int:
@@ -50,14 +51,31 @@ def mark(msg: str) -> None:
     annotations.mark(_text("mark", msg))
 
 
-@contextmanager
-def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """Context manager and decorator: a range around a block or a function, called `msg.format(*args, **kwargs)`."""
-    range_push(msg.format(*args, **kwargs))
-    try:
-        yield
-    finally:
-        range_pop()
+class range:
+    """Context manager and decorator: a range around a block or a function, called `msg.format(*args, **kwargs)`.
+
+    Args:
+        msg: ASCII message to associate with the range.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        self._text = msg.format(*args, **kwargs)
+
+    def __enter__(self) -> None:
+        push(self._text)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        pop()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def ranged(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return ranged
 
 
 def _text(function: str, msg: Any) -> str:
