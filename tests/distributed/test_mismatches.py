@@ -150,13 +150,53 @@ def both_send_first():
 
 def test_two_that_both_send_first():
     with pytest.raises(
-        RuntimeError, match=r"(?s)send/recv, call 1.*they wait for each other in a circle"
+        RuntimeError,
+        match=r"(?s)the message from rank 0 to rank 1, call 1.*they wait for each other in a circle",
     ) as caught:
         ranks(both_send_first, 2)
     line = both_send_first.__code__.co_firstlineno + 4
     assert f"test_mismatches.py:{line}" in str(caught.value) and f"test_mismatches.py:{line + 1}" in str(
         caught.value
     )
+
+
+def both_receive(backend):
+    """Ranks 2 and 3 of 4: within their group they are 0 and 1, which is nothing that a program's writer knows."""
+    dist.init_process_group(backend)
+    pair = dist.new_group([2, 3])
+    rank = dist.get_rank()
+    if rank > 1:
+        t = torch.ones(4, device="cuda" if backend == "nccl" else "cpu")
+        dist.recv(t, 5 - rank, group=pair)
+        t.tolist()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_two_that_both_receive_are_told_by_their_ranks_and_lines(backend):
+    with pytest.raises(RuntimeError) as caught:
+        ranks(both_receive, 4, backend)
+    text, line = str(caught.value), both_receive.__code__.co_firstlineno + 7
+    for rank, peer in ((2, 3), (3, 2)):
+        assert re.search(rf"recv of 4 float32 from rank {peer}.* waits for the send of rank {peer}", text)
+        assert re.search(rf"rank {rank}('s recv.*| at .*)test_mismatches.py:{line}", text)
+    assert "rank 0 has ended" in text and "from rank 0" not in text and "from rank 1" not in text
+
+
+def a_group_that_differs(backend):
+    dist.init_process_group(backend)
+    pair = dist.new_group([1, 2])
+    if (rank := dist.get_rank()) > 0:
+        t = torch.ones(4, device="cuda" if backend == "nccl" else "cpu")
+        dist.broadcast(t, rank, group=pair)
+        t.tolist()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_mismatch_in_a_group_is_told_by_the_ranks_of_all(backend):
+    with pytest.raises(RuntimeError, match="collective mismatch") as caught:
+        ranks(a_group_that_differs, 3, backend)
+    for rank in (1, 2):
+        assert re.search(rf"rank {rank} .*broadcast of 4 float32, root {rank}", str(caught.value))
 
 
 def death():

@@ -53,14 +53,15 @@ class Agreement:
         mine = [call for call in calls if call.kind not in PAIRED]
         if mine:
             self.compare(
-                [repr(agreed(call)) for call in mine], " and ".join([described(call) for call in mine])
+                [repr(agreed(call)) for call in mine],
+                " and ".join([described(call, self._place.ranks) for call in mine]),
             )
 
     def compare(self, what: Sequence[str], words: str) -> None:
         """The same of anything that all ranks do: `what` has to be equal, `words` are shown where it is not."""
         rank, size, store = self._place.rank, self._place.size, self._place.store
         self._number += 1
-        text = f"rank {rank} at {place(caller())}: {words}"
+        text = f"rank {self._place.ranks[rank]} at {place(caller())}: {words}"
         store.set(self._key(rank), json.dumps([what, text]))
         told = [json.loads(self._other(other, text)) for other in range(size)]
         if any(found != told[0][0] for found, _ in told):
@@ -75,8 +76,8 @@ class Agreement:
             store.wait([self._key(rank)], self._place.timeout)
         except DistStoreError as error:
             raise DistBackendError(
-                f"rank {rank} has not come to call {self._number} of group {self._place.name} within "
-                f"{self._place.timeout.total_seconds():g} s\n  {text}"
+                f"rank {self._place.ranks[rank]} has not come to call {self._number} of group {self._place.name} "
+                f"within {self._place.timeout.total_seconds():g} s\n  {text}"
             ) from error
         value: bytes = store.get(self._key(rank))
         return value

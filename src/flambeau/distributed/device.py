@@ -156,7 +156,8 @@ class DeviceBackend(FlatBackend):
         try:
             if rank == 0:
                 store.set(key, driver.comm_id())
-            comms = driver.comm_create(store.get(key), len(ranks), [(rank, context.driver_index)])
+            called = [self.place.ranks[number] for number in ranks]
+            comms = driver.comm_create(store.get(key), len(ranks), [(rank, context.driver_index)], called)
         except DriverError as error:
             raise DistBackendError(str(error)) from error
         return Line(context, comms[0], pair)

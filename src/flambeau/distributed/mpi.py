@@ -108,7 +108,10 @@ class MpiBackend(FlatBackend):
         for call in calls:
             self._touch(call)
         steps: list[Step] = []
-        requests = [(self._begin(call, channel, steps), described(call), self._peer(call)) for call in calls]
+        ranks = self.place.ranks
+        requests = [
+            (self._begin(call, channel, steps), described(call, ranks), self._peer(call)) for call in calls
+        ]
         shown = list(tensors if results is None else results)
         return self._work(shown, requests, [*steps, after], list(tensors), site)
 

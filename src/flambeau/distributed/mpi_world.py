@@ -86,6 +86,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> MpiWorld:
     if not module.Is_initialized():
         _initialize(module, shared, rank, size, timeout)
     comm = module.COMM_WORLD
+    comm.Set_errhandler(module.ERRORS_RETURN)  # errors of requests of several communicators are its own
     if (comm.size, comm.rank) != (size, rank):
         raise RuntimeError(
             f"MPI was initialized before as rank {comm.rank} of {comm.size}, and this is rank {rank} of {size}: import "

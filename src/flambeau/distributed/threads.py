@@ -27,8 +27,9 @@ ANY = -1
 class Part:
     """What one rank has asked for, where."""
 
-    def __init__(self, rank: int, call: Collective, site: Site, keep: object) -> None:
+    def __init__(self, rank: int, call: Collective, site: Site, keep: object, called: Sequence[int]) -> None:
         self.rank = rank
+        self.called = called  # what the program calls the group's ranks
         self.call = call
         self.site = site
         self.keep = keep  # the tensors whose memory it names
@@ -38,7 +39,11 @@ class Part:
         self.waits = ""  # for whom, in words
 
     def __str__(self) -> str:
-        return f"rank {self.rank} at {place(self.site)}: {described(self.call)}"
+        return f"rank {self.called[self.rank]} at {place(self.site)}: {self.asks}"
+
+    @property
+    def asks(self) -> str:
+        return described(self.call, self.called)
 
 
 class Hub:
@@ -57,7 +62,7 @@ class Hub:
         number = self._counts[part.rank] = self._counts.get(part.rank, 0) + 1
         parts = self._collectives.setdefault(number, {})
         parts[part.rank] = part
-        missing = [str(rank) for rank in range(size) if rank not in parts]
+        missing = [str(part.called[rank]) for rank in range(size) if rank not in parts]
         self._check(parts, f"call {number}")
         if not missing:
             del self._collectives[number]
@@ -77,7 +82,9 @@ class Hub:
                 self._check({sender.rank: sender, -1: receiver}, "a message")
                 _perform([sender, receiver])
                 return
-        part.waits = f"waits for rank {part.call.peer}" if part.call.peer != ANY else "waits for any rank"
+        end = "recv" if part.call.kind == "send" else "send"
+        whose = f"rank {part.called[part.call.peer]}" if part.call.peer != ANY else "any rank"
+        part.waits = f"waits for the {end} of {whose}"
         waiting.append(part)
 
     def _check(self, parts: dict[int, Part], what: str) -> None:
@@ -133,7 +140,7 @@ class ThreadBackend(FlatBackend):
             if not tensor.is_contiguous():
                 raise ValueError("Tensors must be contiguous")
         site = caller()
-        parts = [Part(self.place.rank, call, site, tensors) for call in build()]
+        parts = [Part(self.place.rank, call, site, tensors, self.place.ranks) for call in build()]
         for part in parts:
             self._hub.post(part, self.place.size, channel)
         return ThreadWork(list(tensors if results is None else results), parts, after)
@@ -164,7 +171,7 @@ class ThreadWork(Work):
 
     def _waits(self) -> str:
         part = next(part for part in self._parts if not part.done)
-        return f"{described(part.call)}: {part.waits}"
+        return f"{part.asks}: {part.waits}"
 
     def source_rank(self) -> int:
         self.wait()

@@ -573,8 +573,12 @@ class Driver(Protocol):
         """128 bytes that name a communicator to be, for all who join it."""
         ...
 
-    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+    def comm_create(
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+    ) -> list[int]:
         """Join a communicator of `size` members: this call brings those given as (rank, index).
+
+        `called`: the program's own numbers of all members, which a virtual machine's reports say instead.
 
         Returns when all members have joined, other threads' and processes' too. NotSupportedError: no collectives here.
         """

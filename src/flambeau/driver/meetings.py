@@ -79,15 +79,16 @@ def orders(call: Collective, rank: int, other: int) -> bool:
     return True
 
 
-def described(call: Collective) -> str:
-    """A part in words."""
+def described(call: Collective, called: Sequence[int] = ()) -> str:
+    """A part in words. `called`: what the program calls its ranks."""
+    peer = called[call.peer] if called and 0 <= call.peer < len(called) else call.peer
     text = f"{call.kind} of {call.count} {call.dtype.name}"
     if call.kind in REDUCING:
         text += f", op {call.op}"
     if call.kind in ROOTED:
-        text += f", root {call.peer}"
+        text += f", root {peer}"
     elif call.kind in PAIRED:
-        text += f" {'to' if call.kind == 'send' else 'from'} rank {call.peer}"
+        text += f" {'to' if call.kind == 'send' else 'from'} rank {peer}"
     return text
 
 

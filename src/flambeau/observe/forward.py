@@ -200,8 +200,10 @@ class Forward:
     def comm_id(self) -> bytes:
         return self.inner.comm_id()
 
-    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
-        return self.inner.comm_create(unique, size, members)
+    def comm_create(
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+    ) -> list[int]:
+        return self.inner.comm_create(unique, size, members, called)
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:
         self.inner.comm_destroy(comm, abort)

@@ -366,8 +366,10 @@ class RaceDriver(Forward):
             self._graphs.pop(graph).forget(self.detector)
 
     # -- collectives ----------------------------------------------------------------------------------
-    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
-        comms = self.inner.comm_create(unique, size, members)  # waits for others, so without the lock
+    def comm_create(
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+    ) -> list[int]:
+        comms = self.inner.comm_create(unique, size, members, called)  # waits for others, so without the lock
         with self._lock:
             ranks = [rank for rank, _ in members]
             self._meetings.join(unique, size, list(zip(comms, ranks, strict=True)))

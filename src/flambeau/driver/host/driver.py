@@ -332,7 +332,9 @@ class HostDriver:
     def comm_id(self) -> bytes:
         self._no_collectives()
 
-    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+    def comm_create(
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+    ) -> list[int]:
         self._no_collectives()
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:

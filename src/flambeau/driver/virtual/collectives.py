@@ -76,16 +76,27 @@ class Outside(Protocol):
 class Part:
     """What one member was asked for, and where."""
 
-    __slots__ = ("call", "rank", "site", "stream")
+    __slots__ = ("call", "called", "rank", "site", "stream")
 
-    def __init__(self, rank: int, call: Collective, stream: Stream, site: Site) -> None:
+    def __init__(
+        self, rank: int, call: Collective, stream: Stream, site: Site, called: Sequence[int] = ()
+    ) -> None:
         self.rank = rank
+        self.called = called
         self.call = call
         self.stream = stream
         self.site = site
 
     def __str__(self) -> str:
-        return f"rank {self.rank} (cuda:{self.stream.index}) at {place(self.site)}: {described(self.call)}"
+        return f"{self.who} (cuda:{self.stream.index}) at {place(self.site)}: {self.asks}"
+
+    @property
+    def who(self) -> str:
+        return f"rank {self.called[self.rank] if self.called else self.rank}"
+
+    @property
+    def asks(self) -> str:
+        return described(self.call, self.called)
 
 
 class Meeting(Command):
@@ -128,9 +139,17 @@ class Meeting(Command):
 
     @property
     def absent(self) -> str:
-        """Who has not come yet; "" if all have."""
-        missing = [self.comm.who(rank) for place, rank in enumerate(self.ranks) if place not in self.parts]
-        return " and ".join(dict.fromkeys(missing))
+        """Who has not come yet, in words; "" if all have."""
+        missing = [rank for place, rank in enumerate(self.ranks) if place not in self.parts]
+        who = [*dict.fromkeys([self.comm.who(rank) for rank in missing])]
+        if self.key[0] >= 0 and len(self.parts) == 1:
+            return f"the {'recv' if self.parts.get(0) else 'send'} of {who[0]}, which has not come"
+        if len(who) > 1 and not self.comm.members.keys() >= {
+            *missing
+        }:  # of other processes nobody knows here
+            return f"{', '.join(who[:-1])} or {who[-1]}, of other processes"
+        verb = "has" if len(who) == 1 else "have"
+        return f"{' and '.join(who)}, which {verb} not come" if who else ""
 
     @property
     def calls(self) -> list[Collective]:
@@ -147,7 +166,12 @@ class Meeting(Command):
                 yield *read, True, False
 
     def __str__(self) -> str:
-        return f"{self.name}, call {self.key[2]} of {self.comm}"
+        what = self.name
+        if self.key[0] >= 0:
+            told = [f"{part.who}'s {part.asks}" for part in self.parts.values() if isinstance(part, Part)]
+            sender, receiver = map(self.comm.name, self.ranks)
+            what = told[0] if len(told) == 1 else f"the message from {sender} to {receiver}"
+        return f"{what}, call {self.key[2]} of {self.comm}"
 
 
 class Member:
@@ -169,7 +193,7 @@ class Member:
 class Communicator:
     """Members that were brought together. `failed` is the report of what went wrong.
 
-    `members` are those of this process, `devices` all ranks' devices.
+    `members` are those of this process, `devices` all ranks' devices, `called` what the program calls the ranks.
     """
 
     def __init__(
@@ -180,6 +204,7 @@ class Communicator:
         self.size = size
         self.members: dict[int, Member] = {}
         self.devices: dict[int, int] = {}
+        self.called: Sequence[int] = ()
         self.failed: str | None = None
         self.meetings: dict[Key, Meeting] = {}  # those that somebody is missing from
         self.state = DeviceState(NOWHERE)
@@ -192,11 +217,15 @@ class Communicator:
     def full(self) -> bool:
         return len(self.devices) == self.size
 
+    def name(self, rank: int) -> str:
+        return f"rank {self.called[rank] if self.called else rank}"
+
     def who(self, rank: int) -> str:
+        name = self.name(rank)
         if rank not in self.devices:
-            return f"rank {rank}"
+            return name
         left = rank in self.members and not self.members[rank].open
-        return f"rank {rank} (cuda:{self.devices[rank]}{', left' if left else ''})"
+        return f"{name} (cuda:{self.devices[rank]}{', left' if left else ''})"
 
     def __str__(self) -> str:
         return f"communicator {self.number} of {self.size} ranks"
@@ -239,13 +268,20 @@ class Communicators:
         return found
 
     # -- joining and leaving ----------------------------------------------------------------------------
-    def create(self, unique: bytes, size: int, members: Sequence[tuple[int, int, DeviceState]]) -> list[int]:
+    def create(
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int, DeviceState]],
+        called: Sequence[int] = (),
+    ) -> list[int]:
         """Join: (rank, handle, device) of each member that comes now. Waits for the others."""
         comm = self._by_id.get(unique)
         self._check_join(comm, size, members)
         if comm is None:
             self._made += 1
             comm = self._by_id[unique] = Communicator(unique, self._made, size, self._route)
+            comm.called = called
         for rank, handle, state in members:
             comm.members[rank] = self._members[handle] = Member(comm, rank, handle, state)
             comm.devices[rank] = state.index
@@ -302,7 +338,7 @@ class Communicators:
         member.open = False
         del self._members[handle]
         if abort and member.comm.meetings:
-            self.fail(member.comm, f"rank {member.rank} aborted {member.comm}")
+            self.fail(member.comm, f"{member.comm.who(member.rank)} aborted {member.comm}")
 
     def fail(self, comm: Communicator, report: str) -> None:
         """Nothing of it will run any more: each member's device has an error, what waits for somebody is let go."""
@@ -337,7 +373,9 @@ class Communicators:
         """Queue parts as one group. They were checked one by one; DriverError: members disagree."""
         groups: dict[Stream, list[tuple[Member, Meeting]]] = {}
         for member, call, stream in parts:
-            meeting = self._join_meeting(member, Part(member.rank, call, stream, site), effect)
+            meeting = self._join_meeting(
+                member, Part(member.rank, call, stream, site, member.comm.called), effect
+            )
             groups.setdefault(stream, []).append((member, meeting))
         arrivals = [self._arrive(stream, group, site) for stream, group in groups.items()]
         for (stream, group), arrival in zip(groups.items(), arrivals, strict=True):
@@ -506,8 +544,8 @@ def _waits(target: Stream | DeviceState | Command) -> str:
 
 
 def _not_joined(comm: Communicator) -> str:
-    missing = [str(rank) for rank in range(comm.size) if rank not in comm.members]
-    return f"comm_create of {comm} waits for ranks {', '.join(missing)}, which have not joined"
+    missing = [comm.name(rank) for rank in range(comm.size) if rank not in comm.members]
+    return f"comm_create of {comm} waits for {', '.join(missing)} to join"
 
 
 def _disagreement(meeting: Meeting) -> str | None:
@@ -516,10 +554,11 @@ def _disagreement(meeting: Meeting) -> str | None:
     if all(agreed(first.call) == agreed(other.call) for other in others):
         return None
     lines = [str(meeting.parts[place]) for place in sorted(meeting.parts)]
-    head = (
-        f"collective mismatch: call {meeting.key[2]} of {meeting.comm} is not the same for all"
-        if first.call.kind not in PAIRED
-        else f"collective mismatch: message {meeting.key[2]} from rank {meeting.ranks[0]} to rank {meeting.ranks[1]} "
-        f"of {meeting.comm}"
-    )
+    comm = meeting.comm
+    if first.call.kind not in PAIRED:
+        which = f"call {meeting.key[2]}"
+    else:
+        sender, receiver = map(comm.name, meeting.ranks)
+        which = f"message {meeting.key[2]} from {sender} to {receiver}"
+    head = f"collective mismatch: {which} of {comm} is not the same for all"
     return "\n  ".join([head, *lines, "all members must give the same calls in the same order"])

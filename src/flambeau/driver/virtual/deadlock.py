@@ -67,8 +67,7 @@ def _awaited(command: Command) -> Command | None:
 
 
 def _told(head: Command) -> str:
-    absent = f"{head.absent}, which has not come" if head.absent else ""
-    return f"{_with_line(head)} waits for {absent or _with_line(_awaited(head))}"
+    return f"{_with_line(head)} waits for {head.absent or _with_line(_awaited(head))}"
 
 
 def _with_line(command: Command | None) -> str:

@@ -848,12 +848,14 @@ class VirtualDriver:
         self._check_open()
         return f"flambeau:{os.getpid()}:{self._generation}:{next(self._ids)}".encode().ljust(128, b"\0")
 
-    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+    def comm_create(
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+    ) -> list[int]:
         with self._lock:
             brought = [(rank, next(self._handles), self._device(index).state) for rank, index in members]
             self._scheduler.now += self.profile.costs.alloc_ns
             self._comms.outside = self._outside()
-            return self._comms.create(unique, size, brought)
+            return self._comms.create(unique, size, brought, called)
 
     def _outside(self) -> Outside | None:
         """Where members that are not of this process are met."""
