@@ -671,7 +671,9 @@ class CudaDriver:
         self._check_open()
         return self._communicators.unique()
 
-    def comm_create(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> list[int]:
+    def comm_create(
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+    ) -> list[int]:
         for _, index in members:
             self._device(index)
         handles = [next(self._handles) for _ in members]
