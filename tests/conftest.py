@@ -22,6 +22,8 @@ for name in (
 
 import gpus  # noqa: E402 (the environment comes first)
 
+import flambeau.testing.operators  # noqa: E402, F401 (so that the table of operators has all records)
+
 # Deterministic by default, so that a failure repeats; `make test-all` draws new and many more examples.
 _common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 settings.register_profile("default", max_examples=60, derandomize=True, **_common)

@@ -4,33 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+
+from flambeau.core.names import lacks
 
 BOOL, INTEGRAL, FLOATING, COMPLEX = range(4)  # categories, in order of promotion
 
 
 class dtype:  # PyTorch's public name
-    """An element type. `numpy` is the NumPy (or ml_dtypes) type that stores it.
+    """An element type. `numpy` is the NumPy type that stores it: ml_dtypes' where NumPy has none.
 
     `category` orders bool < integral < floating < complex: promotion between categories takes the
-    higher one.
+    higher one. ml_dtypes, which takes 8 ms to import, is imported when its types are first asked for.
     """
 
     __slots__ = (
         "category", "is_complex", "is_floating_point", "is_signed", "itemsize", "name", "numpy",
     )  # fmt: skip
 
-    def __init__(self, name: str, numpy: Any, category: int, signed: bool = True) -> None:
+    numpy: np.dtype[Any]
+
+    def __init__(self, name: str, stored: Any, category: int, signed: bool = True) -> None:
+        """stored: NumPy's type, or the size in bytes of that which ml_dtypes has under this name."""
         self.name = name
-        self.numpy: np.dtype[Any] = np.dtype(numpy)
-        self.itemsize: int = self.numpy.itemsize
+        if isinstance(stored, int):
+            self.itemsize = stored
+        else:
+            self.numpy = np.dtype(stored)
+            self.itemsize = self.numpy.itemsize
         self.category = category
         self.is_floating_point = category == FLOATING
         self.is_complex = category == COMPLEX
         self.is_signed = signed
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "numpy":
+            lacks(self, name)
+        self.numpy = np.dtype(getattr(import_module("ml_dtypes"), self.name))
+        return self.numpy
 
     @property
     def torch_name(self) -> str:
@@ -72,12 +86,12 @@ uint16 = dtype("uint16", np.uint16, INTEGRAL, signed=False)
 uint32 = dtype("uint32", np.uint32, INTEGRAL, signed=False)
 uint64 = dtype("uint64", np.uint64, INTEGRAL, signed=False)
 float16 = dtype("float16", np.float16, FLOATING)
-bfloat16 = dtype("bfloat16", ml_dtypes.bfloat16, FLOATING)
+bfloat16 = dtype("bfloat16", 2, FLOATING)
 float32 = dtype("float32", np.float32, FLOATING)
 float64 = dtype("float64", np.float64, FLOATING)
-float8_e4m3fn = dtype("float8_e4m3fn", ml_dtypes.float8_e4m3fn, FLOATING)
-float8_e5m2 = dtype("float8_e5m2", ml_dtypes.float8_e5m2, FLOATING)
-complex32 = dtype("complex32", ml_dtypes.complex32, COMPLEX)
+float8_e4m3fn = dtype("float8_e4m3fn", 1, FLOATING)
+float8_e5m2 = dtype("float8_e5m2", 1, FLOATING)
+complex32 = dtype("complex32", 4, COMPLEX)
 complex64 = dtype("complex64", np.complex64, COMPLEX)
 complex128 = dtype("complex128", np.complex128, COMPLEX)
 
@@ -93,18 +107,25 @@ ALIASES = {
 
 _COMPLEX = {"float16": complex32, "bfloat16": complex64, "float32": complex64, "float64": complex128}
 _REAL = {"complex32": float16, "complex64": float32, "complex128": float64}
-_by_numpy = {d.numpy: d for d in DTYPES}
+BORROWED = (bfloat16, float8_e4m3fn, float8_e5m2, complex32)  # their NumPy types are ml_dtypes'
+_by_numpy = {d.numpy: d for d in DTYPES if d not in BORROWED}
 
 
 def from_numpy(numpy: np.dtype[Any]) -> dtype:
     """The dtype that a NumPy type is stored as. Raises TypeError where PyTorch has none."""
-    found = _by_numpy.get(np.dtype(numpy))
+    stored = np.dtype(numpy)
+    found = _by_numpy.get(stored) or _borrowed().get(stored)
     if found is None:
         raise TypeError(
             f"can't convert np.ndarray of type {numpy}. The only supported types are: "
             + ", ".join(d.name for d in DTYPES)
         )
     return found
+
+
+@cache
+def _borrowed() -> dict[np.dtype[Any], dtype]:
+    return {d.numpy: d for d in BORROWED}
 
 
 # -- promotion --------------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-import ml_dtypes
+import numpy as np
 
-from flambeau.core.dtype import BOOL, INTEGRAL, dtype
+from flambeau.core.dtype import BOOL, BORROWED, INTEGRAL, dtype
 from flambeau.core.flags import flags
 
 
@@ -25,7 +26,7 @@ class finfo:  # PyTorch's public name
             raise TypeError(
                 "torch.finfo() requires a floating point input type. Use torch.iinfo to handle 'torch.finfo'"
             )
-        info = ml_dtypes.finfo(kind.numpy)  # type: ignore[no-untyped-call]
+        info = (import_module("ml_dtypes") if kind in BORROWED else np).finfo(kind.numpy)
         self.dtype = kind.name
         self.bits = kind.itemsize * 8
         self.eps = float(info.eps)
@@ -68,7 +69,7 @@ class iinfo:  # PyTorch's public name
             raise TypeError(
                 "torch.iinfo() requires an integer input type. Use torch.finfo to handle 'torch.iinfo'"
             )
-        info = ml_dtypes.iinfo(type.numpy)  # type: ignore[no-untyped-call]
+        info = np.iinfo(type.numpy)
         self.dtype = type.name
         self.bits = type.itemsize * 8
         self.min = int(info.min)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from flambeau.core.device import CPU
@@ -25,6 +25,7 @@ from flambeau.core.dtype import (
 )  # fmt: skip
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
+from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.ops.blocks import BLOCK, copy_tiles, transposes
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
@@ -32,7 +33,6 @@ from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, S
 Array = np.ndarray[Any, Any]
 Store = Callable[[Array, Array], None]
 
-_finfo: Any = ml_dtypes.finfo
 _BITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
@@ -75,7 +75,7 @@ def _copy(out: Array, x: Array) -> None:
 
 
 def _saturate(out: Array, x: Array) -> None:
-    largest = float(_finfo(out.dtype).max)  # the type has no infinity, and PyTorch clips
+    largest = _largest(float8_e4m3fn)  # the type has no infinity, and PyTorch clips
     np.copyto(out, np.clip(x, -largest, largest), casting="unsafe")
 
 
@@ -289,7 +289,7 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
 
 def _checked_float(value: float, kind: dtype) -> float:
     number = float(value)
-    if abs(number) > _LARGEST[kind] and math.isfinite(number):
+    if abs(number) > _largest(kind) and math.isfinite(number):
         raise RuntimeError(_overflow(kind))
     return number
 
@@ -302,13 +302,17 @@ def _checked_int(value: float, kind: dtype) -> int:
     return number if kind.is_signed else number % (high + 1)
 
 
+@cache
+def _largest(kind: dtype) -> float:
+    return finfo(kind).max
+
+
 def _limits(kind: dtype) -> tuple[int, int]:
     limits = np.iinfo(kind.numpy)
     low = int(limits.min) if kind.is_signed else -int(limits.max)  # PyTorch lets negatives wrap
     return low, int(limits.max)
 
 
-_LARGEST = {kind: float(_finfo(kind.numpy).max) for kind in DTYPES if kind.category == FLOATING}
 _LIMITS = {kind: _limits(kind) for kind in DTYPES if kind.category == INTEGRAL}
 
 

@@ -8,7 +8,6 @@ the place of the whole caching allocator: each tensor's memory is then asked of 
 from __future__ import annotations
 
 import ctypes
-import random
 from collections.abc import Callable
 from typing import Protocol
 
@@ -155,7 +154,9 @@ class Failing(Wrapped):
         self.nth = nth
         self.probability = probability
         self.count = 0
-        self._random = random.Random(seed)
+        from random import Random  # at import it would cost what few programs need
+
+        self._random = Random(seed)
 
     def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
         self.count += 1

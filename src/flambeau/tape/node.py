@@ -7,7 +7,6 @@ holds its outputs, so a graph has no reference cycles and goes when the last ten
 from __future__ import annotations
 
 import itertools
-import traceback
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -89,6 +88,8 @@ class Node:
 
     def note_where(self) -> None:
         """Under anomaly detection: remember where this node was made, and in the walk of which."""
+        import traceback  # at import it would cost what few programs need
+
         self.metadata["traceback_"] = traceback.format_list(traceback.extract_stack()[:-3])
         if mode.walking:
             self.metadata["parent_"] = mode.walking[-1]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.layout import may_self_overlap
-from flambeau.ops import optimizer as optimizer  # its records belong to the table from the start
 from flambeau.ops.foreach import Foreach
 from flambeau.ops.foreach_copy import foreach_copy, foreach_scaled
 from flambeau.ops.foreach_norm import foreach_norm

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.device import CPU
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.memory import bytes_at
 from flambeau.core.meta import Meta
@@ -29,11 +28,9 @@ from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, key_of
 from flambeau.core.slots import Senders, Slots, finish
 from flambeau.runtime import current, ipc, system
 from flambeau.runtime.event import Event
-from flambeau.tensor.options import integer, place
-from flambeau.tensor.public import method
 from flambeau.tensor.saved import Saved
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
-from flambeau.tensor.storages import Face, UntypedStorage, face
+from flambeau.tensor.storages import UntypedStorage, face
 from flambeau.tensor.tensor import Tensor, make
 
 _MANY = 16  # sendings that may have arrived before somebody looks
@@ -216,6 +213,11 @@ def _parted(memory: Storage) -> Storage:
     return former
 
 
+def is_mapped(memory: Storage) -> bool:
+    """Whether other processes may see CPU memory."""
+    return isinstance(memory.owner, Mapping)
+
+
 def storage_over(memory: Any, nbytes: int) -> Storage:
     """A storage over shared memory that another process has sent."""
     made = sharing.known[memory.key] = SharedStorage(memory.ptr, nbytes, system.host, None, memory)
@@ -294,6 +296,11 @@ def receive(parcel: ipc.Parcel) -> Storage:
         return made
 
 
+def received(*parcel: Any) -> UntypedStorage:
+    """The same as programs see it."""
+    return over(receive(ipc.Parcel(*parcel)))
+
+
 # -- the standard library's pickler for processes ----------------------------------------------------------
 
 
@@ -301,14 +308,10 @@ STORAGES = (Storage, ForeignStorage, PinnedStorage, SharedStorage, SentStorage, 
 
 
 def announce(*kinds: type) -> None:
-    """Let `multiprocessing`, if the program has imported it, know of these types, tensors and storages.
-
-    Where it is imported later, `flambeau.multiprocessing` has to be: importing it here would take 7 ms of all others.
-    """
-    reduction = sys.modules.get("multiprocessing.reduction")
-    if reduction is not None:
-        for kind in (*kinds, Tensor, Event, *STORAGES):
-            reduction.register(kind, _reduced)
+    """Let `multiprocessing` know of these types, tensors and storages."""
+    reduction = import_module("multiprocessing.reduction")
+    for kind in (*kinds, Tensor, Event, *STORAGES):
+        reduction.register(kind, _reduced)
 
 
 def _reduced(obj: Any) -> Any:
@@ -338,66 +341,8 @@ def warn_if_has_hooks(tensor: Tensor) -> None:
             )
 
 
-# -- what programs call -----------------------------------------------------------------------------------
-
-
-@method
-def is_shared(self: Tensor) -> bool:
-    """Whether other processes may see its memory: a CUDA device's always, the CPU's where `share_memory_` moved it."""
-    return self.meta.device is not CPU or isinstance(self.memory.owner, Mapping)
-
-
-@method
-def share_memory_(self: Tensor) -> Tensor:
-    """Move its storage to memory that other processes can map; nothing for CUDA tensors and what is shared already.
-
-    All tensors over the storage move with it. Its size is fixed from then on. Raises RuntimeError: there is no room.
-    """
-    if self.meta.device is CPU and not isinstance(self.memory.owner, Mapping):
-        share(self)
-    return self
-
-
-def _face_is_shared(self: Face) -> bool:
-    """Whether other processes may see this memory."""
-    return is_shared(self._row)
-
-
-def _face_share_memory_(self: Face) -> Face:
-    """Move it to memory that other processes can map; nothing if it is there, or on a CUDA device."""
-    share_memory_(self._row)
-    return self
-
-
-def _share_cuda_(self: Face) -> tuple[Any, ...]:
-    """What `_new_shared_cuda` takes in another process."""
-    return tuple(send(self._row.memory))
-
-
-def _new_shared_cuda(cls: Any, *args: Any) -> UntypedStorage:
-    """The storage that another process has sent."""
-    return over(receive(ipc.Parcel(*args)))
-
-
-def _new_shared(cls: Any, size: Any, *, device: Any = "cpu") -> UntypedStorage:
-    """New bytes that other processes can map."""
-    if place(device) is not CPU:
-        return UntypedStorage(size, device=device)
-    count = integer(size, "_new_shared", "size", 1)
-    row = over(UntypedStorage(count)._row.memory)
-    return _face_share_memory_(row)  # type: ignore[return-value]
-
-
 def over(storage: Storage) -> UntypedStorage:
     """A storage as programs see it."""
     row = make(Meta.contiguous_of((storage.nbytes,), dtypes.uint8, storage.device), storage, storage.ptr)
     made: UntypedStorage = face(UntypedStorage, row)
     return made
-
-
-for _name, _define in {
-    "is_shared": _face_is_shared, "share_memory_": _face_share_memory_,
-    "_share_cuda_": _share_cuda_, "_new_shared_cuda": classmethod(_new_shared_cuda),
-    "_new_shared": classmethod(_new_shared),
-}.items():  # fmt: skip
-    setattr(Face, _name, _define)

@@ -8,6 +8,7 @@ of its own can run them over those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,13 @@ from flambeau.core.meta import Meta
 from flambeau.ops.op import Op, table
 from flambeau.tensor.call import call, call_into, empty, signature
 from flambeau.tensor.tensor import Tensor, make
+
+for _name in (
+    "foreach_copy",
+    "foreach_norm",
+    "optimizer",
+):  # the records that `import flambeau` leaves for later
+    import_module(f"flambeau.ops.{_name}")
 
 Array = np.ndarray[Any, Any]
 Layout = Callable[[Array], tuple[Array, Array]]
