@@ -250,3 +250,17 @@ def test_nested_figures_are_the_flat_ones() -> None:
     assert torch.cuda.host_memory_stats()["allocations.allocated"] == 0
     torch.cuda.reset_peak_host_memory_stats()
     del kept
+
+
+def test_what_graphs_and_events_lack_says_so() -> None:
+    with pytest.raises(NotImplementedError, match=r"torch.cuda.Event\(external=True\) is not supported"):
+        torch.cuda.Event(external=True)
+    assert torch.cuda.Event(external=False).device is None
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    for name in ("get_graph_data", "replaay"):
+        with pytest.raises(
+            AttributeError, match=f"'CUDAGraph' object has no attribute '{name}': Flambeau lacks it"
+        ):
+            getattr(graph, name)
+    with pytest.raises(AttributeError, match="Flambeau lacks it"):
+        _ = torch.cuda.graph(graph).default_capture_stream

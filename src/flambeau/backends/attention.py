@@ -16,7 +16,11 @@ from flambeau.tensor.tensor import Tensor
 
 
 class SDPAParams(Record):
-    """What a call of `scaled_dot_product_attention` is given, for `can_use_flash_attention` and its like."""
+    """What a call of `scaled_dot_product_attention` is given, for `can_use_flash_attention` and its like.
+
+    query (..., target length, depth), key (..., source length, depth), value (..., source length, depth of values),
+    attn_mask (..., target length, source length) or None. TypeError: one is missing.
+    """
 
     query: Tensor
     key: Tensor
@@ -39,7 +43,7 @@ def _switch(backend: SDPBackend, name: str) -> tuple[Callable[[bool], None], Cal
         return way in flags.attention
 
     enable.__name__, is_enabled.__name__ = f"enable_{name}", f"{name}_enabled"
-    enable.__doc__ = f"Whether SDPBackend.{backend.name} may be used."
+    enable.__doc__ = f"Whether SDPBackend.{backend.name} may be used. RuntimeError: it is set to no bool."
     is_enabled.__doc__ = enable.__doc__
     return enable, is_enabled
 
@@ -58,7 +62,7 @@ enable_cudnn_sdp, cudnn_sdp_enabled = _switch(SDPBackend.CUDNN_ATTENTION, "cudnn
 
 
 def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
-    """Whether the products of SDPBackend.MATH may sum halves in their own precision."""
+    """Whether the products of SDPBackend.MATH may sum halves in their own precision. RuntimeError: no bool."""
     _check(enabled, "set_math_sdp_allow_fp16_bf16_reduction")
     flags.attention_reduced = enabled
 
@@ -91,17 +95,23 @@ def _can_use(way: int, params: SDPAParams, debug: bool) -> bool:
 
 
 def can_use_flash_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Whether SDPBackend.FLASH_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why not."""
+    """Whether SDPBackend.FLASH_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why not.
+
+    Raises AttributeError: `params` is no SDPAParams.
+    """
     return _can_use(choice.FLASH, params, debug)
 
 
 def can_use_efficient_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Whether SDPBackend.EFFICIENT_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why not."""
+    """Whether SDPBackend.EFFICIENT_ATTENTION takes a call on a CUDA device; with `debug`, a warning says why not.
+
+    Raises AttributeError: `params` is no SDPAParams.
+    """
     return _can_use(choice.EFFICIENT, params, debug)
 
 
 def can_use_cudnn_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Whether SDPBackend.CUDNN_ATTENTION takes a call: never, since it is not used."""
+    """Whether SDPBackend.CUDNN_ATTENTION takes a call: never, since it is not used. As `can_use_flash_attention`."""
     return _can_use(choice.CUDNN, params, debug)
 
 
@@ -111,7 +121,10 @@ def sdp_kernel(
     enable_mem_efficient: bool = True,
     enable_cudnn: bool = True,
 ) -> AbstractContextManager[dict[str, Any]]:
-    """The older form of `torch.nn.attention.sdpa_kernel`."""
+    """The older form of `torch.nn.attention.sdpa_kernel`, with a FutureWarning.
+
+    Attention raises RuntimeError where none is left.
+    """
     warnings.warn(
         "`torch.backends.cuda.sdp_kernel()` is deprecated. In the future, this context manager will be removed. Please "
         "see `torch.nn.attention.sdpa_kernel()` for the new context manager, with updated signature.",

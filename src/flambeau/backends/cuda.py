@@ -47,7 +47,10 @@ __all__ = [
 
 
 class cuFFTPlanCache:
-    """A device's cache of FFT plans. The current device's, where `device_index` is None."""
+    """A device's cache of FFT plans. The current device's, where `device_index` is None.
+
+    Its attributes raise RuntimeError: no such device; `max_size` is set to less than 0; `size` is set.
+    """
 
     __slots__ = ("device_index",)
     device_index: int | None

@@ -21,7 +21,7 @@ def _warn(old: str, new: str) -> None:
 
 
 class autocast(amp.autocast):
-    """`torch.autocast("cuda", ...)`."""
+    """`torch.autocast("cuda", ...)`, with a FutureWarning. Raises what that raises."""
 
     def __init__(self, enabled: bool = True, dtype: dtype = float16, cache_enabled: bool = True) -> None:
         _warn("autocast", "autocast('cuda', args...)")
@@ -29,7 +29,7 @@ class autocast(amp.autocast):
 
 
 class GradScaler(amp.GradScaler):
-    """`torch.amp.GradScaler("cuda", ...)`."""
+    """`torch.amp.GradScaler("cuda", ...)`, with a FutureWarning. Raises what that raises."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class GradScaler(amp.GradScaler):
 
 
 def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: dtype | None = None) -> Any:
-    """`torch.amp.custom_fwd(..., device_type="cuda")`."""
+    """`torch.amp.custom_fwd(..., device_type="cuda")`, with a FutureWarning. Raises what that raises."""
     _warn("custom_fwd", "custom_fwd(args..., device_type='cuda')")
     return amp.custom_fwd(fwd, device_type="cuda", cast_inputs=cast_inputs)
 
 
 def custom_bwd(bwd: Callable[..., Any]) -> Any:
-    """`torch.amp.custom_bwd(..., device_type="cuda")`."""
+    """`torch.amp.custom_bwd(..., device_type="cuda")`, with a FutureWarning. Raises what that raises."""
     _warn("custom_bwd", "custom_bwd(args..., device_type='cuda')")
     return amp.custom_bwd(bwd, device_type="cuda")
 

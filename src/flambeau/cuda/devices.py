@@ -56,7 +56,7 @@ def set_device(device: Any) -> None:
 
 
 def get_device_name(device: Any = None) -> str | None:
-    """A device's name. None for a negative int.
+    """A device's name. None for a negative int. AssertionError: no such device.
 
     Differs from PyTorch: its documentation calls a negative int a no-op, and its code raises.
     """
@@ -65,7 +65,7 @@ def get_device_name(device: Any = None) -> str | None:
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int] | None:
-    """A device's compute capability, (major, minor). None for a negative int.
+    """A device's compute capability, (major, minor). None for a negative int. AssertionError: no such device.
 
     Differs from PyTorch: its documentation calls a negative int a no-op, and its code raises.
     """

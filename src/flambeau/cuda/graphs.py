@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from importlib import import_module
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flambeau.core.names import lacking
+from flambeau.core.names import lacking, lacks
 from flambeau.cuda.memory import empty_cache
 from flambeau.cuda.streams import synchronize
 from flambeau.runtime.graph import CUDAGraph, graph_pool_handle, is_current_stream_capturing
@@ -28,7 +28,13 @@ class graph:
         enable_annotations, check_input_liveness: not supported.
 
     Static inputs, which the graph reads at each replay, are made outside; write to them with `copy_`.
+
+    Raises NotImplementedError: an argument that is not supported. Entering raises what `CUDAGraph.capture_begin` does;
+    leaving raises RuntimeError where something was tried that no graph can hold.
     """
+
+    if not TYPE_CHECKING:  # a checker should find misspelt names
+        __getattr__ = lacks
 
     def __init__(
         self,

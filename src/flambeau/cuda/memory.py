@@ -1,6 +1,7 @@
 """`torch.cuda.memory`: figures of the caching allocator, and what a program may ask of it.
 
-`device` is a torch.device, an int or a str; None, the default, is the current device. Sizes are in bytes.
+`device` is a torch.device, an int or a str; None, the default, is the current device. Sizes are in bytes. Whatever
+takes a device raises RuntimeError: there is no such device (ValueError: it is not a CUDA device).
 Before CUDA is initialized, and without a GPU, every figure is 0.
 """
 
@@ -11,10 +12,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, cast
 
 from flambeau.core.names import lacking
-from flambeau.runtime import current, ipc, system
+from flambeau.runtime import current, system
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.history import Recording
 from flambeau.runtime.mempool import MemPool, use_mem_pool
@@ -45,39 +47,48 @@ __getattr__ = lacking("torch.cuda.memory")
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes of the device's memory that tensors occupy now (each rounded up to 512)."""
+    """Bytes of the device's memory that tensors occupy now (each rounded up to 512). RuntimeError: no such device."""
     return _allocator(device).allocated_bytes() if system.is_initialized() else 0
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The most bytes that tensors occupied, since the start or the last reset_peak_memory_stats."""
+    """The most bytes that tensors occupied, since the start or the last reset_peak_memory_stats.
+
+    Raises RuntimeError: no such device.
+    """
     return _allocator(device).ledger().peak[ALL][ALLOCATED_BYTES] if system.is_initialized() else 0
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Bytes that the caching allocator holds of the device's memory now."""
+    """Bytes that the caching allocator holds of the device's memory now. RuntimeError: no such device."""
     return _allocator(device).reserved_bytes() if system.is_initialized() else 0
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """The most bytes that the caching allocator held, since the start or the last reset_peak_memory_stats."""
+    """The most bytes that the caching allocator held, since the start or the last reset_peak_memory_stats.
+
+    Raises RuntimeError: no such device.
+    """
     return _allocator(device).ledger().peak[ALL][RESERVED_BYTES] if system.is_initialized() else 0
 
 
 def memory_cached(device: Any = None) -> int:
-    """Deprecated; see `memory_reserved`."""
+    """Deprecated, with a FutureWarning; as `memory_reserved`."""
     _warn_renamed("memory_cached", "memory_reserved")
     return memory_reserved(device)
 
 
 def max_memory_cached(device: Any = None) -> int:
-    """Deprecated; see `max_memory_reserved`."""
+    """Deprecated, with a FutureWarning; as `max_memory_reserved`."""
     _warn_renamed("max_memory_cached", "max_memory_reserved")
     return max_memory_reserved(device)
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """The figures of `memory_stats_as_nested_dict`, under "figure.pool.kind". Empty before first use."""
+    """The figures of `memory_stats_as_nested_dict`, under "figure.pool.kind". Empty before first use.
+
+    Raises RuntimeError: no such device.
+    """
     flat: dict[str, int] = {}
     _flatten("", memory_stats_as_nested_dict(device), flat)
     return dict(sorted(flat.items()))
@@ -90,7 +101,9 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     segment, reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all,
     large_pool, small_pool. Kinds: current, peak, allocated (total increase), freed (total decrease).
     oversize_allocations and oversize_segments have kinds alone. max_split_size is the greatest int where blocks of
-    any size are split. reserved_bytes_by_private_pools: of each MemPool, by its id.
+    any size are split. reserved_bytes_by_private_pools: of each MemPool, by its id. Empty before first use.
+
+    Raises RuntimeError: no such device.
     """
     if not system.is_initialized():
         return {}
@@ -110,18 +123,18 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """PyTorch's table of the figures; abbreviated: a shorter one. Initializes CUDA."""
+    """PyTorch's table of the figures; abbreviated: a shorter one. Initializes CUDA. RuntimeError: no such device."""
     system.init()
     return summary(memory_stats_as_nested_dict(device), _index(device), abbreviated)
 
 
 def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
-    """Every segment of every device with its blocks; of one MemPool, if its id is given. See `_snapshot`."""
+    """Every segment of every device with its blocks; of one MemPool, if its id is given. As `_snapshot`, in bytes."""
     return _whole(mempool_id, include_traces)["segments"]
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let all peaks start again from the current values. Initializes CUDA."""
+    """Let all peaks start again from the current values. Initializes CUDA. RuntimeError: no such device."""
     system.init()
     _allocator(device).reset_peaks()
 
@@ -132,7 +145,10 @@ def reset_peak_stats(device: Any = None) -> None:
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
-    """Let total increases and decreases, and the counters of events, start again from 0. Initializes CUDA."""
+    """Let total increases and decreases, and the counters of events, start again from 0. Initializes CUDA.
+
+    Raises RuntimeError: no such device.
+    """
     system.init()
     _allocator(device).reset_accumulated()
 
@@ -163,23 +179,32 @@ def ipc_collect() -> None:
     tensor is sent or received, or memory runs out.
     """
     system.init()
-    ipc.collect()
+    import_module("flambeau.runtime.ipc").collect()
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """(free, total) bytes of the device's memory, as the driver sees it. Initializes CUDA."""
+    """(free, total) bytes of the device's memory, as the driver sees it. Initializes CUDA.
+
+    Raises RuntimeError: no such device.
+    """
     context = current.context_at(_index(device))
     return context.driver.mem_info(context.driver_index)
 
 
 def device_memory_used(device: Any = None) -> int:
-    """Bytes of the device's memory in use, by whatever process, as nvidia-smi shows them. Initializes CUDA."""
+    """Bytes of the device's memory in use, by whatever process, as nvidia-smi shows them. Initializes CUDA.
+
+    Raises RuntimeError: no such device.
+    """
     free, total = mem_get_info(device)
     return total - free
 
 
 def list_gpu_processes(device: Any = None) -> str:
-    """The processes that use a device, and how much of its memory each has. Initializes CUDA."""
+    """The processes that use a device, and how many MiB of its memory each has. Initializes CUDA.
+
+    Raises RuntimeError: no such device. NotSupportedError: the driver does not tell.
+    """
     index = _index(device)
     context = current.context_at(index)
     lines = [
@@ -204,7 +229,10 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
-    """The fraction that `set_per_process_memory_fraction` set; 1.0 at first. Initializes CUDA."""
+    """The fraction that `set_per_process_memory_fraction` set; 1.0 at first. Initializes CUDA.
+
+    Raises RuntimeError: no such device.
+    """
     system.init()
     return _allocator(device).memory_fraction
 
@@ -252,7 +280,9 @@ def reset_peak_host_memory_stats() -> None:
 def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
     """The address of `size` bytes of the caching allocator, on a stream (default: the current one).
 
-    `caching_allocator_delete` gives them back. Raises TypeError: the stream is neither a Stream nor an int.
+    `caching_allocator_delete` gives them back.
+
+    Raises TypeError: the stream is neither a Stream nor an int; RuntimeError: no such device; OutOfMemoryError.
     """
     context = current.context_at(_index(device))
     if stream is None:
@@ -274,7 +304,10 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 
 
 def caching_allocator_enable(value: bool = True) -> None:
-    """Keep freed memory, or give each block back to the device as it is freed. Initializes CUDA."""
+    """Keep freed memory, or give each block back to the device as it is freed. Initializes CUDA.
+
+    Raises RuntimeError: there is no GPU.
+    """
     for context in system.contexts():
         cast(CachingAllocator, context.allocator).set_caching(bool(value))
 
@@ -302,6 +335,8 @@ class CUDAPluggableAllocator:
             `flambeau.runtime.resources`, whose Limited, Logged, Counted and Failing wrap another.
         alloc_fn_name: of the library's `void* f(ssize_t size, int device, cudaStream_t stream)`.
         free_fn_name: of its `void f(void* ptr, ssize_t size, int device, cudaStream_t stream)`.
+
+    Raises OSError: there is no such library; AttributeError: it has no such function.
     """
 
     def __init__(self, path_to_so_file: Any, alloc_fn_name: str = "", free_fn_name: str = "") -> None:

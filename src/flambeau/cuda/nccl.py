@@ -76,7 +76,7 @@ class Communicator:
 def init_rank(num_ranks: int, uid: bytes, rank: int) -> Communicator:
     """Join the current device to the communicator `uid` as one of `num_ranks` members; returns when all have joined.
 
-    Each other member joins in another thread or process.
+    Each other member joins in another thread or process. Raises RuntimeError: a rank that is none, or taken.
     """
     system.init()
     context = current.context_at(current.local.device)
@@ -120,7 +120,10 @@ def reduce(
     *,
     outputs: Sequence[Tensor] | None = None,
 ) -> None:
-    """As `all_reduce` for one output, on the GPU of `inputs[root]`; default: that input."""
+    """As `all_reduce` for one output, on the GPU of `inputs[root]`; default: that input.
+
+    Raises ValueError: `output` and its deprecated name `outputs` (a list, with a FutureWarning) are both given.
+    """
     _check_sequences(inputs)
     if outputs is not None and output is not None:
         raise ValueError(
@@ -152,7 +155,7 @@ def broadcast(
     streams: Sequence[Any] | None = None,
     comms: Sequence[Communicator] | None = None,
 ) -> None:
-    """Every tensor becomes as the one at `root`. Arguments as of `all_reduce`."""
+    """Every tensor becomes as the one at `root`. Arguments and errors as of `all_reduce`."""
     _check_sequences(inputs)
     _check(inputs)
     _ranks(inputs, root, comms)
@@ -165,7 +168,10 @@ def all_gather(
     streams: Sequence[Any] | None = None,
     comms: Sequence[Communicator] | None = None,
 ) -> None:
-    """Every output becomes all inputs, one after the other. It has as many elements as they have together."""
+    """Every output becomes all inputs, one after the other. It has as many elements as they have together.
+
+    Arguments and errors as of `all_reduce`.
+    """
     _check_sequences(inputs, outputs)
     _check_pairs(inputs, outputs, gathered=_size(inputs, comms))
     _queue("all_gather", inputs, outputs, inputs[0].numel(), streams, comms)
@@ -178,7 +184,10 @@ def reduce_scatter(
     streams: Sequence[Any] | None = None,
     comms: Sequence[Communicator] | None = None,
 ) -> None:
-    """Output i becomes the i-th part of what `all_reduce` would give. The outputs together have an input's elements."""
+    """Output i becomes the i-th part of what `all_reduce` would give. The outputs together have an input's elements.
+
+    Arguments and errors as of `all_reduce`.
+    """
     _check_sequences(inputs, outputs)
     _check_pairs(inputs, outputs, scattered=_size(inputs, comms))
     _queue("reduce_scatter", inputs, outputs, outputs[0].numel(), streams, comms, op=_named(op))

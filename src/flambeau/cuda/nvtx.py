@@ -20,7 +20,7 @@ def range_push(msg: str) -> int:
     """Begin a range on this thread's stack; its depth, from 0.
 
     Args:
-        msg: ASCII message to associate with the range.
+        msg: ASCII message to associate with the range. TypeError: it is no str.
     """
     return push(msg if msg.__class__ is str else _text("range_push", msg))
 
@@ -31,12 +31,12 @@ def range_pop() -> int:
 
 
 def range_start(msg: str) -> int:
-    """Begin a range that may end in another thread; its handle."""
+    """Begin a range that may end in another thread; its handle. TypeError: `msg` is no str."""
     return annotations.start(_text("range_start", msg))
 
 
 def range_end(range_id: int) -> None:
-    """End the range of that handle."""
+    """End the range of that handle; nothing if there is none. TypeError: it is no int."""
     if not isinstance(range_id, int):
         raise TypeError(f"range_end(): expected int, got {type(range_id).__name__}")
     annotations.end(range_id)
@@ -46,7 +46,7 @@ def mark(msg: str) -> None:
     """Describe an instantaneous event that occurred at some point.
 
     Args:
-        msg: ASCII message to associate with the event.
+        msg: ASCII message to associate with the event. TypeError: it is no str.
     """
     annotations.mark(_text("mark", msg))
 
@@ -55,7 +55,7 @@ class range:
     """Context manager and decorator: a range around a block or a function, called `msg.format(*args, **kwargs)`.
 
     Args:
-        msg: ASCII message to associate with the range.
+        msg: ASCII message to associate with the range. AttributeError: it is no str.
     """
 
     __slots__ = ("_text",)

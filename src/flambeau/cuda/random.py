@@ -34,6 +34,8 @@ def get_rng_state(device: Any = "cuda") -> Tensor:
 
     Args:
         device: torch.device, string or index; "cuda" is the current device.
+
+    Raises RuntimeError: there is no such device; ValueError: it is not a CUDA device.
     """
     return get_state(_default(device))
 
@@ -44,23 +46,26 @@ def get_rng_state_all() -> list[Tensor]:
 
 
 def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
-    """Set the generator state of a GPU. Raises TypeError: no ByteTensor; RuntimeError: a wrong size."""
+    """Set the generator state of a GPU. Raises TypeError: no ByteTensor; RuntimeError: a wrong size, no such device."""
     set_state(_default(device), new_state)
 
 
 def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
-    """Set the states of GPUs 0, 1, ... in turn."""
+    """Set the states of GPUs 0, 1, ... in turn. As `set_rng_state`; RuntimeError: more states than GPUs."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the current GPU's generator. Without a GPU it counts for one that is opened later."""
+    """Seed the current GPU's generator. Without a GPU it counts for one that is opened later.
+
+    Raises ValueError: past 64 bits.
+    """
     generator.seed_current_cuda(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the generators of all GPUs, of those too that are opened later."""
+    """Seed the generators of all GPUs, of those too that are opened later. ValueError: past 64 bits."""
     generator.seed_all_cuda(int(seed))
 
 

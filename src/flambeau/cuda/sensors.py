@@ -1,4 +1,8 @@
-"""`torch.cuda`'s functions on what a GPU does and how warm it is: NVML's, of real GPUs."""
+"""`torch.cuda`'s functions on what a GPU does and how warm it is: NVML's, of real GPUs.
+
+`device` is a torch.device, int or str; None is the current device. RuntimeError: there is no such device.
+NotSupportedError: it is a virtual GPU, or NVML cannot be loaded.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,36 @@ __all__ = ["clock_rate", "memory_usage", "power_draw", "temperature", "utilizati
 
 
 def utilization(device: Any = None) -> int:
-    """Percent of the last sample period (1/6 to 1 s) in which a kernel ran on the device, as nvidia-smi says."""
+    """Percent of the last sample period (1/6 to 1 s) in which a kernel ran on the device, as nvidia-smi says.
+
+    NotSupportedError: virtual GPUs have no sensors.
+    """
     return _read("utilization", device)
 
 
 def memory_usage(device: Any = None) -> int:
-    """Percent of the last sample period in which the device's memory was read or written, as nvidia-smi says."""
+    """Percent of the last sample period in which the device's memory was read or written, as nvidia-smi says.
+
+    NotSupportedError: virtual GPUs have no sensors.
+    """
     return _read("memory_usage", device)
 
 
 def temperature(device: Any = None) -> int:
-    """The device's temperature in degrees Celsius."""
+    """The device's temperature in degrees Celsius. NotSupportedError: virtual GPUs have no sensors."""
     return _read("temperature", device)
 
 
 def power_draw(device: Any = None) -> int:
-    """What the device draws, in milliwatts."""
+    """What the device draws, in milliwatts. NotSupportedError: virtual GPUs have no sensors."""
     return _read("power_draw", device)
 
 
 def clock_rate(device: Any = None) -> int:
-    """The clock of the device's multiprocessors in MHz. A virtual GPU runs at its profile's."""
+    """The clock of the device's multiprocessors in MHz. A virtual GPU runs at its profile's.
+
+    Raises RuntimeError: no such device.
+    """
     if system.is_virtual():
         context = current.context_at(current.index_of(device, optional=True))
         return context.driver.device_properties(context.driver_index).clock_rate // 1000

@@ -21,7 +21,8 @@ __all__ = [
 def stream(stream: Stream | None) -> Stream | StreamContext:
     """A context manager that selects a stream, and its device with it; None makes it a no-op.
 
-    A Stream is that context manager itself, so that the guard costs no object.
+    A Stream is that context manager itself, so that the guard costs no object. RuntimeError: it is of a machine that is
+    closed.
     """
     return stream if stream.__class__ is Stream else StreamContext(stream)  # type: ignore[return-value]
 
@@ -45,7 +46,7 @@ class ExternalStream(Stream):
 
 
 def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
-    """The Stream of a native stream (a cudaStream_t as an int) that another library made."""
+    """The Stream of a native stream (a cudaStream_t as an int) that another library made. As `ExternalStream`."""
     return Stream(device, stream_ptr=data_ptr)
 
 
@@ -72,6 +73,8 @@ def default_stream(device: Any = None) -> Stream:
 
 def set_stream(stream: Stream | None) -> None:
     """Make a stream current, and its device with it. None changes nothing.
+
+    Raises RuntimeError: it is of a machine that is closed.
 
     Better: `with torch.cuda.stream(...)`.
     """

@@ -26,6 +26,7 @@ class Event:
         enable_timing: whether the event measures time (default False).
         blocking: whether `synchronize` gives up the processor while it waits (default False).
         interprocess: whether other processes may use the event (default False).
+        external: not supported; NotImplementedError.
 
     It is created when it is first recorded, and belongs to that stream's device from then on: only streams
     of that device may record it, streams of any device may wait for it. Before, it counts as complete.
@@ -43,8 +44,14 @@ class Event:
     _point: Point | None  # where in its stream it was recorded, see Note [Ticks] in orders.py
 
     def __new__(
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
     ) -> Event:
+        if external:
+            raise NotImplementedError("torch.cuda.Event(external=True) is not supported")
         self = super().__new__(cls)
         self._timing = bool(enable_timing)
         self._blocking = bool(blocking)

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau.core.errors import DriverError
+from flambeau.core.names import lacks
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.generator import Generator, default_of
@@ -37,7 +38,12 @@ class CUDAGraph:
     Args:
         keep_graph: whether `raw_cuda_graph` may be asked for, and changed before `instantiate` makes it ready; the
             first `replay` does that too.
+
+    Raises RuntimeError from each call that needs a capture where there is none.
     """
+
+    if not TYPE_CHECKING:  # a checker should find misspelt names
+        __getattr__ = lacks
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep_graph = keep_graph

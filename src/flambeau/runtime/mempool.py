@@ -95,7 +95,7 @@ def pool_of(id: PoolId) -> MemPool:
 def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
     """Let what this thread allocates on a device (default: the current one) come from `pool`.
 
-    Other threads' allocations, those of a thread started inside too, do not.
+    Other threads' allocations, those of a thread started inside too, do not. RuntimeError: no such device.
     """
     index = current.local.device if device is None else current.index_of(device, optional=True)
     context = current.context_at(index)

@@ -35,6 +35,7 @@ class Stream:
         priority: -1 (high) or 0 (low, default); other ints count as the nearest of these.
 
     Two streams are equal if they are the same queue. `with stream:` selects it.
+    Raises RuntimeError: no such device; TypeError: `priority` is no int; NotSupportedError: other arguments.
     """
 
     __slots__ = ("__weakref__", "_owned", "_saved", "context", "device_index", "handle", "priority")

@@ -131,6 +131,7 @@ def pinned() -> PinnedAllocator:
 
 
 def is_initialized() -> bool:
+    """Whether CUDA is initialized: its devices are open."""
     return bool(_contexts)
 
 

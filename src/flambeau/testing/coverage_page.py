@@ -33,8 +33,13 @@ DIFFERENCES = {
     "backends.cuda.cublaslt_workspace_size": "as `blas_workspace_size`",
     "backends.cuda.preferred_blas_library": "cuBLASLt; another is refused",
     "backends.cuda.preferred_linalg_library": "cuSOLVER; another is refused",
+    "cuda.CUDAGraph": "no `get_graph_data`, no `check_input_liveness`",
+    "cuda.graph": "no `check_input_liveness`, no annotations; each capture has a stream of its own, if none is given",
+    "cuda.Event": "no `external` events",
+    "cuda.CUDAPluggableAllocator": "takes objects with `allocate` and `free` too",
     "cuda.get_device_name": "a negative index gives None, as the documentation says; PyTorch raises",
     "cuda.get_device_capability": "as `get_device_name`",
+    "cuda.memory.CUDAPluggableAllocator": "as `CUDAPluggableAllocator`",
     "cuda.memory_stats": "the documentation's `allocated.*` is there beside PyTorch's `allocation.*`",
     "cuda.comm.broadcast": "complex tensors stay complex; PyTorch gives their real view",
     "cuda.comm.broadcast_coalesced": "tensors may be on the CPU, as the documentation says; PyTorch wants devices[0]",
@@ -51,7 +56,7 @@ DIFFERENCES = {
     "cuda.nccl": "complex numbers are summed too; virtual GPUs have the `version` of the NCCL whose rules they follow",
     "cuda.seed": "default generators start from a fixed seed until it is called: runs repeat",
     "backends.cuda.can_use_cudnn_attention": "always False: attention is Flambeau's own kernel",
-    "cuda.ExternalStream": "real GPUs only: virtual ones know their own streams",
+    "cuda.ExternalStream": "on virtual GPUs of their own streams alone: `cudart().cudaStreamCreate`",
 }
 INSTEAD = {
     "cuda.sparse": "there are no sparse tensors",
