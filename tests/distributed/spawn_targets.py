@@ -43,6 +43,31 @@ def stubborn(number: int, folder: str) -> None:
     time.sleep(60)
 
 
+def fail_one_after_the_other(number: int, folder: str) -> None:
+    """Number 0 fails first, and its process ends last."""
+    from multiprocessing import util
+
+    raised, gone = Path(folder, "raised"), Path(folder, "gone")
+    if number == 1:
+        _until(raised.exists)
+        gone.write_text(str(os.getpid()))
+        raise KeyError("because 0 is gone")
+    util.Finalize(None, _wait_for_end_of, args=(raised, gone), exitpriority=0)
+    raise ValueError("the reason")
+
+
+def _wait_for_end_of(raised: Path, gone: Path) -> None:
+    raised.touch()
+    _until(gone.exists)
+    process = gone.read_text() or gone.read_text()
+    _until(lambda: not Path(f"/proc/{process}").exists())
+
+
+def _until(found: Any) -> None:
+    while not found():
+        time.sleep(0.01)
+
+
 def sum_over_ranks(number: int, size: int, url: str, weights: Any, results: Any) -> None:
     import flambeau as torch
     import flambeau.distributed as dist

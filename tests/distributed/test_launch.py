@@ -239,6 +239,92 @@ def test_the_first_rank_that_fails_ends_all_and_is_named(
     assert all(map(gone, processes)), "neither ranks nor what they have started"
 
 
+_FAILS = """
+import sys
+import torch, torch.distributed as dist
+when = sys.argv[1]
+if when == "before" and __import__("os").environ["RANK"] == "1":
+    raise ValueError("nothing\\nleft")
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    raise ValueError("nothing\\nleft")
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["flambeau", "module", "torchrun"])
+def test_each_line_of_a_ranks_error_says_whose_it_is(tmp_path: Path, launcher: str) -> None:
+    """PyTorch's ranks do so from init_process_group on."""
+    from support import torch  # noqa: F401
+
+    how = {
+        "flambeau": ("-m", "flambeau", "launch", "--quiet"),
+        "module": RUN,
+        "torchrun": ("-m", "torch.distributed.run"),
+    }[launcher]
+    text = (
+        _FAILS
+        if launcher != "module"
+        else _FAILS.replace("import torch,", "import flambeau,").replace(
+            "torch.distributed", "flambeau.distributed"
+        )
+    )
+    said = finish(start(*how, "--nproc-per-node", "2", script(tmp_path, text), "after"))
+    lines = said.err.splitlines()
+    begin = lines.index("[rank1]: Traceback (most recent call last):")
+    end = lines.index("[rank1]: ValueError: nothing", begin)
+    assert all(line.startswith("[rank1]:   ") for line in lines[begin + 1 : end])
+    assert lines[end + 1] == "[rank1]: left"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_report_has_the_error_of_the_rank_that_failed(tmp_path: Path, when: str) -> None:
+    program = script(tmp_path, _FAILS)
+    said = finish(start("-m", "flambeau", "launch", "--quiet", "--nproc-per-node", "2", program, when))
+    report = said.err[said.err.index("rank 1 failed first") :]
+    line = 6 if when == "before" else 9
+    assert (
+        f'    Traceback (most recent call last):\n      File "{program}", line {line}, in <module>\n'
+        in report
+    )
+    assert "    ValueError: nothing\n    left\n" in report
+
+
+_LATE = """
+import os, sys, time
+from pathlib import Path
+rank, folder = int(os.environ["RANK"]), Path(sys.argv[1])
+def dead(process):
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z" if Path(f"/proc/{process}").exists() else True
+def until(found):
+    while not found():
+        time.sleep(0.01)
+import flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+if rank == 1:
+    (folder / "process").write_text(str(os.getpid()))
+    until((folder / "raised").exists)
+    raise KeyError("because rank 0 is gone")
+until((folder / "process").exists)
+import atexit
+atexit.register(until, lambda: dead((folder / "process").read_text()))  # its process ends after the other's
+before = sys.excepthook
+def hook(*error):
+    before(*error)
+    (folder / "raised").touch()
+sys.excepthook = hook
+raise ValueError("the reason")
+"""
+
+
+def test_the_first_error_in_time_is_told_not_that_of_the_first_process_to_end(tmp_path: Path) -> None:
+    said = launch("--nproc-per-node", "2", script(tmp_path, _LATE), str(tmp_path))
+    report = said.err[said.err.index("failed first") - len("rank 0 ") :]
+    assert report.startswith("rank 0 failed first")
+    assert "    ValueError: the reason\n" in report and "KeyError" not in report
+    assert said.status == 1
+
+
 def test_restarts_begin_anew_with_a_clean_store(tmp_path: Path) -> None:
     program = script(tmp_path, """
 import os, sys

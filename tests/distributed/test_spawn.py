@@ -69,6 +69,15 @@ def test_the_first_failure_is_raised_as_by_pytorch(target: str, args: Any, start
         assert (mine.exit_code, mine.signal_name) == (theirs.exit_code, theirs.signal_name)  # type: ignore[attr-defined]
 
 
+def test_the_first_failure_in_time_is_raised_whoevers_process_ends_first(tmp_path: Path) -> None:
+    """PyTorch raises that of the first process that ends."""
+    with pytest.raises(ProcessRaisedException, match="ValueError: the reason") as caught:
+        start_processes(
+            spawn_targets.fail_one_after_the_other, (str(tmp_path),), nprocs=2, start_method="fork"
+        )
+    assert caught.value.error_index == 0
+
+
 def test_a_context_can_be_joined_piece_by_piece(tmp_path: Path) -> None:
     context = start_processes(
         spawn_targets.leave_file, (str(tmp_path),), nprocs=2, join=False, start_method="fork"

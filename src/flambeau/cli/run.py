@@ -13,8 +13,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 
 from flambeau.cli import finder
 from flambeau.cli.environment import export_options
@@ -169,14 +170,17 @@ def execute(program: str, arguments: list[str], is_module: bool) -> None:
 
 def _outcome_of(program: Callable[[], None], full_traceback: bool) -> tuple[int, str]:
     """Run it as the interpreter would: its exit status, its traceback on stderr; and the first line of its error."""
+    before, sys.excepthook = sys.excepthook, partial(_show, full_traceback)  # the program may set another
     try:
         program()
     except SystemExit as exit:
         return exit_status(exit.code), ""
     except BaseException as error:
-        _show(error, full_traceback)
+        sys.excepthook(type(error), error, error.__traceback__)
         error.__traceback__ = None  # its frames hold tensors
         return _status_of_error(error), _first_line(error)
+    finally:
+        sys.excepthook = before
     return 0, ""
 
 
@@ -208,15 +212,15 @@ def _status_of_replay(options: argparse.Namespace, recorder: Recorder) -> int:
     return 1 if problems else 0
 
 
-def _show(error: BaseException, full: bool) -> None:
-    """Its traceback, through the hook that the program may have set."""
-    if sys.excepthook is not sys.__excepthook__:
-        sys.excepthook(type(error), error, error.__traceback__)
-        return
-    shown = traceback.TracebackException.from_exception(error)
+def _show(full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Its traceback; a launcher that started this as a rank hears of it."""
+    shown = traceback.TracebackException(kind, error, trace)
     if not full:
         _cut(shown)
-    sys.stderr.write("".join(shown.format()))  # at once: other ranks write to the same screen
+    text = "".join(shown.format())
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        import_module("flambeau.distributed.excepthook").note(error, text)
+    sys.stderr.write(text)  # at once: other ranks write to the same screen
 
 
 def _cut(shown: traceback.TracebackException | None) -> None:

@@ -7,7 +7,6 @@ everywhere, and if there is a restart left the next attempt begins.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -146,8 +145,9 @@ class Agent:
         if failed is None:
             return self._finish(attempt)
         if isinstance(failed, Worker):
-            self._report(failed, workers)
-            return failed.status
+            first = _first(failed, workers)
+            self._report(first, workers)
+            return first.status if first is failed or first.code == 1 else 1
         self._say(failed)
         return FAILED_ELSEWHERE
 
@@ -256,7 +256,7 @@ class Agent:
     # -- reports ----------------------------------------------------------------------------------------------
     def _report(self, failed: Worker, workers: Workers) -> None:
         """The rank that failed first, its error, and what became of the others."""
-        error, _ = failed.error()
+        error = failed.error()
         lines = [
             f"rank {failed.rank} failed first, and the others were ended",
             f"  rank {failed.rank}: local rank {failed.local_rank} of node {self._node} on {socket.gethostname()}, "
@@ -276,18 +276,13 @@ class Agent:
 _LINES = 20  # of a log that a report repeats
 
 
+def _first(failed: Worker, workers: Workers) -> Worker:
+    """Who failed first, by the times of what they noted: who waited for it may have ended before it."""
+    return (
+        min([w for w in workers.all if w.noted_ns], key=lambda w: w.noted_ns) if failed.noted_ns else failed
+    )
+
+
 def _nth_device(environment: Mapping[str, str], number: int) -> str:
     visible: Sequence[str] = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return visible[number] if number < len(visible) and visible[number] else str(number)
-
-
-def write_error(path: str, error: BaseException, callstack: str) -> None:
-    """What `record` leaves of an exception, in PyTorch's form."""
-    told = {
-        "message": {
-            "message": f"{type(error).__name__}: {error}",
-            "extraInfo": {"py_callstack": callstack, "timestamp": str(int(time.time()))},
-        }
-    }
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(told))

@@ -13,6 +13,7 @@ from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
 from flambeau.distributed import engines
 from flambeau.distributed.debug import DebugLevel, level_of
+from flambeau.distributed.excepthook import tell_by_rank
 from flambeau.distributed.names import Backend, devices_of
 from flambeau.distributed.rendezvous import rendezvous
 from flambeau.distributed.store import PrefixStore
@@ -126,6 +127,8 @@ def init_process_group(
     except BaseException:
         mine.leave(made, ProcessGroup.abort)
         raise
+    if mine.session is None:
+        tell_by_rank(rank)
 
 
 def _met(

@@ -87,15 +87,22 @@ class Worker:
             return f"killed by {signal.Signals(-self.code).name}"
         return f"killed by signal {-self.code}"
 
-    def error(self) -> tuple[str, float | None]:
-        """What `elastic`'s `record` has written of its exception, and when."""
+    @property
+    def noted_ns(self) -> int:
+        """When it noted its error; 0: it did not."""
+        with suppress(OSError):
+            return (self.folder / "error.json").stat().st_mtime_ns
+        return 0
+
+    def error(self) -> str:
+        """What it noted of its exception, or `elastic`'s `record` did: a traceback; "" if nothing."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             told = json.loads((self.folder / "error.json").read_text())["message"]
             if isinstance(told, str):
-                return told, None
-            extra = told.get("extraInfo", {})
-            return extra.get("py_callstack") or told["message"], float(extra.get("timestamp", 0))
-        return "", None
+                return told
+            text: str = told.get("extraInfo", {}).get("py_callstack") or told["message"]
+            return text
+        return ""
 
 
 class Workers:

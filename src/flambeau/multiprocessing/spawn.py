@@ -150,8 +150,18 @@ class ProcessContext:
             process.join()
             if process.exitcode:
                 _end(self.processes, grace_period)
-                raise _failure(number, process, self.error_files[number])
+                first = self._first(number)
+                raise _failure(first, self.processes[first], self.error_files[first])
         return not self.sentinels
+
+    def _first(self, failed: int) -> int:
+        """Which exception came first: a process that ended because of another's may have ended before it."""
+        told = {
+            number: os.stat(file).st_mtime_ns
+            for number, file in enumerate(self.error_files)
+            if os.path.exists(file)
+        }
+        return min(told, key=told.__getitem__) if failed in told else failed
 
 
 class SpawnContext(ProcessContext):
@@ -170,7 +180,9 @@ def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: s
     except KeyboardInterrupt:
         pass  # the parent was interrupted, or has ended
     except Exception:
+        now = time.time_ns()
         Path(file).write_text(traceback.format_exc())
+        os.utime(file, ns=(now, now))  # whose came first is told
         sys.exit(1)
 
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flambeau.distributed.agent import write_error
+from flambeau.distributed.excepthook import write_error
 
 __all__ = ["record"]
 

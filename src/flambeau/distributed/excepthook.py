@@ -1,0 +1,65 @@
+"""`tell_by_rank`: what ends a rank is shown with its number before each line, and noted for whoever started it.
+
+Ranks share a screen. PyTorch puts "[rank1]: " before the lines of an exception that nobody caught from
+init_process_group on, and so does this. The note is what `elastic`'s `record` leaves, for programs without it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+class RankHook:
+    """A `sys.excepthook` over the one that was there before."""
+
+    def __init__(self, rank: int, before: Hook) -> None:
+        self.rank = rank
+        self.before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        with redirect_stderr(io.StringIO()) as shown:
+            self.before(kind, error, trace)
+        text = shown.getvalue()
+        note(error, text)
+        lines = [f"[rank{self.rank}]: {line}" if line else "" for line in text.split("\n")]
+        sys.stderr.write("\n".join(lines))  # at once: other ranks write to the same screen
+        sys.stderr.flush()
+
+
+def tell_by_rank(rank: int) -> None:
+    """From now on exceptions that nobody catches are this rank's."""
+    now = sys.excepthook
+    sys.excepthook = RankHook(rank, now.before if isinstance(now, RankHook) else now)
+
+
+def note(error: BaseException, traceback: str) -> None:
+    """Leave an error for the launcher, if there is one and the program has not (`record`)."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if path and not isinstance(error, KeyboardInterrupt) and not os.path.exists(path):
+        with suppress(OSError):
+            write_error(path, error, traceback)
+
+
+def write_error(path: str, error: BaseException, traceback: str) -> None:
+    """What `record` leaves of an exception, in PyTorch's form. The file's time is the error's, to the nanosecond."""
+    now = time.time_ns()
+    told = {
+        "message": {
+            "message": f"{type(error).__name__}: {error}",
+            "extraInfo": {"py_callstack": traceback, "timestamp": str(now // 10**9)},
+        }
+    }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(told))
+    os.utime(path, ns=(now, now))
