@@ -42,3 +42,19 @@ def test_giving_memory_back_orders_no_program():
     program.append(("temporaries", 0, 1))
     assert not run(program).race_free
     assert disagreement(program) is None
+
+
+def test_a_block_that_waits_for_one_of_two_uses_is_in_doubt_whatever_the_poll_says():
+    """record_stream for one stream, and another uses it, too: only where the poll says yes is the memory reused."""
+    program = [
+        ("new", 0, 0, 3),
+        ("wait_stream", 1, 0),
+        ("wait_stream", 2, 0),
+        ("select", 1, 0),
+        ("add", 1, 0),
+    ]
+    program += [("select", 2, 0), ("add", 2, 0), ("record_stream", 0, 1), ("select", 0, 0), ("drop", 0)]
+    program += [("new", 0, 0, 3)]
+    runs = {schedule: run(program, schedule) for schedule in SCHEDULES}
+    assert runs["earliest"].certificate.races
+    assert [schedule for schedule, outcome in runs.items() if outcome.race_free] == []

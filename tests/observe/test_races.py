@@ -291,6 +291,30 @@ def test_a_poll_for_one_block_orders_no_other_block(gpu):
     assert only(gpu).reused
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["", "the owner's stream waits for it"])
+def test_a_freed_block_that_waits_for_some_of_its_uses_alone(gpu, waits):
+    """The poll says no, so this run takes other memory. Had it said yes, the use that nobody recorded would race."""
+    block, other = memory(gpu, 512), memory(gpu, 512)
+    gpu.block_alloc(block, 64, 1)
+    run(gpu, "fill_", [(block, M)], [], 1)
+    recorded, missed, out = gpu.stream_create(0, 0), gpu.stream_create(0, 0), memory(gpu)
+    for side in (recorded, missed):
+        wait(gpu, side, 1)
+        run(gpu, "sum", [(out if side == missed else memory(gpu), M)], [(block, M)], side)
+    event = gpu.event_create(0, False)
+    gpu.event_record(event, recorded)
+    gpu.block_wait(block, 64, 1, [event])
+    gpu.inner.done = False
+    gpu.event_query(event, internal=True)
+    if waits:
+        wait(gpu, 1, missed)
+    gpu.block_alloc(other, 64, 1)
+    violated = gpu.detector.certificate().violated
+    assert len(violated) == (0 if waits else 1)
+    assert waits or ("sum" in violated[0] and "without record_stream" in violated[0])
+    assert not gpu.detector.races
+
+
 def test_what_the_runtime_waits_for_orders_nothing_of_the_program(gpu):
     """Whether giving memory back makes the host wait depends on what polls found before."""
     marked, data = memory(gpu, 512), memory(gpu)

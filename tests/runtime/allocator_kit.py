@@ -121,6 +121,9 @@ class FakeDriver:
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.lives.append(("free", ptr, nbytes, stream))
 
+    def block_wait(self, ptr: int, nbytes: int, stream: int, events: Sequence[int]) -> None:
+        self.lives.append(("wait", ptr, nbytes, stream))
+
     def event_destroy(self, event: int) -> None:
         del self.records[event]
 

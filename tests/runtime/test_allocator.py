@@ -321,11 +321,12 @@ def test_observers_see_each_life_of_a_block() -> None:
     driver.work(2)
     allocator.free(again)
     ptr = block.ptr
-    assert driver.lives == [("alloc", ptr, 1000, 1), ("free", ptr, 1000, 1), ("alloc", again.ptr, 24, 1)]
+    first = [("alloc", ptr, 1000, 1), ("free", ptr, 1000, 1), ("alloc", again.ptr, 24, 1)]
+    assert driver.lives == [*first, ("wait", again.ptr, 24, 1)]
     driver.finish(2)
     allocator.free(allocator.allocate(24, stream))
     third = [("free", again.ptr, 24, 1), ("alloc", again.ptr, 24, 1), ("free", again.ptr, 24, 1)]
-    assert driver.lives[3:] == third
+    assert driver.lives[4:] == third
 
 
 def test_free_after_close_is_quiet() -> None:

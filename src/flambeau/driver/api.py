@@ -375,6 +375,13 @@ class Driver(Protocol):
         """
         ...
 
+    def block_wait(self, ptr: int, nbytes: int, stream: int, events: Sequence[int]) -> None:
+        """Say that the program freed a block, which comes back when these events of its uses are done.
+
+        `block_free` follows then. For observers; called where `observes_blocks`.
+        """
+        ...
+
     # -- copies and fills: ordered on their stream -----------------------------------------------------
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         """Copy host bytes to a device address. Pinned: read when the copy runs. Pageable: read before return."""

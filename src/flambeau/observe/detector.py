@@ -12,7 +12,8 @@ itself must not draw any order from it. `Cell.polled` is what such polls knew of
 From the first poll whose answer the host's own waits do not decide (`in_doubt`), which memory is handed out
 depends on the schedule. So it is not enough then that this run reused no block too early: whenever memory is
 handed out on a stream, no freed block of that stream may be in such use (`_loose`), or the certificate is
-withheld. Nor does the program get any order from what the runtime waits for on its own account, as it gives
+withheld. That goes for a block that waits for recorded uses, too (`outlive`): had the poll said yes, it would be
+handed out. Nor does the program get any order from what the runtime waits for on its own account, as it gives
 memory back: whether it has to depends on the schedule, and on what other code left in the cache.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
+from functools import reduce
 
 from flambeau.core.sites import Site, caller, place
 from flambeau.observe.accesses import (
@@ -133,7 +135,7 @@ class Detector(Order):
         block = self.shadow.blocks.get(ptr)
         if block is None:
             return
-        block.freed = self.number
+        outlived, block.freed = block.freed, self.number
         owner = block.agent or NOBODY
         for cell in block.cells:
             if cell.sole is not owner:
@@ -141,7 +143,8 @@ class Detector(Order):
         else:  # nobody else has used it: what its stream does next comes after all of that
             block.freed_at = None
             return
-        block.freed_at = caller(1)
+        if not outlived:
+            block.freed_at = caller(1)
         if after:
             points = [point for event in after if (point := self._events.get(event)) is not None]
             seen = [
@@ -155,6 +158,17 @@ class Detector(Order):
                 with self.lock:
                     self._look_at_freed_by_thread(block, block.agent)
             self._freed.append(block)  # last: whoever has the lock may look at it from now on
+
+    def outlive(self, ptr: int, events: Sequence[int]) -> None:
+        """The program ended a life; the memory is handed out again once these events of its uses are done.
+
+        Whether this run sees that or not, another schedule may: what no event marks is in use then. See Note [Reuse].
+        """
+        block = self.shadow.blocks.get(ptr)
+        if block is not None:
+            block.freed, block.freed_at = self.number, caller(2)
+            points = [point for event in events if (point := self._events.get(event)) is not None]
+            self._look_at_freed(block, reduce(joined, points, NOTHING))
 
     def _check_loose(self, owner: Agent) -> None:
         """Memory is handed out on a stream: which freed blocks of it may other streams still use?"""
@@ -170,8 +184,8 @@ class Detector(Order):
             elif self.in_doubt:
                 self._report_early(last, block)
 
-    def _look_at_freed(self, block: Block) -> None:
-        """Note the last use of each stream that neither the owner's stream nor the runtime has waited for."""
+    def _look_at_freed(self, block: Block, awaited: Clock = NOTHING) -> None:
+        """Note the last use of each stream that neither the owner's stream nor the runtime waits for, or has."""
         owner = block.agent
         if owner is None or self.agents.get(owner.handle) is not owner or block.born < owner.born:
             return  # its stream is gone: nothing is handed out on it again
@@ -184,6 +198,7 @@ class Detector(Order):
                     user is owner
                     or owner.clock.get(user, 0) >= last[1]
                     or cell.polled.get(user, 0) >= last[1]
+                    or awaited.get(user, 0) >= last[1]
                 ):
                     continue
                 loose = self._loose.setdefault(owner, {})

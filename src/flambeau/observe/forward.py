@@ -77,6 +77,9 @@ class Forward:
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.inner.block_free(ptr, nbytes, stream, after)
 
+    def block_wait(self, ptr: int, nbytes: int, stream: int, events: Sequence[int]) -> None:
+        self.inner.block_wait(ptr, nbytes, stream, events)
+
     # -- copies and fills -----------------------------------------------------------------------------
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         self.inner.copy_in(target, source, stream)

@@ -35,7 +35,7 @@ def observed(
 
     `races` is "warn" (collect) or "error" (RaceError at the second access). `visible` are the driver's indices of
     cuda:0, cuda:1 and so on, which reports name; all by default. The runtime must call
-    `block_alloc` and `block_free` for device memory and for cached pinned memory (stream 0) alike.
+    `block_alloc`, `block_wait` and `block_free` for device memory and for cached pinned memory (stream 0) alike.
     """
     detector = Detector(races)
     return RaceDriver(accelerator, detector, visible), HostRaceDriver(host, detector)
@@ -118,6 +118,11 @@ class RaceDriver(Forward):
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.detector.end_life(ptr, nbytes, stream, after)
         self.inner.block_free(ptr, nbytes, stream, after)
+
+    def block_wait(self, ptr: int, nbytes: int, stream: int, events: Sequence[int]) -> None:
+        with self._lock:
+            self.detector.outlive(ptr, events)
+        self.inner.block_wait(ptr, nbytes, stream, events)
 
     # -- copies and fills -----------------------------------------------------------------------------
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:

@@ -130,7 +130,7 @@ class CachingAllocator:
         self._ledger = Ledger()
         self._history = History()
         self._recording: Recording | None = None
-        self._uses: Uses[Block] = Uses()
+        self._uses: Uses[Block] = Uses(self._outlives if context.driver.observes_blocks else None)
         self._ended: list[Pool] = []  # see Note [Ended streams]
         self._many_ended = _MANY_ENDED
         self._freed: deque[Block] = deque()
@@ -239,6 +239,10 @@ class CachingAllocator:
     def _end_life(self, block: Block, after: Sequence[int] = ()) -> None:
         if block.size and not self.context.closed:
             self._driver.block_free(block.ptr, block.requested, block.stream, after)
+
+    def _outlives(self, block: Block, events: Sequence[int]) -> None:
+        """A freed block waits for these events of its uses."""
+        self._driver.block_wait(block.ptr, block.requested, block.stream, events)
 
     def _choose(self) -> None:
         """Take the shortest way of freeing that serves all who want to know."""

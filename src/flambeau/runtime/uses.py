@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flambeau.runtime.context import Context
@@ -48,9 +48,10 @@ class Uses(Generic[T]):
     is recorded for this and nobody is asked: what would wait is held until it has ended.
     """
 
-    __slots__ = ("_held", "_over", "_queues", "_spare", "waiting")
+    __slots__ = ("_held", "_over", "_queues", "_spare", "_tell", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[T, list[int]], None] | None = None) -> None:
+        self._tell = tell  # whom to tell of a block that waits, and for which events
         self._queues: dict[int | Mark, deque[tuple[int, Context, Wait[T]]]] = {}
         self._spare: dict[Context, list[int]] = {}
         self._over: list[Wait[T]] = []
@@ -79,6 +80,8 @@ class Uses(Generic[T]):
             self._queues.setdefault(key, deque()).append((event, context, wait))
         if not live:
             self._over.append(wait)
+        elif self._tell is not None:
+            self._tell(block, wait.events)
 
     def done(self, *, block_host: bool = False) -> list[Wait[T]]:
         """The waits that are over: their blocks are no longer waiting.

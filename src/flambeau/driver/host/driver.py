@@ -152,6 +152,9 @@ class HostDriver:
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         pass
 
+    def block_wait(self, ptr: int, nbytes: int, stream: int, events: Sequence[int]) -> None:
+        pass
+
     # -- copies and fills -----------------------------------------------------------------------------
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         self.copy(target, source.ptr, source.nbytes, stream)

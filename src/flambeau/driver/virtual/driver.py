@@ -365,6 +365,9 @@ class VirtualDriver:
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self._poison_block("block_free", ptr, nbytes, stream)
 
+    def block_wait(self, ptr: int, nbytes: int, stream: int, events: Sequence[int]) -> None:
+        pass
+
     def _poison_block(self, what: str, ptr: int, nbytes: int, handle: int) -> None:
         if not self.observes_blocks or not nbytes or not handle:  # 0: pinned host memory
             return
