@@ -10,6 +10,7 @@ from typing import Any
 
 import gpus as hardware
 import pytest
+import torch as oracle
 from gpus import either, gpus, simulated
 
 import flambeau as torch
@@ -73,7 +74,7 @@ def test_averages_and_the_table() -> None:
     table = averages.table(sort_by="cuda_time_total", row_limit=1)
     assert "Self CUDA time total" in table and table.count("exp") == 1
     assert "CPU total" in str(averages) and str(averages).count("exp") == 2
-    with pytest.raises(ValueError, match="nothing is sorted by 'size'"):
+    with pytest.raises(AttributeError, match="nothing is sorted by 'size'"):
         averages.table(sort_by="size")
 
 
@@ -164,10 +165,32 @@ def test_schedules() -> None:
     act = schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2)
     names = ["none", "none", *["warmup", "record", "record_and_save", "none"] * 2, "none"]
     assert [act(i).name.lower() for i in range(11)] == names
-    endless = schedule(wait=0, warmup=0, active=1)
+    with pytest.warns(UserWarning, match="Profiler won't be using warmup") as caught:
+        endless = schedule(wait=0, warmup=0, active=1)
+    assert caught[0].filename == __file__
     assert [endless(i) for i in (0, 99)] == [ProfilerAction.RECORD_AND_SAVE] * 2
-    with pytest.raises(AssertionError, match="Invalid profiler schedule arguments"):
-        schedule(wait=-1, warmup=0, active=1)
+
+
+SCHEDULES: list[dict[str, int]] = [
+    {"wait": 1, "warmup": 1, "active": 2},
+    {"wait": 2, "warmup": 1, "active": 1, "repeat": 2, "skip_first": 3},
+    {"wait": 2, "warmup": 1, "active": 3, "skip_first_wait": 1, "repeat": 2},
+    {"wait": -1, "warmup": 1, "active": 1},
+    {"wait": 1, "warmup": 1, "active": 0},
+    {"wait": 1, "warmup": 1, "active": 1, "repeat": -2},
+]
+
+
+@pytest.mark.parametrize("asked", SCHEDULES, ids=str)
+def test_schedules_are_pytorch_s(asked: dict[str, int]) -> None:
+    def said(made: Any) -> Any:
+        try:
+            act = made.schedule(**asked)
+            return [act(i).name for i in range(30)]
+        except AssertionError as error:
+            return str(error)
+
+    assert said(torch.profiler) == said(oracle.profiler)
 
 
 def test_steps_are_recorded_by_the_schedule() -> None:
@@ -183,6 +206,95 @@ def test_steps_are_recorded_by_the_schedule() -> None:
     steps = [[name for name in names if name.startswith("ProfilerStep")] for names in saved]
     assert steps == [["ProfilerStep#2", "ProfilerStep#3"], ["ProfilerStep#6", "ProfilerStep#7"]]
     assert [names.count("aten::add") for names in saved] == [2, 2]
+    assert by_name(prof.key_averages())["ProfilerStep*"].count == 2
+
+
+def training(module: Any, **options: Any) -> tuple[list[tuple[int, int]], Any]:
+    """A training loop under a profiler: at which steps it was told, and how often the user's block is in each."""
+    net = module.nn.Sequential(module.nn.Linear(4, 8), module.nn.ReLU(), module.nn.Linear(8, 1))
+    optimizer = module.optim.SGD(net.parameters(), lr=0.1)
+    told: list[tuple[int, int]] = []
+
+    def ready(prof: Any) -> None:
+        told.append((prof.step_num, {e.key: e.count for e in prof.key_averages()}["step"]))
+
+    with module.profiler.profile(
+        activities=[module.profiler.ProfilerActivity.CPU],
+        schedule=module.profiler.schedule(wait=1, warmup=1, active=2, repeat=2),
+        on_trace_ready=ready,
+        **options,
+    ) as prof:
+        for _ in range(9):
+            with module.profiler.record_function("step"):
+                optimizer.zero_grad()
+                net(module.ones(2, 4)).square().mean().backward()
+                optimizer.step()
+            prof.step()
+    return told, prof
+
+
+def test_a_training_loop_is_told_of_at_pytorch_s_steps(tmp_path: Path) -> None:
+    ours, prof = training(torch)
+    theirs, reference = training(oracle, acc_events=True)
+    assert ours == [(4, 2), (8, 2)] and [at for at, _ in theirs] == [4, 8]
+    names = {e.key for e in prof.key_averages()}
+    assert {"ProfilerStep*", "step"} <= names & {e.key for e in reference.key_averages()}
+    assert {"aten::addmm", "aten::mean", "aten::relu"} <= names
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    slices = [
+        e["name"] for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"
+    ]
+    assert [n for n in slices if n.startswith("ProfilerStep")] == ["ProfilerStep#6", "ProfilerStep#7"]
+
+
+def test_lines_of_calls(tmp_path: Path) -> None:
+    x = torch.ones(1000, 100)
+
+    def inner() -> None:
+        x.sum()
+
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as prof:
+        inner()
+        x.sum()
+        inner()
+    first, second, _ = prof.events()
+    assert [line.rpartition(" ")[2] for line in first.stack[:2]] == ["inner", "test_lines_of_calls"]
+    assert first.stack[0].startswith(f"{__file__}(") and "flambeau/tensor" not in "".join(first.stack)
+    assert second.stack == first.stack[1:] or second.stack[1:] == first.stack[2:]
+    by_line = prof.key_averages(group_by_stack_n=1)
+    assert [(e.count, e.stack) for e in by_line] == [(2, first.stack[:1]), (1, second.stack[:1])]
+    assert "Source Location" in by_line.table() and "Source Location" not in prof.key_averages().table()
+    prof.export_stacks(str(tmp_path / "stacks"))
+    for line in (tmp_path / "stacks").read_text().splitlines():
+        frames, _, us = line.rpartition(" ")
+        assert int(us) > 0 and "test_lines_of_calls" in frames and " " not in frames
+    with pytest.raises(ValueError, match="metric should be one of"):
+        prof.export_stacks(str(tmp_path / "stacks"), "time")
+    with pytest.raises(AssertionError, match=r"export_stacks\(\) requires with_stack=True"):
+        profile().export_stacks(str(tmp_path / "stacks"))
+
+
+def test_the_table_s_header_and_shapes() -> None:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof, record_function("block"):
+        torch.ones(2, 3).exp()
+    table = prof.key_averages(group_by_input_shape=True).table(header="Title", max_shapes_column_width=5)
+    assert table.splitlines()[1] == "Title" and "CPU total %" in table and "Input Shapes" in table
+    assert "[[..." in table
+    top = prof.events().table(top_level_events_only=True)
+    assert top.startswith("This report only display top-level ops statistics") and "aten::exp" not in top
+
+
+def test_old_names_of_figures_warn() -> None:
+    with profile() as prof:
+        torch.ones(3, device="cuda").exp()
+    for event in (prof.events()[0], prof.key_averages()[0]):
+        for old, new in (("cuda_time", "device_time"), ("cuda_time_total", "device_time_total"),
+                         ("self_cuda_time_total", "self_device_time_total")):  # fmt: skip
+            with pytest.warns(FutureWarning, match=f"`{old}` is deprecated, please use `{new}`"):
+                assert getattr(event, old) == getattr(event, new) > 0
+    with pytest.warns(FutureWarning, match="`use_cuda` is deprecated"):
+        alone = profile(activities=[ProfilerActivity.CPU], use_cuda=True)
+    assert alone.activities == {ProfilerActivity.CPU, ProfilerActivity.CUDA}
 
 
 def test_traces(tmp_path: Path) -> None:
@@ -228,7 +340,7 @@ def test_the_old_profiler(tmp_path: Path) -> None:
     with torch.autograd.profiler.profile(enabled=False) as prof:
         x.add_(1)
     assert prof.function_events is None
-    for missing in ("profile_memory", "with_stack", "with_modules"):
+    for missing in ("profile_memory", "with_modules"):
         with pytest.raises(torch.NotSupportedError, match="_record_memory_history"):
             torch.autograd.profiler.profile(**{missing: True})
         with pytest.raises(torch.NotSupportedError, match="_record_memory_history"):
@@ -251,7 +363,16 @@ def test_errors_end_a_recording() -> None:
     with pytest.raises(ZeroDivisionError), profile() as prof, record_function("x"):
         raise ZeroDivisionError
     assert [e.name for e in prof.events()] == ["x"]
-    with pytest.raises(AssertionError, match="must be initialized before getting results"):
-        profile().events()
-    with pytest.raises(AssertionError, match="No valid profiler activities found"):
-        profile(activities=[])
+    for call in ("events", "key_averages", "export_chrome_trace"):
+        arguments = ("/nowhere",) if call == "export_chrome_trace" else ()
+        with pytest.raises(AssertionError) as ours:
+            getattr(profile(), call)(*arguments)
+        with pytest.raises(AssertionError) as theirs:
+            getattr(oracle.profiler.profile(), call)(*arguments)
+        assert str(ours.value) == str(theirs.value)
+    for none in ([], ["cpu"]):
+        with pytest.raises(AssertionError, match="No valid profiler activities found"):
+            profile(activities=none)
+    with pytest.raises(AttributeError, match="Flambeau lacks it"):
+        profile().toggle_collection_dynamic(True, [])
+    assert repr(torch.autograd.profiler.profile()) == "<unfinished torch.autograd.profile>"

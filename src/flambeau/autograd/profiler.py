@@ -9,6 +9,7 @@ the arithmetic itself.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -28,6 +29,7 @@ from flambeau.core.device import CPU
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.core.names import lacking
+from flambeau.core.sites import is_inside
 from flambeau.driver.api import Executable
 from flambeau.observe.timeline import MARKERS, Record
 from flambeau.runtime import annotations, calls, current, system
@@ -70,9 +72,11 @@ class profile:
     Args:
         enabled: False makes it a no-op.
         use_cuda: what devices do too; initializes CUDA. use_device: "cuda" is the same.
-        record_shapes: keep the shapes of inputs. with_flops: count floating-point operations.
+        record_shapes: keep the shapes of inputs. with_flops: count floating-point operations. with_stack: keep the
+            program's lines that each call came from.
 
-    NotSupportedError: profile_memory and with_stack, which `torch.cuda.memory._record_memory_history` tells of.
+    Raises NotSupportedError: profile_memory, which `torch.cuda.memory._record_memory_history` tells of, and
+    with_modules. ValueError: another `use_device` than "cuda".
     """
 
     def __init__(
@@ -80,16 +84,16 @@ class profile:
         record_shapes: bool = False, with_flops: bool = False, profile_memory: bool = False,
         with_stack: bool = False, with_modules: bool = False, use_kineto: bool = False, use_cpu: bool = True,
     ) -> None:  # fmt: skip
-        if profile_memory or with_stack or with_modules:
+        if profile_memory or with_modules:
             raise NotSupportedError(
-                "profile: profile_memory, with_stack and with_modules are not there; "
+                "profile: profile_memory and with_modules are not there; "
                 "torch.cuda.memory._record_memory_history records allocations with their stacks"
             )
         if use_device not in (None, "cuda"):
             raise ValueError(f"profile: use_device must be None or 'cuda', not {use_device!r}")
         self.enabled, self.use_cpu = enabled, use_cpu
         self.use_cuda = use_cuda or use_device == "cuda"
-        self.record_shapes, self.with_flops = record_shapes, with_flops
+        self.record_shapes, self.with_flops, self.with_stack = record_shapes, with_flops, with_stack
         self.entered = False
         self.function_events: EventList | None = None
         self._recorder: _Recorder | None = None
@@ -99,7 +103,7 @@ class profile:
             raise RuntimeError("Profiler context manager is not reentrant")
         self.entered = True
         if self.enabled:
-            self._recorder = _Recorder(self.use_cuda, self.record_shapes, self.with_flops)
+            self._recorder = _Recorder(self.use_cuda, self.record_shapes, self.with_flops, self.with_stack)
             self._recorder.start()
         return self
 
@@ -116,9 +120,22 @@ class profile:
             raise RuntimeError("Profiler didn't finish running")
         return self.function_events
 
-    def key_averages(self, group_by_input_shape: bool = False) -> EventList:
-        """The events added up by name, and by the shapes of inputs if so asked. RuntimeError: it has not ended."""
-        return self._events().key_averages(group_by_input_shape)
+    def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
+        """The events added up by name, and by shapes of inputs and innermost lines if so asked.
+
+        Raises RuntimeError: it has not ended.
+        """
+        return self._events().key_averages(group_by_input_shape, group_by_stack_n)
+
+    def __repr__(self) -> str:
+        return (
+            "<unfinished torch.autograd.profile>"
+            if self.function_events is None
+            else repr(self.function_events)
+        )
+
+    def __str__(self) -> str:
+        return repr(self) if self.function_events is None else self.function_events.table()
 
     def total_average(self) -> FunctionEventAvg:
         """All events added up."""
@@ -194,12 +211,23 @@ def _context_of(exe: Executable, stream: int) -> Context:
     return next(s.context for s in current.local.streams if s.handle == stream)
 
 
+def _lines() -> list[str]:
+    """The program's lines that are being run, innermost first, as "file(line): function"."""
+    found, frame = [], sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not is_inside(code):
+            found.append(f"{code.co_filename}({frame.f_lineno}): {code.co_name}")
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
 class _Recorder:
     """Listens to ranges and launches, and to the machine's commands, from `start` to `stop`."""
 
-    def __init__(self, use_cuda: bool, shapes: bool, flops: bool) -> None:
+    def __init__(self, use_cuda: bool, shapes: bool, flops: bool, stacks: bool) -> None:
         self.events: list[FunctionEvent] = []
-        self._shapes, self._flops = shapes, flops
+        self._shapes, self._flops, self._stacks = shapes, flops, stacks
         self._threads: dict[int, int] = {}
         self._open: dict[int, list[tuple[FunctionEvent, float]]] = {}
         self._launched: dict[
@@ -273,6 +301,8 @@ class _Recorder:
         event = FunctionEvent(name, Interval(now, now), self._thread(), cpu_parent=parent)
         if parent is not None:
             parent.cpu_children.append(event)
+        if self._stacks:
+            event.stack = _lines()
         self.events.append(event)
         stack.append((event, now))
         return event

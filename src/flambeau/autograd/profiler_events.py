@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,13 +53,35 @@ class _Times:
         """Device time of one call on average."""
         return self.device_time_total / self.count if self.count else 0.0
 
+    @property
+    def cuda_time(self) -> float:
+        """The old name of `device_time`. Warns."""
+        return self._renamed("cuda_time")
+
+    @property
+    def cuda_time_total(self) -> float:
+        """The old name of `device_time_total`. Warns."""
+        return self._renamed("cuda_time_total")
+
+    @property
+    def self_cuda_time_total(self) -> float:
+        """The old name of `self_device_time_total`. Warns."""
+        return self._renamed("self_cuda_time_total")
+
+    def _renamed(self, old: str) -> float:
+        new = old.replace("cuda", "device")
+        warnings.warn(f"`{old}` is deprecated, please use `{new}` instead.", FutureWarning, stacklevel=3)
+        found: float = getattr(self, new)
+        return found
+
 
 @dataclass(eq=False)
 class FunctionEvent(_Times):
     """An operator's call, a `record_function` block, or what a device did.
 
     thread: of the host, numbered from 0; for a device's event, its stream. kernels: what the call itself started on
-    devices. device_index: -1 for the host's.
+    devices. device_index: -1 for the host's. stack: the program's lines that it came from, innermost first, if they
+    were asked for.
     """
 
     name: str
@@ -69,6 +92,7 @@ class FunctionEvent(_Times):
     is_user_annotation: bool = False
     input_shapes: list[list[int]] = field(default_factory=list)
     flops: int = 0
+    stack: list[str] = field(default_factory=list, repr=False)
     cpu_parent: FunctionEvent | None = field(default=None, repr=False)
     cpu_children: list[FunctionEvent] = field(default_factory=list, repr=False)
     kernels: list[FunctionEvent] = field(default_factory=list, repr=False)
@@ -76,8 +100,8 @@ class FunctionEvent(_Times):
 
     @property
     def key(self) -> str:
-        """Its name, by which averages are made."""
-        return self.name
+        """What averages are made by: its name, but the steps of a schedule are one."""
+        return "ProfilerStep*" if self.name.startswith("ProfilerStep#") else self.name
 
     @property
     def _on_host(self) -> bool:
@@ -120,6 +144,7 @@ class FunctionEventAvg(_Times):
     device_time_total: float = 0.0
     self_device_time_total: float = 0.0
     flops: int = 0
+    stack: list[str] = field(default_factory=list)
 
     def add(self, event: FunctionEvent | FunctionEventAvg) -> FunctionEventAvg:
         """Add an event's figures; itself. Of an event inside another of its name only its own count as total."""
@@ -151,18 +176,37 @@ class EventList(list[Any]):
         """Host time of all."""
         return sum(event.self_cpu_time_total for event in self)
 
-    def key_averages(self, group_by_input_shapes: bool = False) -> EventList:
-        """The events added up by name, and by the shapes of inputs if so asked; in the order of first calls."""
+    def key_averages(self, group_by_input_shapes: bool = False, group_by_stack_n: int = 0) -> EventList:
+        """The events added up by name, and by the shapes of inputs and the innermost lines if so asked.
+
+        In the order of first calls.
+        """
         found: dict[Any, FunctionEventAvg] = {}
         for event in self:
-            key: tuple[Any, ...] = (event.key, event.device_type, event.is_user_annotation)
-            if group_by_input_shapes:
-                key += (str(event.input_shapes),)
+            shapes = event.input_shapes if group_by_input_shapes else []
+            lines = event.stack[:group_by_stack_n]
+            key = (event.key, event.device_type, event.is_user_annotation, str(shapes), *lines)
             if key not in found:
-                shapes = event.input_shapes if group_by_input_shapes else []
-                found[key] = FunctionEventAvg(event.key, event.device_type, shapes, event.is_user_annotation)
+                found[key] = FunctionEventAvg(
+                    event.key, event.device_type, shapes, event.is_user_annotation, stack=lines
+                )
             found[key].add(event)
         return EventList(found.values())
+
+    def export_stacks(self, path: str | Path, metric: str) -> None:
+        """Write each line of calls, outermost first, with its time in whole microseconds.
+
+        Raises ValueError: another metric.
+        """
+        if metric not in _STACK_METRICS:
+            raise ValueError(f"metric should be one of: {list(_STACK_METRICS)}")
+        name = metric.replace("cuda", "device")
+        lines: dict[str, float] = {}
+        for event in self:
+            if event.stack:
+                line = ";".join(frame.translate(_PLAIN) for frame in reversed(event.stack))
+                lines[line] = lines.get(line, 0.0) + getattr(event, name)
+        Path(path).write_text("".join([f"{line} {int(us)}\n" for line, us in lines.items() if int(us) > 0]))
 
     def total_average(self) -> FunctionEventAvg:
         """All of them added up."""
@@ -172,21 +216,28 @@ class EventList(list[Any]):
         return total
 
     def table(
-        self, sort_by: str | None = None, row_limit: int = 100, max_name_column_width: int = 55,
+        self, sort_by: str | None = None, row_limit: int = 100, max_src_column_width: int = 75,
+        max_name_column_width: int = 55, max_shapes_column_width: int = 80, header: str | None = None,
         top_level_events_only: bool = False,
     ) -> str:  # fmt: skip
         """The events as text, the largest first by `sort_by` ("cuda_time_total" and "device_time_total" are one).
 
-        Raises ValueError: nothing is sorted by that.
+        Shapes and lines are columns if there are any; names and such are cut to the given numbers of letters, and
+        `header` stands above. Raises AttributeError: nothing is sorted by that.
         """
         rows = [e for e in self if not top_level_events_only or getattr(e, "cpu_parent", None) is None]
         if sort_by is not None:
             name = sort_by.replace("cuda", "device")
             if name not in _SORTABLE:
-                raise ValueError(f"nothing is sorted by {sort_by!r}; by {', '.join(_SORTABLE)} it is")
+                raise AttributeError(f"nothing is sorted by {sort_by!r}; by {', '.join(_SORTABLE)} it is")
             rows.sort(key=lambda event: -getattr(event, name))
-        lines = [_COLUMNS, *[_row(event, self, max_name_column_width) for event in rows[:row_limit]]]
-        return _laid_out(lines) + _totals(self)
+        rows = rows[:row_limit]
+        lines = [_COLUMNS, *[_row(event, self, max_name_column_width) for event in rows]]
+        if any(event.input_shapes for event in rows):
+            _add_column(lines, "Input Shapes", [str(e.input_shapes) for e in rows], max_shapes_column_width)
+        if any(event.stack for event in rows):
+            _add_column(lines, "Source Location", [(*e.stack, "")[0] for e in rows], max_src_column_width)
+        return _titled(_laid_out(lines), header, top_level_events_only) + _totals(self)
 
     def __str__(self) -> str:
         return self.table()
@@ -197,9 +248,28 @@ class EventList(list[Any]):
 
 
 _COLUMNS = [
-    "Name", "Self CPU %", "Self CPU", "CPU total", "CPU time avg", "Self CUDA", "Self CUDA %", "CUDA total",
-    "CUDA time avg", "# of Calls",
+    "Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "Self CUDA", "Self CUDA %",
+    "CUDA total", "CUDA time avg", "# of Calls",
 ]  # fmt: skip
+_STACK_METRICS = ("self_cpu_time_total", "self_cuda_time_total")
+_PLAIN = str.maketrans(" ;\t\n", "____")  # what separates frames and figures
+
+
+def _add_column(lines: list[list[str]], title: str, cells: list[str], width: int) -> None:
+    texts = [title, *[cell if len(cell) <= width else cell[: width - 3] + "..." for cell in cells]]
+    lines[:] = [[*line, text] for line, text in zip(lines, texts, strict=True)]
+
+
+def _titled(table: str, header: str | None, top_level_events_only: bool) -> str:
+    title = ""
+    if header is not None:
+        rule = "=" * table.index("\n") + "\n"
+        title = f"{rule}{header}\n"
+        table = title + rule + table if not top_level_events_only else table
+    if top_level_events_only:
+        note = "This report only display top-level ops statistics\n"
+        table = (title + rule if title else "") + note + table
+    return table
 
 
 def _device_total(events: Iterable[Any]) -> float:
@@ -211,7 +281,8 @@ def _row(event: Any, events: EventList, width: int) -> list[str]:
     host, device = events.self_cpu_time_total, _device_total(events)
     return [
         name, _percent(event.self_cpu_time_total, host), time_text(event.self_cpu_time_total),
-        time_text(event.cpu_time_total), time_text(event.cpu_time), time_text(event.self_device_time_total),
+        _percent(event.cpu_time_total, host), time_text(event.cpu_time_total), time_text(event.cpu_time),
+        time_text(event.self_device_time_total),
         _percent(event.self_device_time_total, device), time_text(event.device_time_total),
         time_text(event.device_time), str(event.count),
     ]  # fmt: skip

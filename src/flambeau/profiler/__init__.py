@@ -7,13 +7,14 @@ import itertools
 import json
 import os
 import socket
+import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau.autograd import profiler as autograd_profiler
 from flambeau.autograd.profiler import record_function
 from flambeau.autograd.profiler_events import DeviceType, EventList, chrome_trace
-from flambeau.core.names import lacking
+from flambeau.core.names import lacking, lacks
 from flambeau.runtime import system
 
 __all__ = [
@@ -51,9 +52,18 @@ def schedule(
     """A function of the step's number: after `skip_first` steps, cycles of `wait`, `warmup`, `active` steps.
 
     `repeat` is how many cycles there are; 0: no end. With `skip_first_wait` other than 0 the first cycle waits not.
+
+    Raises AssertionError: a negative number, or nothing active. Warns: no step warms up.
     """
     if wait < 0 or warmup < 0 or active <= 0 or repeat < 0 or skip_first < 0:
-        raise AssertionError("Invalid profiler schedule arguments")
+        raise AssertionError(
+            f"Invalid profiler schedule arguments. Got wait={wait} (need >= 0), warmup={warmup} (need >= 0), "
+            f"active={active} (need > 0), repeat={repeat} (need >= 0), skip_first={skip_first} (need >= 0)."
+        )
+    if warmup == 0:
+        warnings.warn(
+            "Profiler won't be using warmup, this can skew profiler results", UserWarning, stacklevel=2
+        )
     cycle = wait + warmup + active
 
     def action(step: int) -> ProfilerAction:
@@ -87,9 +97,15 @@ class profile:
         schedule: what to do in each step; `step()` ends one. Without it all is recorded.
         on_trace_ready: called with the profiler when a recording is complete.
         record_shapes, with_flops: keep the shapes of inputs, count floating-point operations.
+        with_stack: keep the program's lines that each call came from.
+        use_cuda: deprecated, with a FutureWarning; `activities` says it.
 
-    NotSupportedError: profile_memory and with_stack, which `torch.cuda.memory._record_memory_history` tells of.
+    Raises AssertionError: `activities` has none. NotSupportedError: profile_memory, which
+    `torch.cuda.memory._record_memory_history` tells of, and with_modules.
     """
+
+    if not TYPE_CHECKING:  # a checker should find misspelt names
+        __getattr__ = lacks
 
     def __init__(
         self,
@@ -102,9 +118,16 @@ class profile:
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
+        use_cuda: bool | None = None,
     ) -> None:
         self.activities = set(activities) if activities is not None else supported_activities()
-        if not self.activities:
+        if use_cuda is not None:
+            warnings.warn(
+                "`use_cuda` is deprecated, use `activities` argument instead", FutureWarning, stacklevel=2
+            )
+            cuda = {ProfilerActivity.CUDA}
+            self.activities = self.activities | cuda if use_cuda else self.activities - cuda
+        if not self.activities & set(ProfilerActivity):
             raise AssertionError("No valid profiler activities found")
         self._make = lambda: autograd_profiler.profile(
             use_cuda=ProfilerActivity.CUDA in self.activities,
@@ -116,6 +139,7 @@ class profile:
             with_modules=with_modules,
         )
         self._make()  # what it refuses, it refuses now
+        self._with_stack = with_stack
         self.schedule = schedule or _always
         self.on_trace_ready = on_trace_ready
         self._stepwise = schedule is not None
@@ -141,9 +165,9 @@ class profile:
     def step(self) -> None:
         """The next step begins."""
         self._end_step()
+        self.step_num += 1
         if self.current_action is ProfilerAction.RECORD_AND_SAVE:
             self._finish(tell=True)
-        self.step_num += 1
         self._go_to(self.schedule(self.step_num))
         self._begin_step()
 
@@ -178,30 +202,51 @@ class profile:
             self._step.__exit__()
             self._step = None
 
-    def _recorded(self) -> autograd_profiler.profile:
+    def _recorded(self, what: str) -> autograd_profiler.profile:
         if self._last is None:
-            raise AssertionError("Profiler must be initialized before getting results")
+            raise AssertionError(f"Profiler must be initialized before {what}")
         return self._last
 
     def events(self) -> EventList:
-        """The events of the last complete recording."""
-        return self._recorded()._events()
+        """The events of the last complete recording. AssertionError: there is none."""
+        return self._recorded("accessing events")._events()
 
-    def key_averages(self, group_by_input_shape: bool = False) -> EventList:
-        """The events added up by name, and by the shapes of inputs if so asked."""
-        return self._recorded().key_averages(group_by_input_shape)
+    def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
+        """The events added up by name, and by the shapes of inputs and the innermost lines if so asked.
+
+        The steps of a schedule are one, `ProfilerStep*`. AssertionError: there is no recording.
+        """
+        return self._recorded("getting key averages").key_averages(group_by_input_shape, group_by_stack_n)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write each line of calls with its time in microseconds, as tools that draw flame graphs read it.
+
+        Raises AssertionError: made without `with_stack`, or no recording; ValueError: another metric than
+        "self_cpu_time_total" and "self_cuda_time_total".
+        """
+        if not self._with_stack:
+            raise AssertionError("export_stacks() requires with_stack=True")
+        self._recorded("exporting stacks")._events().export_stacks(path, metric)
 
     def add_metadata(self, key: str, value: str) -> None:
         """Put a text into the trace."""
         self._metadata[key] = value
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Put a value, given as JSON, into the trace."""
+        """Put a value, given as JSON, into the trace. ValueError: it is none."""
         self._metadata[key] = json.loads(value)
 
+    def preset_metadata_json(self, key: str, value: str) -> None:
+        """As `add_metadata_json`: what is put in before the start stays for all recordings."""
+        self.add_metadata_json(key, value)
+
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the last recording for chrome://tracing and ui.perfetto.dev; compressed if it is called `.gz`."""
-        chrome_trace(self.events()).write(path, **self._metadata)
+        """Write the last recording for chrome://tracing and ui.perfetto.dev; compressed if it is called `.gz`.
+
+        Raises AssertionError: there is no recording.
+        """
+        events = self._recorded("exporting chrome trace")._events()
+        chrome_trace(events).write(path, **self._metadata)
 
 
 def tensorboard_trace_handler(
