@@ -126,6 +126,14 @@ def test_wrong_calls_raise_what_pytorch_raises() -> None:
         jit_many(text, 2, alpha=1)(x)
 
 
+def test_code_is_a_string_and_inputs_are_tensors() -> None:
+    with pytest.raises(TypeError, match="expected a str of C\\+\\+ code, but got int"):
+        torch.cuda.jiterator._create_jit_fn(3)
+    twice = torch.cuda.jiterator._create_jit_fn("template <typename T> T twice(T x) { return x + x; }")
+    with pytest.raises(TypeError, match="twice: input 0 must be a Tensor, not float"):
+        twice(3.0)
+
+
 @simulated
 def test_it_wants_a_gpu() -> None:
     f = jit("template <typename T> T f(T x) { return x; }")

@@ -311,6 +311,14 @@ def test_calls_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.simulated
+def test_a_text_and_a_name_are_strings() -> None:
+    for bad in (None, 3, lambda x: x):
+        with pytest.raises(TypeError, match="text must be a str"):
+            torch.cuda.elementwise(bad)
+    with pytest.raises(TypeError, match="name must be a str, not int"):
+        torch.cuda.elementwise("x", name=3)
+
+
 def test_races_name_the_kernel() -> None:
     with torch.virtual(races="error"):
         x = torch.zeros(4, device="cuda")

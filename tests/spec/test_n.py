@@ -125,7 +125,7 @@ def test_n08_inputs_match() -> None:
         comm.reduce_add([x, y])
     with pytest.raises(RuntimeError, match="expects one dtype"):
         comm.reduce_add([x, y.t().double()])
-    with pytest.raises(AssertionError, match="expects all inputs to be on GPUs"):
+    with pytest.raises(AssertionError, match="expects all inputs to be on GPUs, but input 1 is on CPU"):
         comm.reduce_add([x, y.t().cpu()])
     half = comm.reduce_add([t.half() for t in (x, y.t())], 1)
     assert half.dtype is torch.float16 and half.shape == (2, 3)
@@ -235,6 +235,14 @@ def test_n16_n17_gather() -> None:
         comm.gather([])
     with pytest.raises(RuntimeError, match="be CUDA tensors, but tensor at index 0 has device 'cpu'"):
         comm.gather([torch.ones(2)])
+
+
+def test_n16_scalars_have_nothing_to_be_joined_along() -> None:
+    scalars = [torch.ones((), device=f"cuda:{i}") for i in range(2)]
+    with pytest.raises(
+        RuntimeError, match=r"zero-dimensional tensor \(at position 0\) cannot be concatenated"
+    ):
+        comm.gather(scalars)
 
 
 def test_n18_destinations() -> None:

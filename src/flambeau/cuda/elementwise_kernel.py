@@ -16,6 +16,9 @@ class Elementwise:
     """A kernel of the user's: see `elementwise`. `text` is its expression, `names` are its operands'."""
 
     def __init__(self, text: str, name: str, differentiable: bool) -> None:
+        for what, value in (("text", text), ("name", name)):
+            if not isinstance(value, str):
+                raise TypeError(f"elementwise(): {what} must be a str, not {type(value).__name__}")
         said = read(text)
         self.text = text
         self.names = said.names
@@ -94,7 +97,8 @@ def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = 
     together, a floating one if a function makes floats of integers; half precision in float32, rounded once. It runs on
     the CPU, on virtual GPUs and on real ones. It is Flambeau's own.
 
-    Raises SyntaxError, which shows the place: it is no such expression. When called, NotImplementedError: a function
-    does not take the dtype, with the place; RuntimeError: shapes or devices that do not go together.
+    Raises SyntaxError, which shows the place: it is no such expression; TypeError: no str. When called,
+    NotImplementedError: a function does not take the dtype, with the place; RuntimeError: shapes or devices that do not
+    go together.
     """
     return Elementwise(text, name, differentiable)

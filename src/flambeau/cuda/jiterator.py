@@ -16,6 +16,7 @@ from flambeau.ops.expression_cpp import functions_of, kernel_of
 from flambeau.ops.op import Op
 from flambeau.runtime import system
 from flambeau.tensor.call import call
+from flambeau.tensor.tensor import Tensor
 
 __all__ = ["_create_jit_fn", "_create_multi_output_jit_fn"]
 
@@ -24,6 +25,8 @@ class _JittedFunction:
     """A kernel of a text. Its records are made once for each number of tensors."""
 
     def __init__(self, code_string: str, return_by_ref: bool, num_outputs: int, **kwargs: Any) -> None:
+        if not isinstance(code_string, str):
+            raise TypeError(f"expected a str of C++ code, but got {type(code_string).__name__}")
         functions = functions_of(code_string)
         if functions is None:
             raise Exception(f"Couldn't parse code, please check correctness:\n {code_string}")
@@ -43,6 +46,9 @@ class _JittedFunction:
             raise AssertionError("Jiterator is only supported on CUDA and ROCm GPUs, none are available.")
         if len(tensors) > MOST:
             raise AssertionError(f"jiterator only supports up to 8 tensor inputs, got {len(tensors)}")
+        for at, x in enumerate(tensors):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{self.kernel_name}: input {at} must be a Tensor, not {type(x).__name__}")
         for name in kwargs:
             if name not in self.kwargs_dict:
                 raise KeyError(f"{name} is not declared in function definition")

@@ -111,7 +111,7 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
     homes = [t.get_device() for t in inputs]
     for i, t in enumerate(inputs):
         if t.device.type == "cpu":
-            raise AssertionError("reduce_add expects all inputs to be on GPUs")
+            raise AssertionError(f"reduce_add expects all inputs to be on GPUs, but input {i} is on CPU")
         if t.shape != inputs[0].shape:
             got, expected = ("x".join(map(str, x.shape)) for x in (t, inputs[0]))
             raise ValueError(f"input {i} has invalid size: got {got}, but expected {expected}")
@@ -187,6 +187,8 @@ def _gathered_shape(tensors: Sequence[Tensor], dim: int) -> tuple[tuple[int, ...
     first = tensors[0]
     for i, t in enumerate(tensors):
         _check_on_gpu("input", i, t)
+        if not t.ndim:
+            raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
         if t.ndim != first.ndim:
             raise RuntimeError(
                 f"Expected all input tensors to have the same number of dimensions, but tensor at index {i} has "
