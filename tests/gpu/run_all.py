@@ -73,10 +73,25 @@ def contract() -> int:
 # -- every operator against the CPU --------------------------------------------------------------------------
 
 
+Sample = tuple[tuple[Any, ...], tuple[Any, ...]]
+
+
 def samples() -> Iterator[tuple[Op, Any, tuple[Any, ...], tuple[Any, ...]]]:
     for op, kind in operators.cases():
-        for inputs, params in op.samples(operators.maker(kind, 0), kind):
-            yield op, kind, inputs, tuple(GPU if isinstance(p, flambeau.device) else p for p in params)
+        for number, (inputs, params) in enumerate(op.samples(operators.maker(kind, 0), kind)):
+            for tried, how in [(inputs, params), *(_of_few(op, inputs, params) if number == 0 else ())]:
+                yield op, kind, tried, tuple(GPU if isinstance(p, flambeau.device) else p for p in how)
+
+
+def _of_few(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Iterator[Sample]:
+    """The sample with operands of no elements and of one row, where the CPU takes them."""
+    for variant in (operators.no_elements, operators.one_row):
+        few = tuple(np.asarray(variant(x)) if isinstance(x, np.ndarray) else x for x in inputs)
+        try:
+            call(op, [operators.tensor_of(x) if isinstance(x, np.ndarray) else x for x in few], params)
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            continue
+        yield few, params
 
 
 LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)

@@ -352,3 +352,14 @@ gc.collect()
 assert not gc.callbacks
 """
     run(library, program, devices=2)
+
+
+def test_folds_of_no_elements_are_launched(library: Path) -> None:
+    program = """
+import flambeau as torch
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+x = torch.empty(0, 3, device="cuda")
+print([tuple(getattr(x, name)(0).shape) for name in ("sum", "prod", "all", "any", "mean", "var", "logsumexp")])
+"""
+    assert run(library, program) == f"{[(3,)] * 7}\n"

@@ -81,10 +81,17 @@ def check_precise(name: str, x: Meta) -> None:
         raise RuntimeError(f"{name}: Low precision dtypes not supported. Got {x.dtype.torch_name}")
 
 
+_ON_CUDA = {
+    "lu": "lu_factor_cusolver", "linalg_svd": "svd_cuda_gesvdjBatched", "cholesky": "cholesky_cusolver",
+    "cholesky_inverse_out": "cholesky_cuda_potri", "ormqr": "orgmr_cuda",
+}  # fmt: skip
+"""Where PyTorch's name for a routine on CUDA devices is not that for CPUs with another end."""
+
+
 def check_implemented(routine: str, x: Meta) -> None:
     if x.dtype not in MATRICES:
-        where = "cpu" if x.device is CPU else "cuda"
-        raise NotImplementedError(f"\"{routine}_{where}\" not implemented for '{x.dtype.torch_name}'")
+        name = f"{routine}_cpu" if x.device is CPU else _ON_CUDA.get(routine, f"{routine}_cuda")
+        raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
 
 
 # -- shapes -----------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def packed(dims: Dims, wide: bool) -> bytes:
     The 32-bit form divides by multiplying: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.
     """
     inner = dims[::-1]
-    sizes = [size for size, _ in inner]
+    sizes = [max(size, 1) for size, _ in inner]  # what has no elements is not walked
     strides = [steps[k] for k in range(len(dims[0][1])) for _, steps in inner]
     if wide:
         return struct.pack(f"<{len(sizes) + len(strides)}q", *sizes, *strides)
