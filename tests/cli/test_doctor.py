@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cli_kit import environment
 
 import flambeau
+from flambeau.driver.cuda import probe
 from flambeau.observe.faults import Fault, FaultDriver
 from flambeau.runtime import doctor as room
 from flambeau.runtime import system
@@ -43,6 +46,47 @@ def test_json_and_no_devices() -> None:
     found = json.loads(done.stdout)
     assert done.returncode == 1 and found["visible"] == 0 and found["devices"] == []
     assert not found["initialized"] and found["driver"] == "virtual"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("FLAMBEAU_VIRTUAL_DEVICES", "x"), ("FLAMBEAU_DRIVER", "nope"), ("PYTORCH_ALLOC_CONF", "foo:1")],
+)
+def test_an_environment_that_means_nothing_is_told_in_a_line(name: str, value: str) -> None:
+    done = call(**({"FLAMBEAU_VIRTUAL_DEVICES": "1"} | {name: value}))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith(f"flambeau doctor: {name}={value!r}: ") and done.stderr.count("\n") == 1
+
+
+def test_versions_of_the_driver_and_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def driver_version(number: Any) -> int:
+        number._obj.value = 13010
+        return 0
+
+    def name(text: Any, length: int) -> int:
+        text.value = b"590.44.01"
+        return 0
+
+    def missing(path: str) -> Any:
+        raise OSError(path)
+
+    libraries = {
+        "libcuda.so.1": SimpleNamespace(cuDriverGetVersion=driver_version),
+        "libnvidia-ml.so.1": SimpleNamespace(
+            nvmlInit_v2=lambda: 0, nvmlShutdown=lambda: 0, nvmlSystemGetDriverVersion=name
+        ),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(probe.ctypes, "CDLL", lambda path: libraries[path])
+        assert probe.driver_versions() == ("590.44.01", "13.1")
+        patch.setattr(probe.ctypes, "CDLL", missing)
+        assert probe.driver_versions() == (None, None)
+    monkeypatch.setattr(room, "driver_versions", lambda: ("590.44.01", "13.1"))
+    monkeypatch.setattr(room, "cudnn_version", lambda: 91002)
+    monkeypatch.setattr(room, "nccl_version", lambda: 22809)
+    found = room.examine()["versions"]
+    assert (found["cuDNN library"], found["NCCL library"]) == ("9.10.2", "2.28.9")
+    assert (found["NVIDIA driver"], found["CUDA of the driver"]) == ("590.44.01", "13.1")
 
 
 def test_it_initializes_nothing_and_then_says_who_did() -> None:

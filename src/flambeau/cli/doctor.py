@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from flambeau.runtime.doctor import doctor, examine
 
@@ -14,7 +15,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="say what devices there are and why, and look for what is wrong with them",
         description="Driver and library versions, visible devices and why these, memory, TF32, and whether copies "
         "between devices arrive as they were sent. In a program: print(flambeau.doctor()).",
-        epilog="The exit status is 1 if there is no device, or copies between two of them arrive changed.",
+        epilog="The exit status is 1 if there is no device, the environment asks for what is not there, or copies "
+        "between two devices arrive changed.",
     )
     parser.add_argument("--json", action="store_true", help="print values for programs; sizes in bytes")
     parser.set_defaults(do=run)
@@ -22,7 +24,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Examine and print; the exit status."""
-    print(json.dumps(examine(True), indent=1) if options.json else doctor(True))
+    try:
+        print(json.dumps(examine(True), indent=1) if options.json else doctor(True))
+    except ValueError as error:  # a variable of the environment that means nothing
+        print(f"flambeau doctor: {error}", file=sys.stderr)
+        return 1
     found = examine()
     corrupt = any(pair["copies"].startswith("corrupt") for pair in found["peers"])
     return 1 if corrupt or not found["visible"] else 0

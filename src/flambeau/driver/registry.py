@@ -21,6 +21,12 @@ def why_no_gpu() -> str | None:
     return found
 
 
+def driver_versions() -> tuple[str | None, str | None]:
+    """The NVIDIA driver's version and the newest CUDA that it runs, as texts; None where there is none."""
+    found: tuple[str | None, str | None] = import_module("flambeau.driver.cuda.probe").driver_versions()
+    return found
+
+
 def cudnn_version() -> int | None:
     """The version of the cuDNN that real GPUs' convolutions run by; None where they run by our own columns."""
     found: int | None = import_module("flambeau.driver.cuda.probe").cudnn_version()

@@ -10,20 +10,21 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.flags import flags
-from flambeau.driver.registry import cudnn_version, why_no_gpu
+from flambeau.driver.registry import cudnn_version, driver_versions, nccl_version, why_no_gpu
 from flambeau.runtime import peers, plans, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.statistics import format_size
 
 _PACKAGES = (
     "flambeau", "numpy", "ml_dtypes", "scipy", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cublas",
-    "nvidia-cufft", "nvidia-cusolver", "nvidia-cudnn-cu13", "nvtx",
+    "nvidia-cufft", "nvidia-cusolver", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "nvtx",
 )  # fmt: skip
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
 )
 
 
@@ -31,12 +32,12 @@ def examine(try_peers: bool = False) -> dict[str, Any]:
     """What `doctor` says, as plain values; sizes in bytes.
 
     Without `try_peers` nothing is initialized and nothing changes. With it CUDA is initialized, and every pair of
-    devices copies a test pattern (see Note [The canary of peer copies]).
+    devices copies a test pattern (see Note [The canary of peer copies]). ValueError: a malformed environment variable.
     """
+    wish = system.wish()
     if try_peers and system.is_available():
         system.init()
     contexts = system.contexts() if system.is_initialized() else []
-    wish = system.wish()
     if try_peers:
         for giver, taker in combinations(contexts, 2):
             peers.direct(giver, taker, look=True)
@@ -68,8 +69,25 @@ def _versions() -> dict[str, str | None]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = None
-    cudnn = cudnn_version()
-    return found | {"cuDNN library": None if cudnn is None else str(cudnn)}
+    driver, cuda = driver_versions()
+    return found | {
+        "NVIDIA driver": driver,
+        "CUDA of the driver": cuda,
+        "cuDNN library": _dotted(cudnn_version()),
+        "NCCL library": _dotted(_nccl_version()),
+    }
+
+
+def _nccl_version() -> int | None:
+    try:
+        return nccl_version()
+    except NotSupportedError:
+        return None
+
+
+def _dotted(number: int | None) -> str | None:
+    """91002 is 9.10.2: both libraries count so."""
+    return None if number is None else f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 def _access(a: Context, b: Context) -> bool:

@@ -1,4 +1,4 @@
-"""Whether real GPUs can be had, found out without importing anything of NVIDIA's, and cuDNN's version."""
+"""Whether real GPUs can be had, found out without importing anything of NVIDIA's, and versions."""
 
 from __future__ import annotations
 
@@ -36,6 +36,28 @@ def _has(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def driver_versions() -> tuple[str | None, str | None]:
+    """The NVIDIA driver's version ("580.82.07") and the newest CUDA that it runs ("13.0"), each None where nobody says.
+
+    Initializes nothing.
+    """
+    number, text = ctypes.c_int(), ctypes.create_string_buffer(96)
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0
+    except OSError:
+        return None, None
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        told = nvml.nvmlInit_v2() == 0
+    except OSError:
+        told = False
+    if told:
+        told = nvml.nvmlSystemGetDriverVersion(text, len(text)) == 0
+        nvml.nvmlShutdown()
+    api = f"{number.value // 1000}.{number.value % 1000 // 10}" if cuda else None
+    return text.value.decode() if told else None, api
 
 
 def cudnn_version() -> int | None:
