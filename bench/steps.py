@@ -2,7 +2,6 @@
 
     python bench/steps.py                      # the steps of bench/distributed.py: mlp, resnet, gpt
     python bench/steps.py resnet --profile     # where the time goes, of both
-    python bench/steps.py resnet --launches    # what is launched, and how often
 
 CUDA, cuDNN, cuBLASLt and NCCL are libraries that do nothing (bench/null.py): what is left is Flambeau's own time and
 that of the bindings. The rank is one of two; the other one is never there, nor missed. Prints the best of many steps in
@@ -16,7 +15,6 @@ import cProfile
 import gc
 import pstats
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -50,15 +48,6 @@ def profile(step: Callable[[], None], rows: int) -> None:
         for _ in range(PROFILED):
             step()
     pstats.Stats(profiler).sort_stats("tottime").print_stats(rows)
-
-
-def launches(m: Any, step: Callable[[], None]) -> None:
-    """What one step launches."""
-    with m.profiler.profile(activities=[m.profiler.ProfilerActivity.CUDA]) as found:
-        step()
-    counts = Counter(event.name for event in found.events())
-    for name, count in counts.most_common():
-        print(f"{count:6} {name}")
 
 
 def main() -> None:

@@ -58,6 +58,8 @@ _STATUSES = {
 
 Attribute = tuple[int, int, Sequence[Any]]
 """(name, type, values)."""
+Key = tuple[int, int, int, int]
+"""Addresses: of three tensors and of a workspace, 0 for none."""
 
 
 class Dnn:
@@ -74,9 +76,13 @@ class Dnn:
         self._execute = function("cudnnBackendExecute", "ppp")
         self._set_stream = function("cudnnSetStream", "pp")
         self._close = function("cudnnDestroy", "p")
-        self._lock = Lock()  # from choosing the handle's stream to the call that uses it
-        self._stream = -1  # the handle's, as a number
-        self._arguments: dict[tuple[int, int, int, int], int] = {}  # descriptors, by addresses
+        self._lock = Lock()  # from choosing the handle's stream, or addresses, to the call that uses them
+        self._native: Any = None  # the handle's stream
+        self._arguments: dict[Key, int] = {}  # descriptors
+        # What describes arguments, written anew for each set: to make such objects costs more than the calls do.
+        self._numbers, self._ptrs, self._work = (c_int64 * 3)(1, 2, 3), (c_void_p * 3)(), (c_void_p * 1)()
+        self._found = c_void_p()
+        self._found_at = byref(self._found)
         handle = c_void_p()
         function("cudnnCreate", "p")(byref(handle))
         self.handle = handle.value
@@ -115,29 +121,33 @@ class Dnn:
         return count.value
 
     # -- launches -------------------------------------------------------------------------------------
-    def execute(self, plan: int, ptrs: tuple[int, int, int], work: int, native: Any) -> None:
-        """Queue a plan with the addresses of its three tensors, numbered 1, 2, 3."""
-        stream, key = int(native), (*ptrs, work)
+    def execute(self, plan: int, key: Key, native: Any) -> None:
+        """Queue a plan with the addresses of its three tensors, numbered 1, 2, 3, and of what it works with."""
         with self._lock:
             arguments = self._arguments.get(key)
             if arguments is None:
                 arguments = self._new_arguments(key)
-            if stream != self._stream:
-                self._set_stream(self.handle, stream)
-                self._stream = stream
+            if native is not self._native:
+                self._set_stream(self.handle, int(native))
+                self._native = native
             self._execute(self.handle, plan, arguments)
 
-    def _new_arguments(self, key: tuple[int, int, int, int]) -> int:
-        """Steps of a training use the same addresses again and again, and describing them takes six calls."""
+    def _new_arguments(self, key: Key) -> int:
+        """Steps of a training use the same addresses again and again, and describing them takes five calls."""
         if len(self._arguments) >= _MOST_ARGUMENTS:
             self._forget_arguments()
-        *ptrs, work = key
-        found = self._arguments[key] = self.make(
-            _ARGUMENTS,
-            (_ARGUMENTS_IDS, _INT64, (1, 2, 3)),
-            (_ARGUMENTS_POINTERS, _POINTER, ptrs),
-            (_ARGUMENTS_WORKSPACE, _POINTER, (work,)),
-        )
+        self._ptrs[0], self._ptrs[1], self._ptrs[2], self._work[0] = key
+        self._create(_ARGUMENTS, self._found_at)
+        found = self._found.value or 0
+        try:
+            self._set(found, _ARGUMENTS_IDS, _INT64, 3, self._numbers)
+            self._set(found, _ARGUMENTS_POINTERS, _POINTER, 3, self._ptrs)
+            self._set(found, _ARGUMENTS_WORKSPACE, _POINTER, 1, self._work)
+            self._finalize(found)
+        except BaseException:
+            self.destroy(found)
+            raise
+        self._arguments[key] = found
         return found
 
     def _forget_arguments(self) -> None:
@@ -308,14 +318,16 @@ class Convolution:
     # -- launches -------------------------------------------------------------------------------------
     def launch(self, first: int, second: int, target: int, device: Device, native: Any) -> None:
         """Queue it, from the addresses of `order` to the target's."""
-        aligned = not (first | second | target) % _ALIGNED
-        plan, nbytes = self._plan(_ALIGNED if aligned else self._kind.itemsize)
-        work = device.take(nbytes, native) if nbytes else 0
+        alignment = self._kind.itemsize if (first | second | target) % _ALIGNED else _ALIGNED
+        plan, nbytes = self._plans.get(alignment) or self._plan(alignment)
+        if not nbytes:
+            self._dnn.execute(plan, (first, second, target, 0), native)
+            return
+        work = device.take(nbytes, native)
         try:
-            self._dnn.execute(plan, (first, second, target), work, native)
+            self._dnn.execute(plan, (first, second, target, work), native)
         finally:
-            if work:
-                device.give(work, native)
+            device.give(work, native)
 
     def close(self) -> None:
         self._plans.clear()

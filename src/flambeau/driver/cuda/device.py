@@ -1,4 +1,4 @@
-"""`Device`: one GPU's facts, its primary context once a call needs it, and scratch memory per stream."""
+"""`Device`: one GPU's facts, its primary context once a call needs it, and memory that its streams work with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from cuda.bindings import driver as cu
 from flambeau.driver.api import DeviceProperties
 from flambeau.driver.cuda.assertions import Assertions
 from flambeau.driver.cuda.calls import check
+from flambeau.driver.cuda.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from flambeau.driver.cuda.capture import Capture
-
-_POOL_KEEPS = 1 << 30  # bytes of workspace that the pool keeps between launches
 
 _A = cu.CUdevice_attribute
 _ATTRIBUTES = {
@@ -55,7 +54,8 @@ class Device:
             int, Capture
         ] = {}  # by handle: streams that are captured, see Note [What a graph keeps]
         self.assertions = Assertions()
-        self._pool: Any = None
+        self.pool = Workspaces(index, self.captures)
+        self.take, self.give = self.pool.take, self.pool.give
         self.blas: Any = None  # the handle of cuBLASLt, once a product asks for it
         self.libraries: dict[str, Any] = {}  # handles of other libraries, by name, once they are asked for
         self._workspaces: dict[
@@ -88,7 +88,8 @@ class Device:
             cu.cuMemFreeAsync(ptr, native)
         workspace = self._workspaces.pop(stream, None)
         if workspace is not None:
-            cu.cuMemFreeAsync(workspace[0].value, native)
+            self.pool.give(workspace[0].value, native)
+        self.pool.forget(native)
 
     def workspace_of(self, stream: int, nbytes: int, native: Any) -> tuple[Any, Any]:
         """Memory that a library's calls on the stream use one after the other, and the stream, as ctypes passes them.
@@ -103,24 +104,8 @@ class Device:
             found = self._workspaces[stream] = (address, ctypes.c_void_p(int(native)))
         return found
 
-    def take(self, nbytes: int, native: Any) -> int:
-        """Workspace for one launch, from a pool of the device's own; `give` it back behind the launch."""
-        if self._pool is None:
-            self._pool = self._new_pool()
-        return int(check(cu.cuMemAllocFromPoolAsync(nbytes, self._pool, native)))
-
-    def give(self, ptr: int, native: Any) -> None:
-        check(cu.cuMemFreeAsync(ptr, native))
-
-    def trim(self) -> None:
-        """Give back the workspace that no launch uses."""
-        if self._pool is not None:
-            check(cu.cuMemPoolTrimTo(self._pool, 0))
-
     def close_pool(self) -> None:
-        if self._pool is not None:
-            cu.cuMemPoolDestroy(self._pool)
-            self._pool = None
+        self.pool.close()
         if self.blas is not None:
             self.blas.close()
             self.blas = None
@@ -128,16 +113,6 @@ class Device:
             library.close()
         self.libraries.clear()
         self.assertions.close()
-
-    def _new_pool(self) -> Any:
-        properties = cu.CUmemPoolProps()
-        properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        properties.location.id = self.index
-        pool = check(cu.cuMemPoolCreate(properties))
-        threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-        check(cu.cuMemPoolSetAttribute(pool, threshold, cu.cuuint64_t(_POOL_KEEPS)))
-        return pool
 
     def _attribute(self, attribute: Any) -> int:
         return int(check(cu.cuDeviceGetAttribute(attribute, self.handle)))

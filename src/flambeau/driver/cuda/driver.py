@@ -210,7 +210,7 @@ class CudaDriver:
         with self._uncaptured():
             code, ptr = cu.cuMemAlloc(max(nbytes, 1))
             if code == OUT_OF_MEMORY:  # what the pool of workspaces keeps may be what is missing
-                device.trim()
+                device.pool.trim()
                 code, ptr = cu.cuMemAlloc(max(nbytes, 1))
         ptr = int(check((code, ptr)))
         self._memory[ptr] = device

@@ -10,6 +10,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -20,7 +21,7 @@ from flambeau.driver.api import Expression, Kernel, Launch
 from flambeau.driver.cuda import pointwise
 from flambeau.driver.cuda.calls import check, error_of
 from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.program import Program, flattened, guards_of, mark, wire_format
+from flambeau.driver.cuda.program import ADDRESS, Program, flattened, guards_of, mark, wire_format
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 WORK = -1
@@ -83,27 +84,16 @@ class _Step:
     """A pass made ready: its function and a kept buffer of parameters."""
 
     __slots__ = (
-        "address",
-        "block",
-        "buffer",
-        "function",
-        "grid",
-        "guards",
-        "keep",
-        "pack",
-        "places",
-        "scalars",
-        "scratch",
-        "scratch_at",
+        "address", "buffer", "call", "guards", "keep", "pack", "places", "scalars", "scratch", "scratch_at",
         "unless_same",
-    )
+    )  # fmt: skip
 
     def __init__(self, launch: Launch, step: Pass, function: Any) -> None:
-        self.function, self.grid, self.block = function, step.program.grid, step.program.block
+        self.call = partial(cu.cuLaunchKernel, function, *step.program.grid, step.program.block, 1, 1, 0)
         self.places, self.scalars, self.unless_same = step.places, step.scalars, step.unless_same
         wire = [wire_format(x) for x in launch.inputs if not isinstance(x, Meta)] if step.scalars else []
         packed, sizes = step.program.addresses(len(step.places))
-        self.pack = struct.Struct("<" + packed + "".join(wire)).pack_into
+        packing = struct.Struct("<" + packed + "".join(wire))
         offsets, at = [], 0
         for size in sizes + [8 * len(w) for w in wire]:
             offsets.append(at)
@@ -117,6 +107,7 @@ class _Step:
             at += len(part)
         self.scratch_at = offsets[-1] if self.scratch else 0
         self.buffer = ctypes.create_string_buffer(max(at, 16))
+        self.pack = partial(packing.pack_into, self.buffer, 0)
         base = ctypes.addressof(self.buffer)
         for start, part in tail:
             ctypes.memmove(base + start, part, len(part))
@@ -125,21 +116,18 @@ class _Step:
         self.address = ctypes.addressof(self.keep)
 
     def launch(
-        self,
-        ptrs: Sequence[int],
-        scalars: Sequence[Any],
-        work: int,
-        scratch: Callable[[int], int],
-        native: Any,
-    ) -> None:
+        self, ptrs: Sequence[int], scalars: Sequence[Any], work: int, device: Device, native: Any, stream: int
+    ) -> None:  # fmt: skip
         if self.unless_same is not None and ptrs[self.unless_same[0]] == ptrs[self.unless_same[1]]:
             return
         addresses = [(work if at < 0 else ptrs[at]) + offset for at, offset in self.places]
-        self.pack(self.buffer, 0, *addresses, *(scalars if self.scalars else ()))
+        if self.scalars:
+            self.pack(*addresses, *scalars)
+        else:
+            self.pack(*addresses)
         if self.scratch:
-            ctypes.c_uint64.from_buffer(self.buffer, self.scratch_at).value = scratch(self.scratch)
-        x, y, z = self.grid
-        (code,) = cu.cuLaunchKernel(self.function, x, y, z, self.block, 1, 1, 0, native, self.address, 0)
+            ADDRESS.pack_into(self.buffer, self.scratch_at, device.scratch_of(stream, self.scratch, native))
+        (code,) = self.call(native, self.address, 0)
         if code:
             raise error_of(code)
 
@@ -153,11 +141,7 @@ def sequence(
     lock = Lock()  # held from packing the parameters until the launches have read them
 
     def run(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
-        values = flattened(scalars)
-
-        def scratch(nbytes: int) -> int:
-            return device.scratch_of(stream, nbytes, native)
-
+        values = flattened(scalars) if scalars else scalars
         with lock:
             work = device.take(plan.workspace, native) if plan.workspace else 0
             if guarded:
@@ -168,7 +152,7 @@ def sequence(
                 if plan.zeroed:
                     check(cu.cuMemsetD8Async(work, 0, plan.zeroed, native))
                 for step in steps:
-                    step.launch(ptrs, values, work, scratch, native)
+                    step.launch(ptrs, values, work, device, native, stream)
             finally:
                 if work:
                     device.give(work, native)

@@ -174,7 +174,7 @@ class _Routine:
             if self._store_d is not None:
                 self.driver.launch(self._store_d, (d, inner), (), stream)
         finally:
-            for ptr in held:
+            for ptr in reversed(held):
                 self.device.give(ptr, native)
 
 

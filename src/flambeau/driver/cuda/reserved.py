@@ -28,7 +28,7 @@ class Reserved:
             raise InvalidAddressError(f"range_map: {nbytes} bytes at {ptr:#x} have memory, or some of them")
         code, memory = cu.cuMemCreate(nbytes, _properties(self.device), 0)
         if code == cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:  # the pool of workspaces may keep what is missing
-            self.device.trim()
+            self.device.pool.trim()
             code, memory = cu.cuMemCreate(nbytes, _properties(self.device), 0)
         check((code, memory))
         try:

@@ -16,7 +16,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.driver.cuda.device import Device
 
-Places = list[int]
+Places = Sequence[int]
 """Addresses of a launch: of its operands, then of its temporary memory."""
 
 Step = Callable[[Places, Any, int], None]
@@ -100,6 +100,10 @@ class Steps:
 
     # -- running --------------------------------------------------------------------------------------
     def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+        if not self._temps:
+            for step in self._steps:
+                step(ptrs, native, stream)
+            return
         places = list(ptrs)
         try:
             for nbytes in self._temps:
@@ -107,7 +111,7 @@ class Steps:
             for step in self._steps:
                 step(places, native, stream)
         finally:
-            for ptr in places[len(ptrs) :]:
+            for ptr in places[: len(ptrs) - 1 : -1]:  # so that the next launch takes them in this order
                 self.device.give(ptr, native)
 
     def close(self) -> None:
