@@ -15,32 +15,37 @@ from flambeau.core.device import CPU
 from flambeau.core.memory import array_at
 from flambeau.tensor.tensor import Tensor
 
-Window = np.ndarray[Any, Any]
+Cell = tuple[Tensor, np.ndarray[Any, Any]]  # a counter, and its memory
 
 
 class Counters:
-    """Windows on counters by parameter. They are renewed where a state holds other tensors than before."""
+    """The counters of parameters. They are looked up anew where a state holds other tensors than before."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[list[Tensor], list[Window]]] = {}
+        self._kept: dict[int, list[Cell]] = {}
 
-    def windows(self, p: Tensor, state: dict[str, Any], names: Sequence[str]) -> list[Window]:
-        """The memory of a parameter's counters. Those that a checkpoint brought to a device come to the CPU."""
+    def of(self, p: Tensor, state: dict[str, Any], names: Sequence[str]) -> list[Cell]:
+        """Those of a parameter. What a checkpoint brought to a device comes to the CPU."""
         kept = self._kept.get(id(p))
         if kept is not None:
-            tensors, found = kept
-            if all([t is state[name] for t, name in zip(tensors, names, strict=True)]):  # noqa: C419 (faster than a generator)
-                return found
+            for (counter, _), name in zip(kept, names, strict=True):
+                if counter is not state[name]:
+                    break
+            else:
+                return kept
         for name in names:
             if state[name].device is not CPU:
                 state[name] = state[name].cpu()
-        tensors = [state[name] for name in names]
-        found = [array_at(t.ptr, (), t.meta.dtype.numpy) for t in tensors]
-        self._kept[id(p)] = tensors, found
+        found = [(t, array_at(t.ptr, (), t.meta.dtype.numpy)) for t in [state[name] for name in names]]
+        self._kept[id(p)] = found
         return found
 
-    def write(self, p: Tensor, values: Sequence[float]) -> None:
-        """Store the counters of a parameter whose windows were asked for."""
-        for t, window, value in zip(*self._kept[id(p)], values, strict=True):
-            window[()] = value
-            t.counter.version += 1
+
+def read(cells: list[Cell]) -> tuple[float, ...]:
+    return tuple([float(window) for _, window in cells])
+
+
+def write(cells: list[Cell], values: Sequence[float]) -> None:
+    for (counter, window), value in zip(cells, values, strict=True):
+        window[()] = value
+        counter.counter.version += 1

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from flambeau.core.dtype import float32, float64
 from flambeau.core.flags import flags
 from flambeau.ops.foreach import Foreach
-from flambeau.optim.counters import Counters
+from flambeau.optim.counters import Counters, read, write
 from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
 from flambeau.tensor import creation
 from flambeau.tensor.foreach import update
@@ -128,8 +129,12 @@ class Elementwise(Optimizer):
     ) -> tuple[dict[str, Any], bool]:
         """A parameter's states, and whether they were made now."""
         state = self.state.get(p)
-        if state and all([state.get(name) is not None for name in names]):  # noqa: C419 (faster than a generator)
-            return state, False
+        if state:
+            for name in names:
+                if state.get(name) is None:
+                    break
+            else:
+                return state, False
         if group.get("fused"):
             _check_fused(p)
         new = self._new_state(group, p)
@@ -146,7 +151,7 @@ class Elementwise(Optimizer):
         names = self._states(group)
         plain = _with_numbers(group)
         batches: dict[Any, list[list[Tensor]]] = {}
-        decided: dict[Any, tuple[Any, ...]] = {}
+        decided: dict[Any, tuple[float, ...]] = {}
         kept = self._counters
         for p in group["params"]:
             grad = p.grad
@@ -155,27 +160,25 @@ class Elementwise(Optimizer):
             state, fresh = self._state_of(group, p, names)
             before: tuple[float, ...] = ()
             if self.counters:
-                windows = kept.windows(p, state, self.counters)
-                before = tuple([float(w) for w in windows])
-                found = decided.get(before)
-                if found is None:
-                    kept.write(p, self._advanced(plain, Numbers, [w[()] for w in windows]))
-                    decided[before] = tuple([float(w) for w in windows])
+                cells = kept.of(p, state, self.counters)
+                before = read(cells)
+                after = decided.get(before)
+                if after is None:
+                    write(cells, self._advanced(plain, Numbers, [window[()] for _, window in cells]))
+                    decided[before] = read(cells)
                 else:
-                    kept.write(p, found)
-            tensors = [p, grad, *[state[name] for name in names]]
+                    write(cells, after)
+            tensors = [p, grad, *map(state.__getitem__, names)]
             if p.meta.dtype.is_complex:
                 tensors = [_as_real(t) for t in tensors]
-            key = (before, fresh, tensors[0].meta.device, *[t.meta.dtype for t in tensors])
-            lists = batches.get(key)
-            if lists is None:
-                lists = batches[key] = [[] for _ in tensors]
-            for several, t in zip(lists, tensors, strict=True):
-                several.append(t)
-        for (before, fresh, *_), lists in batches.items():
+            key = (before, fresh, tensors[0].meta.device, *map(_dtype, tensors))
+            batches.setdefault(key, []).append(tensors)
+        for (before, fresh, *_), rows in batches.items():
             after = decided.get(before, ())
             scalars = self._scalars(plain, Numbers, before, after)
-            update(self.record, lists, scalars, self._options(plain, before, after, fresh))
+            update(
+                self.record, [*zip(*rows, strict=True)], scalars, self._options(plain, before, after, fresh)
+            )
 
     def _step_by_tensors(self, group: dict[str, Any]) -> None:
         """One parameter after the other, counters as tensors; recorded where recording is on."""
@@ -245,11 +248,9 @@ def filled(p: Tensor, value: complex) -> Tensor:
 
 def _with_numbers(group: dict[str, Any]) -> dict[str, Any]:
     """The group's options with tensors of one element read: a wait where they are on a GPU."""
-    if any(
-        isinstance(v, Tensor) or (isinstance(v, tuple) and any(isinstance(x, Tensor) for x in v))
-        for v in group.values()
-    ):
-        return {k: _number(v) if k != "params" else v for k, v in group.items()}
+    for v in group.values():
+        if isinstance(v, Tensor) or (isinstance(v, tuple) and any(isinstance(x, Tensor) for x in v)):
+            return {k: _number(v) if k != "params" else v for k, v in group.items()}
     return group
 
 
@@ -257,6 +258,9 @@ def _number(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.item()
     return tuple(_number(v) for v in value) if isinstance(value, tuple) else value
+
+
+_dtype = attrgetter("meta.dtype")
 
 
 def _as_real(t: Tensor) -> Tensor:

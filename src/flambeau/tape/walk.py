@@ -191,8 +191,7 @@ class _Walk:
                 grad = given[i]
                 if grad is not None and (self.runs is None or self.leads(target)):
                     self.deliver(target, output, grad, node)
-            left = waiting[target] - 1
-            waiting[target] = left
+            waiting[target] = left = waiting[target] - 1
             if not left:
                 self.push(target)
 

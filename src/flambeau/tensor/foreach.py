@@ -29,7 +29,7 @@ def update(
     for start in range(0, count, MOST):
         part = lists if count <= MOST else [x[start : start + MOST] for x in lists]
         changed = [t for k in record.changed(options) for t in part[k]]
-        _run(record, changed, [*[t for x in part for t in x], *scalars], (len(part[0]), options))
+        _run(record, changed, [t for x in part for t in x], scalars, (len(part[0]), options))
 
 
 def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Tensor) -> None:
@@ -37,7 +37,7 @@ def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Ten
     for start in range(0, len(lists[0]), MOST):
         part = [x[start : start + MOST] for x in lists]
         changed = [t for k in record.changed(()) for t in part[k]]
-        _run(record, [*changed, flag], [*[t for x in part for t in x], flag], (len(part[0]), ()))
+        _run(record, [*changed, flag], [*[t for x in part for t in x], flag], (), (len(part[0]), ()))
 
 
 def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | None = None) -> None:
@@ -45,7 +45,7 @@ def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | No
     record, scalars = (foreach_copy, ()) if scale is None else (foreach_scaled, (scale,))
     for start in range(0, len(targets), MOST):
         here, there = targets[start : start + MOST], sources[start : start + MOST]
-        _run(record, here, [*there, *scalars], (len(here), ()), tuple([t.meta for t in here]))
+        _run(record, here, there, scalars, (len(here), ()), tuple([t.meta for t in here]))
 
 
 def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
@@ -57,18 +57,14 @@ def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
 def _run(
     record: Foreach,
     changed: Sequence[Tensor],
-    args: Sequence[Any],
+    tensors: Sequence[Tensor],
+    scalars: Sequence[float],
     params: tuple[Any, ...],
     targets: Any = (),
 ) -> None:
     """`targets`: the metas of what changes, where it is none of the operands."""
-    key = (
-        record,
-        params,
-        *[a.meta if isinstance(a, Tensor) else a.__class__ for a in args],
-        targets,
-        "update",
-    )
+    key = (record, params, *[t.meta for t in tensors], *map(type, scalars), targets, "update")
+    args = [*tensors, *scalars]
     plan = engine.plans.get(key)
     if plan is None:
         plan = engine.plans[key] = _plan(record, changed, args, params)

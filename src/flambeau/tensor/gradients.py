@@ -17,6 +17,7 @@ from flambeau.tape.node import GradientEdge, Leaf, Node, hooked
 from flambeau.tensor.history import edge_of, node_of, require, requires_grad, zeros_of
 from flambeau.tensor.public import alias, both, method
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.transfer import filled
 
 
 def _property(define: Callable[[Tensor], Any], set_: Callable[[Tensor, Any], None] | None = None) -> None:
@@ -109,7 +110,7 @@ def _grad(self: Tensor) -> Any:
     """The gradient that `backward` has accumulated; None before."""
     history = self.history
     if history is not None and history.node is not None:
-        node = node_of(self)
+        node = history.node if history.base is None else node_of(self)
         if isinstance(node, Leaf):
             return node.grad
         if "_grad" not in self.__dict__:
@@ -131,7 +132,8 @@ def _warn_of_non_leaf() -> None:
 def _set_grad(self: Tensor, value: Any) -> None:
     if value is not None:
         _check_grad(self, value)
-    node = node_of(self)
+    history = self.history
+    node = None if history is None else history.node if history.base is None else node_of(self)
     if isinstance(node, Leaf):
         node.grad = value
     elif value is None:
@@ -352,7 +354,7 @@ def _first_gradient(t: Any, grad: Any, position: int, create: bool) -> Any:
             raise RuntimeError(
                 f"grad can be implicitly created only for real scalar outputs but got {t.meta.dtype}"
             )
-        return t.new_ones(t.meta.shape)
+        return filled(t.meta, 1)
     if not isinstance(grad, Tensor):
         raise TypeError(argument_type("backward", "gradient", 1, "Tensor", grad))
     if grad.meta.shape != t.meta.shape:

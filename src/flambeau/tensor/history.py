@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from sys import getrefcount
 from typing import Any
 
@@ -21,6 +22,7 @@ from flambeau.ops import view as records
 from flambeau.ops.joining import cat
 from flambeau.ops.node_names import NAMES
 from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, names_of, table
+from flambeau.ops.reduction import sum_
 from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.tape.mode import mode, recording
@@ -39,45 +41,59 @@ from flambeau.tensor.tensor import (
     new_object,
 )
 
-_LIMIT = 20_000  # as many layouts are kept as plans
-_layouts: dict[tuple[Any, ...], tuple[Meta, int]] = {}  # rules are pure: a cache, never cleared but for size
+_LIMIT = 20_000  # as many are kept as plans of calls
+_view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
 
 # -- views ------------------------------------------------------------------------------------------------
 
 
+class ViewPlan:
+    """A view of tensors of one meta with everything decided but the address.
+
+    meta, offset: the view's, in bytes from what it is a view of. outputs: `(meta,)`. node: the class of nodes that
+    record it.
+    """
+
+    __slots__ = ("meta", "node", "offset", "outputs")
+
+    def __init__(self, view: View, of: Meta, params: tuple[Any, ...]) -> None:
+        self.meta, self.offset = records.apply(view, of, params)
+        self.outputs = (self.meta,)
+        self.node = node_class(view, (of,), params)
+
+
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """The view of `t` that a record gives. Raises what its rule raises."""
-    result = _shown(view, t, params)
+    plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
+    result = make(plan.meta, t.memory, t.ptr + plan.offset)
+    result.counter = counter = t.counter
     if t.history is None:
-        result.history = ViewHistory(t, (None, view, params), None, _made(), t.counter.version)
+        made = None if mode.recording else _made()
+        result.history = ViewHistory(t, (None, view, params), None, made, counter.version)
     else:
-        result.history = _recorded_view(t, view, params, result.meta)
+        result.history = _recorded_view(t, view, params, plan)
     return result
 
 
-def _shown(view: View, t: Tensor, params: tuple[Any, ...]) -> Tensor:
-    """The same memory under another layout, without a history."""
-    key = (view, t.meta, params)
-    found = _layouts.get(key)
-    if found is None:
-        if len(_layouts) >= _LIMIT:
-            _layouts.clear()
-        found = _layouts[key] = records.apply(view, t.meta, params)
-    meta, offset = found
-    result = make(meta, t.memory, t.ptr + offset)
-    result.counter = t.counter
-    return result
+def _view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
+    plan = ViewPlan(view, t.meta, params)
+    if len(_view_plans) >= _LIMIT:
+        _view_plans.clear()
+    _view_plans[view, t.meta, params] = plan
+    return plan
 
 
-def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], shown: Meta) -> ViewHistory | None:
+def _recorded_view(t: Tensor, view: View, params: tuple[Any, ...], plan: ViewPlan) -> ViewHistory | None:
     if view.derivative is None and requires_grad(t):
         return None
-    on = mode.recording
-    edge = edge_of(t) if on else None
-    result = _history_of_view(t, view, params, None if on else _made())
-    if on and (edge is not None or requires_grad(t)):
-        result.node = node_class(view, (t.meta,), params)(edge, t.meta, params, (shown,))
-        used_on(result.node)
+    if not mode.recording:
+        return _history_of_view(t, view, params, _made())
+    edge = edge_of(t)
+    result = _history_of_view(t, view, params, None)
+    if edge is not None or requires_grad(t):
+        result.node = node = plan.node(edge, t.meta, params, plan.outputs)
+        if edge is not None and edge[0].sequence == LAST:
+            used_on(node)
     return result
 
 
@@ -99,7 +115,7 @@ def run_several(
     kind: type[RecordedParts], t: Tensor, dim: int, parts: Sequence[tuple[View, tuple[Any, ...]]]
 ) -> tuple[Tensor, ...]:
     """Several views of `t` that are the outputs of one node."""
-    results = [_shown(view, t, params) for view, params in parts]
+    results = [_shown(t, view, params) for view, params in parts]
     edge = edge_of(t) if mode.recording else None
     made = _made()
     node: Any = None
@@ -110,6 +126,14 @@ def run_several(
         result.history = history = _history_of_view(t, view, params, made)
         history.node, history.index, history.made = node, i, history.made or SEVERAL
     return tuple(results)
+
+
+def _shown(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
+    """A view without a history."""
+    plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
+    result = make(plan.meta, t.memory, t.ptr + plan.offset)
+    result.counter = t.counter
+    return result
 
 
 def replay(steps: Steps, base: Tensor) -> Tensor:
@@ -220,7 +244,7 @@ def _own(grad: Any, meta: Meta, holders: int) -> Any:
 
     holders: references to it that do not count.
     """
-    wanted = meta.strides if is_dense(meta.shape, meta.strides) else contiguous_strides(meta.shape)
+    wanted = _strides_of_gradient(meta)
     fits = grad.meta.strides == wanted
     alone = getrefcount(grad) <= _REFERENCES + holders and getrefcount(grad.memory) <= _HOLDERS
     if fits and alone and grad.history is None:
@@ -228,6 +252,12 @@ def _own(grad: Any, meta: Meta, holders: int) -> Any:
     if fits:
         return grad.clone()
     return grad.new_empty_strided(meta.shape, wanted).copy_(grad)
+
+
+@functools.lru_cache(_LIMIT)
+def _strides_of_gradient(meta: Meta) -> tuple[int, ...]:
+    """A leaf's own where it is dense."""
+    return meta.strides if is_dense(meta.shape, meta.strides) else contiguous_strides(meta.shape)
 
 
 # -- recorded operations ----------------------------------------------------------------------------------
@@ -316,21 +346,16 @@ class RecordedCall(Node):
 
     def gradients(self, grads: Sequence[Any], asked: Sequence[bool] | None = None) -> Sequence[Any]:
         use, metas = self.use, self.taped.metas
-        known = self.known(grads)
+        known = self.known(grads, asked)
         given: list[Any]
         if use.whole is None:
             given = [None] * len(metas)
-            for i, formula, places in use.formulas:
-                if asked is not None and not asked[i]:
-                    continue
-                grad = formula(*known) if places is None else formula(*[known[k] for k in places])
-                given[i] = grad if grad is None or grad.meta is metas[i] else fitted(grad, metas[i])
+            for i, formula, pick in use.formulas:
+                if asked is None or asked[i]:
+                    grad = formula(*pick(known))
+                    given[i] = grad if grad is None or grad.meta is metas[i] else fitted(grad, metas[i])
             return given
-        if asked is not None and "needs" in use.at_walk:
-            known[use.at_walk.index("needs")] = tuple(
-                [n and a for n, a in zip(use.needs, asked, strict=False)]
-            )
-        given = list(use.whole(*[known[k] for k in use.places]))
+        given = list(use.whole(*use.pick(known)))
         given += [None] * (len(metas) - len(given))
         return [
             None if edge is None else fitted(g, meta)
@@ -340,39 +365,31 @@ class RecordedCall(Node):
     def gradients_of(self, asked: Sequence[bool], grads: Sequence[Any]) -> Sequence[Any]:
         return self.gradients(grads, asked)
 
-    def known(self, grads: Sequence[Any]) -> list[Any]:
-        """What the formulas ask for, in the order of `use.at_walk` and `use.kept`."""
-        use, saved = self.use, self.saved
+    def known(self, grads: Sequence[Any], asked: Sequence[bool] | None) -> list[Any]:
+        """What formulas may ask for, in the order of `_AT_WALK` and `use.kept`."""
+        use, taped, saved = self.use, self.taped, self.saved
         if saved is None:
             raise RuntimeError(FREED)
         if use.missing is not None:
             raise RuntimeError(use.missing)
-        known: list[Any] = []
-        for name in use.at_walk:
-            given = grads[0]
-            known.append(given if name == "grad" and given is not None else self.at_walk(name, grads))
+        first, every, needs = grads[0], None, use.needs
+        if first is None and use.first:
+            first = zeros_of(self.outputs[0])
+        if use.every:
+            pairs = zip(grads, self.outputs, strict=True)
+            every = tuple([zeros_of(meta) if g is None else g for g, meta in pairs])
+        if asked is not None:
+            needs = tuple([n and a for n, a in zip(needs, asked, strict=False)])
+        known = [first, every, grads, taped.params, taped.metas, needs, _callers[0]]
         if saved:
             bare = not mode.recording
             for x in saved:
-                known.append(x.unpack(self, bare) if isinstance(x, Saved) else x)  # noqa: PERF401 (dearer)
+                if isinstance(x, Saved):
+                    x = x.shown(self) if bare else x.unpack(self)
+                known.append(x)
             if use.outs:
-                known[-1] = tuple([x.unpack(self, bare) for x in known[-1]])
+                known[-1] = tuple([x.shown(self) if bare else x.unpack(self) for x in known[-1]])
         return known
-
-    def at_walk(self, name: str, grads: Sequence[Any]) -> Any:
-        """What a formula asks for that was not saved."""
-        if name == "grad":
-            return zeros_of(self.outputs[0]) if grads[0] is None else grads[0]
-        if name == "grads":
-            pairs = zip(grads, self.outputs, strict=True)
-            return tuple([zeros_of(meta) if g is None else g for g, meta in pairs])
-        if name == "given":
-            return tuple(grads)
-        if name == "params":
-            return self.taped.params
-        if name == "metas":
-            return self.taped.metas
-        return self.use.needs if name == "needs" else _callers[0]
 
     def __getattr__(self, name: str) -> Any:
         """What was saved, under PyTorch's names; None if only other gradients need it.
@@ -407,15 +424,16 @@ _SAVED_AS = {
 class Use:
     """What a derivative needs where some of the inputs require a gradient: decided once for each set of them.
 
-    formulas: (input, formula, places of what it needs) of those inputs; or `whole`, one for all, and its `places`:
-        in what is found `at_walk`, by name, followed by what is `kept`; None for all of it, in that order.
+    formulas: (input, formula, what picks its arguments) of those inputs; or `whole`, one for all, and its `pick`:
+        out of what is known `_AT_WALK`, followed by what is `kept`.
     inputs: positions of the inputs that are kept. outputs: whether any output is; outs: all, as one, the last.
     A node that keeps nothing may be walked again. needs: which inputs require a gradient.
+    first: whether the first output's gradient must be there, of zeros if none came; every: all outputs'.
     missing: what to say if nobody has written its derivative.
     """
 
     __slots__ = (
-        "at_walk", "formulas", "inputs", "kept", "missing", "needs", "outputs", "outs", "places", "whole",
+        "every", "first", "formulas", "inputs", "kept", "missing", "needs", "outputs", "outs", "pick", "whole",
     )  # fmt: skip
 
     def __init__(self, record: Op, needs: tuple[bool, ...]) -> None:
@@ -438,14 +456,22 @@ class Use:
         self.kept = inputs + [name for name in _OUTPUTS if name in asked]
         self.outputs = len(self.kept) > len(inputs)
         self.outs = "outs" in asked
-        self.at_walk = [name for name in asked if name not in self.kept]
-        known = self.at_walk + self.kept
-        place = {name: i for i, name in enumerate(known)}
-        self.formulas = [
-            (i, formula, None if list(each) == known else [place[name] for name in each])
-            for i, formula, each in formulas
-        ]
-        self.places = [place[name] for name in names]
+        self.first, self.every = "grad" in asked, "grads" in asked
+        known = [*_AT_WALK, *self.kept]
+        self.formulas = [(i, formula, _picker(known, each)) for i, formula, each in formulas]
+        self.pick = _picker(known, names)
+
+
+_AT_WALK = ("grad", "grads", "given", "params", "metas", "needs", "call")  # what is known without being saved
+
+
+def _picker(known: list[str], names: tuple[str, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+    """What picks the values of these names out of those of all that are known."""
+    places = [known.index(name) for name in names]
+    if len(places) > 1:
+        return itemgetter(*places)
+    first = places[0] if places else 0
+    return itemgetter(slice(first, first + len(places)))  # `itemgetter` of one place gives no sequence
 
 
 def _missing(record: Op) -> str:
@@ -497,12 +523,13 @@ def fitted(grad: Any, meta: Meta | None) -> Any:
 
 def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
     """`grad` summed over the dimensions along which `shape` was broadcast."""
-    lead = grad.meta.ndim - len(shape)
-    dims = [*range(lead)]
-    dims += [lead + i for i, n in enumerate(shape) if n == 1 and grad.meta.shape[lead + i] != 1]
-    if dims:
-        grad = grad.sum(tuple(dims), True)
-    return unviewed(grad.view(shape)) if lead and grad.meta.shape != shape else grad
+    wide = grad.meta.shape
+    lead = len(wide) - len(shape)
+    within = [lead + i for i, n in enumerate(shape) if n == 1 and wide[lead + i] != 1]
+    if not within:
+        return _callers[0](sum_, (grad,), ((*range(lead),), False, None)) if lead else grad
+    grad = _callers[0](sum_, (grad,), ((*range(lead), *within), True, None))
+    return unviewed(grad.view(shape)) if lead else grad
 
 
 # -- recording --------------------------------------------------------------------------------------------

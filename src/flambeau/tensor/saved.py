@@ -33,13 +33,12 @@ class Saved:
     ptr: int
     version: int
 
-    def unpack(self, node: Node | None, bare: bool = False) -> Tensor:
-        """The tensor again, with its history unless `bare`. Raises RuntimeError if it was changed in place since."""
+    def unpack(self, node: Node | None) -> Tensor:
+        """The tensor again. Raises RuntimeError if it was changed in place since."""
         t = self.shown(node)
-        if not bare:
-            source = self.source(node)
-            if source is not None and t.meta.dtype.category >= FLOATING:
-                t.history = History(source, self.index)
+        source = self.source(node)
+        if source is not None and t.meta.dtype.category >= FLOATING:
+            t.history = History(source, self.index)
         return t
 
     def source(self, node: Node | None) -> Node | None:
@@ -47,6 +46,7 @@ class Saved:
         return node if self.node is None and self.index >= 0 else self.node
 
     def shown(self, node: Node | None) -> Tensor:
+        """The same without its history."""
         if self.counter.version != self.version:
             raise RuntimeError(_changed(self, self.source(node), self.index))
         t = make(self.meta, self.memory, self.ptr)

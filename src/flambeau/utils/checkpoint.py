@@ -290,7 +290,7 @@ def _kept(a: Any) -> Any:
 
 def _alike(a: Any) -> Any:
     if isinstance(a, tuple) and len(a) == 2 and isinstance(a[0], Saved):
-        t: Any = a[0].unpack(None, True)
+        t: Any = a[0].shown(None)
         return t.detach().requires_grad_(a[1])
     return a
 
