@@ -115,7 +115,7 @@ class FakeDriver:
         stream, when = self.records[event]
         self.done[stream] = max(self.done.get(stream, 0), when)
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
         self.lives.append(("alloc", ptr, nbytes, stream))
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:

@@ -361,10 +361,10 @@ class Driver(Protocol):
         """Say that the host reads or writes host bytes now. For observers; a driver may do nothing."""
         ...
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
         """Say that an allocator hands out part of its memory, to a stream (0: host memory).
 
-        Called where `observes_blocks`.
+        `written`: by the launch that comes next, from the same line of the program. Called where `observes_blocks`.
         """
         ...
 

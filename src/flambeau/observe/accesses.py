@@ -91,6 +91,11 @@ class Block:
         self.cells: list[Cell] = []
         self.many = _LAYOUTS
 
+    def place(self, site: Site) -> None:
+        """Its present life began with the command that writes it first, at `site`."""
+        if self is not NOWHERE:
+            self.site = site
+
     def renew(self, agent: Agent | None, born: int, site: Site | None) -> None:
         """Begin another life at the same place."""
         self.last = (self.site, self.freed, self.freed_at)
@@ -271,7 +276,7 @@ class Shadow:
     def overlapping(self, begin: int, end: int) -> list[Cell]:
         return self._by_range.overlapping(begin, end)
 
-    def own(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site) -> Block:
+    def own(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site | None) -> Block:
         """A block begins a life: the same block as before if memory is divided as it was."""
         block = self.blocks.get(start)
         if block is not None and block.end - start == nbytes:

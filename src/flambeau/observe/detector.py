@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import TypeAlias
 
 from flambeau.core.sites import Site, caller, place
 from flambeau.observe.accesses import (
@@ -44,6 +45,9 @@ from flambeau.observe.reports import Access, Certificate, Mend, Race
 from flambeau.observe.telling import READ, WRITE, access_of, line_at, shape_of, told
 
 _MANY_RETIRED = 64
+
+Check: TypeAlias = Callable[..., None]
+"""`check(stream, ptrs, site=None)` of a command: see `Detector.check_of`."""
 
 
 class Detector(Order):
@@ -101,8 +105,11 @@ class Detector(Order):
             cell.polled = without(cell.polled, gone)
 
     # -- memory ----------------------------------------------------------------------------------------
-    def begin_life(self, ptr: int, nbytes: int, stream: int) -> None:
-        """A piece of memory is handed out, to a stream (0: host memory). Takes the lock if it needs to."""
+    def begin_life(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
+        """A piece of memory is handed out, to a stream (0: host memory). Takes the lock if it needs to.
+
+        `written`: by the next launch, which says where: finding that out twice would be a tenth of what a call costs.
+        """
         block = self.shadow.blocks.get(ptr)
         if (
             block is None
@@ -114,15 +121,15 @@ class Detector(Order):
             with self.lock:
                 if threading.get_ident() != self.running:
                     self.enter()
-                self.own(ptr, nbytes, stream, caller(1))
+                self.own(ptr, nbytes, stream, None if written else caller(1))
             return
         block.last = (block.site, block.freed, block.freed_at)
         block.agent = self.agents.get(stream)
         block.born = self._next()
-        block.site = caller(3)
+        block.site = None if written else caller(3)
         block.freed = 0
 
-    def own(self, ptr: int, nbytes: int, stream: int | None, site: Site, host: bool = False) -> None:
+    def own(self, ptr: int, nbytes: int, stream: int | None, site: Site | None, host: bool = False) -> None:
         """A piece of memory begins a life with a new owner; its first life if that is no stream."""
         agent = None if stream is None else self.agents.get(stream)
         if agent is not None:
@@ -234,44 +241,60 @@ class Detector(Order):
         self.shadow.forget(ptr, nbytes)
 
     # -- accesses --------------------------------------------------------------------------------------
-    def command(
-        self, stream: int, footprint: Footprint, ptrs: tuple[int, ...], site: Site | None = None
-    ) -> None:
-        """A command is about to be queued: check it against all that is not ordered before it, then keep it.
+    def check_of(self, footprint: Footprint) -> Check:
+        """The check of commands with a footprint: `check(stream, ptrs, site)`.
 
-        `site`: where it was recorded; None: where the program is now.
+        A command is about to be queued: it is checked against all that is not ordered before it, then kept.
+        `site`: where it was recorded; None: where the program is now. Raises RaceError in mode "error"; then nothing
+        was kept, and the caller must not queue it.
 
-        Raises RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
+        All that stays the same from one command to the next is bound here: this is what is called most.
         """
-        agent = self.agents[stream]
-        if agent.caught is not self.known:
-            self.catch_up(agent)
-        number, count = self._next(), agent.count + 1
-        code, at = site or caller(3)
-        command: Command = (agent, number, footprint.what, code, at, count)
-        writers, readers, cells = footprint.found.get(ptrs) or self.shadow.find(
-            footprint, ptrs, NOTHING if self.several else self.known
-        )
+        agents, take, what = self.agents, self._next, footprint.what
+        remembered, find = footprint.found.get, self.shadow.find
+
+        def check(stream: int, ptrs: tuple[int, ...], site: Site | None = None) -> None:
+            agent = agents[stream]
+            if agent.caught is not self.known:
+                self.catch_up(agent)
+            number, count = take(), agent.count + 1
+            code, at = site or caller(3)
+            command: Command = (agent, number, what, code, at, count)
+            writers, readers, cells = remembered(ptrs) or find(
+                footprint, ptrs, NOTHING if self.several else self.known
+            )
+            for cell in cells:
+                if cell.sole is not agent:
+                    self._command(writers, readers, cells, command)
+                    break
+            else:  # nobody else has used them since they were last written: `_keep`, without a look at others' reads
+                for cell in readers:
+                    last = cell.write
+                    if last is None or last[1] < cell.block.born:
+                        self._check_written(cell, command)
+                    cell.read = command
+                for cell in writers:
+                    cell.write = command
+                    cell.read = None
+                    if cell.block.site is None:
+                        cell.block.place((code, at))
+                    if cell.neighbours:
+                        clear_covered(cell, agent.clock, agent)
+            self.number = agent.time = number
+            agent.count = count
+
+        return check
+
+    def _command(self, writers: list[Cell], readers: list[Cell], cells: list[Cell], command: Command) -> None:
+        """A command whose cells others have used as well."""
+        agent = command[0]
+        for cell in writers:
+            if cell.block.site is None:
+                cell.block.place((command[3], command[4]))
+        self._check(writers, readers, command)
+        self._keep(writers, readers, command)
         for cell in cells:
-            if cell.sole is not agent:
-                self._check(writers, readers, command)
-                self._keep(writers, readers, command)
-                for used in cells:
-                    used.settle(agent)
-                break
-        else:  # nobody else has used them since they were last written: `_keep`, without a look at others' reads
-            for cell in readers:
-                last = cell.write
-                if last is None or last[1] < cell.block.born:
-                    self._check_written(cell, command)
-                cell.read = command
-            for cell in writers:
-                cell.write = command
-                cell.read = None
-                if cell.neighbours:
-                    clear_covered(cell, agent.clock, agent)
-        self.number = agent.time = number
-        agent.count = count
+            cell.settle(agent)
 
     def _keep(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
         """The command is the last that read and wrote these cells."""

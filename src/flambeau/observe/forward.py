@@ -71,8 +71,8 @@ class Forward:
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         self.inner.host_touch(ptr, nbytes, write)
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
-        self.inner.block_alloc(ptr, nbytes, stream)
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
+        self.inner.block_alloc(ptr, nbytes, stream, written)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.inner.block_free(ptr, nbytes, stream, after)

@@ -16,7 +16,7 @@ from flambeau.driver.meetings import spans
 from flambeau.observe import handovers
 from flambeau.observe.accesses import Footprint, Key, Operation
 from flambeau.observe.clocks import Reached
-from flambeau.observe.detector import Detector
+from flambeau.observe.detector import Check, Detector
 from flambeau.observe.forward import Forward
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.meetings import Meetings
@@ -54,8 +54,8 @@ class RaceDriver(Forward):
         self.detector = detector
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
-        self._footprints: dict[Executable, Footprint] = {}
-        self._plain: dict[tuple[str, tuple[Extent, ...], int], Footprint] = {}  # of what is no launch
+        self._checks: dict[Executable, Check] = {}
+        self._plain: dict[tuple[str, tuple[Extent, ...], int], Check] = {}  # of what is no launch
         if not inner.observes_blocks:  # each result's memory comes by here: straight to the detector
             self.block_alloc = detector.begin_life  # type: ignore[method-assign]
             self.block_free = detector.end_life  # type: ignore[method-assign]
@@ -111,9 +111,9 @@ class RaceDriver(Forward):
                 self.detector.host_access(ptr, nbytes, _WRITE if write else _READ, (what, (), 0))
         self.inner.host_touch(ptr, nbytes, write)
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
-        self.detector.begin_life(ptr, nbytes, stream)
-        self.inner.block_alloc(ptr, nbytes, stream)
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
+        self.detector.begin_life(ptr, nbytes, stream, written)
+        self.inner.block_alloc(ptr, nbytes, stream, written)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.detector.end_life(ptr, nbytes, stream, after)
@@ -285,20 +285,19 @@ class RaceDriver(Forward):
         extents = tuple([extent_of(meta) for meta in launch.operands])
         outputs = len(launch.outputs)
         what = (launch.kernel.name, launch.operands, outputs)
-        self._footprints[exe] = Footprint(what, extents, outputs, launch.updates)
+        self._checks[exe] = self.detector.check_of(Footprint(what, extents, outputs, launch.updates))
         return exe
 
     def unload(self, exe: Executable) -> None:
         self.inner.unload(exe)
-        self._footprints.pop(exe, None)
+        self._checks.pop(exe, None)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         self.launcher(exe)(ptrs, scalars, stream)
 
     def launcher(self, exe: Executable) -> Launcher:
         """All that a launch looks at is bound here: it is the most frequent call."""
-        detector, inner, footprint = self.detector, self.inner.launcher(exe), self._footprints[exe]
-        check = detector.command
+        detector, inner, check = self.detector, self.inner.launcher(exe), self._checks[exe]
         acquire, release, tapes = self._lock.acquire, self._lock.release, self._tapes
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
@@ -306,10 +305,12 @@ class RaceDriver(Forward):
             try:
                 if get_ident() != detector.running:
                     detector.enter()
+                if ptrs.__class__ is not tuple:
+                    ptrs = tuple(ptrs)
                 if tapes and stream in tapes:
-                    tapes[stream].command(stream, footprint, tuple(ptrs), caller())
+                    tapes[stream].command(stream, check, ptrs, caller())
                 else:
-                    check(stream, footprint, tuple(ptrs))
+                    check(stream, ptrs)
                 inner(ptrs, scalars, stream)
             finally:
                 release()
@@ -408,24 +409,25 @@ class RaceDriver(Forward):
         self._enter()
         if keys and not keys[0][1]:
             return
-        footprint = self._footprint(what, tuple([extent for _, extent in keys]), outputs)
+        check = self._check(what, tuple([extent for _, extent in keys]), outputs)
         ptrs = tuple([ptr for ptr, _ in keys])
         tape = self._tapes.get(stream)
         if tape is not None:
-            tape.command(stream, footprint, ptrs, caller(), pinned)
+            tape.command(stream, check, ptrs, caller(), pinned)
             return
-        self.detector.command(stream, footprint, ptrs)
+        check(stream, ptrs)
         if pinned is not None:
             self.detector.host_pending(*pinned)
 
-    def _footprint(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Footprint:
+    def _check(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Check:
         """That of copies, fills and host functions: they have no executable that could have one."""
         key = (what, extents, outputs)
         found = self._plain.get(key)
         if found is None:
             if len(self._plain) >= _SIZES:
                 self._plain.clear()
-            found = self._plain[key] = Footprint((what, (), 0), extents, outputs)
+            footprint = Footprint((what, (), 0), extents, outputs)
+            found = self._plain[key] = self.detector.check_of(footprint)
         return found
 
     def _end_of(self, stream: int) -> Reached:

@@ -12,8 +12,7 @@ import itertools
 from collections.abc import Callable
 
 from flambeau.core.sites import Site
-from flambeau.observe.accesses import Footprint
-from flambeau.observe.detector import Detector
+from flambeau.observe.detector import Check, Detector
 
 _keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
 
@@ -40,7 +39,7 @@ class Tape:
     def command(
         self,
         stream: int,
-        footprint: Footprint,
+        check: Check,
         ptrs: tuple[int, ...],
         site: Site,
         pinned: tuple[int, int] | None = None,
@@ -48,7 +47,7 @@ class Tape:
         """A command, and the pinned memory that it uses."""
 
         def play(detector: Detector, handles: dict[int, int]) -> None:
-            detector.command(handles[stream], footprint, ptrs, site)
+            check(handles[stream], ptrs, site)
             if pinned is not None:
                 detector.host_pending(*pinned)
 

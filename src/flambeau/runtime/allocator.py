@@ -161,7 +161,8 @@ class CachingAllocator:
             self.set_memory_fraction(self.policy.fraction)
         self.free: Callable[[Block], None] = self._free
         if self._driver.observes_blocks:
-            self.allocate = self._allocate_observed  # type: ignore[method-assign]
+            self.allocate = self._allocate_observed(written=False)  # type: ignore[assignment, method-assign]
+            self.allocate_output = self._allocate_observed(written=True)  # type: ignore[assignment]
         self._choose()
 
     # -- the hot path -------------------------------------------------------------------------------------
@@ -182,25 +183,31 @@ class CachingAllocator:
             self._settle()
         return block
 
-    def _allocate_observed(self, nbytes: int, stream: Stream) -> Block:
-        """The same, told to the driver."""
-        handle = stream.handle
-        found = self._bins.get((handle, nbytes))
-        try:
-            block = found.pop()  # type: ignore[union-attr]
-        except (AttributeError, IndexError):  # none has that size, or another thread was faster
-            block = self._search(nbytes, handle)
-            if not nbytes:
-                return block
-        else:
-            if block.requested != nbytes:
-                label(block, nbytes)
-            journal = self._journal
-            journal.append(block.gain)
-            if len(journal) > _LONG_JOURNAL:
-                self._settle()
-        self._driver.block_alloc(block.ptr, nbytes, handle)
-        return block
+    allocate_output = allocate
+
+    def _allocate_observed(self, written: bool) -> Callable[[int, Stream], Block]:
+        """The same, told to the driver, with whether the next launch writes it."""
+        bins, journal, tell = self._bins, self._journal, self._driver.block_alloc
+
+        def allocate(nbytes: int, stream: Stream) -> Block:
+            handle = stream.handle
+            found = bins.get((handle, nbytes))
+            try:
+                block = found.pop()  # type: ignore[union-attr]
+            except (AttributeError, IndexError):  # none has that size, or another thread was faster
+                block = self._search(nbytes, handle)
+                if not nbytes:
+                    return block
+            else:
+                if block.requested != nbytes:
+                    label(block, nbytes)
+                journal.append(block.gain)
+                if len(journal) > _LONG_JOURNAL:
+                    self._settle()
+            tell(block.ptr, nbytes, handle, written)
+            return block
+
+        return allocate
 
     def _free(self, block: Block) -> None:
         """Take a block back."""

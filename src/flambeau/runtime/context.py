@@ -26,6 +26,9 @@ class Allocator(Protocol):
     """What a storage needs of an allocator. `free` may run in any thread, at any time (a destructor)."""
 
     def allocate(self, nbytes: int, stream: Stream, /) -> Block: ...
+    def allocate_output(self, nbytes: int, stream: Stream, /) -> Block:
+        """The same, for the next launch, which writes it."""
+
     def free(self, block: Any, /) -> None:
         """Take back a block that `allocate` returned."""
 
@@ -101,6 +104,8 @@ class _ClosedAllocator:
 
     def allocate(self, nbytes: int, stream: Stream) -> Block:
         raise RuntimeError(self._why)
+
+    allocate_output = allocate
 
     def record_stream(self, block: Block, stream: Stream) -> None:
         raise RuntimeError(self._why)

@@ -66,6 +66,8 @@ class HostAllocator:
             shelf = self._new_shelf(size)
         return HostBlock(self._driver.mem_alloc(self._context.driver_index, size), size, shelf, stream.handle)
 
+    allocate_output = allocate
+
     def free(self, block: HostBlock) -> None:
         shelf = block.shelf
         if len(shelf) < shelf.room:

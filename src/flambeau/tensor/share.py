@@ -33,7 +33,7 @@ def _is_shared(row: Tensor) -> bool:
 
 def _share(row: Tensor) -> None:
     if not _is_shared(row):
-        _sharing().share(row)
+        _sharing().shared(row)
 
 
 @method

@@ -146,7 +146,7 @@ class ReceivedStorage(ForeignStorage):
 # -- the CPU's --------------------------------------------------------------------------------------------
 
 
-def share(row: Tensor) -> Any:
+def shared(row: Tensor) -> Any:
     """The shared memory of a CPU tensor's storage: it is moved there now if it lies elsewhere.
 
     `Anonymous` or `Named`, as the strategy says. See Note [Moving to shared memory]. Raises RuntimeError: there is

@@ -146,7 +146,7 @@ class HostDriver:
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         pass
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
         pass
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:

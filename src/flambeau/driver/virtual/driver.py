@@ -359,7 +359,7 @@ class VirtualDriver:
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         pass
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int) -> None:
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
         self._poison_block("block_alloc", ptr, nbytes, stream)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
