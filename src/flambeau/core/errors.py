@@ -63,10 +63,14 @@ def devices_differ(first: object, second: object) -> str:
 
 
 def argument_type(function: str, name: str, position: int, expected: str, got: object) -> str:
-    """The text of PyTorch's argument parser, which gives NumPy's types with their module."""
+    """The text of PyTorch's argument parser."""
+    return f"{function}(): argument '{name}' (position {position}) must be {expected}, not {type_name(got)}"
+
+
+def type_name(got: object) -> str:
+    """A value's type as PyTorch's argument parser names it: NumPy's with their module."""
     kind = type(got)
-    given = f"numpy.{kind.__name__}" if kind.__module__ == "numpy" else kind.__name__
-    return f"{function}(): argument '{name}' (position {position}) must be {expected}, not {given}"
+    return f"numpy.{kind.__name__}" if kind.__module__ == "numpy" else kind.__name__
 
 
 FORKED = (

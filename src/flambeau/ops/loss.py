@@ -131,6 +131,8 @@ def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
         raise _misfit(x, target, expected)
     if not counts:
         raise RuntimeError(f"expected target dtype to be Long or Byte, but got {target.dtype.torch_name}")
+    if x.ndim > 2 and target.dtype is uint8:
+        raise RuntimeError("expected scalar type Long but found Byte")
     if x.dtype not in FLOATS:
         raise NotImplementedError(f"\"nll_loss_out_frame\" not implemented for '{x.dtype.torch_name}'")
     classes = x.shape[1] if x.ndim > 1 else x.shape[0]

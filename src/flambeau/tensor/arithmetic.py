@@ -27,6 +27,7 @@ from flambeau.ops import (
 from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import public
 from flambeau.tensor.call import binary_into, call, call_into, unary
+from flambeau.tensor.deprecated import moved_back
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 
@@ -171,16 +172,22 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
     """torch.add(input, other, *, alpha=1, out=None) and its forms."""
     name = plain.name
 
-    def of_both(input: Any, other: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+    def of_both(input: Any, other: Any, *late: Any, alpha: Any = 1, out: Any = None) -> Any:
+        if late:
+            alpha, other = moved_back(name, "input", (other, *late), "alpha", "other")
         if _are_tensors(input, other, out) and alpha.__class__ is int and alpha == 1:
             return binary_into(plain, out, input, other, True)
         pair = operand(input, name, "input", 1), operand(other, name, "other", 2)
         return run(*_with_alpha(plain, scaled, *pair, alpha), out)
 
-    def of_self(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
+    def of_self(self: Tensor, other: Any, *late: Any, alpha: Any = 1) -> Any:
+        if late:
+            alpha, other = moved_back(name, "", (other, *late), "alpha", "other")
         return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
 
-    def in_place(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
+    def in_place(self: Tensor, other: Any, *late: Any, alpha: Any = 1) -> Any:
+        if late:
+            alpha, other = moved_back(f"{name}_", "", (other, *late), "alpha", "other")
         if isinstance(other, Tensor) and alpha.__class__ is int and alpha == 1:
             return binary_into(plain, self, self, other, False)
         return into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
@@ -497,13 +504,22 @@ def _bind_combination(op: Pointwise) -> None:
         pair = tensor_operand(tensor1, name, "tensor1", 2), tensor_operand(tensor2, name, "tensor2", 3)
         return (tensor_operand(x, name, "input", 1), *pair, operand(value, name, "value", 4))
 
-    def of_all(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any = None) -> Any:
+    def of_all(input: Any, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1, out: Any = None) -> Any:
+        if late:
+            given = (tensor1, tensor2, *late)
+            value, tensor1, tensor2 = moved_back(name, "input", given, "value", "tensor1", "tensor2")
         return run(op, operands(input, tensor1, tensor2, value), out)
 
-    def of_self(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    def of_self(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1) -> Any:
+        if late:
+            given = (tensor1, tensor2, *late)
+            value, tensor1, tensor2 = moved_back(name, "", given, "value", "tensor1", "tensor2")
         return call(op, operands(self, tensor1, tensor2, value))
 
-    def in_place(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    def in_place(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Any = 1) -> Any:
+        if late:
+            given = (tensor1, tensor2, *late)
+            value, tensor1, tensor2 = moved_back(f"{name}_", "", given, "value", "tensor1", "tensor2")
         return into(op, operands(self, tensor1, tensor2, value))
 
     publish(of_all, name, op.summary, function)

@@ -15,12 +15,14 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import FLOATING, dtype
+from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import fft as ops
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call, call_into
+from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver
 from flambeau.tensor.public import functions
 from flambeau.tensor.tensor import Tensor
@@ -137,7 +139,7 @@ hfft2, ihfft2 = _of_two_dims("hfft2", hfftn), _of_two_dims("ihfft2", ihfftn)
 def _c2c_along(
     name: str, input: Any, n: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
 ) -> Tensor:
-    _check_arguments(name, input, n, dim, norm)
+    n, dim = _checked_arguments(name, input, n, dim, norm)
     if not input.dtype.is_complex:
         _check_out(name, out, complex=True)
     x = _promoted(input, to_complex=True)
@@ -150,7 +152,7 @@ def _c2c_along(
 def _r2c_along(
     name: str, input: Any, n: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
 ) -> Tensor:
-    _check_arguments(name, input, n, dim, norm)
+    n, dim = _checked_arguments(name, input, n, dim, norm)
     if input.dtype.is_complex:
         raise RuntimeError(f"{name} expects a real input tensor, but got {input.dtype.torch_name}")
     _check_out(name, out, complex=True)
@@ -163,7 +165,7 @@ def _r2c_along(
 def _c2r_along(
     name: str, input: Any, n: Any, dim: Any, norm: Any, out: Tensor | None, forward: bool
 ) -> Tensor:
-    _check_arguments(name, input, n, dim, norm)
+    n, dim = _checked_arguments(name, input, n, dim, norm)
     _check_out(name, out, complex=False)
     x = _promoted(input, to_complex=True)
     at = _wrapped(dim, x.ndim)
@@ -331,18 +333,16 @@ def _ints(values: Any) -> tuple[int, ...]:
 
 def _check_tensor(name: str, input: Any, norm: Any) -> None:
     if not isinstance(input, Tensor):
-        raise TypeError(
-            f"fft_{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}"
-        )
+        raise TypeError(argument_type(f"fft_{name}", "input", 1, "Tensor", input))
     if norm is not None and not isinstance(norm, str):
         raise TypeError(f"fft_{name}(): argument 'norm' must be str, not {type(norm).__name__}")
 
 
-def _check_arguments(name: str, input: Any, n: Any, dim: Any, norm: Any) -> None:
+def _checked_arguments(name: str, input: Any, n: Any, dim: Any, norm: Any) -> tuple[int | None, int]:
+    """`n` and `dim`."""
     _check_tensor(name, input, norm)
-    for what, value in (("n", 0 if n is None else n), ("dim", dim)):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"fft_{name}(): argument '{what}' must be int, not {type(value).__name__}")
+    of = f"fft_{name}"
+    return None if n is None else integer(n, of, "n", 2), integer(dim, of, "dim", 3)
 
 
 def _check_out(name: str, out: Tensor | None, complex: bool) -> None:
@@ -378,8 +378,7 @@ def _frequencies(
     name: str, n: Any, kind: dtype | None, out: Tensor | None, given: dict[str, Any], halved: bool = False
 ) -> Tensor:
     """0, 1, 2, ... in floating point, in `out` where that is given."""
-    if not isinstance(n, int) or isinstance(n, bool):
-        raise TypeError(f"fft_{name}(): argument 'n' (position 1) must be int, not {type(n).__name__}")
+    n = integer(n, f"fft_{name}", "n", 1)
     count = int(n / 2) + 1 if halved else n
     if count < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {count}: [{count}]")

@@ -373,7 +373,7 @@ def diag(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tens
             memory_format=contiguous_format
         )
     else:
-        result = diag_embed(input, diagonal)
+        result = diag_embed(input, as_int(diagonal))
     if out is None:
         return result
     return _cat([result], out=out)
@@ -382,7 +382,7 @@ def diag(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tens
 @both
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
     """A matrix with the flattened tensor on a diagonal."""
-    return diag_embed(reshape(input, (-1,)), offset)
+    return diag_embed(reshape(input, (-1,)), as_int(offset))
 
 
 @both

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau.core.errors import LinAlgError
+from flambeau.core.errors import LinAlgError, argument_type
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import linalg as ops
 from flambeau.ops.op import Op
@@ -30,9 +30,7 @@ Out = Any
 def tensor_of(x: Any, name: str, argument: str = "A", position: int = 1) -> Tensor:
     """`x`, a tensor; TypeError otherwise."""
     if not isinstance(x, Tensor):
-        raise TypeError(
-            f"{name}(): argument '{argument}' (position {position}) must be Tensor, not {type(x).__name__}"
-        )
+        raise TypeError(argument_type(name, argument, position, "Tensor", x))
     return x
 
 
@@ -56,7 +54,7 @@ def check(info: Tensor, name: str, text: Callable[[int], str], error: type[Excep
 
 
 def _named(kind: Any, results: Sequence[Any], out: Out) -> Any:
-    return kind(stored(tuple(results), out))
+    return kind.of(stored(tuple(results), out), out)
 
 
 # -- inverse and determinants -----------------------------------------------------------------------------------
@@ -105,13 +103,13 @@ def logdet(input: Tensor) -> Tensor:
 
 def linalg_slogdet(A: Tensor, *, out: Out = None) -> Any:
     """The sign (or phase) of each determinant, and the logarithm of its absolute value."""
-    return types.linalg_slogdet(run(ops.slogdet, (tensor_of(A, "linalg_slogdet"),), (), out))
+    return types.linalg_slogdet.of(run(ops.slogdet, (tensor_of(A, "linalg_slogdet"),), (), out), out)
 
 
 @both
 def slogdet(input: Tensor, *, out: Out = None) -> Any:
     """`torch.linalg.slogdet`."""
-    return types.slogdet(linalg_slogdet(input, out=out))
+    return types.slogdet.of(linalg_slogdet(input, out=out), out)
 
 
 # -- equations --------------------------------------------------------------------------------------------------
@@ -369,7 +367,7 @@ def linalg_qr(A: Tensor, mode: str = "reduced", *, out: Out = None) -> Any:
 @both
 def qr(input: Tensor, some: bool = True, *, out: Out = None) -> Any:
     """`torch.linalg.qr`, reduced or complete."""
-    return types.qr(linalg_qr(input, "reduced" if some else "complete", out=out))
+    return types.qr.of(linalg_qr(input, "reduced" if some else "complete", out=out), out)
 
 
 def householder_product(A: Tensor, tau: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -16,6 +16,7 @@ from flambeau.ops import linalg as ops
 from flambeau.ops.matmul import c_name
 from flambeau.tensor import autocast
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
+from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import both, function, functions
 from flambeau.tensor.tensor import Tensor
@@ -27,10 +28,7 @@ from flambeau.tensor.tensor import Tensor
 def matrix_power(input: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
     """Each square matrix to an integer power; a negative one inverts it first."""
     tensor_of(input, "linalg_matrix_power")
-    if not isinstance(n, int) or isinstance(n, bool):
-        raise TypeError(
-            f"linalg_matrix_power(): argument 'n' (position 2) must be int, not {type(n).__name__}"
-        )
+    n = integer(n, "linalg_matrix_power", "n", 2)
     ops.check_square("linalg.matrix_power", input.meta)
     result: Tensor = deliver(_power(input, n), out, "matrix_power")
     return result

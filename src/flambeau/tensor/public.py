@@ -29,7 +29,7 @@ _FUNCTIONS_IN_PLACE = {
 def _bind_method(name: str, define: Any) -> None:
     if name in Tensor.__dict__:
         raise ValueError(f"Tensor.{name} is bound twice")
-    setattr(Tensor, name, accepting(define))
+    setattr(Tensor, name, accepting(define, method=True))
     if name in _FUNCTIONS_IN_PLACE:
         _bind_function(name, define)
 

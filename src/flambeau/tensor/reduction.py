@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 import warnings
 from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, FLOATING, dtype, float32, float64
+from flambeau.core.errors import type_name
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import reduction as ops
 from flambeau.ops import scan
@@ -16,7 +16,9 @@ from flambeau.ops.op import Op
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.call import call
 from flambeau.tensor.data import tensor
+from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.norms import matrix_norm
+from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import require_dtype, run
 from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.settings import alert_not_deterministic
@@ -25,17 +27,24 @@ from flambeau.tensor.tensor import Tensor
 
 def _dims(dim: Any, function: str) -> Any:
     """`dim` as params carry it: None, an int, or a tuple of ints."""
-    if dim is None or (isinstance(dim, int) and not isinstance(dim, bool)):
+    if dim is None or dim.__class__ is int:
         return dim
-    if isinstance(dim, (tuple, list)) and builtins.all(isinstance(d, int) for d in dim):
-        return tuple(dim)
-    raise TypeError(f"{function}(): argument 'dim' must be tuple of ints, not {type(dim).__name__}")
+    if isinstance(dim, (tuple, list)):
+        dims = tuple([int_or_none(d) for d in dim])
+        if None not in dims:
+            return dims
+    elif (one := int_or_none(dim)) is not None:
+        return one
+    raise TypeError(f"{function}(): argument 'dim' must be tuple of ints, not {type_name(dim)}")
 
 
 def _one_dim(dim: Any, function: str) -> int:
-    if not isinstance(dim, int) or isinstance(dim, bool):
-        raise TypeError(f"{function}(): argument 'dim' (position 1) must be int, not {type(dim).__name__}")
-    return dim
+    if dim.__class__ is int:
+        return dim
+    one = int_or_none(dim)
+    if one is None:
+        raise TypeError(f"{function}(): argument 'dim' (position 1) must be int, not {type_name(dim)}")
+    return one
 
 
 def _folded(
@@ -143,7 +152,7 @@ def _extreme(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Ten
 @both
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False, out: Any = None) -> Any:
     """(min, max) over all elements or over one `dim`."""
-    return return_types.aminmax(run(ops.aminmax, (input,), (dim, keepdim, None), out))
+    return return_types.aminmax.of(run(ops.aminmax, (input,), (dim, keepdim, None), out), out)
 
 
 @both
@@ -172,7 +181,8 @@ def _whole(name: str, op: Op, input: Tensor, *, out: Tensor | None = None) -> An
 
 def _along(name: str, op: Op, input: Tensor, dim: int, keepdim: bool = False, *, out: Any = None) -> Any:
     results = run(op, (input,), (_one_dim(dim, name), keepdim, None), out)
-    return getattr(return_types, name)(results)
+    kind: type[return_types.Named] = getattr(return_types, name)
+    return kind.of(results, out)
 
 
 @both
@@ -211,7 +221,10 @@ def any(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | 
 def _test(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor | None) -> Tensor:
     if out is not None and out.dtype.name not in ("bool", "uint8"):
         raise RuntimeError(f"{name} only supports bool tensor for result, got: {out.dtype.torch_name}")
-    return run(op, (input,), (_dims(dim, name), keepdim, None), out)
+    dims = _dims(dim, name)
+    if dims == () and input.meta.ndim:  # of each element by itself
+        return run(op, (input.unsqueeze(0),), (0, False, None), out)
+    return run(op, (input,), (dims, keepdim, None), out)
 
 
 @both
@@ -419,13 +432,13 @@ _in_place(scan.cumprod, "cumprod")
 @both
 def cummax(input: Tensor, dim: int, *, out: Any = None) -> Any:
     """(values, indices): running maxima along `dim` and where each was (last) reached."""
-    return return_types.cummax(run(scan.cummax, (input,), (_one_dim(dim, "cummax"), None), out))
+    return return_types.cummax.of(run(scan.cummax, (input,), (_one_dim(dim, "cummax"), None), out), out)
 
 
 @both
 def cummin(input: Tensor, dim: int, *, out: Any = None) -> Any:
     """(values, indices): running minima along `dim` and where each was (last) reached."""
-    return return_types.cummin(run(scan.cummin, (input,), (_one_dim(dim, "cummin"), None), out))
+    return return_types.cummin.of(run(scan.cummin, (input,), (_one_dim(dim, "cummin"), None), out), out)
 
 
 @both
@@ -477,7 +490,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     Reads the largest value back, which waits for the device.
     """
     if input.dtype.category >= FLOATING or input.dtype.name == "bool":
-        raise NotImplementedError(f"\"bincount_cpu\" not implemented for '{input.dtype.torch_name}'")
+        name = f"bincount_{input.device.type}"
+        raise NotImplementedError(f"\"{name}\" not implemented for '{input.dtype.torch_name}'")
+    minlength = integer(minlength, "bincount", "minlength", 3)
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if input.ndim != 1 or (input.numel() and input.min().item() < 0):
@@ -497,4 +512,4 @@ def histc(
     input: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor | None = None
 ) -> Tensor:
     """Counts of elements in `bins` equal bins between `min` and `max` (both 0: the input's own range)."""
-    return run(scan.histc, (input,), (bins, float(min), float(max)), out)
+    return run(scan.histc, (input,), (integer(bins, "histc", "bins", 2), float(min), float(max)), out)

@@ -14,6 +14,7 @@ class Named(tuple[Any, ...]):
 
     __slots__ = ()
     fields: tuple[str, ...] = ()
+    stored: type[Named]  # what it is where the results went to `out=`
 
     def __new__(cls, members: Iterable[Any]) -> Named:
         self = tuple.__new__(cls, members)
@@ -23,6 +24,11 @@ class Named(tuple[Any, ...]):
                 f"({len(self)}-sequence given)"
             )
         return self
+
+    @classmethod
+    def of(cls, members: Iterable[Any], out: Any) -> Named:
+        """Results that went to `out`, or are new where that is None."""
+        return (cls if out is None else cls.stored)(members)
 
     def __repr__(self) -> str:
         members = ",\n".join(f"{name}={value!r}" for name, value in zip(self.fields, self, strict=True))
@@ -37,9 +43,16 @@ def _member(at: int) -> property:
 
 
 def _define(name: str, *fields: str) -> type[Named]:
-    body: dict[str, Any] = {"__slots__": (), "__module__": "torch.return_types", "fields": fields}
+    """The class of this name, and the one with `_out` after it."""
+    body: dict[str, Any] = {
+        "__slots__": (), "__module__": "torch.return_types", "__match_args__": fields, "fields": fields,
+        "n_fields": len(fields), "n_sequence_fields": len(fields), "n_unnamed_fields": 0,
+    }  # fmt: skip
     body.update({field: _member(at) for at, field in enumerate(fields)})
-    return type(name, (Named,), body)
+    new: type[Named] = type(name, (Named,), body)
+    stored = f"{name}_out"
+    globals()[stored] = new.stored = type(stored, (Named,), body)
+    return new
 
 
 def _rebuild(name: str, members: tuple[Any, ...]) -> Named:

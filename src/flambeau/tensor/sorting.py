@@ -9,6 +9,7 @@ from flambeau.ops import sort as ops
 from flambeau.tensor import return_types
 from flambeau.tensor.call import call
 from flambeau.tensor.data import tensor
+from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import run
 from flambeau.tensor.public import both, function
 from flambeau.tensor.tensor import Tensor
@@ -19,7 +20,7 @@ def sort(
     input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False, *, out: Any = None
 ) -> Any:
     """(values, indices) in order along `dim`; always stable. NaN is the largest."""
-    return return_types.sort(run(ops.sort, (input,), (dim, bool(descending)), out))
+    return return_types.sort.of(run(ops.sort, (input,), (dim, bool(descending)), out), out)
 
 
 @both
@@ -40,13 +41,15 @@ def topk(
     input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True, *, out: Any = None
 ) -> Any:
     """(values, indices) of the k largest (or smallest) along `dim`, in order."""
-    return return_types.topk(run(ops.topk, (input,), (k, dim, bool(largest)), out))
+    return return_types.topk.of(
+        run(ops.topk, (input,), (integer(k, "topk", "k", 2), dim, bool(largest)), out), out
+    )
 
 
 @both
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, out: Any = None) -> Any:
     """(values, indices) of the k-th smallest along `dim`, counted from 1."""
-    return return_types.kthvalue(run(reduction.kthvalue, (input,), (dim, keepdim, None, k), out))
+    return return_types.kthvalue.of(run(reduction.kthvalue, (input,), (dim, keepdim, None, k), out), out)
 
 
 # -- unique: the number of values is read back, which waits for the device ------------------------------

@@ -94,7 +94,7 @@ def frexp(input: Any, *, out: Any = None) -> Any:
         raise RuntimeError("torch.frexp() only supports floating-point dtypes")
     mantissa, exponent = (None, None) if out is None else out
     parts = run(ops.frexp_mantissa, (input,), mantissa), run(ops.frexp_exponent, (input,), exponent)
-    return return_types.frexp(parts)
+    return return_types.frexp.of(parts, out)
 
 
 @function

@@ -12,7 +12,7 @@ from flambeau.core.flags import flags
 from flambeau.ops.fft import kaiser_window as kaiser
 from flambeau.tensor.call import call
 from flambeau.tensor.fft import fft, ifft, irfft, rfft
-from flambeau.tensor.options import Given, Options
+from flambeau.tensor.options import Given, Options, integer
 from flambeau.tensor.public import both, function, functions
 from flambeau.tensor.tensor import Tensor
 
@@ -21,10 +21,7 @@ from flambeau.tensor.tensor import Tensor
 
 def _window(name: str, length: Any, periodic: bool, given: Given, shape: Any) -> Tensor:
     """`shape(samples, last)` at 0, 1, ..., computed in double precision. `last` is the place of the other end."""
-    if not isinstance(length, int) or isinstance(length, bool):
-        raise TypeError(
-            f"{name}(): argument 'window_length' (position 1) must be int, not {type(length).__name__}"
-        )
+    length = integer(length, name, "window_length", 1)
     options = Options(name, given)
     kind = options.kind or flags.default_dtype
     where = options.device or CPU

@@ -213,7 +213,7 @@ def histogram(
         else [_even_edges(input.reshape(-1, 1), 0, bins, range, "histogram")]
     )
     counts = _counts("histogram", input.reshape(-1, 1), edges, _flat_weight(input, weight), density)
-    return return_types.histogram(deliver((counts, edges[0]), out))
+    return return_types.histogram.of(deliver((counts, edges[0]), out), out)
 
 
 def _histogram(

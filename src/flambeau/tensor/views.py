@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any
 
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import broadcast_shapes, span, view_strides, wrap_dim
+from flambeau.core.layout import Shape, broadcast_shapes, span, view_strides, wrap_dim
+from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf
@@ -192,10 +194,17 @@ def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
 
 
 def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
-    new = records.infer_shape(shape, t.meta.numel)
-    if view_strides(t.meta.shape, t.meta.strides, new) is None:
+    new, viewed = _reshaped(t.meta, tuple(shape))
+    if not viewed:
         return unviewed(run(records._unsafe_view, _plain_copy(t), new))
     return run(records.view, t, new)
+
+
+@lru_cache(1024)
+def _reshaped(meta: Meta, shape: Shape) -> tuple[Shape, bool]:
+    """The shape without -1, and whether a view can have it."""
+    new = records.infer_shape(shape, meta.numel)
+    return new, view_strides(meta.shape, meta.strides, new) is not None
 
 
 def _plain_copy(t: Tensor) -> Tensor:
@@ -444,7 +453,7 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     if length < 0:
         raise RuntimeError("narrow(): length must be non-negative.")
-    d, start = wrap_dim(dim, input.meta.ndim), _int(start)
+    d, start, length = wrap_dim(dim, input.meta.ndim), _int(start), _int(length)
     size = input.meta.shape[d]
     if not -size <= start <= size:
         raise IndexError(

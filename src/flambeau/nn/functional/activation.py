@@ -16,6 +16,7 @@ from flambeau.ops.softmax import softmax as softmax_op
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation, public
 from flambeau.tensor.call import call, call_into, unary
+from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import run
 from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor
@@ -37,9 +38,7 @@ def _run(op: Op, name: str, input: Tensor, *scalars: Any, inplace: bool = False,
 
 
 def _normalized(op: Op, name: str, input: Any, dim: Any, kind: dtype | None, out: Any = None) -> Tensor:
-    if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(argument_type(name, "dim", 2, "int", dim))
-    return run(op, (checked(input, name),), (dim, kind), out)
+    return run(op, (checked(input, name),), (integer(dim, name, "dim", 2), kind), out)
 
 
 def _softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:

@@ -14,6 +14,7 @@ from flambeau.ops import convolution as ops
 from flambeau.ops.convolution import Geometry
 from flambeau.tensor import autocast
 from flambeau.tensor.call import call
+from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.matmul import addmm, matmul
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
@@ -27,8 +28,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if autocast.threads:
         input, weight, bias = autocast.cast("linear", input, weight, bias)
     turned = weight.t()
-    if bias is not None and bias.dim() == 1:
-        if checked(input, "linear").dim() == 2:
+    if bias is not None and bias.meta.ndim == 1:
+        if checked(input, "linear").meta.ndim == 2:
             return addmm(bias, input, turned)
         if input.dim() > 2 and input.is_contiguous() and input.shape[-1] == turned.shape[0]:
             flat = addmm(bias, input.view(math.prod(input.shape[:-1]), input.shape[-1]), turned)
@@ -62,8 +63,11 @@ def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | Non
 
 def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
     """One int for each spatial dimension, from one for all or a sequence. Raises RuntimeError, TypeError."""
-    if value.__class__ is int or (isinstance(value, int) and not isinstance(value, bool)):
-        return (value,) * ndim
+    if value.__class__ is tuple and [*map(type, value)] == [int] * ndim:
+        return value
+    one = value if value.__class__ is int else int_or_none(value)
+    if one is not None:
+        return (one,) * ndim
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(argument_type(name, argument, 3, "tuple of ints", value))
     if len(value) == 1:
@@ -78,16 +82,16 @@ def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
 
 def _check_dims(x: Tensor, weight: Tensor, ndim: int, name: str) -> bool:
     """Whether the input is a batch. Raises RuntimeError where its dimensions do not fit."""
-    if weight.dim() != ndim + 2:
+    if weight.meta.ndim != ndim + 2:
         raise RuntimeError(
             f"weight should have at least three dimensions: {name} takes {ndim + 2}, got {list(weight.shape)}"
         )
-    if x.dim() not in (ndim + 1, ndim + 2):
+    if x.meta.ndim not in (ndim + 1, ndim + 2):
         raise RuntimeError(
             f"Expected {ndim + 1}D (unbatched) or {ndim + 2}D (batched) input to {name}, but got input of size: "
             f"{list(x.shape)}"
         )
-    return x.dim() == ndim + 2
+    return x.meta.ndim == ndim + 2
 
 
 @lru_cache(1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from flambeau.core.errors import argument_type
@@ -11,6 +12,7 @@ from flambeau.ops import pooling as ops
 from flambeau.ops.op import Op
 from flambeau.ops.pooling import Windows
 from flambeau.tensor.call import call
+from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.public import function
 from flambeau.tensor.tensor import Tensor
 
@@ -18,8 +20,9 @@ Ints = tuple[int, ...]
 
 
 def _ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return (value,) * ndim
+    one = int_or_none(value)
+    if one is not None:
+        return (one,) * ndim
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(argument_type(name, argument, 2, "tuple of ints", value))
     if len(value) not in (1, ndim):
@@ -32,13 +35,17 @@ def _windows(
 ) -> Windows:
     sizes = _ints(kernel, ndim, name, "kernel_size")
     steps = sizes if stride is None or stride == [] or stride == () else _ints(stride, ndim, name, "stride")
-    how = Windows(
-        sizes, steps, _ints(padding, ndim, name, "padding"), _ints(dilation, ndim, name, "dilation"), ceil
-    )
-    for what, values in (("kernel size", sizes), ("stride", steps), ("dilation", how.dilation)):
+    pads, dilations = _ints(padding, ndim, name, "padding"), _ints(dilation, ndim, name, "dilation")
+    return _checked(Windows(sizes, steps, pads, dilations, ceil))
+
+
+@lru_cache(1024)
+def _checked(how: Windows) -> Windows:
+    """The windows. Raises RuntimeError for some that cannot be."""
+    for what, values in (("kernel size", how.kernel), ("stride", how.stride), ("dilation", how.dilation)):
         if any(v <= 0 for v in values):
             raise RuntimeError(f"{what} should be greater than zero, but got {list(values)}")
-    for pad, k, d in zip(how.padding, sizes, how.dilation, strict=True):
+    for pad, k, d in zip(how.padding, how.kernel, how.dilation, strict=True):
         if pad < 0:
             raise RuntimeError(f"pad must be non-negative, but got pad: {pad}")
         if 2 * pad > d * (k - 1) + 1:
@@ -51,12 +58,12 @@ def _windows(
 
 def _run(op: Op, name: str, x: Any, ndim: int, params: tuple[Any, ...], *more: Tensor) -> Any:
     """Run it on a batch; a single sample is one of one."""
-    batched = checked(x, name).dim() == ndim + 2
+    batched = checked(x, name).meta.ndim == ndim + 2
     if not batched and x.dim() != ndim + 1:
         raise RuntimeError(
             f"{name}(): Expected {ndim + 1}D or {ndim + 2}D (batch mode) tensor, but got input of size: {list(x.shape)}"
         )
-    if any(n == 0 for n in x.shape[1 if batched else 0 :]):
+    if 0 in x.meta.shape[1 if batched else 0 :]:
         raise RuntimeError(
             f"{name}(): Expected {ndim + 1}D or {ndim + 2}D (batch mode) tensor with optional 0 dim batch size for "
             f"input, but got: {list(x.shape)}"
@@ -181,8 +188,11 @@ lp_pool1d, lp_pool2d, lp_pool3d = (
 
 def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
     """The size asked for; None keeps the input's."""
-    if isinstance(size, int):
-        return (size,) * ndim
+    one = int_or_none(size)
+    if one is not None:
+        return (one,) * ndim
+    if not isinstance(size, Sequence) or isinstance(size, str):
+        raise TypeError(argument_type(name, "output_size", 2, "tuple of ints", size))
     if (len(size) == 1 and ndim > 1) or len(size) > ndim:
         raise RuntimeError(f"{name}: output_size must be {ndim}")
     own = checked(x, name).shape[-ndim:]

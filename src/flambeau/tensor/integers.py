@@ -1,0 +1,16 @@
+"""What PyTorch takes for an int: Python's and NumPy's integers, and integer tensors of one element."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+
+def int_or_none(x: Any) -> int | None:
+    """`x` as an int; None for what is none: a bool, a float, a tensor of several elements."""
+    if isinstance(x, bool):
+        return None
+    try:
+        return index(x)
+    except TypeError:
+        return None

@@ -1,0 +1,304 @@
+"""What may stand as an argument, and what is said of one that may not: PyTorch's parser, call by call."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from support import same, torch
+
+import flambeau
+
+BOTH = (torch, flambeau)
+
+
+def outcome(run: Any, module: Any, *args: Any) -> tuple[str, Any]:
+    """("ok", the result) or (the error's type and text up to the list of signatures, None)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return "ok", run(module, *args)
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).partition(' received an invalid')[0]}", None
+
+
+def agree(run: Any, *args: Any) -> None:
+    (said, want), (ours, found) = (outcome(run, module, *args) for module in BOTH)
+    assert ours == said
+    if said == "ok":
+        same(found, want, 2)
+
+
+# -- ints: NumPy's, and tensors of one -------------------------------------------------------------------------------
+
+INTS = {
+    "sum": lambda m, i: m.ones(2, 3).sum(i(1)),
+    "sum of two": lambda m, i: m.ones(2, 3).sum((i(0), 1)),
+    "mean": lambda m, i: m.ones(2, 3).mean(dim=[i(0)]),
+    "all": lambda m, i: m.ones(2, 3).all(i(0)),
+    "max": lambda m, i: m.ones(2, 3).max(i(1))[0],
+    "argmax": lambda m, i: m.ones(2, 3).argmax(i(1)),
+    "cumsum": lambda m, i: m.ones(2, 3).cumsum(i(1)),
+    "norm": lambda m, i: m.ones(2, 3).norm(2, i(1)),
+    "var": lambda m, i: m.ones(2, 3).var(i(1)),
+    "logsumexp": lambda m, i: m.logsumexp(m.ones(2, 3), i(1)),
+    "softmax": lambda m, i: m.softmax(m.ones(2, 3), i(1)),
+    "functional.softmax": lambda m, i: m.nn.functional.softmax(m.ones(2, 3), i(1)),
+    "topk": lambda m, i: m.topk(m.arange(3), i(2))[0],
+    "kthvalue": lambda m, i: m.kthvalue(m.arange(3), i(2))[0],
+    "narrow": lambda m, i: m.ones(2, 3).narrow(1, i(1), i(2)),
+    "diag": lambda m, i: m.diag(m.ones(2), i(1)),
+    "diagflat": lambda m, i: m.diagflat(m.ones(2), i(1)),
+    "bincount": lambda m, i: m.bincount(m.tensor([1]), minlength=i(3)),
+    "histc": lambda m, i: m.histc(m.ones(3), i(2)),
+    "matrix_power": lambda m, i: m.ones(3, 3).matrix_power(i(2)),
+    "conv1d": lambda m, i: m.nn.functional.conv1d(m.ones(1, 1, 4), m.ones(1, 1, 2), stride=i(2)),
+    "avg_pool1d": lambda m, i: m.nn.functional.avg_pool1d(m.ones(1, 1, 4), i(2)),
+    "adaptive_avg_pool1d": lambda m, i: m.nn.functional.adaptive_avg_pool1d(m.ones(1, 1, 4), i(2)),
+    "fft": lambda m, i: m.fft.fft(m.ones(4), i(2)).real,
+    "fft along": lambda m, i: m.fft.fft(m.ones(4), dim=i(0)).real,
+    "fftfreq": lambda m, i: m.fft.fftfreq(i(4)),
+    "hann_window": lambda m, i: m.hann_window(i(4)),
+    "view": lambda m, i: m.ones(4).view(i(2), -1),
+    "expand": lambda m, i: m.ones(3).expand(i(2), 3),
+    "zeros": lambda m, i: m.zeros(i(2), 3),
+    "cat": lambda m, i: m.cat([m.ones(2, 1), m.ones(2, 1)], i(1)),
+    "transpose": lambda m, i: m.ones(2, 3).transpose(i(0), 1).contiguous(),
+}
+
+
+@pytest.mark.parametrize("run", INTS.values(), ids=INTS)
+@pytest.mark.parametrize("kind", ["int", "numpy", "tensor"])
+def test_ints(run: Any, kind: str) -> None:
+    def as_kind(module: Any) -> Any:
+        return {"int": int, "numpy": np.int64, "tensor": module.tensor}[kind]
+
+    agree(lambda m: run(m, as_kind(m)))
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "x", None], ids=str)
+def test_what_is_no_int(value: Any) -> None:
+    for run in (
+        lambda m: m.ones(2, 3).cumsum(value),
+        lambda m: m.softmax(m.ones(2, 3), value),
+        lambda m: m.hann_window(value),
+        lambda m: m.ones(3, 3).matrix_power(value),
+    ):
+        kinds = [outcome(run, module)[0].partition(":")[0] for module in BOTH]
+        assert kinds[0] == kinds[1] == "TypeError"
+
+
+def test_tensordot_over_as_many_as_a_tensor_says() -> None:
+    agree(lambda m: m.tensordot(m.ones(2, 3), m.ones(3, 2), m.tensor(1)))
+
+
+# -- all and any over no dimensions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["all", "any"])
+@pytest.mark.parametrize("kind", ["uint8", "bool", "float32", "complex64"])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_all_over_no_dimensions_is_each_element_by_itself(name: str, kind: str, keepdim: bool) -> None:
+    for shape in ((2, 3), (), (0, 2)):
+        agree(
+            lambda m, shape=shape: getattr(m, name)(
+                m.ones(shape).to(getattr(m, kind)), dim=(), keepdim=keepdim
+            )
+        )
+    agree(lambda m: getattr(m.tensor([[1, 0], [0, 2]]).t(), name)(()))
+
+
+# -- NumPy's names ---------------------------------------------------------------------------------------------------
+
+NAMED = {
+    "abs": lambda m: m.abs(x=m.ones(2)),
+    "exp": lambda m: m.exp(a=m.ones(2)),
+    "exp of two": lambda m: m.exp(x=m.ones(2), input=m.ones(2)),
+    "add": lambda m: m.add(x1=m.ones(2), x2=m.ones(2)),
+    "add mixed": lambda m: m.add(x=m.ones(2), other=3),
+    "maximum": lambda m: m.maximum(x1=m.ones(2), x2=m.zeros(2)),
+    "where": lambda m: m.where(condition=m.tensor([True, False]), input=m.ones(2), x2=m.zeros(2)),
+    "clamp": lambda m: m.clamp(x=m.ones(2), min=2),
+    "sum": lambda m: m.sum(a=m.ones(2, 3), axis=1, keepdims=True),
+    "sort": lambda m: m.sort(x=m.tensor([2, 1]))[0],
+    "reshape": lambda m: m.reshape(a=m.ones(4), shape=(2, 2)),
+    "cat": lambda m: m.cat(tensors=[m.ones(2)], axis=0),
+}
+
+
+@pytest.mark.parametrize("run", NAMED.values(), ids=NAMED)
+def test_names_of_numpy(run: Any) -> None:
+    (said, want), (ours, found) = (outcome(run, module) for module in BOTH)
+    assert ours.partition(":")[0] == said.partition(":")[0]
+    if said == "ok":
+        same(found, want, 1)
+
+
+# -- arguments of wrong types ----------------------------------------------------------------------------------------
+
+WRONG = {
+    "sum of a list": lambda m: m.sum([1.0, 2.0]),
+    "sum of an array": lambda m: m.sum(np.ones(3)),
+    "argmax of a number": lambda m: m.argmax(3),
+    "sort of an array": lambda m: m.sort(np.ones(3)),
+    "cumsum of a list": lambda m: m.cumsum([1, 2], 0),
+    "softmax of an array": lambda m: m.softmax(np.ones(3), 0),
+    "matmul of an array": lambda m: m.matmul(np.ones(3), m.ones(3)),
+    "matmul with an array": lambda m: m.matmul(m.ones(3), np.ones(3)),
+    "addmm of numbers": lambda m: m.addmm(m.ones(2, 2), 2, 1),
+    "gather of a list": lambda m: m.gather([1], 0, m.tensor([1])),
+    "bmm of numbers": lambda m: m.bmm(1, 2),
+    "flip of an array": lambda m: m.flip(np.ones(2), (0,)),
+    "adjoint of a number": lambda m: m.adjoint(1.5),
+    "inverse of an array": lambda m: m.linalg.inv(np.eye(3)),
+    "squeeze of a list": lambda m: m.squeeze([1]),
+    "topk of a list": lambda m: m.topk([1, 2], 1),
+    "amax of a list": lambda m: m.amax([1.0]),
+    "pooled to a word": lambda m: m.adaptive_avg_pool1d(m.ones(2, 3), "x"),
+}
+
+
+@pytest.mark.parametrize("run", WRONG.values(), ids=WRONG)
+def test_the_parsers_words(run: Any) -> None:
+    agree(run)
+
+
+def test_a_dtype_that_is_none() -> None:
+    for module in BOTH:
+        with pytest.raises(TypeError):
+            module.sum(module.ones(2), dtype=3)
+
+
+def test_errors_of_a_callback_stay_its_own() -> None:
+    def fails(x: float) -> float:
+        raise AttributeError("mine")
+
+    with pytest.raises(AttributeError, match="mine"):
+        flambeau.ones(2).apply_(fails)
+    with pytest.raises(AttributeError, match="mine"):
+        flambeau.sum(flambeau.ones(2), Failing())
+
+
+class Failing:
+    def __index__(self) -> int:
+        raise AttributeError("mine")
+
+
+# -- the order of the first versions ---------------------------------------------------------------------------------
+
+EARLY = {
+    "add": lambda m, a, b: m.add(a, 2, b),
+    "add out": lambda m, a, b: m.add(a, 2.5, b, out=m.empty(2, 2)),
+    "add method": lambda m, a, b: a.add(2, b),
+    "add_": lambda m, a, b: a.add_(-0.5, b),
+    "add_ of a tensor": lambda m, a, b: a.add_(m.tensor(2.0), b),
+    "sub": lambda m, a, b: m.sub(a, 2, b),
+    "sub_": lambda m, a, b: a.sub_(2, b),
+    "addcmul": lambda m, a, b: m.addcmul(a, 2, a, b),
+    "addcmul_": lambda m, a, b: a.addcmul_(2, b, b),
+    "addcdiv_": lambda m, a, b: a.addcdiv_(-2, b, b),
+    "two tensors and a number": lambda m, a, b: m.add(a, b, 2),
+    "three numbers": lambda m, a, b: a.add_(1, 2),
+    "no tensors": lambda m, a, b: a.addcmul(2, a, 3),
+}
+
+
+@pytest.mark.parametrize("run", EARLY.values(), ids=EARLY)
+def test_numbers_before_tensors(run: Any) -> None:
+    agree(lambda m: run(m, m.full((2, 2), 3.0), m.full((2, 2), 2.0)))
+
+
+def test_numbers_before_tensors_warn() -> None:
+    with pytest.warns(
+        UserWarning, match=r"This overload of add_ is deprecated:\n\tadd_\(Number alpha, Tensor other\)"
+    ):
+        flambeau.ones(2).add_(2, flambeau.ones(2))
+
+
+# -- the types of several results ------------------------------------------------------------------------------------
+
+
+def test_results_that_went_to_out_have_a_type_of_their_own() -> None:
+    for module in BOTH:
+        x, into = module.rand(2, 3), (module.empty(0), module.empty(0, dtype=module.int64))
+        result = module.max(x, 1, out=into)
+        assert type(result) is module.return_types.max_out
+        assert repr(result).startswith("torch.return_types.max_out(\nvalues=tensor(")
+        assert type(module.max(x, 1)) is module.return_types.max
+        assert (result.n_fields, result.n_sequence_fields, result.n_unnamed_fields) == (2, 2, 0)
+        assert type(result).__match_args__ == ("values", "indices")
+        assert result.values is into[0]
+        assert type(pickle.loads(pickle.dumps(result))) is type(result)
+
+
+def test_every_type_has_one_for_out() -> None:
+    lacking = {"histogramdd", "linalg_ldl_factor", "linalg_ldl_factor_ex"}
+    for name in dir(torch.return_types):
+        kind = getattr(torch.return_types, name)
+        if (
+            isinstance(kind, type)
+            and name[0] != "_"
+            and hasattr(kind, "n_fields")
+            and name.removesuffix("_out") not in lacking
+        ):
+            assert getattr(flambeau.return_types, name).__name__ == kind.__name__
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda m, out: m.sort(m.ones(2, 3), out=out("float32", "int64")),
+        lambda m, out: m.topk(m.ones(2, 3), 1, out=out("float32", "int64")),
+        lambda m, out: m.cummax(m.ones(2, 3), 1, out=out("float32", "int64")),
+        lambda m, out: m.median(m.ones(2, 3), 1, out=out("float32", "int64")),
+        lambda m, out: m.aminmax(m.ones(2, 3), out=out("float32", "float32")),
+        lambda m, out: m.frexp(m.ones(2, 3), out=out("float32", "int32")),
+        lambda m, out: m.slogdet(m.ones(2, 2), out=out("float32", "float32")),
+        lambda m, out: m.qr(m.ones(2, 2), out=out("float32", "float32")),
+        lambda m, out: m.linalg.svd(m.ones(2, 2), out=out("float32", "float32", "float32")),
+        lambda m, out: m.linalg.inv_ex(m.eye(2), out=out("float32", "int32")),
+        lambda m, out: m.linalg.lu_factor(m.eye(2), out=out("float32", "int32")),
+    ],
+)
+def test_types_of_results(run: Any) -> None:
+    names = []
+    for module in BOTH:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = run(
+                module, lambda *kinds, m=module: tuple(m.empty(0, dtype=getattr(m, k)) for k in kinds)
+            )
+        names.append(type(result).__name__)
+    assert names[0] == names[1]
+
+
+# -- texts -----------------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "dot": lambda m, x: x.dot(x),
+    "vdot": lambda m, x: m.vdot(x, x),
+    "inner": lambda m, x: m.inner(x, x),
+    "mv": lambda m, x: m.mv(x.expand(3, 3), x),
+    "mm": lambda m, x: x.expand(3, 3).mm(x.expand(3, 3)),
+    "bmm": lambda m, x: x.expand(2, 3, 3).bmm(x.expand(2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", ["bool", "uint16"])
+@pytest.mark.parametrize("run", REFUSED.values(), ids=REFUSED)
+def test_products_that_are_refused(run: Any, kind: str) -> None:
+    agree(lambda m: run(m, m.ones(3).to(getattr(m, kind))))
+
+
+@pytest.mark.parametrize("ndim", [2, 3, 4, 5])
+@pytest.mark.parametrize("kind", ["uint8", "int64", "int32", "bool"])
+def test_targets_of_bytes(ndim: int, kind: str) -> None:
+    shape = (2, 3, 2, 2, 2)[:ndim]
+    agree(
+        lambda m: m.nn.functional.nll_loss(
+            m.ones(shape), m.zeros((2, 2, 2, 2)[: ndim - 1]).to(getattr(m, kind))
+        )
+    )
