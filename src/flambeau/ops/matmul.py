@@ -95,8 +95,18 @@ def _check(a: Meta, b: Meta, where: str) -> None:
         )
     refused = a.dtype not in PRODUCTS or (where == "cuda" and a.dtype.category < FLOATING)
     if refused:
-        room = "addmm_cuda" if where == "cuda" else "addmm_impl_cpu_"
-        raise NotImplementedError(f"\"{room}\" not implemented for '{a.dtype.torch_name}'")
+        raise NotImplementedError(f"\"{_room(a, b, where)}\" not implemented for '{a.dtype.torch_name}'")
+
+
+def _room(a: Meta, b: Meta, where: str) -> str:
+    """What PyTorch calls the routine of such a product."""
+    if a.ndim == b.ndim == 1:
+        return "dot"
+    if where == "cuda":
+        return "addmm_cuda"
+    if b.ndim == 1:
+        return "addmv_impl_cpu"
+    return "bmm" if b.ndim > 2 else "addmm_impl_cpu_"
 
 
 _C_NAMES = {

@@ -136,6 +136,8 @@ def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
             "inner() the last dimension must match on both input tensors but got shapes "
             f"{list(input.meta.shape)} and {list(other.meta.shape)}"
         )
+    if input.ndim == other.ndim == 1:
+        return dot(input, other, out=out)
     return tensordot(input, other, ([-1], [-1]), out=out)
 
 
@@ -318,6 +320,8 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Tensor | None = None) ->
 
 
 def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
     if isinstance(dims, int):
         if dims < 0:
             raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
