@@ -33,6 +33,8 @@ METHODS = {
     "record_use", "share", "stream_sync", "stream_wait", "synchronize", "used_on", "wait", "wait_event", "wait_stream",
 }  # fmt: skip
 FUNCTIONS = {"_finish", "_wait", "order"}
+# `Orders` only knows what may be reused early: forgetting it loses an opportunity. `_sharing()` is about processes.
+NO_ORDER = ("orders", "_sharing()")
 
 
 Functions = tuple[tuple[str, int], ...]  # names and first lines
@@ -96,8 +98,8 @@ def _orders(call: ast.expr) -> bool:
     receiver = call.func
     if isinstance(receiver, ast.Name):
         return receiver.id in FUNCTIONS
-    if not isinstance(receiver, ast.Attribute) or ast.unparse(receiver.value).endswith("orders"):
-        return False  # `Orders` only knows what may be reused early; forgetting it loses an opportunity
+    if not isinstance(receiver, ast.Attribute) or ast.unparse(receiver.value).endswith(NO_ORDER):
+        return False
     return receiver.attr in METHODS
 
 

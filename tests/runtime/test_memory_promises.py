@@ -28,7 +28,8 @@ from flambeau.runtime.uses import Mark
 
 STREAMS = (1, 2, 3, 4)
 SIZES = (1, 512, 4096, 70_000, 400_000, MIB, MIB + 1, 3 * MIB, 5 * MIB, 9 * MIB, 12 * MIB, 25 * MIB)
-STEPS = int(os.environ.get("FLAMBEAU_PROMISE_STEPS", "12000"))
+EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
+STEPS = int(os.environ.get("FLAMBEAU_PROMISE_STEPS", "1000000" if EXHAUSTIVE else "12000"))
 
 
 class Order:

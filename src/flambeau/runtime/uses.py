@@ -30,14 +30,18 @@ class Mark:
 
 
 class Wait(Generic[T]):
-    """A block, the events that it waits for, the marks that keep these alive, and how many are not known to be done."""
+    """A block, the events that it waits for, and how many are not known to be done.
 
-    __slots__ = ("block", "events", "left", "marks")
+    `own` are those of the events that are recorded for this alone, `marks` keep the others alive.
+    """
+
+    __slots__ = ("block", "events", "left", "marks", "own")
 
     def __init__(self, block: T, left: int) -> None:
         self.block = block
         self.events: list[int] = []
         self.marks: list[Mark] = []
+        self.own: list[tuple[Context, int]] = []
         self.left = left
 
 
@@ -76,6 +80,7 @@ class Uses(Generic[T]):
                 key, event = use.handle, self._event(context)
                 with because(str, "memory: it was freed while this stream may use it"):
                     context.backing.event_record(event, use.handle)
+                wait.own.append((context, event))
             wait.events.append(event)
             self._queues.setdefault(key, deque()).append((event, context, wait))
         if not live:
@@ -95,9 +100,7 @@ class Uses(Generic[T]):
             if queue[0][1].orders.capturing:
                 continue
             while queue and _is_done(queue[0][0], queue[0][1], block_host):
-                event, context, wait = queue.popleft()
-                if not isinstance(key, Mark):
-                    self._spare.setdefault(context, []).append(event)
+                wait = queue.popleft()[2]
                 wait.left -= 1
                 if not wait.left:
                     self._over.append(wait)
@@ -106,6 +109,11 @@ class Uses(Generic[T]):
         over, self._over = self._over, []
         for wait in over:
             del self.waiting[wait.block]
+            for (
+                context,
+                event,
+            ) in wait.own:  # not before: an observer looks up what all of its events were recorded for
+                self._spare.setdefault(context, []).append(event)
         return over
 
     def _event(self, context: Context) -> int:

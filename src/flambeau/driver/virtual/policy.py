@@ -67,11 +67,19 @@ class Earliest:
 
 
 class Choice:
-    """Base of the policies that choose freely. Each poll of the host runs one command."""
+    """Base of the policies that choose freely.
 
-    def __init__(self) -> None:
+    How far the device has come when the host polls is free, too: each poll draws how likely it is to run one more
+    command, so that it runs k or more with a chance of 1 / (k + 1): often none or a few, now and then all.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
         self._runnable: list[Command] = []  # by age
-        self._served = False
+        self._polls = random.Random(
+            f"polls of {seed}"
+        )  # apart: what a wait chooses does not depend on polls before
+        self._eager: float | None = None  # within a poll: how likely it runs one more
 
     @property
     def runnable(self) -> bool:
@@ -89,8 +97,10 @@ class Choice:
             command = min(overdue, key=_ready)
             runnable.remove(command)
             return command
-        self._served = not self._served
-        return runnable.pop(self.choose(runnable)) if runnable and self._served else None
+        eager = self._polls.random() if self._eager is None else self._eager
+        more = bool(runnable) and self._polls.random() < eager
+        self._eager = eager if more else None
+        return runnable.pop(self.choose(runnable)) if more else None
 
     def choose(self, runnable: list[Command]) -> int:
         """The place of the next command in a list that is not empty."""
@@ -99,10 +109,6 @@ class Choice:
 
 class Random(Choice):
     """Any runnable command, each as likely: in the end every legal order occurs."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._random = random.Random(seed)
 
     def choose(self, runnable: list[Command]) -> int:
         return self._random.randrange(len(runnable)) if len(runnable) > 1 else 0
@@ -115,8 +121,7 @@ class Adversarial(Choice):
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._random = random.Random(seed)
+        super().__init__(seed)
         self._victim: int | None = None
 
     def choose(self, runnable: list[Command]) -> int:
@@ -138,8 +143,7 @@ class Pct(Choice):
     """
 
     def __init__(self, seed: int, depth: int) -> None:
-        super().__init__()
-        self._random = random.Random(seed)
+        super().__init__(seed)
         self._rank: dict[int, float] = {}  # by stream; the lowest number runs first
         self._step = 0
         self._changes = {int(_CHANGE_HORIZON ** self._random.random()) for _ in range(depth - 1)}
