@@ -125,6 +125,15 @@ def test_switches() -> None:
         assert is_enabled()
         with pytest.raises(RuntimeError, match="expects a bool, but got int"):
             enable(1)
+    cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        assert cuda.fp16_bf16_reduction_math_sdp_allowed()
+        with pytest.raises(
+            RuntimeError, match="set_math_sdp_allow_fp16_bf16_reduction expects a bool, but got int"
+        ):
+            cuda.allow_fp16_bf16_reduction_math_sdp(0)
+    finally:
+        cuda.allow_fp16_bf16_reduction_math_sdp(False)
     with pytest.warns(FutureWarning, match="sdpa_kernel"), cuda.sdp_kernel(enable_math=False) as context:
         assert context == {} and not cuda.math_sdp_enabled() and cuda.flash_sdp_enabled()
 
@@ -146,7 +155,7 @@ def test_what_a_call_could_use() -> None:
         of = [cuda.SDPAParams(*x, None, 0.0, False, False) for x in (half, single)]
         assert [cuda.can_use_flash_attention(p) for p in of] == [True, False]
         assert [cuda.can_use_efficient_attention(p) for p in of] == [True, True]
-        assert not cuda.can_use_cudnn_attention(of[0])
+        assert cuda.can_use_cudnn_attention(of[0]) is False
         with pytest.warns(UserWarning, match="dtype"):
             cuda.can_use_flash_attention(of[1], True)
     on_cpu = cuda.SDPAParams(*heads(flambeau, (1, 1, 4, 8)), None, 0.0, False, False)

@@ -44,7 +44,6 @@ def image(*shape: int) -> Any:
 
 AFFECTED: dict[str, tuple[str, Callable[[], Any]]] = {
     "c04 mm": (MATMUL, lambda: normal(20, 30) @ normal(30, 20)),
-    "c04 mv": (MATMUL, lambda: normal(20, 30).mv(normal(30))),
     "c04 addmm": (MATMUL, lambda: torch.addmm(normal(20, 20), normal(20, 30), normal(30, 20))),
     "c04 bmm": (MATMUL, lambda: torch.bmm(normal(4, 5, 6), normal(4, 6, 5))),
     "c04 baddbmm": (MATMUL, lambda: torch.baddbmm(normal(4, 5, 5), normal(4, 5, 6), normal(4, 6, 5))),
@@ -89,7 +88,20 @@ UNTOUCHED: dict[str, Callable[[], Any]] = {
     "on the CPU": lambda: normal(20, 30).cpu() @ normal(30, 20).cpu(),
     "convolution on the CPU": lambda: F.conv2d(image(9, 9).cpu(), normal(4, 3, 3, 3).cpu()),
     "solve": lambda: torch.linalg.solve(normal(6, 6), normal(6, 2)),
+    "matrix and vector": lambda: normal(20, 30) @ normal(30),
+    "matrices and vector": lambda: normal(3, 20, 30) @ normal(30),
+    "addmv": lambda: torch.addmv(normal(20), normal(20, 30), normal(30)),
+    "dot": lambda: torch.dot(normal(100), normal(100)),
+    "gradients of matrix and vector": lambda: _gradients(normal(20, 30), normal(30)),
+    "gradients of dot": lambda: _gradients(normal(30), normal(30)),
 }
+
+
+def _gradients(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a.requires_grad_(), b.requires_grad_()
+    result = a @ b
+    result.backward(normal(result.numel()).reshape(result.shape))
+    return torch.cat([a.grad.flatten(), b.grad.flatten()])
 
 
 def outcomes(run: Callable[[], Any]) -> list[np.ndarray]:

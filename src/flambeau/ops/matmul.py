@@ -190,37 +190,36 @@ def _flops(launch: Launch) -> int:
     return 2 * launch.outputs[0].numel * a.shape[-1]
 
 
-# -- derivatives: a vector stands for a matrix of one row (left) or one column (right) --------------------------
-
-
-def _whole(grad: Any, left: Meta, right: Meta) -> Any:
-    """The gradient of a product with the dims that its vectors lack."""
-    if right.ndim == 1:
-        grad = grad.unsqueeze(-1)
-    return grad.unsqueeze(-2) if left.ndim == 1 else grad
+# -- derivatives: a vector on the left stands for a matrix of one row, one on the right gives no matrix products -----
 
 
 def _left_back(grad: Any, b: Any, metas: Sequence[Any]) -> Any:
     left, right = metas[:2]
-    factor = b.unsqueeze(-1) if right.ndim == 1 else b
-    grad = _whole(grad, left, right)
+    if right.ndim == 1:
+        if _turned(left):
+            return (conj(b).unsqueeze(-1) * grad.unsqueeze(-2)).transpose(-1, -2)
+        return (grad if left.ndim == 1 else grad.unsqueeze(-1)) * conj(b)
+    grad = grad.unsqueeze(-2) if left.ndim == 1 else grad
     if _turned(left):
-        return (conj(factor) @ grad.transpose(-1, -2)).transpose(-1, -2)
-    given = grad @ conj(factor.transpose(-1, -2))
+        return (conj(b) @ grad.transpose(-1, -2)).transpose(-1, -2)
+    given = grad @ conj(b.transpose(-1, -2))
     return given.squeeze(-2) if left.ndim == 1 else given
 
 
 def _right_back(grad: Any, a: Any, metas: Sequence[Any]) -> Any:
     left, right = metas[:2]
+    if right.ndim == 1:
+        if left.ndim == 1:
+            return grad * conj(a)
+        return conj(a.reshape(-1, left.shape[-1]).transpose(0, 1)) @ grad.reshape(-1)
     factor = a.unsqueeze(0) if left.ndim == 1 else a
-    grad = _whole(grad, left, right)
+    grad = grad.unsqueeze(-2) if left.ndim == 1 else grad
     if left.ndim > 2 and right.ndim == 2:  # one product instead of the sum of many
         rows = math.prod(left.shape[:-1])
         factor, grad = factor.reshape(rows, left.shape[-1]), grad.reshape(rows, right.shape[1])
     if _turned(right):
         return (grad.transpose(-1, -2) @ conj(factor)).transpose(-1, -2)
-    given = conj(factor.transpose(-1, -2)) @ grad
-    return given.squeeze(-1) if right.ndim == 1 else given
+    return conj(factor.transpose(-1, -2)) @ grad
 
 
 def _turned(x: Meta) -> bool:
@@ -241,7 +240,12 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     where = _device(operands)
     left, right, shape = _laid_out(a, b)
     _check(a, b, where.type)
-    return Signature((Meta.contiguous_of(shape, a.dtype, where),), (left, right), params)
+    return Signature((Meta.contiguous_of(shape, a.dtype, where),), (left, right), _rounded_only(b, params))
+
+
+def _rounded_only(b: Meta, params: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A product with a vector is no matrix product: cuBLAS' gemv and dot use no tensor cores, so none of TF32."""
+    return params if b.ndim > 1 else (*params[:-1], False)
 
 
 def _device(operands: Sequence[Operand]) -> Any:
@@ -264,7 +268,7 @@ def _added_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     strides = expand.rule(added, shape).strides
     numbers = [float64 if x is float else int64 for x in (beta, alpha)]
     out = Meta.contiguous_of(shape, a.dtype, where)
-    return Signature((out,), (added.with_(shape, strides), left, right, *numbers), params)
+    return Signature((out,), (added.with_(shape, strides), left, right, *numbers), _rounded_only(b, params))
 
 
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
