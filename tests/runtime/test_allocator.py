@@ -126,6 +126,20 @@ def test_neighbours_in_bins_join_before_the_heap_grows() -> None:
     assert {block.ptr for block in big} == {min(b.ptr for b in blocks), min(b.ptr for b in blocks) + MIB}
 
 
+def test_no_more_bins_are_joined_than_a_request_takes() -> None:
+    """Small ones first: the large one is whole for who asks for its size next."""
+    allocator, driver, stream = make()
+    for _ in range(3):
+        few = [allocator.allocate(MIB // 4, stream) for _ in range(4)]
+        large = allocator.allocate(MIB, stream)
+        for block in (*few, large):
+            allocator.free(block)
+    calls = driver.calls
+    assert allocator.allocate(3 * MIB // 4, stream).ptr in {block.ptr for block in few}
+    assert allocator.allocate(MIB, stream) is large
+    assert driver.calls == calls
+
+
 def test_memory_returns_to_its_stream_only() -> None:
     allocator, _, stream = make()
     other = stream_of(stream.context, 2)

@@ -9,9 +9,10 @@ takes the smallest free block that fits and splits off the rest (small pool: 512
 # Note [The hot path]
 A size that is asked for again gets a bin: a list of free blocks of that size, from which an allocation
 pops and to which a free appends. Blocks in bins do not join their neighbours until the heap would have
-to grow, so a steady program neither splits nor joins. Both operations are atomic, hence need no lock; a
-free takes none, ever, so that it may run in a destructor in any thread, even one that the garbage
-collector runs in the middle of an allocation. Where a block goes when it is freed is its `home`: a bin,
+to grow, and then those of small sizes first and no more than it takes, so a steady program hardly splits or
+joins. Both operations are atomic, hence need no lock; a free takes none, ever, so that it may run in a destructor
+in any thread, even one that the garbage collector runs in the middle of an allocation. Where a block goes when
+it is freed is its `home`: a bin,
 the list of blocks that are to join, or the detour of those that cannot be reused yet.
 
 A recording, and a MemPool that a thread's requests go to, keep the table of bins empty: then every request takes the
@@ -444,7 +445,7 @@ class CachingAllocator:
             block = self._near(pool, size)
             if block is not None:
                 return block
-        self._consolidate(pool)
+        self._consolidate(pool, _NEVER if self.policy.max_split else size)
         return self._take(pool, size) or self._grow(pool, size, nbytes)
 
     def _near(self, pool: Pool, size: int) -> Block | None:
@@ -539,12 +540,18 @@ class CachingAllocator:
             mine.extend(taken)
 
     # -- joining ------------------------------------------------------------------------------------------
-    def _consolidate(self, pool: Pool) -> None:
-        """Join the blocks of all bins with their neighbours; bins that no block calls home go."""
-        for blocks in list(pool.bins.values()):
+    def _consolidate(self, pool: Pool, enough: int = _NEVER) -> None:
+        """Join the blocks of bins with their neighbours, small ones first, until there is a hole of `enough` bytes.
+
+        Large ones, which others ask for, stay whole for as long as they can. Bins that no block calls home go.
+        """
+        self._join_all(pool, pool.loose)
+        for size in sorted(pool.bins):
+            blocks = pool.bins[size]
             if blocks:
                 blocks.blocks -= self._join_all(pool, blocks)
-        self._join_all(pool, pool.loose)
+                if pool.holes.largest() >= enough:
+                    break
         empty = [size for size, blocks in pool.bins.items() if not blocks.blocks]
         for size in empty:
             del pool.bins[size]
