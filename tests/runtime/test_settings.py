@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import flambeau as torch
 from flambeau.core.device import device
 from flambeau.driver.api import Kernel, Launch
+from flambeau.driver.cuda import probe
 from flambeau.runtime import settings, system
 from flambeau.tensor.call import spend
 
@@ -68,6 +71,54 @@ def test_cuda_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAMBEAU_DRIVER", "cuda")
     with pytest.raises(RuntimeError, match=r"Found no NVIDIA driver.*FLAMBEAU_DRIVER=cuda"):
         torch.cuda.init()
+
+
+class _Driver:
+    """A libcuda of some version."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def cuDriverGetVersion(self, number: Any) -> int:  # noqa: N802
+        number._obj.value = self.version
+        return 0
+
+
+@pytest.mark.parametrize("forced", [False, True], ids=["auto", "FLAMBEAU_DRIVER=cuda"])
+@pytest.mark.parametrize(
+    ("version", "bindings", "text"),
+    [
+        (None, True, r"libcuda\.so\.1, which the NVIDIA driver installs, is not on this machine"),
+        (12080, True, r"the NVIDIA driver is too old: it supports CUDA 12\.8, and Flambeau needs CUDA 13, driver 580 or newer"),
+        (13000, False, r"the packages that drive real GPUs are not installed: pip install 'flambeau\[cuda13\]'"),
+    ],
+    ids=["no driver", "too old", "no extra"],
+)  # fmt: skip
+def test_cuda_says_how_to_mend_what_is_missing(
+    version: int | None, bindings: bool, text: str, forced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str) -> _Driver:
+        if version is None or name != "libcuda.so.1":
+            raise OSError(name)
+        return _Driver(version)
+
+    monkeypatch.setattr(probe.ctypes, "CDLL", load)
+    monkeypatch.setattr(probe, "_has", lambda module: bindings)
+    if forced:
+        monkeypatch.setenv("FLAMBEAU_DRIVER", "cuda")
+    assert not torch.cuda.is_available() and torch.cuda.device_count() == 0
+    for use in (torch.cuda.init, lambda: torch.ones(1, device="cuda"), lambda: torch.ones(1).cuda()):
+        with pytest.raises(RuntimeError, match=rf"^Found no NVIDIA driver on your system .*\(.*{text}.*\)"):
+            use()
+    assert text.replace("\\", "") in torch.doctor()
+
+
+def test_the_first_real_gpu_must_be_found_without_nvidia_s_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe.ctypes, "CDLL", lambda name: _Driver(13000))
+    monkeypatch.setattr(probe, "_has", lambda module: True)
+    before = set(sys.modules)
+    assert probe.why_not() is None
+    assert not [name for name in set(sys.modules) - before if name.startswith(("cuda", "nvidia"))]
 
 
 def test_a_call_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
