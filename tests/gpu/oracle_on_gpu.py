@@ -4,7 +4,7 @@
 
 Each tensor that a test makes, ours and PyTorch's, lies on the GPU from its birth, and results are compared on the CPU:
 `tests/oracle` stays as it is. PyTorch's CUDA kernels differ from its CPU ones in rounding and in what they implement; the
-cases in which they do are named in `oracle_on_gpu.txt` beside this file, each with its reason, and must fail.
+cases in which they do are named in `oracle_on_gpu.txt` beside this file, each with its reason.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for pattern, reason in DIFFER:
             if fnmatchcase(item.nodeid.removeprefix("tests/oracle/"), pattern):
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
+                dead = reason.startswith("asserts")
+                item.add_marker(pytest.mark.skip(reason) if dead else pytest.mark.xfail(reason=reason))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -147,4 +148,15 @@ def _begin_anew_if_asserted() -> None:
     except flambeau.DriverError as error:
         gc.collect()
         system.close_all()
+        _end_if_dead()
         pytest.skip(f"a kernel asserts: {error}")
+    _end_if_dead()
+
+
+def _end_if_dead() -> None:
+    """PyTorch's assertions are the context's end: the process goes, and the next test has another."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        print("PyTorch's kernel asserts:", os.environ["PYTEST_CURRENT_TEST"], file=sys.stderr, flush=True)
+        os._exit(1)

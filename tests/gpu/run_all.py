@@ -12,13 +12,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,16 +30,13 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402
 
 import flambeau  # noqa: E402
-from flambeau.core.dtype import float32  # noqa: E402
 from flambeau.core.dtype import from_numpy as dtype_of  # noqa: E402
 from flambeau.core.errors import NotSupportedError  # noqa: E402
 from flambeau.core.memory import array_at  # noqa: E402
 from flambeau.core.meta import Meta  # noqa: E402
 from flambeau.core.random import Policy  # noqa: E402
 from flambeau.driver.api import Launch  # noqa: E402
-from flambeau.driver.cuda.compiler import Compiler  # noqa: E402
-from flambeau.driver.cuda.driver import CudaDriver, build  # noqa: E402
-from flambeau.driver.cuda.program import Program  # noqa: E402
+from flambeau.driver.cuda.driver import CudaDriver  # noqa: E402
 from flambeau.ops.op import Op, table  # noqa: E402
 from flambeau.runtime import settings, system  # noqa: E402
 from flambeau.tensor.call import call, call_into  # noqa: E402
@@ -73,17 +68,17 @@ def contract() -> int:
 # -- every operator against the CPU --------------------------------------------------------------------------
 
 
-Sample = tuple[tuple[Any, ...], tuple[Any, ...]]
-
-
-def samples() -> Iterator[tuple[Op, Any, tuple[Any, ...], tuple[Any, ...]]]:
-    for op, kind in operators.cases():
+def samples(op: Op) -> Iterator[tuple[Any, tuple[Any, ...], tuple[Any, ...]]]:
+    """(dtype, inputs, params): an operator's samples in each dtype."""
+    for kind in op.dtypes:
         for number, (inputs, params) in enumerate(op.samples(operators.maker(kind, 0), kind)):
             for tried, how in [(inputs, params), *(_of_few(op, inputs, params) if number == 0 else ())]:
-                yield op, kind, tried, tuple(GPU if isinstance(p, flambeau.device) else p for p in how)
+                yield kind, tried, tuple(GPU if isinstance(p, flambeau.device) else p for p in how)
 
 
-def _of_few(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Iterator[Sample]:
+def _of_few(
+    op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """The sample with operands of no elements and of one row, where the CPU takes them."""
     for variant in (operators.no_elements, operators.one_row):
         few = tuple(np.asarray(variant(x)) if isinstance(x, np.ndarray) else x for x in inputs)
@@ -95,50 +90,6 @@ def _of_few(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Iterato
 
 
 LAYOUTS = (operators.plain, operators.reversed_dims, operators.stepped)
-
-
-def precompile() -> None:
-    """Compile the kernels of all samples in parallel into the cache on disk."""
-    driver = CudaDriver(settings.kernel_cache())
-    driver.mem_info(0)
-    device = driver._device(0)
-    sources: dict[str, None] = {}
-    for op, _, inputs, params in samples():
-        for layout in LAYOUTS:
-            metas = [_meta(x, layout) if isinstance(x, np.ndarray) else type(x) for x in inputs]
-            flags = [float32 if name == "default_dtype" else False for name in op.flags]
-            try:
-                s = op.rule(metas, (*params, *flags))
-                program = build.build(Launch(op.kernel, s.outputs, s.inputs, s.params), device, driver)
-            except Exception:
-                continue  # the comparison will say it
-            if isinstance(program, Program):
-                sources[program.source] = None
-    compiler = driver.compiler(device)
-    start = time.perf_counter()
-    with ProcessPoolExecutor(
-        os.cpu_count(), get_context("spawn")
-    ) as pool:  # NVRTC's threads wait for each other
-        problems = pool.map(partial(_compile, compiler.architecture), sources, chunksize=16)
-        for problem in filter(None, problems):
-            print("COMPILE", problem)
-    print(f"compiled {len(sources)} kernels in {time.perf_counter() - start:.1f} s")
-    driver.close()
-
-
-def _compile(architecture: str, source: str) -> str:
-    """Compile into the cache on disk, in a process of its own; what went wrong, if anything did."""
-    try:
-        Compiler(architecture, settings.kernel_cache()).cubin(source)
-    except Exception as error:
-        return str(error)[:600]
-    return ""
-
-
-def _meta(x: np.ndarray[Any, Any], layout: operators.Layout) -> Meta:
-    _, view = layout(x)
-    strides = tuple([step // x.itemsize for step in view.strides])
-    return Meta.of(x.shape, strides, dtype_of(x.dtype), GPU)
 
 
 @dataclass
@@ -159,10 +110,11 @@ class Found:
 
 def compare() -> int:
     """Run all samples on the GPU and on the CPU: how many are the same bits, how many ulps the others differ."""
-    precompile()
-    found, shards = Found(), max(1, (os.cpu_count() or 1) // 2)
-    with ProcessPoolExecutor(shards, get_context("spawn")) as pool:
-        for part in pool.map(compare_some, range(shards), [shards] * shards):
+    found = Found()
+    with ProcessPoolExecutor(
+        os.cpu_count(), get_context("spawn")
+    ) as pool:  # NVRTC's threads wait for each other
+        for part in pool.map(compare_one, table):
             found.add(part)
     exact = [name for name in found.same if name not in found.ulps]
     print(f"operators: {len(exact)} the same bits as the CPU; {len(found.missing)} without a CUDA form")
@@ -174,15 +126,13 @@ def compare() -> int:
     return len(found.failures)
 
 
-def compare_some(shard: int, shards: int) -> Found:
-    """Compare each `shards`-th operator from `shard` on, in a process of its own."""
+def compare_one(name: str) -> Found:
+    """Compare one operator, in one of several processes."""
     warnings.simplefilter("ignore")
     flambeau.backends.cuda.matmul.allow_tf32 = False
     flambeau.backends.cudnn.allow_tf32 = False
-    mine, found = set(list(table)[shard::shards]), Found()
-    for op, kind, inputs, params in samples():
-        if op.name not in mine:
-            continue
+    op, found = table[name], Found()
+    for kind, inputs, params in samples(op):
         for layout in LAYOUTS:
             try:
                 distance = _distance(op, inputs, params, layout)
