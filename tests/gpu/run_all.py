@@ -1,10 +1,10 @@
 """One command for a machine with an NVIDIA GPU: the contract, every operator against the CPU, the tests.
 
-    python tests/gpu/run_all.py [contract] [operators] [layouts] [random] [tests]
+    python tests/gpu/run_all.py [contract] [operators] [layouts] [random] [tests] [oracle]
 
 Run from the repository's root. Prints a short table; the exit status is 1 if anything failed. The CPU's bits are the
 virtual GPU's (tests/ops), so the comparison is with both. `tests` is the suite's part that wants a GPU (the marker
-`gpu` or `either`), in several processes where pytest-xdist is installed. Speed is bench/gpu.py's.
+`gpu` or `either`), `oracle` the oracle's tests with both libraries on the GPU. Speed is bench/gpu.py's.
 """
 
 from __future__ import annotations
@@ -281,30 +281,31 @@ def _spread(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
 
 
 def tests() -> int:
-    """`pytest --driver=cuda`: 1 if anything failed. Warnings of other versions of Python and PyTorch are no errors here."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--driver=cuda",
-        "-m",
-        "gpu or either",
-        "-q",
-        "--tb=short",
-        "-W",
-        "default",
-    ]
+    """`pytest --driver=cuda`: 1 if anything failed."""
+    # The contract speaks of free memory, which other processes take too: it has a part of its own here.
+    apart = "tests/conformance/test_drivers.py::test_contract_on_real_gpus"
+    return _pytest("-m", "gpu or either", "--deselect", apart, "tests")
+
+
+def beside_torch() -> int:
+    """The oracle's tests with both libraries on the GPU, see oracle_on_gpu.py: 1 if anything failed."""
+    return _pytest("-p", "oracle_on_gpu", "tests/oracle")
+
+
+def _pytest(*what: str) -> int:
+    """In several processes where pytest-xdist is installed. Other versions' warnings are no errors here."""
+    command = [sys.executable, "-m", "pytest", "--driver=cuda", "-q", "--tb=short", "-W", "default"]
     command += ["-p", "no:cacheprovider", "-p", "no:benchmark"]  # which warns beside xdist
     if find_spec("xdist"):
         command += ["-n", str(max(1, (os.cpu_count() or 1) // 2)), "--dist", "worksteal"]
-        # The contract speaks of free memory, which other processes take too: it has a part of its own here.
-        command += ["--deselect", "tests/conformance/test_drivers.py::test_contract_on_real_gpus"]
-    return int(subprocess.run([*command, "tests"], cwd=ROOT, check=False).returncode != 0)
+    paths = [str(ROOT / "src"), str(ROOT / "tests" / "gpu"), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return int(subprocess.run([*command, *what], cwd=ROOT, env=environment, check=False).returncode != 0)
 
 
 def main() -> int:
     parts = {"contract": contract, "operators": compare, "layouts": layouts, "random": random_numbers,
-             "tests": tests}  # fmt: skip
+             "tests": tests, "oracle": beside_torch}  # fmt: skip
     chosen = sys.argv[1:] or list(parts)
     failed = sum(parts[name]() for name in chosen)
     print(f"{'FAILED' if failed else 'passed'}: {failed} failures")
