@@ -610,6 +610,33 @@ def test_graphed_modules_learn_as_eager_ones(gpu: None) -> None:
     assert torch.equal(eager(x), graphed(x))
 
 
+def test_graphed_modules_keep_running_statistics(gpu: None) -> None:
+    """Buffers that the forward pass writes are the module's own: a launch goes on with them, eager passes too."""
+    torch.manual_seed(0)
+    eager = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3)
+    ).cuda()
+    graphed = copy.deepcopy(eager)
+    torch.cuda.make_graphed_callables(graphed, (torch.randn(5, 6, device="cuda"),))
+    assert graphed[1].num_batches_tracked == 3, "the runs before the capture, as in PyTorch"
+    eager.load_state_dict(graphed.state_dict())
+    for step in range(4):
+        x, drawn = torch.randn(5, 6, device="cuda"), []
+        for net in (eager, graphed):
+            torch.cuda.manual_seed(step)
+            net.train(step != 2)  # the third pass is eager for both, and reads the statistics
+            net.zero_grad()
+            drawn.append(net(x))
+            drawn[-1].square().sum().backward()
+        assert torch.equal(*drawn)
+        assert torch.cuda.get_rng_state()[8] == (0 if step == 2 else 4)
+        for mine, theirs in zip(graphed.parameters(), eager.parameters(), strict=True):
+            assert torch.equal(mine.grad, theirs.grad)
+    assert graphed[1].num_batches_tracked == 6
+    for name, buffer in graphed.named_buffers():
+        assert torch.equal(buffer, eager.get_buffer(name)), name
+
+
 def test_graphed_callables_in_a_row_and_nested_results(gpu: None) -> None:
     first, second = network(1).eval(), Several().cuda()
     inner = torch.nn.Linear(3, 6).cuda()
