@@ -24,7 +24,7 @@ from flambeau.driver.api import Expression, Kernel, Launch, Routine
 from flambeau.driver.cuda import cudnn
 from flambeau.driver.cuda.columns import COLUMNS, OVERLAPS
 from flambeau.driver.cuda.device import Device
-from flambeau.driver.cuda.steps import Array, Places, Steps, device_only
+from flambeau.driver.cuda.steps import Array, Steps, device_only
 from flambeau.driver.cuda.windows import Lattice
 
 _COLUMN_BYTES = 512 << 20  # of columns at a time, where one sample's are not more
@@ -115,14 +115,13 @@ def _by_cudnn(steps: Steps, meeting: Meeting, target: str) -> bool:
     if found is None:
         return False
     steps.on_close(found.close)
-    at = [getattr(meeting, name).place for name in (*found.order, target)]
+    first, second, third = [getattr(meeting, name).place for name in (*found.order, target)]
     device = steps.device
-
-    def launch(places: Places, native: Any, stream: int) -> None:
-        first, second, out = (places[i] for i in at)
-        found.launch(first, second, out, device, native)
-
-    steps.call(launch)
+    steps.call(
+        lambda places, native, stream: found.launch(
+            places[first], places[second], places[third], device, native
+        )
+    )
     out: Array = getattr(meeting, target)
     if meeting.bias is not None:
         shape = out.meta.shape

@@ -753,7 +753,7 @@ class CudaDriver:
     # -- checks ---------------------------------------------------------------------------------------
     def _enter(self, device: Device) -> None:
         """See Note [Contexts of real GPUs]."""
-        (code,) = cu.cuCtxSetCurrent(device.open())
+        (code,) = cu.cuCtxSetCurrent(device.open() if device.context is None else device.context)
         if code:
             raise error_of(code)
         self._thread.entered = True
