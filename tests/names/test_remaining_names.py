@@ -264,3 +264,25 @@ def test_what_graphs_and_events_lack_says_so() -> None:
             getattr(graph, name)
     with pytest.raises(AttributeError, match="Flambeau lacks it"):
         _ = torch.cuda.graph(graph).default_capture_stream
+
+
+@pytest.mark.parametrize("room", ["cpu", "cuda"])
+def test_old_tensor_types_refuse_what_is_not_theirs(room: str) -> None:
+    """As torch.FloatTensor does in PyTorch: no other dtype, no other kind of device."""
+    ours, other = (torch, "cuda") if room == "cpu" else (torch.cuda, "cpu")
+    x = torch.ones(2, device=room)
+    assert ours.FloatTensor(x).data_ptr() == x.data_ptr() and ours.FloatTensor.is_cuda is (room == "cuda")
+    for wrong in (x.double(), x.to(other)):
+        with pytest.raises(TypeError, match=rf"expected torch\..*FloatTensor \(got {wrong.type()}\)"):
+            ours.FloatTensor(wrong)
+    with pytest.raises(
+        RuntimeError,
+        match=f"legacy constructor expects device type: {room} but device type: {other} was passed",
+    ):
+        ours.FloatTensor([1.0], device=other)
+
+
+def test_old_tensor_types_take_a_device_of_their_kind() -> None:
+    assert torch.cuda.FloatTensor([1.0], device="cuda:1").device == torch.device("cuda:1")
+    with torch.cuda.device(1):
+        assert torch.cuda.LongTensor(3).device == torch.device("cuda:1")

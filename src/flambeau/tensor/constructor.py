@@ -40,11 +40,15 @@ def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
 def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
     """`torch.Tensor(2, 3)` is uninitialized, `torch.Tensor([2, 3])` holds 2 and 3; of the default dtype."""
     where = CPU if device is None else place(device)
-    if where is not CPU:
-        raise RuntimeError(
-            f"legacy constructor expects device type: cpu but device type: {where.type} was passed"
-        )
+    _require_kind_of_device("cpu", where)
     return _construct(flags.default_dtype, CPU, args)
+
+
+def _require_kind_of_device(wanted: str, where: device) -> None:
+    if where.type != wanted:
+        raise RuntimeError(
+            f"legacy constructor expects device type: {wanted} but device type: {where.type} was passed"
+        )
 
 
 Tensor.__new__ = _new_tensor  # type: ignore[method-assign, assignment]
@@ -65,9 +69,16 @@ def _old_type(kind: dtype, where: str) -> Any:
     name = f"{kind.torch_name}Tensor"
 
     def construct(cls: Any, *args: Any, device: Any = None) -> Tensor:
-        return _construct(kind, place(where if device is None else device), args)
+        at = place(where if device is None else device)
+        _require_kind_of_device(where, at)
+        if len(args) == 1 and isinstance(args[0], Tensor) and not isinstance(args[0], cls):
+            raise TypeError(f"expected {room}.{name} (got {args[0].type()})")
+        return _construct(kind, at, args)
 
-    members = {"__new__": construct, "__module__": room, "dtype": kind, "torch_type_name": f"{room}.{name}"}
+    members = {
+        "__new__": construct, "__module__": room, "dtype": kind, "is_cuda": where == "cuda",
+        "torch_type_name": f"{room}.{name}",
+    }  # fmt: skip
     made = _Constructor(name, (), members)
     made.kind, made.where = kind, where
     return made
@@ -77,10 +88,7 @@ def _old_type(kind: dtype, where: str) -> Any:
 def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
     """A tensor of this one's dtype, on its device, of sizes (uninitialized) or of data; as `torch.Tensor(...)`."""
     where = self.meta.device if device is None else place(device)
-    if where.type != self.meta.device.type:
-        raise RuntimeError(
-            f"legacy constructor expects device type: {self.meta.device.type} but device type: {where.type} was passed"
-        )
+    _require_kind_of_device(self.meta.device.type, where)
     return _construct(self.meta.dtype, where, args)
 
 
