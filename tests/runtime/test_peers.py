@@ -74,8 +74,9 @@ def test_where_it_arrives_changed_copies_are_staged(canary: None, nth: int) -> N
     x = torch.arange(100_000, device="cuda:0")
     with pytest.warns(
         RuntimeWarning, match="cuda:0 and cuda:1 can reach .* of 131072 bytes .* arrived changed"
-    ):
+    ) as told:
         y = x.to("cuda:1")
+    assert told[0].filename == __file__
     assert faulty.injected == ["copy corrupted"]
     assert state(0, 1) == state(1, 0) == "corrupt, so through the host"
     assert torch.equal(y.cpu(), x.cpu())

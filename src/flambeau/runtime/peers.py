@@ -19,6 +19,7 @@ import numpy as np
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.memory import array_at
+from flambeau.core.sites import caller, line_of
 from flambeau.driver.api import Driver, HostMemory
 from flambeau.runtime import settings, system
 from flambeau.runtime.context import Context
@@ -115,13 +116,15 @@ def _buffer(context: Context) -> int:
 
 
 def _warn(giver: Context, taker: Context, wrong: int) -> None:
-    warnings.warn(
+    code, offset = caller()
+    warnings.warn_explicit(
         f"{giver.device} and {taker.device} can reach each other's memory, but {wrong} of {2 * NBYTES} bytes of a test "
         "pattern arrived changed: copies between them go through host memory in this process, which is slower. On "
         "virtualized machines and behind PCIe switches with access control (ACS) peer copies are known to fail so; "
         "`flambeau doctor` shows which pairs do.",
         RuntimeWarning,
-        stacklevel=6,
+        code.co_filename,
+        line_of((code, offset)),
     )
 
 
