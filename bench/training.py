@@ -7,8 +7,9 @@
     python bench/training.py --driver null --profile mlp
     python bench/training.py --driver cuda --kernels cnn        # each library's kernels, as CUPTI times them
 
-A step is zero_grad, forward, loss, backward, optimizer. Times are medians of blocks of steps, after warm-up; TF32 is
-on or off (`--tf32`) for both libraries alike.
+A step is zero_grad, forward, loss, backward, optimizer. Times are medians of blocks of steps, after warm-up; the null
+driver's are the best of many steps in processor time, which other work on the machine disturbs least. TF32 is on or
+off (`--tf32`) for both libraries alike.
 """
 
 from __future__ import annotations
@@ -135,6 +136,19 @@ def gpt_of(m: Any, symbols: int, context: int, width: int, heads: int, layers: i
 # -- measuring ----------------------------------------------------------------------------------------------
 
 
+def host_time(build: Callable[[Any, str], Step], seconds: float) -> float:
+    """Microseconds of processor time of one step whose launches do nothing."""
+    step = build(flambeau, "cuda")
+    for _ in range(WARM_UP):
+        step()
+    best, end = math.inf, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.process_time()
+        step()
+        best = min(best, time.process_time() - start)
+    return best * 1e6
+
+
 def measure(
     m: Any, build: Callable[[Any, str], Step], device: str, seconds: float
 ) -> tuple[float, float, int]:
@@ -253,8 +267,11 @@ def main() -> None:
     print(
         f"driver {given.driver}, TF32 {given.tf32}, beside {'PyTorch ' + torch.__version__ if torch else 'nothing'}"
     )
-    print(f"{'':12}{'step us':>12}{'host us':>12}{'peak MiB':>10}{'PyTorch us':>12}{'host us':>12}{'peak MiB':>10}"
-          f"{'time':>8}{'memory':>8}")  # fmt: skip
+    head = f"{'':12}{'step us':>12}"
+    if given.driver != "null":
+        head += f"{'host us':>12}{'peak MiB':>10}{'PyTorch us':>12}{'host us':>12}{'peak MiB':>10}"
+        head += f"{'time':>8}{'memory':>8}"
+    print(head)
     for name in given.programs or USUAL[given.driver]:
         build = without_launches(PROGRAMS[name]) if given.driver == "null" else PROGRAMS[name]
         with machine(given.driver) as device:
@@ -266,6 +283,9 @@ def main() -> None:
                     parser.error("--kernels needs PyTorch's CUDA build: its profiler reads CUPTI")
                 for library in (flambeau, torch):
                     kernels(torch, library, build)
+                continue
+            if given.driver == "null":
+                print(f"{name:12}{host_time(build, given.seconds):12.1f}", flush=True)
                 continue
             ours = measure(flambeau, build, device, given.seconds)
         line = f"{name:12}{ours[0]:12.1f}{ours[1]:12.1f}{ours[2] / 2**20:10.2f}"

@@ -11,7 +11,10 @@ from flambeau.ops.op import Derivative
 
 def conj(x: Any) -> Any:
     """The complex conjugate of a tensor or a Python scalar."""
-    return x.conjugate() if isinstance(x, bool | int | float | complex) else x.conj()
+    return x.conjugate() if isinstance(x, _NUMBERS) else x.conj()
+
+
+_NUMBERS = (bool, int, float, complex)  # a union would be made anew by each call
 
 
 def zeros(grad: Any) -> Any:

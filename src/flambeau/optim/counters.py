@@ -7,6 +7,7 @@ looked up once and then used as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -15,37 +16,35 @@ from flambeau.core.device import CPU
 from flambeau.core.memory import array_at
 from flambeau.tensor.tensor import Tensor
 
-Cell = tuple[Tensor, np.ndarray[Any, Any]]  # a counter, and its memory
+Window = np.ndarray[Any, Any]
+Cells = tuple[list[Tensor], list[Window]]  # counters, and the memory of each
 
 
 class Counters:
     """The counters of parameters. They are looked up anew where a state holds other tensors than before."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[Cell]] = {}
+        self._kept: dict[int, Cells] = {}
 
-    def of(self, p: Tensor, state: dict[str, Any], names: Sequence[str]) -> list[Cell]:
+    def of(self, p: Tensor, state: dict[str, Any], names: Sequence[str]) -> Cells:
         """Those of a parameter. What a checkpoint brought to a device comes to the CPU."""
         kept = self._kept.get(id(p))
-        if kept is not None:
-            for (counter, _), name in zip(kept, names, strict=True):
-                if counter is not state[name]:
-                    break
-            else:
-                return kept
+        if kept is not None and all(map(is_, kept[0], map(state.get, names))):
+            return kept
         for name in names:
             if state[name].device is not CPU:
                 state[name] = state[name].cpu()
-        found = [(t, array_at(t.ptr, (), t.meta.dtype.numpy)) for t in [state[name] for name in names]]
-        self._kept[id(p)] = found
+        tensors = [state[name] for name in names]
+        found = self._kept[id(p)] = tensors, [array_at(t.ptr, (), t.meta.dtype.numpy) for t in tensors]
         return found
 
 
-def read(cells: list[Cell]) -> tuple[float, ...]:
-    return tuple([float(window) for _, window in cells])
+def read(cells: Cells) -> tuple[float, ...]:
+    return tuple(map(float, cells[1]))
 
 
-def write(cells: list[Cell], values: Sequence[float]) -> None:
-    for (counter, window), value in zip(cells, values, strict=True):
-        window[()] = value
-        counter.counter.version += 1
+def write(cells: Cells, values: Sequence[float]) -> None:
+    tensors, windows = cells
+    for i, value in enumerate(values):
+        windows[i][()] = value
+        tensors[i].counter.version += 1

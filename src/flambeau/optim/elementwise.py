@@ -164,7 +164,7 @@ class Elementwise(Optimizer):
                 before = read(cells)
                 after = decided.get(before)
                 if after is None:
-                    write(cells, self._advanced(plain, Numbers, [window[()] for _, window in cells]))
+                    write(cells, self._advanced(plain, Numbers, [window[()] for window in cells[1]]))
                     decided[before] = read(cells)
                 else:
                     write(cells, after)

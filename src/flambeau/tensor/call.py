@@ -42,8 +42,7 @@ from flambeau.tensor.history import (
     refuse_inference,
     requires_grad,
 )
-from flambeau.tensor.storage import Storage
-from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.tensor import Tensor, make_in
 
 _LIMIT = 20_000  # plans kept before the cache starts anew: programs of ever new shapes stay bounded
 
@@ -114,10 +113,8 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     if a.memory.stream != handle or b.memory.stream != handle:
         a.memory.used_on(handle)
         b.memory.used_on(handle)
-    block = plan.allocate(plan.nbytes, stream)
-    ptr = block.ptr
-    out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch((ptr, a.ptr, b.ptr), (), handle)
+    out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
+    plan.launch((out.ptr, a.ptr, b.ptr), (), handle)
     if node is not None:
         finish(node, (out,))
     return out
@@ -137,10 +134,8 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     handle = stream.handle
     if a.memory.stream != handle:
         a.memory.share()
-    block = plan.allocate(plan.nbytes, stream)
-    ptr = block.ptr
-    out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch((ptr, a.ptr), (number,), handle)
+    out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
+    plan.launch((out.ptr, a.ptr), (number,), handle)
     if node is not None:
         finish(node, (out,))
     return out
@@ -158,10 +153,8 @@ def unary(op: Op, a: Tensor) -> Tensor:
     handle = stream.handle
     if a.memory.stream != handle:
         a.memory.share()
-    block = plan.allocate(plan.nbytes, stream)
-    ptr = block.ptr
-    out = make(plan.output, Storage(ptr, plan.nbytes, plan.context, block), ptr)
-    plan.launch((ptr, a.ptr), (), handle)
+    out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
+    plan.launch((out.ptr, a.ptr), (), handle)
     if node is not None:
         finish(node, (out,))
     return out
@@ -195,14 +188,12 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         node = begin(plan.taped or _taped(plan, op, args, params), args)
     stream = current.local.streams[plan.index]
     handle, context = stream.handle, plan.context
-    block = plan.allocate(plan.nbytes, stream)
-    ptr = block.ptr
-    result: Any = make(plan.output, Storage(ptr, plan.nbytes, context, block), ptr)
-    ptrs, results = [ptr], [result]
+    result: Any = make_in(plan.allocate(plan.nbytes, stream), plan.output, context)
+    ptrs, results = [result.ptr], [result]
     for meta in plan.more:
-        block = plan.allocate(meta.nbytes, stream)
-        ptrs.append(block.ptr)
-        results.append(make(meta, Storage(block.ptr, meta.nbytes, context, block), block.ptr))
+        one = make_in(plan.allocate(meta.nbytes, stream), meta, context)
+        ptrs.append(one.ptr)
+        results.append(one)
     for i in plan.tensors:
         a = args[i]
         if a.memory.stream != handle:
@@ -362,7 +353,7 @@ def empty(meta: Meta) -> Tensor:
     """A new tensor of uninitialized memory, on its device's current stream."""
     context = system.context_of(meta.device)
     block = context.allocator.allocate(meta.nbytes, current.local.streams[context.index])
-    return make(meta, Storage(block.ptr, meta.nbytes, context, block), block.ptr)
+    return make_in(block, meta, context)
 
 
 def _launch(plan: Plan, ptrs: list[int], args: Sequence[Any], stream: int) -> None:

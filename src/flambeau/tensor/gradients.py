@@ -316,7 +316,7 @@ def _zeros_like(t: Any) -> Any:
 
 def listed(tensors: Any) -> tuple[Any, ...]:
     """A tensor or a sequence of them as a tuple."""
-    return (tensors,) if isinstance(tensors, Tensor | GradientEdge) else tuple(tensors)
+    return (tensors,) if isinstance(tensors, (Tensor, GradientEdge)) else tuple(tensors)
 
 
 def _place(t: Any) -> tuple[Node, int]:

@@ -66,10 +66,9 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """The view of `t` that a record gives. Raises what its rule raises."""
     plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
-    result.counter = counter = t.counter
+    result.counter = t.counter
     if t.history is None:
-        made = None if mode.recording else _made()
-        result.history = ViewHistory(t, (None, view, params), None, made, counter.version)
+        result.history = _history_of_view(t, view, params, None if mode.recording else _made())
     else:
         result.history = _recorded_view(t, view, params, plan)
     return result
@@ -103,8 +102,12 @@ def _history_of_view(t: Tensor, view: View, params: tuple[Any, ...], made: str |
     if history is not None and history.base is not None:
         base, before = history.base, history.steps
         made = made or history.made
-    seen = None if base.history is None else base.history.node
-    return ViewHistory(base, (before, view, params), seen, made, t.counter.version)
+    result = new_object(ViewHistory)
+    result.node, result.index, result.made = None, 0, made
+    result.base, result.steps = base, (before, view, params)
+    result.seen = None if base.history is None else base.history.node
+    result.version = t.counter.version
+    return result
 
 
 def _made() -> str | None:

@@ -158,6 +158,8 @@ alias("ger", outer)
 
 def _number(x: Any, like: Tensor) -> Any:
     """A factor as PyTorch takes it: an integer one for integer tensors."""
+    if x.__class__ is int:
+        return x
     if isinstance(x, Tensor):
         x = x.item()
     return int(x) if like.dtype.category < FLOATING or isinstance(x, bool) else x
@@ -182,9 +184,11 @@ def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
 
 def _added(input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None) -> Tensor:
     """beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product."""
-    if a.meta.shape[-1] != b.meta.shape[-2]:
+    left, right = a.meta.shape, b.meta.shape
+    if left[-1] != right[-2]:
         raise RuntimeError(ops.mismatch(a.meta, b.meta))
-    _check_expands(input, (*a.meta.shape[:-1], b.meta.shape[-1]))
+    if input.meta.shape != right[-1:]:
+        _check_expands(input, (*left[:-1], right[-1]))
     args = (input, a, b, _number(beta, input), _number(alpha, input))
     return run(ops.addmm, args, (), out)
 
@@ -195,7 +199,7 @@ def addmm(
 ) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read."""
     for name, mat in (("mat1", mat1), ("mat2", mat2)):
-        if mat.ndim != 2:
+        if mat.meta.ndim != 2:
             raise RuntimeError(f"{name} must be a matrix, got {mat.ndim}-D tensor")
     return _added(input, mat1, mat2, beta, alpha, out)
 

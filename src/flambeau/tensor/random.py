@@ -79,8 +79,9 @@ def _is_drawn_at_once(meta: Meta) -> bool:
 
 def dropped(x: Tensor, p: float) -> Tensor:
     """A CUDA tensor's elements over 1 - p, each zeroed with probability p (0 < p < 1), in one kernel."""
-    policy, source = _policy(x.device), generator.default_of(x.device)
-    drawn = source.reserve(policy.increment(x.numel(), EACH))
+    where = x.meta.device
+    policy = _policy(where)
+    drawn = generator.default_of(where).reserve(policy.increment(x.meta.numel, EACH))
     out, _ = call(native_dropout, (x, *drawn, 1 - p), (policy,))
     return out
 

@@ -37,7 +37,7 @@ class Storage:
         self.owner = owner
         self.pinned = pinned
         self.stream = context.default_stream.handle if block is None else block.stream
-        self.version = 0 if not anywhere.inferring else _first_version()
+        self.version = 0 if not anywhere.inferring else first_version()
 
     def __del__(self) -> None:
         block = self.block
@@ -67,7 +67,7 @@ class Storage:
 INFERENCE_VERSION = -(1 << 62)  # however often such a storage is written, its count stays negative
 
 
-def _first_version() -> int:
+def first_version() -> int:
     return INFERENCE_VERSION if mode.inference else 0
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
+from flambeau.runtime.context import Block, Context
+from flambeau.tape.mode import anywhere
 from flambeau.tape.node import Node
-from flambeau.tensor.storage import Storage
+from flambeau.tensor.storage import Storage, first_version
 
 
 class Counter(Protocol):
@@ -51,19 +53,10 @@ class ViewHistory(History):
     base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
     another has taken its place, `base` was changed in place, and `node` is out of date.
     made: how, where the view may not be changed in place on the tape; version: of the counter at that time.
+    Made in tensor/history.py.
     """
 
     __slots__ = ("base", "made", "seen", "steps", "version")
-
-    def __init__(self, base: Tensor, steps: Steps, seen: Node | None, made: str | None, version: int) -> None:
-        """Not recorded so far."""
-        self.node = None
-        self.index = 0
-        self.base = base
-        self.steps = steps
-        self.seen = seen
-        self.made = made
-        self.version = version
 
 
 class Tensor:
@@ -152,5 +145,24 @@ def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
     self.memory = storage
     self.ptr = ptr
     self.counter = storage
+    self.history = None
+    return self
+
+
+def make_in(block: Block, meta: Meta, context: Context) -> Tensor:
+    """A tensor alone in an allocator's block: `make` and `Storage` written out, for results of operators."""
+    memory = new_object(Storage)
+    memory.ptr = ptr = block.ptr
+    memory.nbytes = meta.nbytes
+    memory.context = context
+    memory.block = block
+    memory.stream = block.stream
+    memory.owner = None
+    memory.pinned = False
+    memory.version = 0 if not anywhere.inferring else first_version()
+    self = new_object(Tensor)
+    self.meta = meta
+    self.memory = self.counter = memory
+    self.ptr = ptr
     self.history = None
     return self

@@ -26,12 +26,12 @@ def check_probability(p: float) -> None:
 
 def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, alpha: bool) -> Tensor:
     check_probability(p)
-    if p == 0 or not train or not checked(input, "dropout").numel():
+    if p == 0 or not train or not checked(input, "dropout").meta.numel:
         return input
     if p == 1:
         zero = creation.zeros((), dtype=input.dtype, device=input.device)
         return input.mul_(zero) if inplace else input.mul(zero)
-    if input.is_cuda and input.is_floating_point() and not (feature or alpha or inplace):
+    if not (feature or alpha or inplace) and input.is_cuda and input.meta.dtype.is_floating_point:
         return dropped(input, p)
     noise = _channel_noise(input) if feature else creation.empty_like(input)
     noise.bernoulli_(1 - p)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 
 from flambeau.core.dtype import FLOATING, int64
 from flambeau.core.layout import broadcast_shapes
-from flambeau.nn.functional.activation import checked, log_softmax, logsigmoid
+from flambeau.nn.functional.activation import checked, logsigmoid
 from flambeau.nn.functional.distance import pairwise_distance
 from flambeau.ops import loss as ops
 from flambeau.ops.ctc import ctc_loss as ctc_op
+from flambeau.ops.softmax import log_softmax
 from flambeau.tensor import autocast, creation, data
 from flambeau.tensor.arithmetic import where
 from flambeau.tensor.call import call
@@ -153,7 +154,7 @@ def cross_entropy(
     axis = 0 if x.ndim == 1 else 1
     if x.shape == y.shape and x.ndim:
         return _of_probabilities(input, target, weight, ignore_index, mode, label_smoothing, axis)
-    scores = log_softmax(input, axis)
+    scores = call(log_softmax, (input,), (axis, None))
     loss = _nll(scores, target, weight, ignore_index, mode)
     if not label_smoothing:
         return loss
@@ -204,7 +205,7 @@ def _of_probabilities(
         )
     if smoothing:
         target = target * (1 - smoothing) + smoothing / classes
-    scores = log_softmax(input, axis)
+    scores = call(log_softmax, (input,), (axis, None))
     product = scores * target if weight is None else scores * target * _along(weight, input.dim(), axis)
     if mode == "none":
         return -product.sum(axis)

@@ -37,10 +37,8 @@ class _Everywhere:
         self.of_parameters: dict[int, Hook] = OrderedDict()
         self.of_buffers: dict[int, Hook] = OrderedDict()
         self.of_modules: dict[int, Hook] = OrderedDict()
-
-    def any_around_calls(self) -> bool:
-        """Whether a call of any module has hooks."""
-        return bool(self.forward or self.forward_pre or self.backward or self.backward_pre)
+        # A call of any module looks whether there is one of these.
+        self.around_calls = (self.forward, self.forward_pre, self.backward, self.backward_pre)
 
 
 everywhere = _Everywhere()

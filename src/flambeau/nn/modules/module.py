@@ -95,7 +95,7 @@ class Module(Stateful):
             or self._forward_pre_hooks
             or self._backward_hooks
             or self._backward_pre_hooks
-            or everywhere.any_around_calls()
+            or any(everywhere.around_calls)
         ):
             return call_with_hooks(self, args, kwargs)
         return self.forward(*args, **kwargs)
@@ -169,10 +169,10 @@ class Module(Stateful):
     # -- attributes -------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
+        attributes = self.__dict__
         for kind in ("_parameters", "_buffers", "_modules"):
-            own = self.__dict__.get(kind)
-            if own is not None and name in own:
-                return own[name]
+            if kind in attributes and name in attributes[kind]:
+                return attributes[kind][name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __setattr__(self, name: str, value: Any) -> None:
