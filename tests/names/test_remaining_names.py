@@ -33,6 +33,10 @@ WAITING = {
     "nonzero": lambda x, pinned, stream: x.nonzero(),
     "bool": lambda x, pinned, stream: bool(x.any()),
     "stream": lambda x, pinned, stream: stream.synchronize(),
+    "print": lambda x, pinned, stream: str(x),
+    "mask": lambda x, pinned, stream: x[x > 0],
+    "unique": lambda x, pinned, stream: x.unique(),
+    "tensor": lambda x, pinned, stream: torch.tensor([1.0], device="cuda"),
 }
 FREE = {
     "sum": lambda x, pinned, stream: x.sum(),
@@ -61,8 +65,9 @@ def test_sync_debug_mode(name: str) -> None:
     torch.cuda.set_sync_debug_mode("default")
     assert pinned.tolist() == [0] * 4, "a call that raises changed nothing"
     torch.cuda.set_sync_debug_mode(1)
-    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation"):
+    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation") as told:
         run(x, pinned, stream)
+    assert {w.filename for w in told} == {__file__}, "the program's line, not one of Flambeau's"
 
 
 def test_modes_that_are_none() -> None:

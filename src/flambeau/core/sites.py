@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import warnings
 from types import CodeType, FrameType
 
 Site = tuple[CodeType, int]
@@ -27,9 +28,11 @@ def caller(depth: int = 1) -> Site:
     known = _inside
     try:  # nearly always all is known: the time that this takes is a third of what the race detector costs
         frame = sys._getframe(depth + 1)
-        while known[frame.f_code.co_filename]:
+        code = frame.f_code
+        while known[code.co_filename]:
             frame = frame.f_back  # type: ignore[assignment]
-        return frame.f_code, frame.f_lasti
+            code = frame.f_code
+        return code, frame.f_lasti
     except (KeyError, AttributeError, ValueError):
         return _slow_caller(sys._getframe(1), depth)
 
@@ -50,6 +53,17 @@ def is_inside(code: CodeType) -> bool:
             (_PACKAGE, _PICKLING)
         )
     return inside
+
+
+def warn_program(text: str, category: type[Warning]) -> None:
+    """A warning at the user's line, however deep in this package it arises."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_inside(frame.f_code):
+        frame = frame.f_back
+    told = frame.f_globals.setdefault("__warningregistry__", {})  # by which a line is warned of once
+    warnings.warn_explicit(
+        text, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), told
+    )
 
 
 def line_of(site: Site) -> int:

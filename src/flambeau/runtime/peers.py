@@ -11,7 +11,6 @@ to look; by default on real GPUs. A virtual GPU delivers what it was given, unle
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.memory import array_at
-from flambeau.core.sites import caller, line_of
+from flambeau.core.sites import warn_program
 from flambeau.driver.api import Driver, HostMemory
 from flambeau.runtime import settings, system
 from flambeau.runtime.context import Context
@@ -116,15 +115,12 @@ def _buffer(context: Context) -> int:
 
 
 def _warn(giver: Context, taker: Context, wrong: int) -> None:
-    code, offset = caller()
-    warnings.warn_explicit(
+    warn_program(
         f"{giver.device} and {taker.device} can reach each other's memory, but {wrong} of {2 * NBYTES} bytes of a test "
         "pattern arrived changed: copies between them go through host memory in this process, which is slower. On "
         "virtualized machines and behind PCIe switches with access control (ACS) peer copies are known to fail so; "
         "`flambeau doctor` shows which pairs do.",
         RuntimeWarning,
-        code.co_filename,
-        line_of((code, offset)),
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-
 from flambeau.core.flags import flags
+from flambeau.core.sites import warn_program
 
 WARN, ERROR = 1, 2
 _TEXT = "called a synchronizing CUDA operation"
@@ -13,6 +12,6 @@ _TEXT = "called a synchronizing CUDA operation"
 def announce() -> None:
     """Warn of the operation, or refuse it with RuntimeError. To be called before it changes anything."""
     if flags.sync_debug_mode == WARN:
-        warnings.warn(_TEXT, UserWarning, stacklevel=6)
+        warn_program(_TEXT, UserWarning)
     elif flags.sync_debug_mode == ERROR:
         raise RuntimeError(_TEXT)
