@@ -156,8 +156,9 @@ def test_the_old_name_of_non_blocking() -> None:
     x = torch.ones(2).pin_memory()
     torch.cuda._sleep(SLEEP)
     for move in (lambda: x.to("cuda", **{"async": True}), lambda: x.cuda(**{"async": True})):
-        with pytest.warns(UserWarning, match="deprecated"):
+        with pytest.warns(UserWarning, match="deprecated") as told:
             move()
+        assert told[0].filename == __file__
         assert not torch.cuda.current_stream().query()
     with pytest.warns(UserWarning, match="deprecated"):
         torch.zeros(2, device="cuda").copy_(x, **{"async": True})

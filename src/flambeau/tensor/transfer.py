@@ -25,6 +25,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.ops import copy as ops
 from flambeau.runtime import current, peers, syncs, system
 from flambeau.runtime.event import Event
@@ -384,7 +385,7 @@ def _dense(meta: Meta) -> bool:
 def to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool, bool, Any]:
     """(device, dtype, non_blocking, copy, memory_format) of `to`'s overloads."""
     given = dict(kwargs)
-    _rename_async(given, "to", 3)
+    _rename_async(given, "to")
     rest = list(args)
     first = rest.pop(0) if rest else given.pop("other", None)
     where = kind = None
@@ -418,13 +419,11 @@ def _listing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     )
 
 
-def _rename_async(given: dict[str, Any], function: str, stacklevel: int = 3) -> None:
+def _rename_async(given: dict[str, Any], function: str) -> None:
     """`async`, the old name of `non_blocking`, is a Python keyword now; `**{'async': True}` passes it."""
     if "async" in given:
-        warnings.warn(
-            f"This overload of {function} is deprecated: 'async' is now called 'non_blocking'",
-            UserWarning,
-            stacklevel=stacklevel + 1,
+        warn_program(
+            f"This overload of {function} is deprecated: 'async' is now called 'non_blocking'", UserWarning
         )
         given["non_blocking"] = given.pop("async")
 
