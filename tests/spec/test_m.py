@@ -174,6 +174,13 @@ def test_fork_rng_of_several_devices_warns_where_it_is_called() -> None:
     assert torch.cuda.get_rng_state(1).tolist() == before
 
 
+def test_outside_of_worker_threads_the_default_generator_draws() -> None:
+    torch.manual_seed(3)
+    first = torch.rand(3).tolist()
+    torch.manual_seed(3)
+    assert torch.rand(3, generator=torch.random.thread_safe_generator()).tolist() == first
+
+
 def test_fork_rng_by_type() -> None:
     before = torch.get_rng_state().tolist(), torch.cuda.get_rng_state(0).tolist()
     with torch.random.fork_rng(device_type="cpu"):
