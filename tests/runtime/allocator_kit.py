@@ -27,6 +27,7 @@ class FakeDriver:
         self.clock: dict[int, int] = {}
         self.done: dict[int, int] = {}
         self.lives: list[tuple[str, int, int, int]] = []
+        self.ends: list[list[tuple[int, int]]] = []  # what the events of each block's uses had recorded
         self.internal: list[bool] = []
         self.events = 0
         self.calls = 0
@@ -120,6 +121,7 @@ class FakeDriver:
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.lives.append(("free", ptr, nbytes, stream))
+        self.ends.append([self.records[event] for event in after])
 
     def block_wait(self, ptr: int, nbytes: int, stream: int, events: Sequence[int]) -> None:
         self.lives.append(("wait", ptr, nbytes, stream))

@@ -299,8 +299,6 @@ def test_a_recorded_block_waits_for_the_work_queued_before_its_free() -> None:
 def test_the_events_of_a_block_are_its_own_until_it_comes_back() -> None:
     """Else an observer that looks them up sees what another block recorded, and thinks that nobody asked for this."""
     allocator, driver, stream = make(observes_blocks=True)
-    ends: list[list[tuple[int, int]]] = []
-    driver.block_free = lambda ptr, nbytes, stream, after=(): ends.append([driver.records[e] for e in after])  # type: ignore[method-assign]
     one, other = stream_of(stream.context, 2), stream_of(stream.context, 3)
     first, second = allocator.allocate(1000, stream), allocator.allocate(1000, stream)
     for user in (one, other):
@@ -315,7 +313,7 @@ def test_the_events_of_a_block_are_its_own_until_it_comes_back() -> None:
     driver.finish(3)
     allocator.free(held)
     allocator.allocate(3000, stream)
-    assert ends == [[], [(2, 1), (3, 1)]]
+    assert driver.ends == [[], [(2, 1), (3, 1)]]
 
 
 def test_the_next_life_of_a_recorded_block_needs_no_event() -> None:

@@ -47,7 +47,7 @@ from flambeau.observe.telling import READ, WRITE, access_of, line_at, shape_of, 
 _MANY_RETIRED = 64
 
 Check: TypeAlias = Callable[..., None]
-"""`check(stream, ptrs, site=None)` of a command: see `Detector.check_of`."""
+"""`check(stream, ptrs, site=None, depth=3)` of a command: see `Detector.check_of`."""
 
 
 class Detector(Order):
@@ -242,23 +242,23 @@ class Detector(Order):
 
     # -- accesses --------------------------------------------------------------------------------------
     def check_of(self, footprint: Footprint) -> Check:
-        """The check of commands with a footprint: `check(stream, ptrs, site)`.
+        """The check of commands with a footprint: `check(stream, ptrs, site, depth)`.
 
         A command is about to be queued: it is checked against all that is not ordered before it, then kept.
-        `site`: where it was recorded; None: where the program is now. Raises RaceError in mode "error"; then nothing
-        was kept, and the caller must not queue it.
+        `site`: where it was recorded; None: where the program is now, at least `depth` frames further out. Raises
+        RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
 
         All that stays the same from one command to the next is bound here: this is what is called most.
         """
         agents, take, what = self.agents, self._next, footprint.what
         remembered, find = footprint.found.get, self.shadow.find
 
-        def check(stream: int, ptrs: tuple[int, ...], site: Site | None = None) -> None:
+        def check(stream: int, ptrs: tuple[int, ...], site: Site | None = None, depth: int = 3) -> None:
             agent = agents[stream]
             if agent.caught is not self.known:
                 self.catch_up(agent)
             number, count = take(), agent.count + 1
-            code, at = site or caller(3)
+            code, at = site or caller(depth)
             command: Command = (agent, number, what, code, at, count)
             writers, readers, cells = remembered(ptrs) or find(
                 footprint, ptrs, NOTHING if self.several else self.known

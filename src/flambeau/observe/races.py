@@ -293,9 +293,13 @@ class RaceDriver(Forward):
         self._checks.pop(exe, None)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        self.launcher(exe)(ptrs, scalars, stream)
+        self._launcher(exe, depth=3)(ptrs, scalars, stream)
 
     def launcher(self, exe: Executable) -> Launcher:
+        """Its caller must be called by this package alone: a look at one frame less shows."""
+        return self._launcher(exe, depth=4)
+
+    def _launcher(self, exe: Executable, depth: int) -> Launcher:
         """All that a launch looks at is bound here: it is the most frequent call."""
         detector, inner, check = self.detector, self.inner.launcher(exe), self._checks[exe]
         acquire, release, tapes = self._lock.acquire, self._lock.release, self._tapes
@@ -310,7 +314,7 @@ class RaceDriver(Forward):
                 if tapes and stream in tapes:
                     tapes[stream].command(stream, check, ptrs, caller())
                 else:
-                    check(stream, ptrs)
+                    check(stream, ptrs, None, depth)
                 inner(ptrs, scalars, stream)
             finally:
                 release()

@@ -221,15 +221,18 @@ class CachingAllocator:
         self._journal.append(block.loss)
         block.home.append(block)
 
-    def _free_observed(self, block: Block) -> None:
+    def _free_observed(self) -> Callable[[Block], None]:
         """The same, told to the driver."""
-        if (
-            not block.uses and block.size and not self.context.closed
-        ):  # else its life ends when those uses are over
-            self._driver.block_free(block.ptr, block.requested, block.stream)
-        block.freed = self._orders.now
-        self._journal.append(block.loss)
-        block.home.append(block)
+        context, orders, journal, tell = self.context, self._orders, self._journal, self._driver.block_free
+
+        def free(block: Block) -> None:
+            if not block.uses and block.size and not context.closed:  # else when those uses are over
+                tell(block.ptr, block.requested, block.stream)
+            block.freed = orders.now
+            journal.append(block.loss)
+            block.home.append(block)
+
+        return free
 
     def _free_recorded(self, block: Block) -> None:
         """The same, told to the driver and to the recording."""
@@ -257,7 +260,7 @@ class CachingAllocator:
         if self._recording is not None:
             self.free = self._free_recorded
         elif self._driver.observes_blocks:
-            self.free = self._free_observed
+            self.free = self._free_observed()
         else:
             self.free = self._free_with_tick if self._many_streams else self._free
         self._bins.clear()

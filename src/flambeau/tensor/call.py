@@ -58,7 +58,7 @@ class Plan:
     def __init__(self, context: Context, exe: Executable | None, signature: Signature) -> None:
         self.context = context
         self.index = context.index
-        self.allocate = context.allocator.allocate
+        self.allocate = context.allocator.allocate if exe is None else context.allocator.allocate_output
         self.launch = _launch_nothing if exe is None else _launcher(context.driver, exe)
         self.exe = exe
         self.outputs = signature.outputs

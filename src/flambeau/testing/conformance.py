@@ -196,12 +196,16 @@ def host_touch_changes_nothing(driver: Driver) -> None:
     assert array.tolist() == list(range(16))
 
 
-def block_alloc_and_block_free_are_accepted(driver: Driver) -> None:
-    ptr, stream = driver.mem_alloc(0, 4096), driver.stream_default(0)
-    driver.block_alloc(ptr, 1024, stream)
-    driver.fill(ptr, 3, 1024, stream)
-    assert (_read(driver, ptr, 1024) == 3).all()
-    driver.block_free(ptr, 1024, stream)
+def block_alloc_block_wait_and_block_free_are_accepted(driver: Driver) -> None:
+    ptr, stream, event = driver.mem_alloc(0, 4096), driver.stream_default(0), driver.event_create(0, False)
+    for written in (False, True):
+        driver.block_alloc(ptr, 1024, stream, written)
+        driver.fill(ptr, 3, 1024, stream)
+        assert (_read(driver, ptr, 1024) == 3).all()
+        driver.event_record(event, stream)
+        driver.block_wait(ptr, 1024, stream, [event])
+        driver.event_sync(event)
+        driver.block_free(ptr, 1024, stream, [event])
     driver.stream_sync(stream)
 
 
