@@ -637,6 +637,12 @@ def test_graphed_modules_keep_running_statistics(gpu: None) -> None:
         assert torch.equal(buffer, eager.get_buffer(name)), name
 
 
+def test_graphed_callables_need_arguments_each(gpu: None) -> None:
+    nets, x = (torch.nn.Linear(2, 2).cuda(), torch.nn.Linear(2, 2).cuda()), torch.ones(1, 2, device="cuda")
+    with pytest.raises(ValueError, match="2 callables, but 1 tuples of sample_args"):
+        torch.cuda.make_graphed_callables(nets, ((x,),))
+
+
 def test_graphed_callables_in_a_row_and_nested_results(gpu: None) -> None:
     first, second = network(1).eval(), Several().cuda()
     inner = torch.nn.Linear(3, 6).cuda()

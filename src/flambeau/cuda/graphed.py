@@ -40,7 +40,7 @@ def make_graphed_callables(
     Returns what was given, graphed: a Module itself with another `forward`, which replays while its `training` is what
     it was. Outputs lie where the last call's lay. Only once differentiable.
     Raises RuntimeError: autocast with its cache is on. AssertionError: hooks, buffers that require grad, arguments
-    other than tensors.
+    other than tensors. ValueError: not a tuple of arguments for each of several callables.
     """
     if is_autocast_enabled() and is_autocast_cache_enabled():
         raise RuntimeError(
@@ -48,6 +48,10 @@ def make_graphed_callables(
         )
     several = isinstance(callables, tuple)
     each, samples = (callables, sample_args) if several else ((callables,), (sample_args,))
+    if len(each) != len(samples):
+        raise ValueError(
+            f"make_graphed_callables: {len(each)} callables, but {len(samples)} tuples of sample_args"
+        )
     passes = [_Passes(call, sample, allow_unused_input) for call, sample in zip(each, samples, strict=True)]
     pool = graph_pool_handle() if pool is None else pool
     stream = Stream()
