@@ -54,7 +54,7 @@ DIFFERENCES = {
     "cuda.cudart": "all of PyTorch's but cudaHostRegister and cudaHostUnregister",
     "cuda.jiterator": "virtual GPUs compute plain C++ (no loops, no pointers); half precision is computed in float32",
     "cuda.nccl": "complex numbers are summed too; virtual GPUs have the `version` of the NCCL whose rules they follow",
-    "cuda.get_rng_state": "a GPU that is not there is a RuntimeError, the CPU a ValueError; PyTorch says IndexError and nothing",
+    "cuda.get_rng_state": "of a GPU that is not there RuntimeError, PyTorch IndexError; of the CPU ValueError",
     "cuda.set_rng_state": "as `get_rng_state`",
     "cuda.seed": "default generators start from a fixed seed until it is called: runs repeat",
     "backends.cuda.can_use_cudnn_attention": "always False: attention is Flambeau's own kernel",
