@@ -10,6 +10,7 @@ from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import matmul as ops
 from flambeau.tensor import autocast
+from flambeau.tensor.call import call
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
@@ -26,7 +27,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
 
 @method
 def __matmul__(self: Tensor, other: Any) -> Any:
-    return run(ops.matmul, (self, other), ()) if isinstance(other, Tensor) else NotImplemented
+    return call(ops.matmul, (self, other)) if isinstance(other, Tensor) else NotImplemented
 
 
 @both

@@ -20,7 +20,7 @@ Ints = tuple[int, ...]
 
 
 def _ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
-    one = int_or_none(value)
+    one = value if value.__class__ is int else int_or_none(value)
     if one is not None:
         return (one,) * ndim
     if not isinstance(value, Sequence) or isinstance(value, str):
