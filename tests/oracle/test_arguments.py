@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+import re
 import warnings
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -126,6 +129,25 @@ NAMED = {
     "sort": lambda m: m.sort(x=m.tensor([2, 1]))[0],
     "reshape": lambda m: m.reshape(a=m.ones(4), shape=(2, 2)),
     "cat": lambda m: m.cat(tensors=[m.ones(2)], axis=0),
+    # of the parser, where the documentation says otherwise
+    "cholesky_inverse": lambda m: m.cholesky_inverse(input=2 * m.eye(2)),
+    "linalg.norm": lambda m: m.linalg.norm(input=m.ones(2)),
+    "linalg.vector_norm": lambda m: m.linalg.vector_norm(input=m.ones(2)),
+    "linalg.eigvalsh": lambda m: m.linalg.eigvalsh(input=m.eye(2)),
+    "linalg.lstsq": lambda m: m.linalg.lstsq(m.eye(2), b=m.eye(2)).solution,
+    "linalg.inv": lambda m: m.linalg.inv(A=m.eye(2)),
+    "relu_": lambda m: m.relu_(input=-m.ones(2)),
+    "clamp_": lambda m: m.clamp_(x=m.ones(2), max=0),
+    "hsplit": lambda m: m.hsplit(m.ones(4), sections=2)[0],
+    "Tensor.vsplit": lambda m: m.ones(4, 1).vsplit(indices=(1,))[0],
+    "Tensor.split": lambda m: m.ones(4).split(split_size=2)[0],
+    "tensor_split": lambda m: m.tensor_split(m.ones(4), tensor_indices_or_sections=m.tensor(2))[0],
+    "swapaxes": lambda m: m.ones(2, 3).swapaxes(axis0=0, axis1=1),
+    "heaviside": lambda m: m.ones(2).heaviside(values=m.ones(2)),
+    "isin": lambda m: m.isin(element=3, test_elements=m.tensor([3])),
+    "special.airy_ai": lambda m: m.special.airy_ai(x=m.zeros(2)),
+    "special.zeta": lambda m: m.special.zeta(input=m.full((2,), 2.0), other=m.ones(2)),
+    "special.hermite_polynomial_h": lambda m: m.special.hermite_polynomial_h(x=m.ones(2), n=2),
 }
 
 
@@ -134,7 +156,43 @@ def test_names_of_numpy(run: Any) -> None:
     (said, want), (ours, found) = (outcome(run, module) for module in BOTH)
     assert ours.partition(":")[0] == said.partition(":")[0]
     if said == "ok":
-        same(found, want, 1)
+        same(found, want, 1, strides=False)
+
+
+def parser_names(call: Any) -> list[str]:
+    """What PyTorch's parser calls the arguments of a function that has but one signature, from what it refuses."""
+    names: list[str] = []
+    args: list[Any] = []
+    right = {"Tensor": torch.ones(3, 3), "int": 1, "tuple": (1, 1), "bool": False, "Number": 1, "float": 1.0}
+    while len(args) < 7:
+        said = outcome(lambda _: call(*args, object()), torch)[0]
+        found = re.search(rf"argument '(\w+)' \(position {len(args) + 1}\) must be (\w+)", said)
+        if found is None:
+            break
+        names.append(found[1])
+        args.append(right.get(found[2], "x"))
+    return names
+
+
+# Theirs: numbers of arguments, not names; or of a signature beside the one that is documented.
+UNLIKE = {"rrelu", "repeat_interleave", "one_hot"}
+
+
+@pytest.mark.parametrize("room", ["", "linalg", "fft", "special", "nn.functional"])
+def test_every_name_of_an_argument_is_taken(room: str) -> None:
+    """A call that names all arguments is not refused for a name. 600 functions."""
+    theirs, ours = (attrgetter(room)(m) if room else m for m in BOTH)
+    asked = 0
+    for name in sorted({*dir(theirs)} & {*dir(ours)} - UNLIKE):
+        define = getattr(theirs, name)
+        if name[0] == "_" or not inspect.isbuiltin(define) or isinstance(define, type):
+            continue
+        here = getattr(ours, name)
+        for argument in parser_names(define):
+            said = outcome(lambda _, f=here, a=argument: f(**{a: object()}), flambeau)[0]
+            assert "unexpected keyword" not in said, f"{room} {name}({argument}=)"
+            asked += 1
+    assert asked > 10 or room == "nn.functional"
 
 
 # -- arguments of wrong types ----------------------------------------------------------------------------------------
@@ -273,6 +331,43 @@ def test_types_of_results(run: Any) -> None:
             )
         names.append(type(result).__name__)
     assert names[0] == names[1]
+
+
+# -- bounds, and layouts of results -----------------------------------------------------------------------------------
+
+
+def test_bounds_of_a_number_and_a_tensor_of_none_dimensions() -> None:
+    for run in (
+        lambda m: m.arange(5.0).clamp(m.tensor(1.0), 3),
+        lambda m: m.arange(5).clamp(1, m.tensor(3.5)),
+        lambda m: m.arange(5).clamp(m.tensor([1]), 3),
+        lambda m: m.arange(5.0).clamp_(m.tensor(1), 3),
+    ):
+        kinds = [outcome(run, module) for module in BOTH]
+        assert kinds[0][0].partition(":")[0] == kinds[1][0].partition(":")[0]
+        if kinds[0][0] == "ok":
+            same(kinds[1][1], kinds[0][1])
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_softmax_is_contiguous_of_every_layout(name: str, dim: int) -> None:
+    for view in (
+        lambda x: x.permute(2, 0, 1),
+        lambda x: x.transpose(1, 2),
+        lambda x: x[:, :, ::2],
+        lambda x: x[:, :1].expand(2, 3, 4),
+    ):
+
+        def run(m: Any, view: Any = view) -> Any:
+            x = (m.arange(24.0).reshape(2, 3, 4) / 8).requires_grad_()
+            result = getattr(m, name)(view(x), dim)
+            (slope,) = m.autograd.grad(result[..., 0].sum(), x)
+            return result.detach(), slope
+
+        (want, slope), (found, ours) = run(torch), run(flambeau)
+        same(found, want, 16)
+        np.testing.assert_allclose(ours.numpy(), slope.numpy(), 1e-4, 1e-6)
 
 
 # -- texts -----------------------------------------------------------------------------------------------------------

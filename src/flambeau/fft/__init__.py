@@ -32,7 +32,7 @@ __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift",
     "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
-globals().update({_name: _accepting(globals()[_name]) for _name in __all__})
+globals().update({_name: _accepting(globals()[_name], f"fft_{_name}") for _name in __all__})
 
 
 def __getattr__(name: str) -> object:

@@ -74,7 +74,7 @@ __all__ = [
     "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander",
     "vecdot", "vector_norm",
 ]  # fmt: skip
-globals().update({_name: _accepting(globals()[_name]) for _name in __all__})
+globals().update({_name: _accepting(globals()[_name], f"linalg_{_name}") for _name in __all__})
 
 
 def __getattr__(name: str) -> object:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import dense_strides, wrap_dim
+from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.blocks import contiguous, row_blocks
@@ -44,7 +44,7 @@ def _rule_of(stub: str) -> Callable[[Sequence[Operand], tuple[Any, ...]], Signat
         axis = wrap_dim(dim, x.ndim)
         if kind not in FLOATS and x.numel:
             raise NotImplementedError(f"\"{stub}\" not implemented for '{kind.torch_name}'")
-        out = Meta.of(x.shape, dense_strides(x.shape, x.strides), kind, x.device)
+        out = Meta.contiguous_of(x.shape, kind, x.device)
         return Signature((out,), (x,), (axis, kind))
 
     return rule

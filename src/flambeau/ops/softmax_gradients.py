@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import dense_strides, wrap_dim
+from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
@@ -27,7 +27,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
             f"softmax_backward: expected a gradient of shape {list(out.shape)} and dtype {out.dtype}, but got "
             f"{list(grad.shape)} and {grad.dtype}"
         )
-    made = Meta.of(out.shape, dense_strides(out.shape, out.strides), out.dtype, where)
+    made = Meta.contiguous_of(out.shape, out.dtype, where)
     return Signature((made,), (grad, out), (wrap_dim(params[0], out.ndim),))
 
 

@@ -320,9 +320,12 @@ def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]
     if low is None and high is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if isinstance(low, Tensor) != isinstance(high, Tensor) and low is not None and high is not None:
-        raise TypeError(
-            "clamp() received an invalid combination of arguments: 'min' and 'max' must both be Tensor or both Number"
-        )
+        low, high = (x.item() if isinstance(x, Tensor) and not x.meta.ndim else x for x in (low, high))
+        if isinstance(low, Tensor) or isinstance(high, Tensor):
+            raise TypeError(
+                "clamp() received an invalid combination of arguments: 'min' and 'max' must both be Tensor or both "
+                "Number"
+            )
     if high is None:
         return arithmetic.clamp_min, (x, operand(low, "clamp", "min", 2))
     if low is None:
@@ -579,7 +582,7 @@ def allclose(
     input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
     """Whether `isclose` holds everywhere."""
-    return bool(isclose(input, other, rtol, atol, equal_nan).all().item())
+    return bool(isclose(input, other, float(rtol), float(atol), equal_nan).all().item())
 
 
 @both

@@ -24,15 +24,16 @@ _KINDS: dict[str, tuple[type, str]] = {
 }  # fmt: skip
 
 
-def explained(define: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> TypeError | None:
+def explained(
+    define: Callable[..., Any], name: str, args: tuple[Any, ...], given: dict[str, Any]
+) -> TypeError | None:
     """The TypeError of PyTorch's parser for the first argument that is not of its parameter's type; None if all are."""
     parameters = signature(define).parameters
     named = list(zip(parameters.values(), args, strict=False))
-    named += [(parameters[name], value) for name, value in given.items() if name in parameters]
+    named += [(parameters[key], value) for key, value in given.items() if key in parameters]
     for at, (parameter, value) in enumerate(named):
         expected = _lacking(parameter, value)
         if expected is not None:
-            name = define.__name__.lstrip("_")
             where = "" if parameter.kind is Parameter.KEYWORD_ONLY else f" (position {at + 1})"
             argument = f"argument '{parameter.name}'{where}"
             return TypeError(f"{name}(): {argument} must be {expected}, not {type_name(value)}")

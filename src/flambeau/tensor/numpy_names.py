@@ -16,36 +16,57 @@ from flambeau.tensor.mistakes import SIGNS, explained
 
 _OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 
+# Names of a first argument that PyTorch's parser calls `input`, whatever its documentation says.
+_FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
 
-def accepting(define: Callable[..., Any], method: bool = False) -> Any:
-    """A function that takes NumPy's names of its arguments too, and says which of them is of a wrong type.
+# What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
+_PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
+_PARSED = {
+    "cholesky_solve": {"input2": "L"}, "dsplit": _PARTS, "heaviside": {"values": "other"}, "hsplit": _PARTS,
+    "isin": {"element": "elements", "test_element": "test_elements"}, "linalg_lstsq": {"b": "B"},
+    "linalg_tensorsolve": {"other": "B"}, "orgqr": {"input2": "tau"}, "ormqr": {"input2": "tau", "input3": "other"},
+    "result_type": {"tensor": "tensor1", "other": "tensor2"}, "split": {"split_size": "split_size_or_sections"},
+    "swapaxes": {"axis0": "dim0", "axis1": "dim1"}, "unsafe_split": {"split_size": "split_size_or_sections"},
+    "tensor_split": {"tensor_indices_or_sections": "indices_or_sections"}, "vsplit": _PARTS,
+}  # fmt: skip
 
-    Itself where it has no such names; methods that have neither `dim` nor `keepdim` too: what has neither is called too
-    often to go through one more function, and seldom by these names.
+
+def accepting(define: Callable[..., Any], name: str, *, method: bool = False) -> Any:
+    """The public function of this name: it takes NumPy's names of its arguments, and says which is of a wrong type.
+
+    The function itself where it has no such names, and methods that have neither `dim` nor `keepdim`: they are called
+    too often to go through one more function, and seldom by these names.
     """
     if not isinstance(define, FunctionType):
         return define
     code = define.__code__
+    places = code.co_varnames[: code.co_argcount]
     own = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
     if code.co_flags & CO_VARKEYWORDS and own & {
         "input",
         "self",
     }:  # of a tensor; it reads its arguments itself
         own |= {"dim", "keepdim"}
-    ours = {name: mine for name, mine in _OURS.items() if mine in own and name not in own}
-    if not own & ({"dim", "keepdim"} if method else {*ours.values()}):
+    names = _OURS | _PARSED.get(name, {})
+    first = places[0] if places and "input" not in own and not method else ""
+    if first in _FIRST:
+        names = {theirs: first if mine == "input" else mine for theirs, mine in names.items()} | {
+            "input": first
+        }
+    ours = {theirs: mine for theirs, mine in names.items() if mine in own and theirs not in own}
+    if not (own & {"dim", "keepdim"} or (ours and not method) or name in _PARSED):
         return define
 
     @wraps(define)
     def call(*args: Any, **given: Any) -> Any:
         if given:
-            for name in given.keys() & ours.keys():
-                if ours[name] not in given:  # else the call is refused as it stands
-                    given[ours[name]] = given.pop(name)
+            for theirs in given.keys() & ours.keys():
+                if ours[theirs] not in given:  # else the call is refused as it stands
+                    given[ours[theirs]] = given.pop(theirs)
         try:
             return define(*args, **given)
         except SIGNS as error:
-            mistake = explained(define, args, given)
+            mistake = explained(define, name, args, given)
             if mistake is None:
                 raise
             raise mistake from error

@@ -29,7 +29,7 @@ _FUNCTIONS_IN_PLACE = {
 def _bind_method(name: str, define: Any) -> None:
     if name in Tensor.__dict__:
         raise ValueError(f"Tensor.{name} is bound twice")
-    setattr(Tensor, name, accepting(define, method=True))
+    setattr(Tensor, name, accepting(define, name, method=True))
     if name in _FUNCTIONS_IN_PLACE:
         _bind_function(name, define)
 
@@ -37,7 +37,7 @@ def _bind_method(name: str, define: Any) -> None:
 def _bind_function(name: str, define: Any) -> None:
     if name in functions:
         raise ValueError(f"torch.{name} is bound twice")
-    functions[name] = accepting(define)
+    functions[name] = accepting(define, name)
 
 
 def function(define: F) -> F:

@@ -13,6 +13,7 @@ from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import return_types
 from flambeau.tensor.arithmetic import bind_binary, bind_unary, operand, publish, run, tensor_operand
 from flambeau.tensor.creation import arange
+from flambeau.tensor.numpy_names import accepting
 from flambeau.tensor.outputs import deliver
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
@@ -136,19 +137,32 @@ def _of_one(op: Pointwise) -> Callable[..., Any]:
 def _of_two(op: Pointwise) -> Callable[..., Any]:
     """Of two tensors, or a tensor and a number."""
 
-    def of_both(one: Any, two: Any, *, out: Any = None) -> Any:
-        pair = operand(one, op.name, "input", 1), operand(two, op.name, "other", 2)
-        if not (isinstance(one, Tensor) or isinstance(two, Tensor)):
-            tensor_operand(one, op.name, "input", 1)
-        return run(op, pair, out)
+    def of_both(input: Any, other: Any, *, out: Any = None) -> Any:
+        return run(op, _pair(op, input, other), out)
 
     return _named(of_both, op)
+
+
+def _of_degree(op: Pointwise) -> Callable[..., Any]:
+    """A polynomial of degree n."""
+
+    def of_both(x: Any, n: Any, *, out: Any = None) -> Any:
+        return run(op, _pair(op, x, n), out)
+
+    return _named(of_both, op)
+
+
+def _pair(op: Pointwise, one: Any, two: Any) -> tuple[Any, Any]:
+    if not (isinstance(one, Tensor) or isinstance(two, Tensor)):
+        tensor_operand(one, op.name, "input", 1)
+    return operand(one, op.name, "input", 1), operand(two, op.name, "other", 2)
 
 
 def _named(define: Callable[..., Any], op: Pointwise) -> Callable[..., Any]:
     define.__name__ = define.__qualname__ = op.name
     define.__module__, define.__doc__ = "torch.special", op.summary
-    return define
+    public: Callable[..., Any] = accepting(define, op.name)
+    return public
 
 
 airy_ai = _of_one(ops.airy_ai)
@@ -162,18 +176,18 @@ modified_bessel_k0, modified_bessel_k1 = _of_one(ops.k0), _of_one(ops.k1)
 scaled_modified_bessel_k0, scaled_modified_bessel_k1 = _of_one(ops.k0e), _of_one(ops.k1e)
 spherical_bessel_j0 = _of_one(ops.spherical_j0)
 xlog1py, zeta = _of_two(ops.xlog1py), _of_two(ops.zeta)
-chebyshev_polynomial_t, chebyshev_polynomial_u = _of_two(ops.chebyshev_t), _of_two(ops.chebyshev_u)
-chebyshev_polynomial_v, chebyshev_polynomial_w = _of_two(ops.chebyshev_v), _of_two(ops.chebyshev_w)
+chebyshev_polynomial_t, chebyshev_polynomial_u = _of_degree(ops.chebyshev_t), _of_degree(ops.chebyshev_u)
+chebyshev_polynomial_v, chebyshev_polynomial_w = _of_degree(ops.chebyshev_v), _of_degree(ops.chebyshev_w)
 shifted_chebyshev_polynomial_t, shifted_chebyshev_polynomial_u = (
-    _of_two(ops.shifted_t),
-    _of_two(ops.shifted_u),
+    _of_degree(ops.shifted_t),
+    _of_degree(ops.shifted_u),
 )
 shifted_chebyshev_polynomial_v, shifted_chebyshev_polynomial_w = (
-    _of_two(ops.shifted_v),
-    _of_two(ops.shifted_w),
+    _of_degree(ops.shifted_v),
+    _of_degree(ops.shifted_w),
 )
-hermite_polynomial_h, hermite_polynomial_he = _of_two(ops.hermite_h), _of_two(ops.hermite_he)
-laguerre_polynomial_l, legendre_polynomial_p = _of_two(ops.laguerre), _of_two(ops.legendre)
+hermite_polynomial_h, hermite_polynomial_he = _of_degree(ops.hermite_h), _of_degree(ops.hermite_he)
+laguerre_polynomial_l, legendre_polynomial_p = _of_degree(ops.laguerre), _of_degree(ops.legendre)
 
 
 def ndtr(input: Any, *, out: Any = None) -> Any:
