@@ -35,12 +35,12 @@ from flambeau.tensor.tensor import History, Tensor, make
 
 def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
     """A tuple of ints from an int, a sequence of ints, or the varargs of a method. Raises TypeError."""
-    if isinstance(values, tuple) and len(values) == 1 and isinstance(values[0], list | tuple):
+    if isinstance(values, tuple) and len(values) == 1 and isinstance(values[0], (list, tuple)):
         values = values[0]
-    elif not isinstance(values, list | tuple):
+    elif not isinstance(values, (list, tuple)):
         values = (values,)
     try:
-        return tuple([index(v) for v in values])
+        return tuple(map(index, values))
     except TypeError:
         bad = next(v for v in values if not hasattr(v, "__index__"))
         raise TypeError(
