@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -84,6 +86,13 @@ class _Driver:
         return 0
 
 
+def _libraries(monkeypatch: pytest.MonkeyPatch, load: Callable[[str], _Driver]) -> None:
+    """What the search for real GPUs, and nobody else, loads."""
+    names = ("c_int", "c_size_t", "byref", "create_string_buffer")
+    fake = SimpleNamespace(CDLL=load, **{name: getattr(ctypes, name) for name in names})
+    monkeypatch.setattr(probe, "ctypes", fake)
+
+
 @pytest.mark.parametrize("forced", [False, True], ids=["auto", "FLAMBEAU_DRIVER=cuda"])
 @pytest.mark.parametrize(
     ("version", "bindings", "text"),
@@ -102,7 +111,7 @@ def test_cuda_says_how_to_mend_what_is_missing(
             raise OSError(name)
         return _Driver(version)
 
-    monkeypatch.setattr(probe.ctypes, "CDLL", load)
+    _libraries(monkeypatch, load)
     monkeypatch.setattr(probe, "_has", lambda module: bindings)
     if forced:
         monkeypatch.setenv("FLAMBEAU_DRIVER", "cuda")
@@ -114,7 +123,7 @@ def test_cuda_says_how_to_mend_what_is_missing(
 
 
 def test_the_first_real_gpu_must_be_found_without_nvidia_s_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.ctypes, "CDLL", lambda name: _Driver(13000))
+    _libraries(monkeypatch, lambda name: _Driver(13000))
     monkeypatch.setattr(probe, "_has", lambda module: True)
     before = set(sys.modules)
     assert probe.why_not() is None
