@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from rank_kit import HERE, finish, free_port, run_ranks, start
 
 from flambeau.distributed import mpi_world
+from flambeau.distributed.mpi_waits import Wait, Waits, stuck
 from flambeau.distributed.process_manager import ProcessManager
 from flambeau.distributed.store import DEFAULT_TIMEOUT, HashStore
 
@@ -17,7 +19,13 @@ PROGRAM = str(HERE / "mpi_program.py")
 
 
 def segments() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("mpich_shm_*")}
+    """Those that no process has: others' tests may run."""
+    mapped = []
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            mapped.append(maps.read_text())
+    text = "".join(mapped)
+    return {path.name for path in Path("/dev/shm").glob("mpich_shm_*") if path.name not in text}
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -34,6 +42,162 @@ def test_ranks_that_mpiexec_started_need_nothing_else() -> None:
     command = [mpiexec, "-n", "2", sys.executable, PROGRAM, "mpi"]
     said = finish(start("-c", f"import os; os.execv({mpiexec!r}, {command!r})"))
     assert (said.status, said.out.count("good")) == (0, 2), said.err
+
+
+_FAILS = """
+import sys
+import flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("mpi")
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 1:
+    if sys.argv[1] == "raise":
+        raise ValueError("the reason")
+    sys.exit(3)
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@pytest.mark.parametrize("by", ["python", "flambeau run"])
+@pytest.mark.parametrize("how", ["raise", "exit"])
+def test_a_rank_of_mpiexec_that_fails_keeps_nobody_waiting(tmp_path: Path, by: str, how: str) -> None:
+    """MPI's end waits for all ranks, and the others wait for this one in a collective."""
+    program = tmp_path / "program.py"
+    program.write_text(_FAILS)
+    runner = [sys.executable, *(["-m", "flambeau", "run", "--quiet"] if by != "python" else [])]
+    said = finish(start("-c", _EXEC, "-n", "3", *runner, str(program), how))
+    assert said.status != 0
+    if how == "raise":
+        assert "ValueError: the reason" in said.err + said.out
+    else:
+        assert "the program of rank 1 has ended" in said.err + said.out
+
+
+_EXEC = """
+import os, shutil, sys
+found = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+os.execv(found, [found, *sys.argv[1:]])
+"""
+
+
+_DIFFER = """
+import flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("gloo")
+rank, t = dist.get_rank(), torch.ones(4)
+odd = rank == 2
+calls = [
+    lambda g: dist.broadcast(t, 0, group=g) if odd else dist.all_reduce(t, group=g),
+    lambda g: dist.all_reduce(torch.ones(4, dtype=torch.int32) if odd else t, group=g),
+    lambda g: dist.all_reduce(torch.ones(5 if odd else 4), group=g),
+    lambda g: dist.all_reduce(torch.ones(1 << 20 if odd else 1 << 18), group=g),
+    lambda g: dist.broadcast(t, int(odd), group=g),
+    lambda g: dist.all_reduce(t, op=dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM, group=g),
+    lambda g: dist.barrier(g) if odd else dist.all_reduce(t, group=g),
+    lambda g: dist.barrier(g) if odd else dist.scatter(t, [t, t, t] if rank == 0 else None, group=g),
+    lambda g: (dist.all_reduce(t, async_op=True, group=g) if odd else dist.broadcast(t, 1, async_op=True, group=g)).wait(),
+]
+for call in calls:
+    group = dist.new_group()
+    dist.barrier(group)
+    for _ in range(2):  # it stays
+        try:
+            call(group)
+        except dist.DistBackendError as error:
+            print(str(error).replace("\\n", "|"))
+    dist.all_reduce(torch.ones(1))  # other groups are as they were
+"""
+
+
+def test_ranks_that_disagree_are_told_with_their_lines() -> None:
+    """What MPI itself hangs on, or goes on with."""
+    wanted = [
+        ("all_reduce of 4 float32, op sum", "broadcast of 4 float32, root 0"),
+        ("all_reduce of 4 float32, op sum", "all_reduce of 4 int32, op sum"),
+        ("all_reduce of 4 float32, op sum", "all_reduce of 5 float32, op sum"),
+        ("all_reduce of 262144 float32, op sum", "all_reduce of 1048576 float32, op sum"),
+        ("broadcast of 4 float32, root 0", "broadcast of 4 float32, root 1"),
+        ("all_reduce of 4 float32, op sum", "all_reduce of 4 float32, op max"),
+        ("all_reduce of 4 float32, op sum", "barrier"),
+        ("recv of 4 float32 from rank 0", "barrier"),
+        ("broadcast of 4 float32, root 1", "all_reduce of 4 float32, op sum"),
+    ]
+    for said in run_ranks(3, "-c", _DIFFER):
+        assert said.status == 0, said.err
+        lines = said.out.splitlines()
+        assert lines[::2] == lines[1::2], "the second call says the same"
+        for line, (most, odd) in zip(lines[::2], wanted, strict=True):
+            head, first, second, third, end = line.split("|")
+            assert head.startswith("collective mismatch: call 2 of group") and "in the same order" in end
+            assert first.startswith("  rank 0 at <string>:")
+            assert (second.split(": ")[-1], third.split(": ")[-1]) == (most, odd)
+            assert (second[:7], third[:7]) == ("  rank ", "  rank ") and second[7] + third[7] == "12"
+
+
+_CIRCLE = """
+import flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("gloo")
+rank, t = dist.get_rank(), torch.ones(4)
+try:
+    if rank < 2:
+        dist.recv(t, 1 - rank)
+    else:
+        dist.barrier()
+except dist.DistBackendError as error:
+    print(error)
+store = dist.group.WORLD.get_group_store()
+store.set(f"told {rank}", "")
+store.wait([f"told {other}" for other in range(3)])  # rank 0 serves it
+"""
+
+
+def test_ranks_that_wait_for_each_other_are_told_with_their_lines() -> None:
+    wanted = (
+        "deadlock: these ranks wait for each other\n"
+        "  rank 0 at <string>:7: recv of 4 float32 from rank 1\n"
+        "  rank 1 at <string>:7: recv of 4 float32 from rank 0\n"
+        "  rank 2 at <string>:9: barrier\n"
+    )
+    assert [said.out for said in run_ranks(3, "-c", _CIRCLE)] == [wanted] * 3
+
+
+def wait_for(*peers: int, number: int = 0, sends: bool = False, group: str = "0", looks: int = 0) -> Wait:
+    return Wait(1, "", group, number, sends, peers, looks)
+
+
+@pytest.mark.parametrize(("waits", "wanted"), [
+    ({0: wait_for(1), 1: wait_for(0)}, {0, 1}),
+    ({0: wait_for(1), 1: wait_for(0, sends=True)}, set()),  # they meet
+    ({0: wait_for(1), 1: wait_for(2), 2: wait_for(0)}, {0, 1, 2}),
+    ({0: wait_for(1), 1: wait_for(2)}, set()),  # 2 works
+    ({0: wait_for(), 1: wait_for(0)}, set()),  # from anyone: of others, too
+    ({0: wait_for(0, 1, number=4), 1: wait_for(0, 1, number=4)}, set()),
+    ({0: wait_for(0, 1, number=4), 1: wait_for(0, 1, number=4, group="1")}, {0, 1}),
+    ({0: wait_for(0, 1, 2, number=4), 1: wait_for(0, 1, 2, number=4), 2: wait_for(0)}, {0, 1, 2}),
+    ({0: wait_for(0, 1, 2, number=4), 1: wait_for(0, 1, 2, number=4)}, set()),  # 2 may come
+])  # fmt: skip
+def test_who_waits_in_vain(waits: dict[int, Wait], wanted: set[int]) -> None:
+    assert stuck(waits) == wanted
+
+
+def test_a_circle_is_told_when_all_have_looked_again() -> None:
+    """What one says may be old: only who has asked MPI since, and still waits for the same, counts."""
+    store = HashStore()
+    mine, theirs = Waits(store, 0, 2), Waits(store, 1, 2)
+    for look in range(1, 9):  # 1 has not looked again
+        assert mine.look(wait_for(1, looks=look)) == ""
+        if look == 1:
+            theirs.look(wait_for(0, looks=1))
+    for look in range(2, 4):
+        assert theirs.look(wait_for(0, looks=look)) == ""
+        assert mine.look(wait_for(1, looks=7 + look)) == ""
+    theirs.over()
+    assert mine.look(wait_for(1, looks=11)) == ""
+    assert mine.look(wait_for(1, looks=12)) == ""
+    for look in range(3):
+        assert (theirs.look(wait_for(0, looks=20 + look)), mine.look(wait_for(1, looks=20 + look))) == (
+            "",
+            "",
+        )
+    assert theirs.look(wait_for(0, looks=23)).startswith("deadlock: these ranks wait for each other")
 
 
 _DIES = """

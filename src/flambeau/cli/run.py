@@ -176,6 +176,7 @@ def _outcome_of(program: Callable[[], None], full_traceback: bool) -> tuple[int,
     except SystemExit as exit:
         return exit_status(exit.code), ""
     except BaseException as error:
+        sys.last_value = error  # as the interpreter does: exit functions see that the program failed
         sys.excepthook(type(error), error, error.__traceback__)
         error.__traceback__ = None  # its frames hold tensors
         return _status_of_error(error), _first_line(error)
@@ -246,6 +247,7 @@ def _end_program(outer: ModuleType) -> None:
             thread.join()
     atexit.unregister(system.close_quietly)  # `run` closes, and hears what went wrong
     atexit._run_exitfuncs()
+    vars(sys).pop("last_value", None)
     ours = sys.modules["__main__"]
     for name in ("__main__", "__mp_main__"):  # the second is multiprocessing's, if it is imported
         if sys.modules.get(name) is ours:

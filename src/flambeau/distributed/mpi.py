@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -22,11 +23,13 @@ from flambeau.core.memory import array_at, bytes_at
 from flambeau.core.sites import Site, caller, place
 from flambeau.distributed import mpi_world
 from flambeau.distributed.backend import Place
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.errors import DistBackendError, DistError
 from flambeau.distributed.flat import Build, FlatBackend, _nothing
+from flambeau.distributed.mpi_checks import Comparison, Comparisons
+from flambeau.distributed.mpi_waits import Wait
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import described, spans
+from flambeau.driver.meetings import PAIRED, agreed, described, spans
 from flambeau.runtime import system
 
 Array = np.ndarray[Any, Any]
@@ -73,12 +76,18 @@ class MpiBackend(FlatBackend):
         self._aside = self._comm.Dup()  # collectives of messages, apart from the program's own
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         self._aside.Set_errhandler(mpi.ERRORS_RETURN)
+        self._comparisons = Comparisons(self._comm.Dup(), mpi, place)
         self._aborted = False
+        self._mismatch = ""  # the report of ranks that disagreed: the end of this group
+        self._lost: list[Any] = []
 
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
+        self._check_alive()
         if self.agreement is not None:
             self.agreement.compare(["barrier"], "barrier")
-        return self._work([], [(self._comm.Ibarrier(), "barrier", None)], [], [], caller())
+        site = caller()
+        comparison = self._compare(["barrier"], "barrier", site)
+        return self._work([], [(self._comm.Ibarrier(), "barrier", None)], [], [], site, comparison)
 
     def close(self) -> None:
         """Its communicators last as long as the process: to free them, all members would have to meet."""
@@ -96,8 +105,7 @@ class MpiBackend(FlatBackend):
         pair: int | None = None,
         channel: object = None,
     ) -> Work:
-        if self._aborted:
-            raise DistBackendError("the process group was aborted")
+        self._check_alive()
         for tensor in tensors:
             if not tensor.is_contiguous():
                 raise ValueError("Tensors must be contiguous")
@@ -113,12 +121,34 @@ class MpiBackend(FlatBackend):
             (self._begin(call, channel, steps), described(call, ranks), self._peer(call)) for call in calls
         ]
         shown = list(tensors if results is None else results)
-        return self._work(shown, requests, [*steps, after], list(tensors), site)
+        what = " and ".join(dict.fromkeys([words for _, words, _ in requests]))
+        alike = [repr(agreed(call)) for call in calls if call.kind not in PAIRED]
+        comparison = None if isinstance(channel, int) else self._compare(alike, what, site)
+        return self._work(shown, requests, [*steps, after], list(tensors), site, comparison)
 
     def _work(
-        self, shown: list[Any], requests: list[Any], steps: Sequence[Step], keep: list[Any], site: Site
+        self,
+        shown: list[Any],
+        requests: list[Any],
+        steps: Sequence[Step],
+        keep: list[Any],
+        site: Site,
+        comparison: Comparison | None,
     ) -> MpiWork:
-        return MpiWork(shown, requests, steps, keep, site, self)
+        return MpiWork(shown, requests, steps, keep, site, self, comparison)
+
+    def _compare(self, alike: Sequence[str], what: str, site: Site) -> Comparison:
+        return self._comparisons.begin(alike, f"{self.me} at {place(site)}: {what}")
+
+    @property
+    def me(self) -> str:
+        return f"rank {self.place.ranks[self.place.rank]}"
+
+    def _check_alive(self) -> None:
+        if self._aborted:
+            raise DistBackendError("the process group was aborted")
+        if self._mismatch:
+            raise DistBackendError(self._mismatch)
 
     def _touch(self, call: Collective) -> None:
         """Observers hear what the host reads and writes."""
@@ -206,23 +236,33 @@ class MpiWork(Work):
         keep: list[Any],
         site: Site,
         backend: MpiBackend,
+        comparison: Comparison | None,
     ) -> None:
         super().__init__(results)
+        self._comparison = comparison
         self._requests = [request for request, _, _ in requests]
+        if comparison is not None:
+            self._requests.append(comparison.request)
         self._calls = [(what, peer) for _, what, peer in requests]
         self._steps = steps
         self._keep = keep
         self._site = site
         self._backend = backend
+        backend._world.begun.add(self)
 
     def _test(self) -> bool:
         mpi = self._backend._world.MPI
         status = [mpi.Status() for _ in self._requests]
         try:
-            if not mpi.Request.Testall(self._requests, status):
-                return False
+            over = mpi.Request.Testall(self._requests, status)
         except mpi.Exception as error:
+            if self._comparison is not None and self._comparison.differ(patience_s=1.0):
+                self._disagree(self._comparison)
             self._fail(str(error))
+        if self._comparison is not None and self._comparison.differ():
+            self._disagree(self._comparison)
+        if not over:
+            return False
         if self._source < 0 and status:
             self._source = status[0].Get_source()
         return True
@@ -230,22 +270,50 @@ class MpiWork(Work):
     def _finish(self, timeout: timedelta | None) -> None:
         limit = (self._backend.place.timeout if timeout is None else timeout).total_seconds()
         begun = time.monotonic()
-        looked, pause = begun, 2e-5
-        while not self._test():
-            now = time.monotonic()
-            if now - looked > _LOOK_S:
-                looked = now
-                self._look()
-            if limit and now - begun > limit:
-                self._fail(f"timed out after {round(limit * 1000)}ms")
-            if now - begun < _SPIN_S:
-                _yield()
-            else:
-                time.sleep(pause)
-                pause = min(2 * pause, 1e-3)
+        looked, pause, looks, mark = begun, 2e-5, 0, self._backend._world.waits.mark()
+        try:
+            while not self._test():
+                now = time.monotonic()
+                if now - looked > _LOOK_S:
+                    looked, looks = now, looks + 1
+                    self._look()
+                    self._tell(mark, looks)
+                if limit and now - begun > limit:
+                    self._fail(f"timed out after {round(limit * 1000)}ms")
+                if now - begun < _SPIN_S:
+                    _yield()
+                else:
+                    time.sleep(pause)
+                    pause = min(2 * pause, 1e-3)
+        finally:
+            if looks:
+                self._backend._world.waits.over()
         for step in self._steps:
             step()
         self._keep = []
+
+    def _tell(self, mark: int, looks: int) -> None:
+        """Let the others know of a wait that lasts. DistBackendError: it is in vain."""
+        backend, (what, peer) = self._backend, self._calls[0]
+        if any(work is not self and not (work._over or work._test()) for work in list(backend._world.begun)):
+            return  # what another work still moves may be what somebody waits for
+        ranks = backend.place.ranks
+        mine = Wait(
+            mark, f"{backend.me} at {place(self._site)}: {what}", backend.place.name,
+            0 if self._comparison is None else self._comparison.number, what.startswith("send"),
+            (() if peer is None else (ranks[peer],)) if self._comparison is None else ranks, looks,
+        )  # fmt: skip
+        report = ""
+        with suppress(DistError):  # the store may have gone with its rank
+            report = backend._world.waits.look(mine)
+        if report:
+            raise DistBackendError(report)
+
+    def _disagree(self, comparison: Comparison) -> NoReturn:
+        """What MPI still has of it stays with it: it may write there yet."""
+        self._backend._lost.append((self._requests, self._keep, self._steps))
+        self._backend._mismatch = comparison.report()
+        raise DistBackendError(self._backend._mismatch)
 
     def _look(self) -> None:
         """Whether somebody who is waited for will never come."""
@@ -261,9 +329,7 @@ class MpiWork(Work):
 
     def _fail(self, why: str) -> NoReturn:
         what = ", ".join(dict.fromkeys(what for what, _ in self._calls))
-        raise DistBackendError(
-            f"rank {self._backend.place.ranks[self._backend.place.rank]} at {place(self._site)}: {what}: {why}"
-        )
+        raise DistBackendError(f"{self._backend.me} at {place(self._site)}: {what}: {why}")
 
 
 def _tag(name: str) -> int:

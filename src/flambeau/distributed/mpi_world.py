@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 import uuid
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.mpi_waits import Waits
 from flambeau.distributed.process_manager import ProcessManager
 from flambeau.distributed.store import PrefixStore, Store
 from flambeau.distributed.tcp_store import TCPStore
@@ -36,14 +38,23 @@ _LACKS = (
 
 
 class MpiWorld:
-    """`comm` is MPI's communicator of all ranks, `MPI` mpi4py's module. `processes`: host and id of each rank's."""
+    """`comm` is MPI's communicator of all ranks, `MPI` mpi4py's module. `processes`: host and id of each rank's.
 
-    def __init__(self, module: Any, name: str, processes: list[tuple[str, int]], keep: object) -> None:
+    `waits`: what they wait for. `store` lasts as long.
+    """
+
+    def __init__(self, module: Any, name: str, processes: list[tuple[str, int]], store: Store) -> None:
         self.MPI = module
         self.comm = module.COMM_WORLD
         self.name = name
         self.processes = processes
-        self._keep = keep
+        self.begun: weakref.WeakSet[Any] = weakref.WeakSet()  # works
+        self.share(store)
+
+    def share(self, store: Store) -> None:
+        """What the ranks tell each other goes through this store. All ranks call."""
+        self._store = store
+        self.waits = Waits(PrefixStore(self.name, store), self.comm.rank, self.comm.size)
 
     def meet(self, store: Store, key: str, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
         """Wait for the ranks of a group. DistBackendError: one has ended, or not all came in time."""
@@ -63,7 +74,15 @@ class MpiWorld:
         host, process = self.processes[rank]
         if host == socket.gethostname() and _has_ended(process):
             return f"the process of rank {rank}, {process}, has ended"
+        with suppress(RuntimeError):
+            if self._store.check([f"ended {rank}"]):
+                return f"the program of rank {rank} has ended"
         return ""
+
+    def end(self) -> None:
+        """This rank's program has ended; its process waits for the others in MPI's end."""
+        with suppress(RuntimeError):
+            self._store.set(f"ended {self.comm.rank}", "here")
 
 
 def join(store: Store, rank: int, size: int, timeout: timedelta) -> MpiWorld:
@@ -77,6 +96,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> MpiWorld:
     shared = PrefixStore("mpi", store)
     names = _met(shared, rank, size, _world.name if _world is not None else "", timeout)
     if _world is not None and set(names) == {_world.name} and _world.comm.size == size:
+        _world.share(store)
         return _world
     if any(names):
         raise RuntimeError(
@@ -94,6 +114,8 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> MpiWorld:
         )
     identity = shared.compare_set("name", "", uuid.uuid4().hex).decode()
     _world = MpiWorld(module, identity, _processes(shared, rank, size), store)
+    if started_together():
+        atexit.register(_world.end)  # before MPI's end, and before the store's
     return _world
 
 
@@ -136,6 +158,7 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
     name = (
         "127.0.0.1" if {*comm.allgather(here)} == {here} else here
     )  # a name may lead nowhere, on one machine too
+    _unlink_shared_memory()  # all are here; those that mpiexec has to kill leave none behind
     store = TCPStore(name, 0, None, True, timeout) if comm.rank == 0 else None
     host, port = comm.bcast(None if store is None else (store.host, store.port))
     return store or TCPStore(host, port, None, False, timeout), comm.rank, comm.size
