@@ -125,8 +125,10 @@ def test_state_of_one_test_does_not_reach_the_next(tmp_path):
     [
         (["--virtual-gpus=0"], "at least 1"),
         (["--virtual-gpus=1", "--gpu-schedules=0"], "at least 1"),
+        (["--virtual-gpus=1", "--gpu-profile=x9"], "--gpu-profile: no profile is called 'x9'"),
+        (["--virtual-gpus=1", "--gpu-schedule=replay:1abc"], "the token is damaged"),
         (["--virtual-gpus=1", "--gpu-races=maybe"], "invalid choice"),
-        (["--virtual-gpus=1", "--gpu-schedule=latest"], "schedule 'latest'"),
+        (["--virtual-gpus=1", "--gpu-schedule=latest"], "--gpu-schedule: schedule 'latest'"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, arguments, why):

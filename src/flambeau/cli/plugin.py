@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -56,6 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = config.getoption("virtual_gpus")
     if config.getoption("gpu_schedules") < 1 or (wanted is not None and wanted < 1):
         raise pytest.UsageError("--virtual-gpus and --gpu-schedules must be at least 1")
+    _check(config, "gpu_profile", "flambeau.driver.virtual.profile", "load_profile")
+    _check(config, "gpu_schedule", "flambeau.driver.virtual.policy", "open_policy")
     if wanted is None:
         return
     for name in ("FLAMBEAU_SCHEDULE", "FLAMBEAU_RACES"):  # the options decide
@@ -66,6 +69,16 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--virtual-gpus: {error}: another plugin imported it; take that out (-p no:NAME)"
         ) from None
+
+
+def _check(config: pytest.Config, option: str, module: str, reader: str) -> None:
+    """Refuse what cannot be read, once for all tests. Who asks for nothing imports nothing."""
+    text = config.getoption(option)
+    if text is not None:
+        try:
+            getattr(import_module(module), reader)(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"--{option.replace('_', '-')}: {error}") from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

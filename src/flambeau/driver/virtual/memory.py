@@ -29,6 +29,7 @@ POISON = 0xCB  # floats of these bytes are about -2.7e7, half-precision ones -15
 _CHUNK = 1 << 21  # poison is laid per chunk, when the chunk is first touched
 _GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
 _ADDRESSES = (1 << 40) - _GUARD  # of a device: up to those of the next one
+_ROOM = 8  # times the memory, in addresses for segments: pages lie behind any of them, so holes keep nothing from fitting
 _PAGE = mmap.PAGESIZE
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
@@ -48,15 +49,15 @@ class Arena:
         self.index = index
         self.total = total
         self.base = (generation << 48) + ((index + 1) << 40) + _GUARD
-        self.limit = self.base + (total - reserved) // ALIGNMENT * ALIGNMENT
-        self.free = self.limit - self.base
-        self.space = self.free  # bytes of the window
+        self.free = (total - reserved) // ALIGNMENT * ALIGNMENT
+        self.space = min(_ROOM * self.free, _ADDRESSES // 2 // RANGE_PAGE * RANGE_PAGE)  # bytes of the window
+        self.limit = self.base + self.space
         self.ranges: dict[int, int] = {}  # reserved addresses: ends by start, behind `limit`
         self.starts: list[int] = []  # of live segments, sorted
         self.ends: dict[int, int] = {}  # of live segments, by start
         self.hot = (0, 0)  # the live segment that was looked up last: most addresses lie in it
-        self._gaps: list[tuple[int, int]] = [(self.free, self.base)]  # (size, start), sorted: best fit
-        self._gap_sizes = {self.base: self.free}  # by start
+        self._gaps: list[tuple[int, int]] = [(self.space, self.base)]  # (size, start), sorted: best fit
+        self._gap_sizes = {self.base: self.space}  # by start
         self._gap_ends = {self.limit: self.base}
         self._map: mmap.mmap | None = None
         self._window: np.ndarray[Any, Any] | None = None
@@ -78,7 +79,7 @@ class Arena:
             raise DriverError(f"mem_alloc on cuda:{self.index}: the size must not be negative, got {nbytes}")
         size = max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
         at = bisect_right(self._gaps, (size, -1))
-        if at == len(self._gaps):
+        if size > self.free or at == len(self._gaps):
             raise OutOfMemoryError(self._out_of_memory(nbytes))
         gap, start = self._gaps.pop(at)
         del self._gap_sizes[start], self._gap_ends[start + gap]
@@ -199,11 +200,7 @@ class Arena:
         return size
 
     def _out_of_memory(self, nbytes: int) -> str:
-        largest = self._gaps[-1][0] if self._gaps else 0
-        return (
-            f"cuda:{self.index} cannot allocate {nbytes} bytes: {self.free} of {self.total} bytes are free, "
-            f"{largest} of them in one piece"
-        )
+        return f"cuda:{self.index} cannot allocate {nbytes} bytes: {self.free} of {self.total} bytes are free"
 
     # -- checks ---------------------------------------------------------------------------------------
     def check(self, what: str, ptr: int, nbytes: int) -> None:
