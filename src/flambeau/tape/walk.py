@@ -159,7 +159,11 @@ class _Walk:
         self.streams[index] = stream
         if index >= 0:
             self.here.device = index
-        if grads is not None and (node.watchers is not None or (self.wanted and node in self.wanted)):
+        watchers = node.watchers
+        if grads is not None and (
+            (watchers is not None and (watchers.tensor_hooks or watchers.keepers))
+            or (self.wanted and node in self.wanted)
+        ):
             self.arrived(node, grads)
         if isinstance(node, Leaf):
             if grads is not None and grads[0] is not None:
