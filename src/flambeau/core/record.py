@@ -15,17 +15,20 @@ class Record:
     """Its fields are the annotations of the class, after those of its base. Two records are never equal."""
 
     _fields: tuple[str, ...] = ()
+    _names: frozenset[str] = frozenset()
     _defaults: dict[str, Any] = {}  # made anew for each class below
 
     def __init_subclass__(cls, kw_only: bool = False) -> None:  # of type checkers alone
         own = tuple(cls.__annotations__)
         cls._fields += own
+        cls._names = frozenset(cls._fields)
         cls._defaults = cls._defaults | {name: vars(cls)[name] for name in own if name in vars(cls)}
 
     def __init__(self, *values: Any, **named: Any) -> None:
         placed = dict(zip(self._fields, values, strict=False))
         held = {**self._defaults, **placed, **named}
-        if len(placed) < len(values) or placed.keys() & named.keys() or held.keys() != set(self._fields):
+        once = len(placed) == len(values) and placed.keys().isdisjoint(named)
+        if not once or held.keys() != self._names:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}")
         vars(self).update(held)
 
