@@ -29,7 +29,7 @@ POISON = 0xCB  # floats of these bytes are about -2.7e7, half-precision ones -15
 _CHUNK = 1 << 21  # poison is laid per chunk, when the chunk is first touched
 _GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
 _ADDRESSES = (1 << 40) - _GUARD  # of a device: up to those of the next one
-_ROOM = 8  # addresses for segments, as a multiple of the memory: pages lie behind any, so holes keep nothing from fitting
+_ROOM = 8  # addresses for segments per byte of memory: pages lie behind any, so holes keep nothing from fitting
 _PAGE = mmap.PAGESIZE
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
