@@ -138,7 +138,9 @@ def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
             f"{list(input.meta.shape)} and {list(other.meta.shape)}"
         )
     if input.ndim == other.ndim == 1:
-        return dot(input, other, out=out)
+        return (
+            dot(input, other, out=out) if out is not None else dot(input, other).view(())
+        )  # as PyTorch's node
     return tensordot(input, other, ([-1], [-1]), out=out)
 
 
