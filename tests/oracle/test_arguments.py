@@ -54,6 +54,7 @@ INTS = {
     "kthvalue": lambda m, i: m.kthvalue(m.arange(3), i(2))[0],
     "narrow": lambda m, i: m.ones(2, 3).narrow(1, i(1), i(2)),
     "diag": lambda m, i: m.diag(m.ones(2), i(1)),
+    "diag_embed": lambda m, i: m.diag_embed(m.ones(2), i(1)),
     "diagflat": lambda m, i: m.diagflat(m.ones(2), i(1)),
     "bincount": lambda m, i: m.bincount(m.tensor([1]), minlength=i(3)),
     "histc": lambda m, i: m.histc(m.ones(3), i(2)),
@@ -144,6 +145,13 @@ NAMED = {
     "tensor_split": lambda m: m.tensor_split(m.ones(4), tensor_indices_or_sections=m.tensor(2))[0],
     "swapaxes": lambda m: m.ones(2, 3).swapaxes(axis0=0, axis1=1),
     "heaviside": lambda m: m.ones(2).heaviside(values=m.ones(2)),
+    "ones_like": lambda m: m.ones_like(x=m.zeros(2)),
+    "max of two": lambda m: m.max(x1=m.ones(2), x2=m.zeros(2)),
+    "square into": lambda m: m.square(m.full((2,), 3.0), out=m.empty(0)),
+    "diff into": lambda m: m.diff(m.arange(4.0), out=m.empty(0)),
+    "isin into": lambda m: m.isin(m.tensor([1, 2]), m.tensor([2]), out=m.empty(0, dtype=m.bool)),
+    "msort into": lambda m: m.msort(m.tensor([[2.0], [1.0]]), out=m.empty(0)),
+    "rsub": lambda m: m.rsub(m.ones(2), 3, 2),
     "isin": lambda m: m.isin(element=3, test_elements=m.tensor([3])),
     "special.airy_ai": lambda m: m.special.airy_ai(x=m.zeros(2)),
     "special.zeta": lambda m: m.special.zeta(input=m.full((2,), 2.0), other=m.ones(2)),
@@ -331,6 +339,17 @@ def test_types_of_results(run: Any) -> None:
             )
         names.append(type(result).__name__)
     assert names[0] == names[1]
+
+
+def test_cosines_of_two_dtypes_are_of_the_wider() -> None:
+    for one, two in (("float16", "float32"), ("float32", "float64"), ("bfloat16", "float16")):
+        results = [
+            m.nn.functional.cosine_similarity(
+                m.ones(2, 3).to(getattr(m, one)), m.ones(2, 3).to(getattr(m, two))
+            ).dtype
+            for m in BOTH
+        ]
+        assert repr(results[0]) == repr(results[1])
 
 
 # -- bounds, and layouts of results -----------------------------------------------------------------------------------

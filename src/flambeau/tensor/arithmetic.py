@@ -203,7 +203,7 @@ bind_binary(arithmetic.mul)
 
 
 @function
-def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+def rsub(input: Any, other: Any, alpha: Any = 1) -> Any:
     """other - alpha * input."""
     pair = operand(other, "rsub", "other", 2), tensor_operand(input, "rsub", "input", 1)
     return call(*_with_alpha(arithmetic.sub, arithmetic.sub_alpha, *pair, alpha))
@@ -293,10 +293,17 @@ _bind_power(arithmetic.pow_)
 _bind_power(arithmetic.float_power)
 
 
-@both
-def square(input: Any) -> Any:
+@function
+def square(input: Any, *, out: Any = None) -> Any:
     """The square of each element."""
-    return call(arithmetic.pow_, (tensor_operand(input, "square", "input", 1), 2))
+    return run(arithmetic.pow_, (tensor_operand(input, "square", "input", 1), 2), out)
+
+
+def _square(self: Tensor) -> Any:
+    return call(arithmetic.pow_, (self, 2))
+
+
+publish(_square, "square", "The square of each element.", method)
 
 
 @method

@@ -373,7 +373,7 @@ def diag(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tens
             memory_format=contiguous_format
         )
     else:
-        result = diag_embed(input, as_int(diagonal))
+        result = diag_embed(input, diagonal)
     if out is None:
         return result
     return _cat([result], out=out)
@@ -382,13 +382,13 @@ def diag(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tens
 @both
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
     """A matrix with the flattened tensor on a diagonal."""
-    return diag_embed(reshape(input, (-1,)), as_int(offset))
+    return diag_embed(reshape(input, (-1,)), offset)
 
 
 @both
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The last dimension as a diagonal of two new dimensions; zero elsewhere."""
-    ndim = input.meta.ndim + 1
+    ndim, offset = input.meta.ndim + 1, as_int(offset)
     a, b = wrap_dim(dim1, ndim), wrap_dim(dim2, ndim)
     if a == b:
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import CO_VARKEYWORDS
+from inspect import CO_VARKEYWORDS, unwrap
 from types import FunctionType
 from typing import Any
 
@@ -39,14 +39,14 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
     """
     if not isinstance(define, FunctionType):
         return define
-    code = define.__code__
+    code = unwrap(define).__code__
     places = code.co_varnames[: code.co_argcount]
     own = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
     if code.co_flags & CO_VARKEYWORDS and own & {
         "input",
         "self",
     }:  # of a tensor; it reads its arguments itself
-        own |= {"dim", "keepdim"}
+        own |= {"dim", "keepdim", "other"}
     names = _OURS | _PARSED.get(name, {})
     first = places[0] if places and "input" not in own and not method else ""
     if first in _FIRST:

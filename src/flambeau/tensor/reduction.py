@@ -19,7 +19,7 @@ from flambeau.tensor.data import tensor
 from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.norms import matrix_norm
 from flambeau.tensor.options import integer
-from flambeau.tensor.outputs import require_dtype, run
+from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.settings import alert_not_deterministic
 from flambeau.tensor.tensor import Tensor
@@ -449,9 +449,15 @@ def logcumsumexp(input: Tensor, dim: int, *, out: Tensor | None = None) -> Tenso
 
 @both
 def diff(
-    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
-) -> Tensor:
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None,
+    *, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The n-th differences of neighbours along `dim`."""
+    found: Tensor = deliver(_diff(input, n, dim, prepend, append), out)
+    return found
+
+
+def _diff(input: Tensor, n: int, dim: int, prepend: Tensor | None, append: Tensor | None) -> Tensor:
     if input.ndim == 0:
         raise RuntimeError("diff expects input to be at least one-dimensional")
     if n < 0:

@@ -10,7 +10,7 @@ from flambeau.tensor import return_types
 from flambeau.tensor.call import call
 from flambeau.tensor.data import tensor
 from flambeau.tensor.options import integer
-from flambeau.tensor.outputs import run
+from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import both, function
 from flambeau.tensor.tensor import Tensor
 
@@ -32,8 +32,8 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 @both
 def msort(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`input` sorted along its first dimension."""
-    values: Tensor = call(ops.sort, (input,), (0, False))[0]
-    return values if out is None else out.copy_(values)
+    values: Tensor = deliver(call(ops.sort, (input,), (0, False))[0], out)
+    return values
 
 
 @both
@@ -130,10 +130,13 @@ def bucketize(
 
 
 @function
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False, out: Any = None
+) -> Tensor:
     """Whether each of `elements` is among `test_elements`. One of the two may be a number."""
     if not isinstance(elements, Tensor):
         elements = tensor(elements, device=test_elements.device)
     if not isinstance(test_elements, Tensor):
         test_elements = tensor(test_elements, device=elements.device)
-    return call(ops.isin, (elements, test_elements), (bool(invert),))
+    found: Tensor = run(ops.isin, (elements, test_elements), (bool(invert),), out)
+    return found

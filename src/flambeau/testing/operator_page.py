@@ -32,7 +32,8 @@ HEADER = """# Operators
 Each pair is tested on a virtual GPU against the CPU, bit by bit; the CPU is tested against PyTorch in `tests/oracle`.
 Names, signatures, dtypes and errors are PyTorch's; the last column says what differs. Besides, complex32 is
 computed on the CPU too, where PyTorch has few kernels for it, and np.complex64 scalars keep their imaginary part, which
-PyTorch drops. NumPy's names of arguments (`axis`, `keepdims`) are taken by all that has `dim` or `keepdim`.
+PyTorch drops. NumPy's names of arguments are taken as PyTorch takes them: `axis` and `keepdims` by all that has `dim`
+or `keepdim`; `x`, `a`, `x1` and `x2` by functions (methods without a `dim` have no `x2`).
 
 Forms: **f** function, **m** method, **i** in place, **o** takes `out=`. Dtypes by kind: **b** bool, **i** integers,
 **f** float16, bfloat16, float32, float64, **c** complex, **w** uint16, uint32, uint64, **8** float8; where not all of a

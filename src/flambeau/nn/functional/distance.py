@@ -5,7 +5,7 @@ from __future__ import annotations
 from flambeau.nn.functional.activation import checked
 from flambeau.tensor import autocast
 from flambeau.tensor.joining import triu_indices
-from flambeau.tensor.public import function
+from flambeau.tensor.public import function, functions
 from flambeau.tensor.reduction import norm
 from flambeau.tensor.tensor import Tensor
 
@@ -24,7 +24,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """The cosine of the angle between vectors along `dim`; norms are eps at least. Floats of one kind."""
     if autocast.threads:
         x1, x2 = autocast.cast("cosine_similarity", x1, x2)
-    kind = (x1 * x2.new_ones(()) if x1.dtype is not x2.dtype else x1).dtype
+    kind = x1.dtype if x1.dtype is x2.dtype else functions["result_type"](x1, x2)
     if not (kind.is_floating_point or kind.is_complex):
         raise RuntimeError(
             f"expected common dtype to be floating point, yet common dtype is {kind.torch_name}"
