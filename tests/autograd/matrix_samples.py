@@ -41,6 +41,12 @@ def of_vectors(values: Any, vectors: Any, info: Any) -> tuple[Any, ...]:
 
 Before = Callable[..., tuple[Any, ...]]
 
+
+def logarithms(scores: Any, *others: Any) -> tuple[Any, ...]:
+    """Of probabilities that sum to 1: ctc_loss takes for granted that they do."""
+    return scores.log_softmax(-1), *others
+
+
 BEFORE: dict[str, Before] = {
     **dict.fromkeys(
         ("linalg_inv_ex", "linalg_solve_ex", "linalg_det", "linalg_slogdet", "linalg_lu_factor_ex", "linalg_qr",
@@ -48,6 +54,7 @@ BEFORE: dict[str, Before] = {
     ),
     **dict.fromkeys(("linalg_eigh", "linalg_eigvalsh"), hermitian),
     "linalg_cholesky_ex": definite,
+    "ctc_loss": logarithms,
 }  # fmt: skip
 """What the inputs of a record go through first."""
 AFTER: dict[str, Before] = {"linalg_svd": of_pairs, "linalg_eigh": of_vectors, "linalg_eig": of_vectors}

@@ -39,6 +39,22 @@ def weights(out: Any, room: Any) -> Any:
     return (room.arange(out.numel(), dtype=out.dtype) * 0.7 + 0.3).sin().reshape(out.shape)
 
 
+_WITHOUT = {
+    "Container", "Module", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential",  # compute nothing
+    "RNNBase", "RNNCellBase",  # bases
+    "DataParallel", "SyncBatchNorm",  # of several GPUs: tests/parallel
+}  # fmt: skip
+
+
+def test_every_module_has_a_case() -> None:
+    room = {n: getattr(flambeau.nn, n) for n in dir(flambeau.nn)}
+    modules = {
+        n for n, kind in room.items() if isinstance(kind, type) and issubclass(kind, flambeau.nn.Module)
+    }
+    assert modules - {case.name.partition("(")[0].partition("-")[0] for case in CASES} <= _WITHOUT
+    assert len(modules - _WITHOUT) > 140
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if c.gradients], ids=lambda c: c.name)
 def test_gradients_equal_pytorchs(case: Case) -> None:
     ours, theirs = gradients(case, flambeau), gradients(case, torch)

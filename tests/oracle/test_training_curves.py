@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import re
@@ -96,6 +97,15 @@ def test_they_are_race_free_and_give_all_memory_back(program):
         assert flambeau.cuda.max_memory_allocated(0) > 0
         names.clear()
         assert flambeau.cuda.memory_allocated(0) == 0
+
+
+def test_the_regression_gives_all_memory_back_on_two_gpus(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["regression"])
+    with as_torch(), flambeau.virtual(devices=2), contextlib.redirect_stdout(io.StringIO()):
+        names = runpy.run_path(str(EXAMPLES / "regression.py"), run_name="__main__")
+        names.clear()
+        gc.collect()
+        assert [flambeau.cuda.memory_allocated(index) for index in range(2)] == [0, 0]
 
 
 # -- memory in a step: what PyTorch saves for backward is its count -----------------------------------------------
