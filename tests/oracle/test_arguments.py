@@ -95,6 +95,14 @@ def test_what_is_no_int(value: Any) -> None:
         assert kinds[0] == kinds[1] == "TypeError"
 
 
+@pytest.mark.parametrize("name", ["flip", "broadcast_to", "expand_copy", "permute", "tile"])
+def test_a_tensor_of_several_is_no_int(name: str) -> None:
+    for value in ([[1, 2]], [1.5]):
+        for module in BOTH:
+            with pytest.raises(TypeError):
+                getattr(module, name)(module.ones(2, 3), (module.tensor(value),))
+
+
 def test_tensordot_over_as_many_as_a_tensor_says() -> None:
     agree(lambda m: m.tensordot(m.ones(2, 3), m.ones(3, 2), m.tensor(1)))
 

@@ -398,7 +398,7 @@ def _no_complex_clamp(common: dtype, operands: Sequence[Operand]) -> None:
 
 
 def _clamp(x: Any, low: Any, high: Any, out: Any = None) -> Any:
-    if out is None or out.shape != np.shape(x) or np.ndim(high):
+    if out is None or isinstance(high, np.ndarray) or out.shape != x.shape:
         return np.minimum(np.maximum(x, low), high, out=out)  # a bound may lie where the result goes
     np.maximum(x, low, out=out)
     return np.minimum(out, high, out=out)

@@ -29,6 +29,7 @@ from flambeau.tensor.history import (
     run_several,
     unviewed,
 )
+from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import History, Tensor, make
 
@@ -42,7 +43,7 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
     try:
         return tuple(map(index, values))
     except TypeError:
-        bad = next(v for v in values if not hasattr(v, "__index__"))
+        bad = next(v for v in values if int_or_none(v) is None)
         raise TypeError(
             f"{function}(): argument '{name}' must be tuple of ints, but found element of type "
             f"{type(bad).__name__}"
