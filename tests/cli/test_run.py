@@ -645,6 +645,30 @@ def test_the_same_program_has_the_same_trace(tmp_path):
     assert len(hashes) == 1
 
 
+_CHILDREN = """
+import multiprocessing, torch
+
+def child(number):
+    torch.ones(1, device="cuda")
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(2) as pool:
+        pool.map(child, range(2))
+"""
+
+
+def test_processes_that_the_program_starts_are_said_not_to_be_in_the_report(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(_CHILDREN)
+    done = flambeau_run(tmp_path, path)
+    assert done.status == 0, done.err
+    said = " ".join(done.err.split())
+    assert "processes 2 started by the program: what they did is not in this report" in said
+    path.write_text("import torch")
+    assert "processes" not in flambeau_run(tmp_path, path).err
+
+
 def test_the_command_is_installed_under_its_name():
     from importlib.metadata import entry_points
 

@@ -51,9 +51,11 @@ class MachineReport:
 
 @dataclass
 class Recorder:
-    """Watches every machine of a process (`system.watch`)."""
+    """Watches every machine of a process (`system.watch`). `children`: processes that it started, of which it sees
+    nothing."""
 
     timeline: bool = False
+    children: int = 0
     machines: list[MachineReport] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     _traced: dict[Machine, tuple[Tracer, Ranges]] = field(default_factory=dict)

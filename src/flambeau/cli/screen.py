@@ -27,6 +27,10 @@ def write_screen(recorder: Recorder, file: TextIO, written: list[Path]) -> None:
     screen.title("flambeau")
     if not recorder.machines:
         screen.line("The program used no CUDA device.")
+    if recorder.children:
+        screen.entry(
+            "processes", f"{recorder.children} started by the program: what they did is not in this report"
+        )
     for machine in recorder.machines:
         _write_machine(machine, screen)
     for path in written:
