@@ -68,7 +68,7 @@ def _narrow(x: dtype) -> bool:
 
 
 def _copy(out: Array, x: Array) -> None:
-    if transposes(out, x):
+    if x.size >= BLOCK and transposes(out, x):
         copy_tiles(out, x)
     else:
         out[...] = x  # casts unsafely, and costs less than np.copyto
@@ -79,6 +79,8 @@ def _saturate(out: Array, x: Array) -> None:
     np.copyto(out, np.clip(x, -largest, largest), casting="unsafe")
 
 
+_LARGE = BLOCK // 4  # elements from which arithmetic on bits pays
+
 # Of a float32, the upper 16 bits less the sign, doubled: of the smallest number that is normal in float16, and of one
 # near the largest there. What the exponent's bias differs by, less half of the last bit that is kept.
 _LEAST, _MOST = 2 * 0x3880, 2 * 0x477F
@@ -87,7 +89,7 @@ _ROUND = np.uint32((0xFFF - (112 << 23)) % (1 << 32))
 
 def _to_half(out: Array, x: Array) -> None:
     """Rounded to the nearest, ties to even: by arithmetic on bits where the array is large, faster than NumPy's."""
-    if not _bits_pay(out, x):
+    if x.size < _LARGE or not (x.flags.c_contiguous and out.flags.c_contiguous):
         _copy(out, x)
         return
     halves, numbers = out.reshape(-1), x.reshape(-1)
@@ -119,7 +121,7 @@ _REBIASED = np.float32(2.0**112)
 
 def _from_half(out: Array, x: Array) -> None:
     """The bits of a half, moved to where a float32 has them, are the number times 2^-112."""
-    if not _bits_pay(out, x):
+    if x.size < _LARGE or not (x.flags.c_contiguous and out.flags.c_contiguous):
         _copy(out, x)
         return
     halves, numbers = x.reshape(-1), out.reshape(-1)
@@ -135,10 +137,6 @@ def _from_half(out: Array, x: Array) -> None:
         if m.max() >= 0x7C00:  # infinities and NaNs
             rest = (m >= 0x7C00).nonzero()[0]
             part[rest] = given[rest]
-
-
-def _bits_pay(out: Array, x: Array) -> bool:
-    return x.size >= BLOCK // 4 and x.flags.c_contiguous and out.flags.c_contiguous
 
 
 def _same(kind: dtype) -> Store:
