@@ -69,8 +69,8 @@ class Earliest:
 class Choice:
     """Base of the policies that choose freely.
 
-    How far the device has come when the host polls is free, too: each poll draws how likely it is to run one more
-    command, so that it runs k or more with a chance of 1 / (k + 1): often none or a few, now and then all.
+    How far the device has come when the host polls is free, too: each poll runs one command, and draws how likely it
+    is to run one more: k more or more with a chance of 1 / (k + 1), so now and then all.
     """
 
     def __init__(self, seed: int) -> None:
@@ -97,8 +97,8 @@ class Choice:
             command = min(overdue, key=_ready)
             runnable.remove(command)
             return command
-        eager = self._polls.random() if self._eager is None else self._eager
-        more = bool(runnable) and self._polls.random() < eager
+        first, eager = self._eager is None, self._polls.random() if self._eager is None else self._eager
+        more = bool(runnable) and (first or self._polls.random() < eager)
         self._eager = eager if more else None
         return runnable.pop(self.choose(runnable)) if more else None
 
