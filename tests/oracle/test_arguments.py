@@ -360,6 +360,16 @@ def test_cosines_of_two_dtypes_are_of_the_wider() -> None:
         assert repr(results[0]) == repr(results[1])
 
 
+def test_the_name_of_a_singular_matrix() -> None:
+    errors = []
+    for module in BOTH:
+        with pytest.raises(module.linalg.LinAlgError) as caught:
+            module.linalg.inv(module.zeros(2, 2))
+        errors.append(caught.value)
+        assert type(pickle.loads(pickle.dumps(caught.value))) is module.linalg.LinAlgError
+    assert repr(errors[0]) == repr(errors[1])
+
+
 # -- bounds, and layouts of results -----------------------------------------------------------------------------------
 
 

@@ -17,10 +17,13 @@ class RaceError(RuntimeError):
     __module__ = "flambeau"
 
 
-class LinAlgError(RuntimeError):
+class _LinAlgError(RuntimeError):
     """A matrix has not what was asked of it: it is singular, not positive-definite, or an iteration did not end."""
 
     __module__ = "flambeau.linalg"
+
+
+LinAlgError = _LinAlgError  # PyTorch's class has the first name, and is shown by the second
 
 
 class DriverError(RuntimeError):

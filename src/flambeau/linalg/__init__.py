@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.errors import LinAlgError
+from flambeau.core.errors import LinAlgError, _LinAlgError
 from flambeau.tensor.linalg import (
     cholesky_ex,
     det,
