@@ -276,7 +276,7 @@ class VirtualDriver:
             return
         arena = device.arena
         try:
-            others.reserve(device.index, ptr, arena.ends[ptr] - ptr, arena.limit - arena.base)
+            others.reserve(device.index, ptr, arena.ends[ptr] - ptr, arena.capacity)
         except BaseException:
             arena.release(ptr)
             raise

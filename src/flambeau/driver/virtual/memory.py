@@ -29,7 +29,7 @@ POISON = 0xCB  # floats of these bytes are about -2.7e7, half-precision ones -15
 _CHUNK = 1 << 21  # poison is laid per chunk, when the chunk is first touched
 _GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
 _ADDRESSES = (1 << 40) - _GUARD  # of a device: up to those of the next one
-_ROOM = 8  # addresses for segments per byte of memory: pages lie behind any, so holes keep nothing from fitting
+_ROOM = 8  # times the memory in addresses for segments: holes then keep nothing from fitting
 _PAGE = mmap.PAGESIZE
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
@@ -49,7 +49,7 @@ class Arena:
         self.index = index
         self.total = total
         self.base = (generation << 48) + ((index + 1) << 40) + _GUARD
-        self.free = (total - reserved) // ALIGNMENT * ALIGNMENT
+        self.capacity = self.free = (total - reserved) // ALIGNMENT * ALIGNMENT
         self.space = min(_ROOM * self.free, _ADDRESSES // 2 // RANGE_PAGE * RANGE_PAGE)  # bytes of the window
         self.limit = self.base + self.space
         self.ranges: dict[int, int] = {}  # reserved addresses: ends by start, behind `limit`
