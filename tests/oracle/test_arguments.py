@@ -157,6 +157,10 @@ NAMED = {
     "max of two": lambda m: m.max(x1=m.ones(2), x2=m.zeros(2)),
     "square into": lambda m: m.square(m.full((2,), 3.0), out=m.empty(0)),
     "diff into": lambda m: m.diff(m.arange(4.0), out=m.empty(0)),
+    "addmm_": lambda m: m.ones(2, 2).addmm_(mat1=m.ones(2, 2), mat2=m.ones(2, 2)),
+    "addmv_": lambda m: m.ones(2).addmv_(mat=m.ones(2, 2), vec=m.ones(2)),
+    "addr_": lambda m: m.ones(2, 2).addr_(vec1=m.ones(2), vec2=m.ones(2)),
+    "baddbmm_": lambda m: m.ones(1, 2, 2).baddbmm_(batch1=m.ones(1, 2, 2), batch2=m.ones(1, 2, 2)),
     "isin into": lambda m: m.isin(m.tensor([1, 2]), m.tensor([2]), out=m.empty(0, dtype=m.bool)),
     "msort into": lambda m: m.msort(m.tensor([[2.0], [1.0]]), out=m.empty(0)),
     "rsub": lambda m: m.rsub(m.ones(2), 3, 2),
@@ -231,6 +235,10 @@ WRONG = {
     "squeeze of a list": lambda m: m.squeeze([1]),
     "topk of a list": lambda m: m.topk([1, 2], 1),
     "amax of a list": lambda m: m.amax([1.0]),
+    "linear of an array": lambda m: m.nn.functional.linear(np.ones((2, 3)), m.ones(4, 3)),
+    "mm of an array": lambda m: m.ones(2, 2).mm(np.ones((2, 2))),
+    "dot of a list": lambda m: m.ones(2).dot([1, 2]),
+    "method addmm of numbers": lambda m: m.ones(2, 2).addmm(1, 2),
     "pooled to a word": lambda m: m.adaptive_avg_pool1d(m.ones(2, 3), "x"),
 }
 

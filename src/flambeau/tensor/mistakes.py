@@ -25,7 +25,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 
 def explained(
-    define: Callable[..., Any], name: str, args: tuple[Any, ...], given: dict[str, Any]
+    define: Callable[..., Any], name: str, args: tuple[Any, ...], given: dict[str, Any], method: bool
 ) -> TypeError | None:
     """The TypeError of PyTorch's parser for the first argument that is not of its parameter's type; None if all are."""
     parameters = signature(define).parameters
@@ -34,7 +34,7 @@ def explained(
     for at, (parameter, value) in enumerate(named):
         expected = _lacking(parameter, value)
         if expected is not None:
-            where = "" if parameter.kind is Parameter.KEYWORD_ONLY else f" (position {at + 1})"
+            where = "" if parameter.kind is Parameter.KEYWORD_ONLY else f" (position {at + (not method)})"
             argument = f"argument '{parameter.name}'{where}"
             return TypeError(f"{name}(): {argument} must be {expected}, not {type_name(value)}")
     return None

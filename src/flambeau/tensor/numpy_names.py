@@ -21,7 +21,10 @@ _FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
 
 # What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
 _PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
+_BATCHES = {"batch1": "a", "batch2": "b"}
 _PARSED = {
+    "addbmm_": _BATCHES, "addmm_": {"mat1": "a", "mat2": "b"}, "addmv_": {"mat": "a", "vec": "b"},
+    "addr_": {"vec1": "a", "vec2": "b"}, "baddbmm_": _BATCHES,
     "cholesky_solve": {"input2": "L"}, "dsplit": _PARTS, "heaviside": {"values": "other"}, "hsplit": _PARTS,
     "isin": {"element": "elements", "test_element": "test_elements"}, "linalg_lstsq": {"b": "B"},
     "linalg_tensorsolve": {"other": "B"}, "orgqr": {"input2": "tau"}, "ormqr": {"input2": "tau", "input3": "other"},
@@ -34,8 +37,8 @@ _PARSED = {
 def accepting(define: Callable[..., Any], name: str, *, method: bool = False) -> Any:
     """The public function of this name: it takes NumPy's names of its arguments, and says which is of a wrong type.
 
-    The function itself where it has no such names, and methods that have neither `dim` nor `keepdim`: they are called
-    too often to go through one more function, and seldom by these names.
+    The function itself where it has no such names, and methods that have neither `dim` nor `keepdim` nor tensors beside
+    their own: they are called too often to go through one more function, and seldom by these names.
     """
     if not isinstance(define, FunctionType):
         return define
@@ -54,19 +57,23 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
             "input": first
         }
     ours = {theirs: mine for theirs, mine in names.items() if mine in own and theirs not in own}
-    if not (own & {"dim", "keepdim"} or (ours and not method) or name in _PARSED):
+    of_tensors = any(
+        kind in ("Tensor", "Tensor | None") for at, kind in define.__annotations__.items() if at in places[1:]
+    )
+    if not (own & {"dim", "keepdim"} or (ours and not method) or of_tensors or name in _PARSED):
         return define
 
     @wraps(define)
     def call(*args: Any, **given: Any) -> Any:
-        if given:
-            for theirs in given.keys() & ours.keys():
-                if ours[theirs] not in given:  # else the call is refused as it stands
-                    given[ours[theirs]] = given.pop(theirs)
         try:
             return define(*args, **given)
         except SIGNS as error:
-            mistake = explained(define, name, args, given)
+            renamed = {ours.get(key, key): value for key, value in given.items()}
+            if (
+                len(renamed) == len(given) and renamed.keys() != given.keys()
+            ):  # it knew no such name, and did nothing
+                return call(*args, **renamed)
+            mistake = explained(define, name, args, given, method)
             if mistake is None:
                 raise
             raise mistake from error

@@ -34,7 +34,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if input.dim() > 2 and input.is_contiguous() and input.shape[-1] == turned.shape[0]:
             flat = addmm(bias, input.view(math.prod(input.shape[:-1]), input.shape[-1]), turned)
             return flat.view(*input.shape[:-1], flat.shape[-1])
-    product = matmul(input, turned)
+    product = matmul(checked(input, "linear"), turned)
     return product if bias is None else product + bias
 
 
