@@ -300,6 +300,18 @@ def test_numbers_before_tensors_warn() -> None:
         flambeau.ones(2).add_(2, flambeau.ones(2))
 
 
+def test_warnings_are_at_the_programs_line() -> None:
+    x = flambeau.ones(2)
+    for run in (
+        lambda: flambeau.addcmul(x, 2, x, x),
+        lambda: flambeau.where(flambeau.ones(2, dtype=flambeau.uint8), x, x),
+        lambda: flambeau.std(flambeau.ones(1)),
+    ):
+        with pytest.warns(UserWarning) as told:
+            run()
+        assert told[0].filename == __file__
+
+
 # -- the types of several results ------------------------------------------------------------------------------------
 
 

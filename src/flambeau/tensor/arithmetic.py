@@ -6,7 +6,6 @@ of their own are written out below. PyTorch's other names (`multiply`, `arccos`)
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from flambeau.core.dtype import BOOL, INTEGRAL, uint8
 from flambeau.core.errors import argument_type
+from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import (
     pointwise_arithmetic as arithmetic,
@@ -554,7 +554,7 @@ def where(condition: Any, input: Any = None, other: Any = None, *, out: Any = No
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
     if condition.dtype is uint8:
-        warnings.warn(_BYTE_CONDITION, UserWarning, stacklevel=2)
+        warn_program(_BYTE_CONDITION, UserWarning)
         condition = condition.bool()
     return run(
         logic.where,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
+from flambeau.core.sites import warn_program
 from flambeau.tensor.tensor import Tensor
 
 
@@ -29,10 +29,9 @@ def moved_back(
     named = [f"Tensor {name}" for name in tensors]
     late = ", ".join([*before, f"Number {factor}", *named]) + (", *" + out if out else "")
     now = ", ".join([*before, *named, "*", f"Number {factor} = 1"]) + out
-    warnings.warn(
+    warn_program(
         f"This overload of {function} is deprecated:\n\t{function}({late})\n"
         f"Consider using one of the following signatures instead:\n\t{function}({now})",
         UserWarning,
-        stacklevel=3,
     )
     return given

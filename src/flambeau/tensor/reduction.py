@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, FLOATING, dtype, float32, float64
 from flambeau.core.errors import type_name
 from flambeau.core.layout import wrap_dim
+from flambeau.core.sites import warn_program
 from flambeau.ops import reduction as ops
 from flambeau.ops import scan
 from flambeau.ops.op import Op
@@ -267,12 +267,10 @@ def _spread(op: Op, name: str, input: Tensor, dim: Any, args: Any, kwargs: Any) 
     around = ops.reduced_dims(dims, input.ndim)
     count = math.prod([input.meta.shape[d] for d in around])
     if count <= correction and input.dtype.category >= FLOATING and input.numel():
-        warnings.warn(
+        warn_program(
             f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction "
-            "factor "
-            "(input numel divided by output numel).",
+            "factor (input numel divided by output numel).",
             UserWarning,
-            stacklevel=3,
         )
     return run(op, (input,), (dims, keepdim, None, correction), out)
 
