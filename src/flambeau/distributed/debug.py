@@ -1,9 +1,9 @@
 """`DebugLevel`, and `Agreement`: with TORCH_DISTRIBUTED_DEBUG=DETAIL ranks compare what they ask for before they begin.
 
 Virtual GPUs and CPU tensors tell of ranks that disagree by themselves (`mpi_checks.py`); NCCL does not: it hangs. So at
-that level each rank leaves the kind, size, dtype, operation, root and line of its next collective in the group's store, and
-waits for the others'. That is slow, a store's round trip and a wait on the host for each collective: it is for looking
-for a mistake.
+that level each rank leaves the kind, size, dtype, operation, root and line of its next collective in the group's store,
+and waits for the others'. That is slow, a store's round trip and a wait on the host for each collective: it is for
+looking for a mistake.
 """
 
 from __future__ import annotations
