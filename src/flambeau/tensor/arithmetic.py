@@ -28,7 +28,7 @@ from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import public
 from flambeau.tensor.call import binary_into, call, call_into, unary
 from flambeau.tensor.deprecated import moved_back
-from flambeau.tensor.public import alias, both, function, method
+from flambeau.tensor.public import alias, both, function, method, plain_function
 from flambeau.tensor.tensor import Tensor
 
 SCALARS: tuple[Any, ...] = (bool, int, float, complex)
@@ -40,7 +40,7 @@ _OPERANDS = (Tensor, *SCALARS, np.number, np.bool_)
 
 def tensor_operand(x: Any, name: str, argument: str, position: int) -> Tensor:
     if not isinstance(x, Tensor):
-        raise TypeError(argument_type(name, argument, position, "Tensor", x))
+        raise _no_operand(x, name, argument, position)
     return x
 
 
@@ -55,7 +55,13 @@ def operand(x: Any, name: str, argument: str, position: int) -> Any:
     for kind in SCALARS:  # a subclass: an enumeration's member
         if isinstance(x, kind):
             return kind(x)
-    raise TypeError(argument_type(name, argument, position, "Tensor", x))
+    raise _no_operand(x, name, argument, position)
+
+
+def _no_operand(x: Any, name: str, argument: str, position: int) -> TypeError:
+    if x is ...:  # what an operand is where none was given
+        return TypeError(f'{name}() missing 1 required positional arguments: "{argument}"')
+    return TypeError(argument_type(name, argument, position, "Tensor", x))
 
 
 def is_operand(x: Any, *also: type) -> bool:
@@ -82,10 +88,23 @@ def into(op: Pointwise, args: tuple[Any, ...], params: tuple[Any, ...] = ()) -> 
 
 # -- bound from the table -------------------------------------------------------------------------------
 
+_PLACES = {"x": 0, "a": 0, "x1": 0, "x2": 1}
+
+
+def _placed(name: str, named: dict[str, Any], *given: Any) -> list[Any]:
+    """Operands with those that were given by NumPy's names. TypeError: another name, or one too many."""
+    operands = list(given)
+    for key, value in named.items():
+        at = _PLACES.get(key, len(operands))
+        if at >= len(operands) or operands[at] is not ...:
+            raise TypeError(f"{name}() got an unexpected keyword argument '{key}'")
+        operands[at] = value
+    return operands
+
 
 def publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[[Any], Any]) -> None:
     define.__name__ = name
-    define.__qualname__ = name if bind is function else f"Tensor.{name}"
+    define.__qualname__ = f"Tensor.{name}" if bind is method else name
     define.__doc__ = summary
     bind(define)
 
@@ -94,7 +113,9 @@ def bind_unary(op: Pointwise) -> None:
     """torch.exp(input, *, out=None), Tensor.exp(), and Tensor.exp_() where the dtype is kept."""
     name = op.name
 
-    def of_tensor(input: Any, *, out: Any = None) -> Any:
+    def of_tensor(input: Any = ..., *, out: Any = None, **named: Any) -> Any:
+        if named:
+            return of_tensor(*_placed(name, named, input), out=out)
         if out is None and isinstance(input, Tensor):
             return unary(op, input)
         return run(op, (tensor_operand(input, name, "input", 1),), out)
@@ -105,7 +126,7 @@ def bind_unary(op: Pointwise) -> None:
     def in_place(self: Tensor) -> Any:
         return into(op, (self,))
 
-    publish(of_tensor, name, op.summary, function)
+    publish(of_tensor, name, op.summary, plain_function)
     publish(of_self, name, op.summary, method)
     if name not in _NO_IN_PLACE:
         publish(in_place, f"{name}_", f"`{name}` in place.", method)
@@ -117,7 +138,9 @@ def bind_binary(op: Pointwise, second: str = "other") -> None:
     first = operand if 0 in op.scalars else tensor_operand
     other_of = operand if 1 in op.scalars else tensor_operand
 
-    def of_both(input: Any, other: Any, *, out: Any = None) -> Any:
+    def of_both(input: Any = ..., other: Any = ..., *, out: Any = None, **named: Any) -> Any:
+        if named:
+            return of_both(*_placed(name, named, input, other), out=out)
         if _are_tensors(input, other, out):
             return binary_into(op, out, input, other, True)
         return run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
@@ -130,7 +153,7 @@ def bind_binary(op: Pointwise, second: str = "other") -> None:
             return binary_into(op, self, self, other, False)
         return into(op, (self, other_of(other, f"{name}_", second, 1)))
 
-    publish(of_both, name, op.summary, function)
+    publish(of_both, name, op.summary, plain_function)
     publish(of_self, name, op.summary, method)
     if name not in _NO_IN_PLACE:
         publish(in_place, f"{name}_", f"`{name}` in place.", method)
@@ -172,7 +195,11 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
     """torch.add(input, other, *, alpha=1, out=None) and its forms."""
     name = plain.name
 
-    def of_both(input: Any, other: Any, *late: Any, alpha: Any = 1, out: Any = None) -> Any:
+    def of_both(
+        input: Any = ..., other: Any = ..., *late: Any, alpha: Any = 1, out: Any = None, **named: Any
+    ) -> Any:
+        if named:
+            return of_both(*_placed(name, named, input, other), alpha=alpha, out=out)
         if late:
             alpha, other = moved_back(name, "input", (other, *late), "alpha", "other")
         if _are_tensors(input, other, out) and alpha.__class__ is int and alpha == 1:
@@ -192,7 +219,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
             return binary_into(plain, self, self, other, False)
         return into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
 
-    publish(of_both, name, plain.summary, function)
+    publish(of_both, name, plain.summary, plain_function)
     publish(of_self, name, plain.summary, method)
     publish(in_place, f"{name}_", f"`{name}` in place.", method)
 

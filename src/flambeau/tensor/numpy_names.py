@@ -22,7 +22,7 @@ _FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
 # What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
 _PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
 _BATCHES = {"batch1": "a", "batch2": "b"}
-_PARSED = {
+PARSED = {
     "addbmm_": _BATCHES, "addmm_": {"mat1": "a", "mat2": "b"}, "addmv_": {"mat": "a", "vec": "b"},
     "addr_": {"vec1": "a", "vec2": "b"}, "baddbmm_": _BATCHES,
     "cholesky_solve": {"input2": "L"}, "dsplit": _PARTS, "heaviside": {"values": "other"}, "hsplit": _PARTS,
@@ -50,7 +50,7 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
         "self",
     }:  # of a tensor; it reads its arguments itself
         own |= {"dim", "keepdim", "other"}
-    names = _OURS | _PARSED.get(name, {})
+    names = _OURS | PARSED.get(name, {})
     first = places[0] if places and "input" not in own and not method else ""
     if first in _FIRST:
         names = {theirs: first if mine == "input" else mine for theirs, mine in names.items()} | {
@@ -60,7 +60,7 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
     of_tensors = any(
         kind in ("Tensor", "Tensor | None") for at, kind in define.__annotations__.items() if at in places[1:]
     )
-    if not (own & {"dim", "keepdim"} or (ours and not method) or of_tensors or name in _PARSED):
+    if not (own & {"dim", "keepdim"} or (ours and not method) or of_tensors or name in PARSED):
         return define
 
     @wraps(define)

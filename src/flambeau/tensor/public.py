@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flambeau.tensor.numpy_names import accepting
+from flambeau.tensor.numpy_names import PARSED, accepting
 from flambeau.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,6 +43,13 @@ def _bind_function(name: str, define: Any) -> None:
 def function(define: F) -> F:
     """Make it `torch.<name>`."""
     _bind_function(define.__name__, define)
+    return define
+
+
+def plain_function(define: F) -> F:
+    """Make it `torch.<name>` without a call around it: one that is called often, and reads NumPy's names itself."""
+    name = define.__name__
+    functions[name] = accepting(define, name) if name in PARSED else define
     return define
 
 
