@@ -7,7 +7,6 @@ NumPy's names of arguments are PyTorch's too: `x.sum(axis=1, keepdims=True)`, `t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from inspect import CO_VARKEYWORDS, unwrap
 from types import FunctionType
 from typing import Any
@@ -18,6 +17,10 @@ _OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1":
 
 # Names of a first argument that PyTorch's parser calls `input`, whatever its documentation says.
 _FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
+
+_TENSORS = {"Tensor", "Tensor | None"}
+_DIMS = {"dim", "keepdim"}
+_NAMED = {*_OURS.values(), *_FIRST}  # arguments that have other names, too
 
 # What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
 _PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
@@ -42,40 +45,55 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
     """
     if not isinstance(define, FunctionType):
         return define
-    code = unwrap(define).__code__
-    places = code.co_varnames[: code.co_argcount]
-    own = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
-    if code.co_flags & CO_VARKEYWORDS and own & {
-        "input",
-        "self",
-    }:  # of a tensor; it reads its arguments itself
-        own |= {"dim", "keepdim", "other"}
-    names = _OURS | PARSED.get(name, {})
-    first = places[0] if places and "input" not in own and not method else ""
-    if first in _FIRST:
-        names = {theirs: first if mine == "input" else mine for theirs, mine in names.items()} | {
-            "input": first
-        }
-    ours = {theirs: mine for theirs, mine in names.items() if mine in own and theirs not in own}
-    of_tensors = any(
-        kind in ("Tensor", "Tensor | None") for at, kind in define.__annotations__.items() if at in places[1:]
-    )
-    if not (own & {"dim", "keepdim"} or (ours and not method) or of_tensors or name in PARSED):
+    own = _arguments(define)
+    if (
+        (_DIMS if method else _NAMED).isdisjoint(own)
+        and name not in PARSED
+        and not _takes_tensors(define, own)
+    ):
         return define
 
-    @wraps(define)
     def call(*args: Any, **given: Any) -> Any:
         try:
             return define(*args, **given)
         except SIGNS as error:
+            ours = _names(define, name, method)
             renamed = {ours.get(key, key): value for key, value in given.items()}
-            if (
-                len(renamed) == len(given) and renamed.keys() != given.keys()
-            ):  # it knew no such name, and did nothing
-                return call(*args, **renamed)
+            if len(renamed) == len(given) and renamed.keys() != given.keys():
+                return call(*args, **renamed)  # it did not know a name, so it did nothing yet
             mistake = explained(define, name, args, given, method)
             if mistake is None:
                 raise
             raise mistake from error
 
+    call.__name__, call.__qualname__ = define.__name__, define.__qualname__
+    call.__module__, call.__doc__ = define.__module__, define.__doc__
+    call.__wrapped__ = define  # type: ignore[attr-defined]  # whose signature is shown
     return call
+
+
+def _arguments(define: FunctionType) -> set[str]:
+    """The names of its arguments. One of a tensor with `**` reads the others itself."""
+    code = (unwrap(define) if hasattr(define, "__wrapped__") else define).__code__
+    own = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    if code.co_flags & CO_VARKEYWORDS and ("input" in own or "self" in own):
+        own |= {"dim", "keepdim", "other"}
+    return own
+
+
+def _takes_tensors(define: FunctionType, own: set[str]) -> bool:
+    """Whether an argument beside the first is a tensor."""
+    kinds = [kind for at, kind in define.__annotations__.items() if at in own]
+    return not _TENSORS.isdisjoint(kinds[1:])
+
+
+def _names(define: FunctionType, name: str, method: bool) -> dict[str, str]:
+    """Its arguments by the names of others."""
+    own = _arguments(define)
+    code = unwrap(define).__code__
+    names = _OURS | PARSED.get(name, {})
+    first = code.co_varnames[0] if code.co_argcount and "input" not in own and not method else ""
+    if first in _FIRST:
+        names = {theirs: first if mine == "input" else mine for theirs, mine in names.items()}
+        names["input"] = first
+    return {theirs: mine for theirs, mine in names.items() if mine in own and theirs not in own}
