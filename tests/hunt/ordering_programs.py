@@ -35,7 +35,7 @@ def streams(count=2, device=0):
     return made
 
 
-# -- memory of another stream: Note [Reuse by order] in runtime/allocator.py -----------------------------------
+# -- memory of another stream: Note [Reuse by order] in runtime/adoption.py -----------------------------------
 
 
 def adopting(use):

@@ -18,21 +18,6 @@ the list of blocks that are to join, or the detour of those that cannot be reuse
 A recording, and a MemPool that a thread's requests go to, keep the table of bins empty: then every request takes the
 long way, and the short one pays nothing for them. A driver that observes blocks gets ways of its own (`_choose`).
 
-# Note [Reuse by order]
-Memory goes back to its stream. But where a program rotates over streams, each would hold what the others have freed.
-So before the heap grows, the asking stream takes over each free block of which two things hold. Nobody but its own
-stream has used it: the launch path says so when another does (`share`). And it was freed before a mark of its stream
-that the asking stream waits for, or the host has waited for (`orders.py`): then all that used it is done before
-anything the asking stream does with it. The device is never asked, so what is reused repeats from run to run. For
-every other block the strict rule holds, because a program may free a block that another stream still uses if its own
-stream waits for that one later; only its own stream comes after that wait.
-
-A block that was taken over, but not used yet, keeps a trace of who used it: others, its former stream among them, may
-take it over in their turn. Joined blocks have the users of both.
-
-Where there are thousands of streams, not all of them are looked at each time: the newest of those that the asking
-stream knows anything of are (`_MOST_LENDERS`).
-
 # Note [Ended streams]
 Programs may make a stream per iteration. Nobody allocates from its pools once it has ended, so whenever many
 such pools have gathered and another segment is needed, theirs go back to the driver, which waits for the
@@ -44,15 +29,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime import explain
-from flambeau.runtime.blocks import Bin, Block, Pool, absorb, cut, give, label, pop, users
+from flambeau.runtime.adoption import Order, adopt
+from flambeau.runtime.blocks import Bin, Block, Pool, absorb, cut, label, pop
 from flambeau.runtime.context import Context
 from flambeau.runtime.history import History, Recording
-from flambeau.runtime.orders import Orders
+from flambeau.runtime.orders import NEVER
 from flambeau.runtime.policy import MIB, ROUND, SMALL_REQUEST, Policy, from_environment
 from flambeau.runtime.pools import PoolId, PrivatePool
 from flambeau.runtime.ranges import Ranges
@@ -87,10 +72,8 @@ if TYPE_CHECKING:
 
 _MANY_ENDED = 64  # pools of ended streams that may gather
 _LONG_JOURNAL = 2048
-_MOST_LENDERS = 128  # pools that one search for blocks of other streams looks at
 _KEYS = 16384  # (stream, request) pairs that find their bin directly
 _OVERSIZE_SLACK = 20 * MIB  # an oversize block serves requests that are smaller than it by less
-_NEVER = 1 << 62  # as a tick: later than whatever is waited for
 
 COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 
@@ -327,7 +310,7 @@ class CachingAllocator:
             self._release(block)
             return
         block.uses = None
-        block.freed = _NEVER if block.shared else self._orders.now
+        block.freed = NEVER if block.shared else self._orders.now
         block.shared = False
         block.trace = None
         if self.policy.is_oversize(block.size):
@@ -448,7 +431,7 @@ class CachingAllocator:
             block = self._near(pool, size)
             if block is not None:
                 return block
-        self._consolidate(pool, _NEVER if self.policy.max_split else size)
+        self._consolidate(pool, None if self.policy.max_split else size)
         return self._take(pool, size) or self._grow(pool, size, nbytes)
 
     def _near(self, pool: Pool, size: int) -> Block | None:
@@ -494,56 +477,20 @@ class CachingAllocator:
             return False
         return not self.policy.max_split or block.size < self.policy.max_split
 
-    # -- blocks of other streams: see Note [Reuse by order] -----------------------------------------------
     def _adopt(self, pool: Pool) -> bool:
-        """Take over all free blocks of other streams that are ordered before this pool's. Whether there may be any."""
-        if not self._many_streams or pool.adopted == self._orders.now:
+        """Take over what other streams have for this pool. Whether there may be any. See Note [Reuse by order]."""
+        orders = self._orders
+        if not self._many_streams or pool.adopted == orders.now:
             return False
-        pool.adopted = self._orders.now
-        order = _Order(self._orders, pool.stream, self.context.index)
-        for other in self._lenders(pool):
-            for size, found in list(other.bins.items()):
-                if found:
-                    self._adopt_bin(found, size, pool, order)
-            taken = _sift(other.loose, order)
-            for block in taken:
-                give(block, pool, pool.loose)
-            pool.loose += taken
-            for hole in [hole for hole in other.holes if order.covers(hole)]:
-                other.holes.remove(hole)
-                give(hole, pool, pool.loose)
-                pool.holes.add(hole)
+        pool.adopted = orders.now
+        order = Order(orders, pool.stream, self.context.index)
+        adopt(pool, self._pools.values(), order)
         for user in order.known():
             self._journal.append((ORDER + pool.kind, 0, 0, user, pool))
         return True
 
-    def _lenders(self, pool: Pool) -> list[Pool]:
-        """The pools of other streams that may have something for this one."""
-        others = [
-            other
-            for other in list(self._pools.values())
-            if other.kind == pool.kind and other.private is pool.private and other is not pool
-        ]
-        if len(others) <= _MOST_LENDERS:
-            return others
-        known, by, index = self._orders.known, pool.stream, self.context.index
-        return list(
-            islice((other for other in reversed(others) if known(by, other.stream, index)), _MOST_LENDERS)
-        )
-
-    def _adopt_bin(self, found: Bin, size: int, pool: Pool, order: _Order) -> None:
-        taken = _sift(found, order)
-        if taken:
-            mine = pool.bins.setdefault(size, Bin())
-            for block in taken:
-                give(block, pool, mine)
-                label(block, block.requested)
-            found.blocks -= len(taken)
-            mine.blocks += len(taken)
-            mine.extend(taken)
-
     # -- joining ------------------------------------------------------------------------------------------
-    def _consolidate(self, pool: Pool, enough: int = _NEVER) -> None:
+    def _consolidate(self, pool: Pool, enough: int | None = None) -> None:
         """Join the blocks of bins with their neighbours, small ones first, until there is a hole of `enough` bytes.
 
         Large ones, which others ask for, stay whole for as long as they can. Bins that no block calls home go.
@@ -553,7 +500,7 @@ class CachingAllocator:
             blocks = pool.bins[size]
             if blocks:
                 blocks.blocks -= self._join_all(pool, blocks)
-                if pool.holes.largest() >= enough:
+                if enough is not None and pool.holes.largest() >= enough:
                     break
         empty = [size for size, blocks in pool.bins.items() if not blocks.blocks]
         for size in empty:
@@ -995,42 +942,3 @@ def _blocks_from(first: Block) -> Iterator[Block]:
     while block is not None:
         yield block
         block = block.next
-
-
-class _Order:
-    """What one stream knows of the others, each looked up once."""
-
-    __slots__ = ("_index", "_limits", "_orders", "_stream")
-
-    def __init__(self, orders: Orders, stream: int, index: int) -> None:
-        self._orders = orders
-        self._stream = stream
-        self._index = index
-        self._limits: dict[int, int] = {stream: _NEVER + 1}
-
-    def known(self) -> list[int]:
-        """The other streams that were asked for, and of which this one knows something."""
-        return [user for user, limit in self._limits.items() if 0 < limit <= _NEVER]
-
-    def covers(self, block: Block) -> bool:
-        """Whether all that used a free block is done before what the stream is given from now on."""
-        if block.trace is not None:
-            return all(self._covers(user, tick) for user, tick in users(block).items())
-        return self._covers(block.stream, block.freed)
-
-    def _covers(self, user: int, tick: int) -> bool:
-        limit = self._limits.get(user)
-        if limit is None:
-            limit = self._limits[user] = self._orders.known(self._stream, user, self._index)
-        return tick < limit
-
-
-def _sift(blocks: list[Block], order: _Order) -> list[Block]:
-    """Take out of a list of free blocks those that are ordered. Other threads may take and add meanwhile."""
-    taken: list[Block] = []
-    left: list[Block] = []
-    while (block := pop(blocks)) is not None:
-        (taken if order.covers(block) else left).append(block)
-    blocks[:0] = reversed(left)
-    taken.reverse()
-    return taken

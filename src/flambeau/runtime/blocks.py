@@ -26,7 +26,7 @@ class Block:
     """A part of a segment. `previous` and `next` are its neighbours there.
 
     `freed` is the tick at which its last life ended, and `shared` says that other streams than its own use it now:
-    both are for Note [Reuse by order] in allocator.py.
+    both are for Note [Reuse by order] in adoption.py.
     """
 
     __slots__ = (

@@ -18,6 +18,9 @@ from collections.abc import Mapping
 Point = tuple[int, int, Mapping[int, int]]
 """A mark: the stream's handle, its tick, what the stream knew of others."""
 
+NEVER = 1 << 62
+"""As a tick: later than whatever is waited for."""
+
 _NOTHING: Mapping[int, int] = {}
 
 

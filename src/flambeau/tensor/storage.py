@@ -55,7 +55,7 @@ class Storage:
             self.share()
 
     def share(self) -> None:
-        """Others than its own stream may use this memory: see Note [Reuse by order] in runtime/allocator.py."""
+        """Others than its own stream may use this memory: see Note [Reuse by order] in runtime/adoption.py."""
         if self.block is not None:
             self.context.allocator.share(self.block)
 

@@ -1,0 +1,106 @@
+"""`adopt`: what a stream takes over from others before the heap grows. `Order`: what it knows of them.
+
+# Note [Reuse by order]
+Memory goes back to its stream. But where a program rotates over streams, each would hold what the others have freed.
+So before the heap grows, the asking stream takes over each free block of which two things hold. Nobody but its own
+stream has used it: the launch path says so when another does (`CachingAllocator.share`). And it was freed before a mark
+of its stream that the asking stream waits for, or the host has waited for (`orders.py`): then all that used it is done
+before anything the asking stream does with it. The device is never asked, so what is reused repeats from run to run.
+For every other block the strict rule holds, because a program may free a block that another stream still uses if its
+own stream waits for that one later; only its own stream comes after that wait.
+
+A block that was taken over, but not used yet, keeps a trace of who used it: others, its former stream among them, may
+take it over in their turn. Joined blocks have the users of both.
+
+Where there are thousands of streams, not all of them are looked at each time: the newest of those that the asking
+stream knows anything of are (`_MOST_LENDERS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from flambeau.runtime.blocks import Bin, Block, Pool, give, label, pop, users
+from flambeau.runtime.orders import NEVER, Orders
+
+_MOST_LENDERS = 128  # pools that one search for blocks of other streams looks at
+
+
+class Order:
+    """What one stream of a device knows of the others, each looked up once."""
+
+    __slots__ = ("_index", "_limits", "_orders", "_stream")
+
+    def __init__(self, orders: Orders, stream: int, index: int) -> None:
+        self._orders = orders
+        self._stream = stream
+        self._index = index
+        self._limits: dict[int, int] = {stream: NEVER + 1}
+
+    def known(self) -> list[int]:
+        """The other streams that were asked for, and of which this one knows something."""
+        return [user for user, limit in self._limits.items() if 0 < limit <= NEVER]
+
+    def covers(self, block: Block) -> bool:
+        """Whether all that used a free block is done before what the stream is given from now on."""
+        if block.trace is not None:
+            return all(self._covers(user, tick) for user, tick in users(block).items())
+        return self._covers(block.stream, block.freed)
+
+    def _covers(self, user: int, tick: int) -> bool:
+        limit = self._limits.get(user)
+        if limit is None:
+            limit = self._limits[user] = self._orders.known(self._stream, user, self._index)
+        return tick < limit
+
+    def lenders(self, pools: Iterable[Pool], pool: Pool) -> list[Pool]:
+        """The pools of other streams that may have something for this one."""
+        others = [
+            other
+            for other in list(pools)
+            if other.kind == pool.kind and other.private is pool.private and other is not pool
+        ]
+        if len(others) <= _MOST_LENDERS:
+            return others
+        known = (o for o in reversed(others) if self._orders.known(self._stream, o.stream, self._index))
+        return list(islice(known, _MOST_LENDERS))
+
+
+def adopt(pool: Pool, pools: Iterable[Pool], order: Order) -> None:
+    """Take over all free blocks of other streams that are ordered before what the pool's stream does from now on."""
+    for other in order.lenders(pools, pool):
+        for size, found in list(other.bins.items()):
+            if found:
+                _adopt_bin(found, size, pool, order)
+        taken = _sift(other.loose, order)
+        for block in taken:
+            give(block, pool, pool.loose)
+        pool.loose += taken
+        for hole in [hole for hole in other.holes if order.covers(hole)]:
+            other.holes.remove(hole)
+            give(hole, pool, pool.loose)
+            pool.holes.add(hole)
+
+
+def _adopt_bin(found: Bin, size: int, pool: Pool, order: Order) -> None:
+    taken = _sift(found, order)
+    if taken:
+        mine = pool.bins.setdefault(size, Bin())
+        for block in taken:
+            give(block, pool, mine)
+            label(block, block.requested)
+        found.blocks -= len(taken)
+        mine.blocks += len(taken)
+        mine.extend(taken)
+
+
+def _sift(blocks: list[Block], order: Order) -> list[Block]:
+    """Take out of a list of free blocks those that are ordered. Other threads may take and add meanwhile."""
+    taken: list[Block] = []
+    left: list[Block] = []
+    while (block := pop(blocks)) is not None:
+        (taken if order.covers(block) else left).append(block)
+    blocks[:0] = reversed(left)
+    taken.reverse()
+    return taken
