@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -49,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker(mark):  # not a keyword: a folder is called gpu, too
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_setup() -> None:
+    """The oracle's own random numbers are the same in each run, so that a failure repeats."""
+    oracle = sys.modules.get("torch")
+    if oracle is not None:
+        oracle.manual_seed(0)
 
 
 _TOO_FEW = r"invalid device ordinal|Invalid (peer )?device id"
