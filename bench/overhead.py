@@ -67,6 +67,10 @@ def main() -> None:
             with torch.cuda.stream(side):
                 pass
 
+        def ranged() -> None:
+            with torch.cuda.nvtx.range("x"):
+                pass
+
         rows += [
             ("look up the plan", microseconds(lambda: call.plans.get((add, (), a.meta, b.meta)))),
             ("read the current stream", microseconds(lambda: current.local.streams[0])),
@@ -85,6 +89,8 @@ def main() -> None:
             ("with torch.cuda.stream(s): pass", microseconds(guard)),
             ("torch.cuda.current_stream()", microseconds(torch.cuda.current_stream)),
             ("torch.cuda.memory_allocated()", microseconds(torch.cuda.memory_allocated)),
+            ("with torch.cuda.nvtx.range('x'): pass", microseconds(ranged)),
+            ("torch.cuda.nvtx.mark('x')", microseconds(lambda: torch.cuda.nvtx.mark("x"))),
         ]
         assert call.plans[key] is not None
     print(f"{'':40}{'us':>8}{'/ numpy.add':>13}")

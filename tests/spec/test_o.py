@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-import timeit
 import types
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -109,10 +108,15 @@ def decorated() -> None:
 @pytest.mark.parametrize(
     "call", [stack, anywhere, block, partial(nvtx.mark, "x")], ids=["stack", "anywhere", "block", "mark"]
 )
-def test_with_nobody_listening_it_costs_less_than_a_microsecond(call: Callable[[], None]) -> None:
-    assert any(timeit.timeit(call, number=200) / 200 < 1e-6 for _ in range(1000)), (
-        "not once, on a busy machine either"
-    )
+def test_with_nobody_listening_it_does_next_to_nothing(call: Callable[[], None]) -> None:
+    """Less than a microsecond: `bench/overhead.py` measures it, here Python's calls are counted."""
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    assert len(called) <= 6, called
 
 
 def test_a_decorated_function_is_told_anew_each_time(heard: list[Range]) -> None:
