@@ -4,9 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.backends.flagged import Flag
 from flambeau.core.flags import flags
 
 _PRECISIONS = ("highest", "high", "medium")
+
+
+class _Split:
+    """The second of a pair of flags: whether sums may be split. It is set with the first."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: object, kind: type | None = None) -> bool:
+        return bool(getattr(flags, self._name)[1])
+
+
+class _Reductions:
+    """The first of a pair of flags: whether parts of sums may be added in 16 bits."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self._attribute = attribute
+
+    def __get__(self, owner: object, kind: type | None = None) -> bool:
+        return bool(getattr(flags, self._name)[0])
+
+    def __set__(self, owner: object, value: Any) -> None:
+        setattr(flags, self._name, _reductions(self._attribute, value))
 
 
 class cuBLASModule:
@@ -41,50 +68,19 @@ class cuBLASModule:
     def fp32_precision(self, value: Any) -> None:
         set_float32_matmul_precision("high" if is_tf32(value) else "highest")
 
-    @property
-    def allow_fp16_reduced_precision_reduction(self) -> bool:
-        return flags.float16_reductions[0]
-
-    @allow_fp16_reduced_precision_reduction.setter
-    def allow_fp16_reduced_precision_reduction(self, value: Any) -> None:
-        flags.float16_reductions = _reductions("allow_fp16_reduced_precision_reduction", value)
-
-    @property
-    def allow_fp16_reduced_precision_reduction_split_k(self) -> bool:
-        return flags.float16_reductions[1]
-
-    @property
-    def allow_bf16_reduced_precision_reduction(self) -> bool:
-        return flags.bfloat16_reductions[0]
-
-    @allow_bf16_reduced_precision_reduction.setter
-    def allow_bf16_reduced_precision_reduction(self, value: Any) -> None:
-        flags.bfloat16_reductions = _reductions("allow_bf16_reduced_precision_reduction", value)
-
-    @property
-    def allow_bf16_reduced_precision_reduction_split_k(self) -> bool:
-        return flags.bfloat16_reductions[1]
-
-    @property
-    def allow_fp16_accumulation(self) -> bool:
-        return flags.float16_accumulation
-
-    @allow_fp16_accumulation.setter
-    def allow_fp16_accumulation(self, value: Any) -> None:
-        if not isinstance(value, bool):
-            raise RuntimeError(
-                f"set_allow_fp16_accumulation_cublas expects a bool, but got {type(value).__name__}"
-            )
-        flags.float16_accumulation = value
+    allow_fp16_reduced_precision_reduction = _Reductions("float16_reductions")
+    allow_fp16_reduced_precision_reduction_split_k = _Split("float16_reductions")
+    allow_bf16_reduced_precision_reduction = _Reductions("bfloat16_reductions")
+    allow_bf16_reduced_precision_reduction_split_k = _Split("bfloat16_reductions")
+    allow_fp16_accumulation = Flag("float16_accumulation", "set_allow_fp16_accumulation_cublas")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"Unknown attribute {name}: Flambeau lacks it (PyTorch may have it)")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        found = getattr(type(self), name, None)
-        if not isinstance(found, property) or found.fset is None:
+        if not hasattr(vars(type(self)).get(name), "__set__"):
             raise AttributeError(f"Unknown attribute {name}: Flambeau lacks it (PyTorch may have it)")
-        found.fset(self, value)
+        object.__setattr__(self, name, value)
 
 
 def is_tf32(precision: Any) -> bool:

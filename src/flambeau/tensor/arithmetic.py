@@ -28,6 +28,7 @@ from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import public
 from flambeau.tensor.call import binary_into, call, call_into, unary
 from flambeau.tensor.deprecated import moved_back
+from flambeau.tensor.numpy_names import OURS
 from flambeau.tensor.public import alias, both, function, method, plain_function
 from flambeau.tensor.tensor import Tensor
 
@@ -88,7 +89,9 @@ def into(op: Pointwise, args: tuple[Any, ...], params: tuple[Any, ...] = ()) -> 
 
 # -- bound from the table -------------------------------------------------------------------------------
 
-_PLACES = {"x": 0, "a": 0, "x1": 0, "x2": 1}
+_PLACES = {
+    theirs: ("input", "other").index(ours) for theirs, ours in OURS.items() if ours in ("input", "other")
+}
 
 
 def _placed(name: str, named: dict[str, Any], *given: Any) -> list[Any]:

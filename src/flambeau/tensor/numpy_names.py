@@ -13,14 +13,14 @@ from typing import Any
 
 from flambeau.tensor.mistakes import SIGNS, explained
 
-_OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 
 # Names of a first argument that PyTorch's parser calls `input`, whatever its documentation says.
 _FIRST = {"A", "B", "L", "b", "self", "tensor", "x"}
 
 _TENSORS = {"Tensor", "Tensor | None"}
 _DIMS = {"dim", "keepdim"}
-_NAMED = {*_OURS.values(), *_FIRST}  # arguments that have other names, too
+_NAMED = {*OURS.values(), *_FIRST}  # arguments that have other names, too
 
 # What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
 _PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
@@ -91,7 +91,7 @@ def _names(define: FunctionType, name: str, method: bool) -> dict[str, str]:
     """Its arguments by the names of others."""
     own = _arguments(define)
     code = unwrap(define).__code__
-    names = _OURS | PARSED.get(name, {})
+    names = OURS | PARSED.get(name, {})
     first = code.co_varnames[0] if code.co_argcount and "input" not in own and not method else ""
     if first in _FIRST:
         names = {theirs: first if mine == "input" else mine for theirs, mine in names.items()}
