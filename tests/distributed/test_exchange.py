@@ -6,6 +6,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rank_kit import HERE, Said, finish, run_ranks, start
 
 from flambeau.distributed.meeting_place import MeetingPlace
@@ -181,6 +183,35 @@ def test_ranks_are_told_of_all_their_meetings_together() -> None:
             ]
 
 
+@given(
+    st.lists(
+        st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 1, 2)]).flatmap(
+            lambda group: st.tuples(st.just(group), st.booleans())
+        ),
+        max_size=8,
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_meetings_of_groups_that_overlap_are_told_in_the_order_in_which_a_rank_came(
+    calls: list[tuple[tuple[int, ...], bool]],
+) -> None:
+    """A call is (its group, whether its ranks wait right after it)."""
+    groups = list(dict.fromkeys(group for group, _ in calls))
+    plans: list[list[Any]] = [[join(rank, b"all", 3)] for rank in range(3)]
+    came: list[list[Any]] = [[] for _ in range(3)]
+    for group in groups:
+        for slot, rank in enumerate(group):
+            plans[rank].append(["join", repr(group).encode(), len(group), [[slot, rank]]])
+    for number, (group, waits) in enumerate(calls):
+        for slot, rank in enumerate(group):
+            plans[rank].append(offer(number, slot, repr(group).encode()))
+            plans[rank] += [WAIT] * waits
+            came[rank].append(number)
+    for rank, told in enumerate(told_in_any_order([[*plan, WAIT] for plan in plans])):
+        outcomes = [news for status, news in told if status == "ok"][1 + sum(rank in g for g in groups) :]
+        assert [outcome[1][2] for news in outcomes for outcome in news] == came[rank]
+
+
 def test_what_depends_on_what_a_rank_does_next_is_no_deadlock() -> None:
     """Rank 0 waits for a message that rank 1 sends when it has got one, which rank 0 sends after its wait."""
     plans = [
@@ -190,7 +221,7 @@ def test_what_depends_on_what_a_rank_does_next_is_no_deadlock() -> None:
     told = told_in_any_order(plans)
     assert [[outcome[1] for outcome in news[1]] for news in told[0][1:]] == [
         [[-1, -1, 1]],
-        [[0, 1, 1], [1, 0, 1]],
+        [[1, 0, 1], [0, 1, 1]],
     ]
     assert [len(news[1]) for news in told[1][1:]] == [1, 1, 1]
 

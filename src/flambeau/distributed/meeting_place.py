@@ -6,7 +6,8 @@ are kept until all have come, and those who wait are answered. Nothing here depe
 # Note [What a waiting rank is told]
 A rank that can run nothing more is told of meetings when all those that it has come to are complete; or, if some can
 only be completed by what it does next, when every rank waits (for a meeting, in a poll, in the store, or has ended):
-then what is complete is told, the lowest rank first. Where nothing is complete either, a rank that polls learns that
+then what is complete is told, the lowest rank first. Meetings are told in the order in which the rank came to them,
+whichever was complete first. Where nothing is complete either, a rank that polls learns that
 nothing has happened yet; and if no rank polls, all wait in vain: each is told so, with every rank's line. A rank may
 wait where nobody sees it (for a file, a socket, another thread): when those that run have done nothing for seconds,
 ranks that poll, or have something complete, are answered all the same. Only such programs depend on the machine's
@@ -44,8 +45,11 @@ class Participant:
         self.alone = True  # nobody else in its process could go on for it
         self.begun = self.since = 0.0  # of the request: when; when others were last seen to work
         self.used = 0.0  # seconds of a processor, at the last look
-        self.outcomes: list[Any] = []  # complete meetings that it has not been told of
-        self.pending: dict[tuple[bytes, tuple[int, ...]], None] = {}  # meetings that it waits for others at
+        self.came = 0  # to so many meetings
+        self.pending: dict[
+            tuple[bytes, tuple[int, ...]], int
+        ] = {}  # it waits for others at; which it is of those
+        self.outcomes: dict[int, Any] = {}  # complete ones that it has not been told of, by the same number
         self.reserved: dict[tuple[int, int], int] = {}  # bytes of each allocation, by device and a number
 
     def held(self, device: int) -> int:
@@ -134,7 +138,8 @@ class MeetingPlace:
         circle, name = self._circles[unique], tuple(key)
         parts = circle.meetings.setdefault(name, {})
         parts[slot] = offer
-        mine.pending[unique, name] = None
+        mine.came += 1
+        mine.pending[unique, name] = mine.came
         if not circle.late(name):
             del circle.meetings[name]
             self._complete(circle, unique, name, parts)
@@ -146,7 +151,7 @@ class MeetingPlace:
         """All parts have come: each process will be told of those that are not its own."""
         owners = [circle.owners[rank] for rank in circle.ranks(key)]
         for owner in dict.fromkeys(owners):
-            owner.pending.pop((unique, key), None)
+            number = owner.pending.pop((unique, key))
             if owners == [owner] * len(owners):  # a message of a rank to itself: it knows
                 continue
             told = [
@@ -156,7 +161,7 @@ class MeetingPlace:
                 ]
                 for slot in range(len(owners))
             ]
-            owner.outcomes.append([unique, list(key), told])
+            owner.outcomes[number] = [unique, list(key), told]
 
     def _wait(self, mine: Participant, why: str, alone: bool) -> Answer:
         self._begin(mine, "wait", why, alone)
@@ -296,8 +301,8 @@ class MeetingPlace:
 
 
 def _news(mine: Participant) -> Answer:
-    news, mine.outcomes = mine.outcomes, []
-    return ["ok", news]
+    news, mine.outcomes = mine.outcomes, {}
+    return ["ok", [news[number] for number in sorted(news)]]
 
 
 def processor_seconds(process: int) -> float:
