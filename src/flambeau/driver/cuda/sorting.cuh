@@ -56,26 +56,40 @@ struct Digit { i64 length; i32 shift; i32 by_row; };
 __device__ __forceinline__ u32 row_digit(u32 value, i64 length, int shift) { return value / (u32)length >> shift & 255; }
 
 template<class K, int D, class Order> __device__ void count_digits(const K* keys, u32* counts, const Digits<D>& digits, i64 n, Order order) {
-  __shared__ u32 found[D * 256];
-  for (int i = threadIdx.x; i < D * 256; i += blockDim.x) found[i] = 0;
+  const int COPIES = D > 4 ? 2 : 4, AT_ONCE = 4;  // lanes that add to one counter wait for each other: each has copies
+  __shared__ u32 found[D * 256 * COPIES];
+  for (int i = threadIdx.x; i < D * 256 * COPIES; i += blockDim.x) found[i] = 0;
   __syncthreads();
   const int lane = threadIdx.x & 31;
-  for (i64 start = blockIdx.x * (i64)blockDim.x; start < n; start += (i64)gridDim.x * blockDim.x) {
-    const i64 i = start + threadIdx.x;
-    const bool here = i < n;
-    const u32 all = __ballot_sync(~0u, here);
-    const K rank = here ? order(keys[i]) : K(0);
+  u32* const mine = found + lane % COPIES;
+  for (i64 start = blockIdx.x * (i64)blockDim.x * AT_ONCE; start < n; start += (i64)gridDim.x * blockDim.x * AT_ONCE) {
+    K ranks[AT_ONCE];
 #pragma unroll
-    for (int d = 0; d < D; ++d) {
-      const u32 digit = digits.by_row[d] ? row_digit((u32)i, digits.length, digits.shift[d]) : (u32)(rank >> digits.shift[d]) & 255;
-      const u32 leading = __shfl_sync(~0u, digit, 0);  // by every lane, before what lanes decide for themselves
-      if (__all_sync(~0u, !here || digit == leading)) {  // one addition where a warp agrees
-        if (lane == 0 && here) atomicAdd(found + d * 256 + digit, (u32)__popc(all));
-      } else if (here) atomicAdd(found + d * 256 + digit, 1u);
+    for (int j = 0; j < AT_ONCE; ++j) {
+      const i64 i = start + j * blockDim.x + threadIdx.x;
+      ranks[j] = i < n ? order(keys[i]) : K(0);
+    }
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; ++j) {
+      const i64 i = start + j * blockDim.x + threadIdx.x;
+      const bool here = i < n;
+      const u32 all = __ballot_sync(~0u, here);
+#pragma unroll
+      for (int d = 0; d < D; ++d) {
+        const u32 digit = digits.by_row[d] ? row_digit((u32)i, digits.length, digits.shift[d]) : (u32)(ranks[j] >> digits.shift[d]) & 255;
+        const u32 leading = __shfl_sync(~0u, digit, 0);  // by every lane, before what lanes decide for themselves
+        if (__all_sync(~0u, !here || digit == leading)) {  // one addition where a warp agrees
+          if (lane == 0 && here) atomicAdd(mine + (d * 256 + digit) * COPIES, (u32)__popc(all));
+        } else if (here) atomicAdd(mine + (d * 256 + digit) * COPIES, 1u);
+      }
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < D * 256; i += blockDim.x) if (found[i]) atomicAdd(counts + i, found[i]);
+  for (int i = threadIdx.x; i < D * 256; i += blockDim.x) {
+    u32 sum = 0;
+    for (int c = 0; c < COPIES; ++c) sum += found[i * COPIES + c];
+    if (sum) atomicAdd(counts + i, sum);
+  }
 }
 
 __device__ __forceinline__ u32 sum_before(u32 x, u32* warps) {  // exclusive scan over the block's first 256 threads
