@@ -119,9 +119,9 @@ def test_counts(bins: int) -> None:
         compile_all(
             histogram.bincount(launched(scan.bincount.kernel, scan.bincount, operands, (bins,)), H100)
         )
-    for ends in ((0.0, 1.0), (0.0, 0.0)):
-        x = meta((100,), (2,), float32)
-        compile_all(histogram.histc(launched(scan.histc.kernel, scan.histc, (x,), (bins, *ends)), H100))
+    for kind, end in ((float32, float), (float64, float), (uint8, int), (int64, int)):
+        x = meta((100,), (2,), kind)
+        compile_all(histogram.histc(launched(scan.histc.kernel, scan.histc, (x, end, end), (bins,)), H100))
 
 
 def test_kernels_are_called_after_operators() -> None:

@@ -7,7 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import FLOATING, INTEGRAL, bool_, dtype, float32, float64, int64
+from flambeau.core.dtype import (
+    INTEGRAL,
+    bfloat16,
+    bool_,
+    complex32,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from flambeau.core.errors import devices_differ
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
@@ -132,6 +146,37 @@ def _by_blocks(ufunc: np.ufunc, rows: Array, kind: Any) -> Array:
     return out
 
 
+def _log_sums(x: Array, axis: int) -> Array:
+    """Running sums of exponentials, as logarithms. Of complex numbers each pass joins what lies twice as far.
+
+    Their angles are PyTorch's but for whole turns, which its own order of sums decides.
+    """
+    if x.dtype.kind != "c":
+        return _folding(np.logaddexp)(x, axis)
+    found = np.moveaxis(x.astype(np.complex128), axis, -1)
+    found[np.isnan(found)] = complex(np.nan, np.nan)
+    found[found.real == -np.inf] = -np.inf  # nothing: the angle does not matter
+    step = 1
+    while step < found.shape[-1]:
+        found[..., step:] = log_add(found[..., :-step], found[..., step:])
+        step *= 2
+    return np.moveaxis(found, -1, axis)
+
+
+def log_add(a: Array, b: Array) -> Array:
+    """log(exp(a) + exp(b)) of complex numbers, none of which is NaN in one part alone."""
+    with np.errstate(all="ignore"):
+        less = a.real <= b.real
+        least, most = np.where(less, a, b), np.where(less, b, a)
+        ratio = np.exp(least - most)
+        found = most + np.log1p(ratio)
+        found = np.where(
+            np.isinf(most.real) & (most.real == least.real), np.log(np.exp(least) + np.exp(most)), found
+        )
+        found = np.where(most.real == -np.inf, -np.inf, found)
+        return np.where(np.isnan(a) | np.isnan(b), complex(np.nan, np.nan), found)
+
+
 def _running(ufunc: np.ufunc) -> Run:
     def run(x: Array, axis: int) -> tuple[Array, Array]:
         """Values, and the last place that equals each; a NaN holds from its first place on."""
@@ -177,10 +222,13 @@ def _cumprod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
 
 
 def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """In logarithms, of either sign apart, so that nothing overflows."""
+    """In logarithms, of either sign apart, so that nothing overflows; complex ones have any sign."""
     dim = params[0]
     if not a.meta.ndim:
         return grad
+    if a.meta.dtype.is_complex:
+        turned = (conj(grad).log() - out).flip([dim])
+        return conj((turned.logcumsumexp(dim).flip([dim]) + a).exp())
     size = grad.abs().log()
 
     def part(sign: Any) -> Any:
@@ -226,13 +274,12 @@ cummin = scanner(
     places=True,
     derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[0])),
 )
-_FLOATS = tuple(d for d in FLOATING_OR_COMPLEX if d.category == FLOATING)
 logcumsumexp = scanner(
     "logcumsumexp",
-    _folding(np.logaddexp),
-    _FLOATS,
+    _log_sums,
+    tuple(d for d in FLOATING_OR_COMPLEX if d is not complex32),
     "logcumsumexp_out_cpu",
-    "log_add(a, b)",
+    "log_join(a, b)",
     derivative=Derivative(_logcumsumexp_back),
 )
 
@@ -266,39 +313,56 @@ bincount = define(
 )  # fmt: skip
 
 
+_COUNTED = {
+    "cpu": (float16, bfloat16, float32, float64),
+    "cuda": (float32, float64, uint8, int8, int16, int32, int64),
+}
+"""What PyTorch counts into bins on each kind of device."""
+
+
 def _histc_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """A tensor and the ends, least first. Params: how many bins."""
     x = operands[0]
-    bins, low, high = params
     assert isinstance(x, Meta)
-    if x.dtype not in (float32, float64):
-        raise NotImplementedError(f"\"histogram_cpu\" not implemented for '{x.dtype.torch_name}'")
-    if bins <= 0:
-        raise RuntimeError(f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
-    if low > high:
-        raise RuntimeError("torch.histc: max must be larger than min")
-    return Signature((Meta.contiguous_of((bins,), x.dtype, x.device),), (x,), params)
+    where = x.device.type
+    if x.dtype not in _COUNTED[where]:
+        if where == "cuda" and x.dtype is float16:
+            raise RuntimeError("HalfTensor is not supported")
+        stub = "histogram_cpu" if where == "cpu" else "histc"
+        raise NotImplementedError(f"\"{stub}\" not implemented for '{x.dtype.torch_name}'")
+    end = int64 if x.dtype.category == INTEGRAL else float64
+    return Signature((Meta.contiguous_of(params, x.dtype, x.device),), (x, end, end), params)
 
 
 def _histc_host(launch: Launch) -> Body:
-    bins, low, high = launch.params
+    (bins,) = launch.params
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x = inputs[0].reshape(-1)
-        least, most = low, high
-        if least == most and x.size:
-            least, most = float(x.min()), float(x.max())
-        if least == most:
-            least, most = least - 1, most + 1
-        inside = x[(x >= least) & (x <= most)]
-        at = ((inside - x.dtype.type(least)) / x.dtype.type(most - least) * bins).astype(np.int64)
+        x, least, most = inputs[0].reshape(-1), *inputs[1:]
+        if x.dtype.kind == "i" or x.dtype.kind == "u":
+            x = x.astype(np.int64)
+            at = (x[(x >= least) & (x <= most)] - least) * bins // (most - least)
+        else:
+            least, most = x.dtype.type(least), x.dtype.type(most)
+            at = _places(x[(x >= least) & (x <= most)], least, most, bins)
         outputs[0][...] = np.bincount(np.minimum(at, bins - 1), minlength=bins)
 
     return body
 
 
+def _places(x: Array, least: Any, most: Any, bins: int) -> Array:
+    """The bins of numbers between two ends, each step rounded to their dtype, but where a half would overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = (x - least) * x.dtype.type(bins) / (most - least)
+    if x.dtype.itemsize == 2 and not np.isfinite(found).all():
+        wide = (x.astype(np.float32) - np.float32(least)) * bins / (np.float32(most) - np.float32(least))
+        found = np.where(np.isfinite(found), found, wide)
+    return found.astype(np.int64)
+
+
 histc = define(
     Op(
         "histc", _histc_rule, Kernel("histc", _histc_host, _flops, cuda=Routine("histc")), (float32, float64),
-        lambda make, kind: [((make(20),), (4, -2.0, 2.0))], derivative=NOT_DIFFERENTIABLE,
+        lambda make, kind: [((make(20), -2.0, 2.0), (4,))], derivative=NOT_DIFFERENTIABLE,
 )
 )  # fmt: skip

@@ -12,6 +12,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.sites import warn_program
 from flambeau.ops import reduction as ops
 from flambeau.ops import scan
+from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.call import call
@@ -515,5 +516,32 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 def histc(
     input: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: Tensor | None = None
 ) -> Tensor:
-    """Counts of elements in `bins` equal bins between `min` and `max` (both 0: the input's own range)."""
-    return run(scan.histc, (input,), (integer(bins, "histc", "bins", 2), float(min), float(max)), out)
+    """Counts of elements in `bins` equal bins between `min` and `max` (both the same: the input's own range).
+
+    float32 and float64; also float16 and bfloat16 on the CPU, integers on CUDA. RuntimeError: an end that is not
+    finite, a greatest that is less than the least.
+    """
+    bins = integer(bins, "histc", "bins", 2)
+    on_cpu = input.device is CPU
+    scan.histc.rule((input.meta, float, float), (1,))
+    if not on_cpu and input.dtype.is_floating_point:
+        alert_not_deterministic("_histc_cuda with floating point input")
+    if bins <= 0:
+        where = f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0"
+        raise RuntimeError(where if on_cpu else "bins must be > 0")
+    least, most = _ends(input, min, max, "torch.histc: " if on_cpu else "")
+    return run(scan.histc, (input, least, most), (bins,), out)
+
+
+def _ends(input: Tensor, least: Any, most: Any, name: str) -> tuple[Any, Any]:
+    """The ends of the bins; the input's own where both are the same."""
+    least, most = (checked_scalar(x, input.dtype) for x in (least, most))
+    if least == most and input.numel():
+        least, most = (x.item() for x in aminmax(input))
+    if least == most:
+        least, most = least - 1, most + 1
+    if not (math.isfinite(least) and math.isfinite(most)):
+        raise RuntimeError(f"{name}range of [{least:g}, {most:g}] is not finite")
+    if least > most:
+        raise RuntimeError(f"{name}max must be larger than min")
+    return least, most

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from flambeau.core.dtype import int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.device import Device
@@ -25,17 +26,16 @@ def bincount(launch: Launch, device: Device) -> Plan:
     """Inputs: places, and weights or none."""
     x = _tensor(launch, 0)
     weighted = len(launch.inputs) == 2
-    functions = "__device__ i64 bin_of(X x, i64 bins, const u64* ends, double, double) { return (i64)x; }"
-    return _plan(
-        launch, device, functions, weighted, [x, _tensor(launch, 1)] if weighted else [x], (0.0, 0.0)
-    )
+    functions = "__device__ i64 bin_of(X x, i64 bins) { return (i64)x; }"
+    return _plan(launch, device, functions, [x, _tensor(launch, 1)] if weighted else [x])
 
 
 def histc(launch: Launch, device: Device) -> Plan:
-    """Params: bins, least, most; equal ends stand for those of the data, which a pass finds first."""
-    _, low, high = launch.params
+    """Scalars: the ends, least first. Params: how many bins."""
     x = _tensor(launch, 0)
-    return _plan(launch, device, _RANGED, False, [x], (float(low), float(high)), found=low == high)
+    whole = launch.inputs[1] is int64
+    functions = f"typedef {'i64' if whole else c_name(x.dtype)} Y;" + _RANGED
+    return _plan(launch, device, functions, [x], "i64" if whole else "double")
 
 
 ROUTINES: dict[str, Callable[[Launch, Device], Plan]] = {"bincount": bincount, "histc": histc}
@@ -47,20 +47,12 @@ def _tensor(launch: Launch, at: int) -> Meta:
     return x
 
 
-def _plan(
-    launch: Launch,
-    device: Device,
-    functions: str,
-    weighted: bool,
-    inputs: list[Meta],
-    bounds: tuple[float, float],
-    found: bool = False,
-) -> Plan:
+def _plan(launch: Launch, device: Device, functions: str, inputs: list[Meta], ends: str = "") -> Plan:
+    """ends: the type of the launch's two scalars, if it has any."""
     (out,) = launch.outputs
-    bins, count = out.numel, inputs[0].numel
+    bins, count, weighted = out.numel, inputs[0].numel, len(inputs) == 2
     work = Layout()
-    sums, ends = work.take(8 * bins), work.take(16)
-    zeroed = work.nbytes
+    sums = work.take(8 * bins)
     shared = bins <= _SHARED
     dims = merged(inputs[0].shape, [x.strides for x in inputs]) or [(1, (0,) * len(inputs))]
     common = f"""typedef {c_name(inputs[0].dtype)} X;
@@ -69,56 +61,44 @@ typedef {c_name(out.dtype)} Out;
 typedef {"double" if weighted else "u64"} Sum;
 typedef WideWalk<{len(dims)}, {len(inputs)}> Places;
 constexpr bool shared = {"true" if shared else "false"}, weighted = {"true" if weighted else "false"};
-constexpr bool found = {"true" if found else "false"};
 {functions}
 """
-    elements = (packed(dims, wide=True), struct.pack("<q", count))
+    counting = _COUNT.replace("BINS", str(bins if shared else 1))
+    counting = counting.replace("ENDS", f"{ends} least, {ends} most, " if ends else "")
+    counting = counting.replace("BETWEEN", ", least, most" if ends else "")
     blocks = max(1, min(-(-count // _THREADS), _BLOCKS * device.properties.multi_processor_count))
-    tail = (*elements, struct.pack("<q", bins), *[struct.pack("<d", x) for x in bounds])
+    tail = (packed(dims, wide=True), struct.pack("<q", count), struct.pack("<q", bins))
     operands = tuple([(1 + at, 0) for at in range(len(inputs))])
-    size = f"[{bins if shared else 1}]"
-    counting = Program(common + _COUNT.replace("[BINS]", size), (blocks, 1, 1), _THREADS, tail)
-    counted = Pass(counting, (sums, ends, operands[0], operands[-1]))
+    counted = Pass(
+        Program(common + counting, (blocks, 1, 1), _THREADS, tail),
+        (sums, operands[0], operands[-1]),
+        scalars=bool(ends),
+    )
     storing = Program(
         common + _STORE,
         (-(-bins // _THREADS), 1, 1),
         _THREADS,
         (struct.pack("<q", bins), struct.pack("<q", _step(out))),
     )
-    passes = [counted, Pass(storing, ((0, 0), sums))]
-    if found and count:
-        passes.insert(
-            0, Pass(Program(common + _ENDS, (blocks, 1, 1), _THREADS, elements), (ends, operands[0]))
-        )
-    return Plan(tuple(passes), work.nbytes, zeroed)
+    return Plan((counted, Pass(storing, ((0, 0), sums))), work.nbytes, work.nbytes)
 
 
 def _step(out: Meta) -> int:
     return out.strides[0] if out.ndim else 1
 
 
-# ends[0] is the key of the greatest element and ends[1] that of the least one, turned, so that both only grow.
 _RANGED = """
-__device__ __forceinline__ u64 key_of(double x) {
-  const i64 b = __double_as_longlong(x);
-  return x != x ? ~0ull : b < 0 ? ~(u64)b : (u64)b | 1ull << 63;
-}
-__device__ __forceinline__ double of_key(u64 k) {
-  return k == ~0ull ? (double)NAN : __longlong_as_double((i64)(k >> 63 ? k & ~(1ull << 63) : ~k));
-}
-__device__ __forceinline__ i64 bin_of(X x, i64 bins, const u64* ends, double least, double most) {
-  if (found) { most = of_key(ends[0]); least = -of_key(ends[1]); }
-  if (least == most) { least -= 1; most += 1; }
-  if (!(x >= (X)least && x <= (X)most)) return -1;
-  const i64 at = (i64)((x - (X)least) / (X)(most - least) * (X)bins);
+template<class End> __device__ __forceinline__ i64 bin_of(X x, i64 bins, End least, End most) {
+  const Y low = (Y)least, high = (Y)most, y = (Y)x;
+  if (!(y >= low && y <= high)) return -1;
+  const i64 at = (i64)((y - low) * (Y)bins / (high - low));
   return at < bins - 1 ? at : bins - 1;
 }
 """
 
 _COUNT = """
 extern "C" __global__ void __launch_bounds__(256) run(
-    Sum* sums, const u64* ends, const X* in, const Weight* weights, Places places, i64 n, i64 bins, double least,
-    double most) {
+    Sum* sums, const X* in, const Weight* weights, ENDSPlaces places, i64 n, i64 bins) {
   __shared__ Sum mine[BINS];
   if (shared) {
     for (int b = threadIdx.x; b < bins; b += blockDim.x) mine[b] = 0;
@@ -128,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(256) run(
   for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) {
     i64 o[weighted ? 2 : 1];
     places.locate(i, o);
-    const i64 b = bin_of(in[o[0]], bins, ends, least, most);
+    const i64 b = bin_of(in[o[0]], binsBETWEEN);
     if ((u64)b >= (u64)bins) continue;
     if constexpr (weighted) atomicAdd(into + b, (double)to<double>(weights[o[1]]));
     else atomicAdd(into + b, 1ull);
@@ -145,24 +125,5 @@ _STORE = """
 extern "C" __global__ void __launch_bounds__(256) run(Out* out, const Sum* sums, i64 bins, i64 step) {
   const i64 b = blockIdx.x * 256ll + threadIdx.x;
   if (b < bins) out[b * step] = to<Out>(sums[b]);
-}
-"""
-
-_ENDS = """
-extern "C" __global__ void __launch_bounds__(256) run(u64* ends, const X* in, Places places, i64 n) {
-  u64 greatest = 0, least = 0;
-  for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) {
-    i64 o[1];
-    places.locate(i, o);
-    const double x = in[o[0]];
-    greatest = max(greatest, key_of(x));
-    least = max(least, key_of(-x));
-  }
-#pragma unroll
-  for (int d = 16; d; d /= 2) {
-    greatest = max(greatest, __shfl_xor_sync(0xffffffff, greatest, d));
-    least = max(least, __shfl_xor_sync(0xffffffff, least, d));
-  }
-  if (threadIdx.x % 32 == 0) { atomicMax(ends, greatest); atomicMax(ends + 1, least); }
 }
 """

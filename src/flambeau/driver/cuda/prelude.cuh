@@ -399,6 +399,15 @@ template<class A> __device__ A log_add(A a, A b) {
     return d > 0 ? a + log1p_(exp_(-d)) : d <= 0 ? b + log1p_(exp_(d)) : d;
   }
 }
+// Of running sums: a complex number that is NaN in one part is NaN in both, as in PyTorch.
+template<class A> __device__ A log_join(A a, A b) {
+  if constexpr (is_complex<A>) {
+    if (is_nan(a) || is_nan(b)) return {(part<A>)NAN, (part<A>)NAN};
+    const A least = a.re <= b.re ? a : b, most = a.re <= b.re ? b : a;
+    if (is_inf(most.re) && most.re == least.re) return most.re < 0 ? least : log_(exp_(least) + exp_(most));
+    return most + log1p_(exp_(least - most));
+  } else return log_add(a, b);
+}
 template<class A> __device__ A log_add2(A a, A b) {
   if (a == b) return a + 1;
   const A d = a - b, e = A(1.44269504088896340736);
