@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 
 import flambeau as torch
@@ -66,3 +67,57 @@ def test_tensors_leave_no_cycles() -> None:
             assert torch.cuda.memory_allocated() == 0
         finally:
             gc.enable()
+
+
+def test_all_tensors_of_a_storage_follow_its_size() -> None:
+    x = torch.arange(6.0)
+    tail, storage = x[2:], x.untyped_storage()
+    assert storage.resizable() and storage.resize_(4000) is storage
+    assert storage.nbytes() == len(storage) == x.untyped_storage().nbytes() == 4000
+    assert x.tolist() == [0, 1, 2, 3, 4, 5] and x.data_ptr() == storage.data_ptr() == tail.data_ptr() - 8
+    tail.add_(1)
+    assert x.tolist() == [0, 1, 3, 4, 5, 6]
+    assert storage.resize_(8).nbytes() == 8 and x.tolist()[:2] == [0, 1]
+    typed = x.storage()
+    assert len(typed.resize_(10)) == 10 and storage.nbytes() == 40 and x.tolist()[:2] == [0, 1]
+
+
+def test_what_a_node_saved_follows_too() -> None:
+    x = torch.tensor([2.0, 3.0], requires_grad=True)
+    y = (x * x).sum()
+    x.untyped_storage().resize_(4000)
+    y.backward()
+    assert x.grad.tolist() == [4, 6]
+
+
+def test_a_device_gets_back_what_a_storage_gives_up() -> None:
+    with torch.virtual(devices=1):
+        x = torch.arange(1000.0, device="cuda")
+        half, before = x[500:], torch.cuda.memory_allocated()
+        x.untyped_storage().resize_(0)
+        assert x.untyped_storage().nbytes() == 0 and torch.cuda.memory_allocated() == before - 4096
+        other = torch.ones(1000, device="cuda")
+        x.untyped_storage().resize_(4000)
+        x.copy_(torch.arange(1000.0))
+        assert half.tolist() == list(range(500, 1000)) and other.sum().item() == 1000
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x.untyped_storage().resize_(8000)
+        torch.cuda.synchronize()
+        assert half.tolist() == list(range(500, 1000))
+
+
+def test_pinned_memory_is_resized_and_foreign_memory_is_not() -> None:
+    with torch.virtual(devices=1):
+        x = torch.arange(4.0).pin_memory()
+        x.untyped_storage().resize_(400)
+        assert x.tolist() == [0, 1, 2, 3] and x.is_pinned() and x.untyped_storage().nbytes() == 400
+    for foreign in (torch.from_numpy(np.ones(3)), torch.ones(3).share_memory_()):
+        assert not foreign.untyped_storage().resizable()
+        with pytest.raises(RuntimeError, match=r"^Trying to resize storage that is not resizable$"):
+            foreign.untyped_storage().resize_(100)
+
+
+@pytest.mark.parametrize("size", (True, 2.0, "a", -1))
+def test_a_size_is_a_whole_number(size: object) -> None:
+    with pytest.raises(RuntimeError, match=r"^resize_ expects"):
+        torch.ones(3).untyped_storage().resize_(size)

@@ -10,7 +10,6 @@ its old memory, and looks at that; PyTorch would free it.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import sys
 import threading
@@ -28,7 +27,7 @@ from flambeau.core.shared import Anonymous, Door, Mapping, anonymous, key_of
 from flambeau.core.slots import Senders, Slots, finish
 from flambeau.runtime import current, ipc, system
 from flambeau.runtime.event import Event
-from flambeau.tensor.saved import Saved
+from flambeau.tensor.holders import holders
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.storages import UntypedStorage, face
 from flambeau.tensor.tensor import Tensor, make
@@ -174,31 +173,17 @@ def _new_memory(nbytes: int) -> Any:
 
 
 def _move(row: Tensor, to: Mapping) -> None:
-    holders, others = _holders(row)
+    looking, others = holders(row)
     memory = row.memory
+    system.host.driver.host_touch(memory.ptr, memory.nbytes, write=False)
     bytes_at(to.ptr, memory.nbytes)[...] = bytes_at(memory.ptr, memory.nbytes)
     shift = to.ptr - memory.ptr
     former = _parted(memory)
-    for holder in holders:
+    for holder in looking:
         holder.ptr += shift
     memory.ptr, memory.owner = to.ptr, to
     if others:
         to.former = former
-
-
-def _holders(row: Tensor) -> tuple[Iterable[Any], bool]:
-    """All that look at a tensor's storage by address, and whether others refer to it."""
-    if sys.getrefcount(row.memory) == 2 + (row.counter is row.memory):
-        return [row], False
-    frozen = gc.get_freeze_count()  # of these the collector tells nothing
-    if frozen:
-        gc.unfreeze()
-    referrers = gc.get_referrers(row.memory)  # in no variable of ours: a closure's would be one of them
-    if frozen:
-        gc.collect()
-        gc.freeze()
-    found = [x for x in referrers if isinstance(x, Tensor | Saved)]
-    return [x for x in found if x.memory is row.memory], len(found) < len(referrers)
 
 
 def _parted(memory: Storage) -> Storage:

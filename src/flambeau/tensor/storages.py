@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
+from flambeau.core.errors import type_name
 from flambeau.core.layout import contiguous_strides, span
 from flambeau.core.meta import Meta
 from flambeau.tensor import public
 from flambeau.tensor.call import empty
 from flambeau.tensor.creation import check_strides
 from flambeau.tensor.data import new as made_of
+from flambeau.tensor.holders import holders
 from flambeau.tensor.options import checked_shape, integer, place
 from flambeau.tensor.public import method
+from flambeau.tensor.storage import PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import copy_, cuda, is_pinned, item, pin_memory, to, tolist
+from flambeau.tensor.transfer import copy_, cuda, is_pinned, item, pin_memory, resized, to, tolist
 
 
 class Face:
     """A storage as a one-dimensional row of elements of one dtype."""
 
-    __slots__ = ("_row",)
-    _row: Tensor
+    __slots__ = ("_held",)
+    _held: Tensor
+
+    @property
+    def _row(self) -> Tensor:
+        """All of the storage, which may have been resized since."""
+        held = self._held
+        if held.meta.nbytes != held.memory.nbytes or held.ptr != held.memory.ptr:
+            held = self._held = _row(held, held.meta.dtype)
+        return held
 
     @property
     def device(self) -> device:
@@ -85,6 +97,35 @@ class Face:
         found: list[Any] = tolist(self._row)
         return found
 
+    def resizable(self) -> bool:
+        """Whether `resize_` works: the memory is no other library's or process'."""
+        return type(self._row.memory) in (Storage, PinnedStorage)
+
+    def resize_(self, size: int) -> Any:
+        """Give it another size, in elements; what is more is uninitialized. All its tensors follow. Returns itself.
+
+        A CUDA device gets the memory back that a smaller storage gives up, so that tensors that reach beyond it
+        are out of bounds. RuntimeError: the memory is another library's or process'.
+        """
+        if type(size) is bool or not hasattr(size, "__index__"):
+            raise RuntimeError(f"resize_ expects an int, but got {type_name(size)}")
+        if not self.resizable():
+            raise RuntimeError("Trying to resize storage that is not resizable")
+        count = index(size)
+        if count < 0:
+            raise RuntimeError(f"resize_ expects a size of 0 or more, but got {count}")
+        _resize(self._row, count * self.element_size())
+        return self
+
+    def fill_(self, value: Any) -> Any:
+        """Set every element. Returns itself."""
+        self._row.fill_(value)
+        return self
+
+    def untyped(self) -> UntypedStorage:
+        """The same memory as bytes."""
+        return untyped_storage(self._row)
+
     def _of(self, row: Tensor) -> Any:
         return self if row is self._row else face(self.__class__, row)
 
@@ -125,7 +166,7 @@ class UntypedStorage(Face):
 
     def __init__(self, size: int = 0, *, device: Any = None) -> None:
         count = integer(size, "UntypedStorage", "size", 1)
-        self._row = empty(Meta.contiguous_of((count,), dtypes.uint8, place(device)))
+        self._held = empty(Meta.contiguous_of((count,), dtypes.uint8, place(device)))
 
     def __repr__(self) -> str:
         return self._shown(f"UntypedStorage(device={self.device})")
@@ -140,10 +181,6 @@ class TypedStorage(Face):
     def dtype(self) -> dtype:
         """The element type."""
         return self._row.meta.dtype
-
-    def untyped(self) -> UntypedStorage:
-        """The same memory as bytes."""
-        return untyped_storage(self._row)
 
     def __repr__(self) -> str:
         return self._shown(f"TypedStorage(dtype={self.dtype}, device={self.device})")
@@ -198,7 +235,7 @@ cuda_storages: dict[str, Any] = {f"{d.torch_name}Storage": _old_type(d, "cuda") 
 def face(cls: Any, row: Tensor) -> Any:
     """What programs see of a row's storage: a `TypedStorage` or an `UntypedStorage`."""
     made = object.__new__(cls)
-    made._row = row
+    made._held = row
     return made
 
 
@@ -207,6 +244,28 @@ def _row(t: Tensor, kind: dtype) -> Tensor:
     storage = t.memory
     meta = Meta.contiguous_of((storage.nbytes // kind.itemsize,), kind, t.meta.device)
     return make(meta, storage, storage.ptr)
+
+
+_CONTENTS = ("ptr", "nbytes", "block", "stream")
+_PINNED = ("ptr", "nbytes", "_pinned", "_allocator")
+
+
+def _resize(row: Tensor, nbytes: int) -> None:
+    storage = row.memory
+    if storage.device is CPU and nbytes <= storage.nbytes:
+        storage.nbytes = (
+            nbytes  # what it gives up stays there: tensors that reach beyond read no freed memory
+        )
+        return
+    looking, _ = holders(row)
+    other = resized(storage, nbytes)
+    shift = other.ptr - storage.ptr
+    for name in _PINNED if isinstance(storage, PinnedStorage) else _CONTENTS:
+        mine, its = getattr(storage, name), getattr(other, name)
+        setattr(storage, name, its)
+        setattr(other, name, mine)  # and gives it back at its end
+    for each in looking:
+        each.ptr += shift
 
 
 @method

@@ -32,7 +32,7 @@ from flambeau.runtime.event import Event
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode, recording
-from flambeau.tensor.call import call, call_into, empty
+from flambeau.tensor.call import call, call_into, empty, unary
 from flambeau.tensor.history import Taped, begin_in_place, finish_in_place, record, refuse_inference
 from flambeau.tensor.options import kind_of, place, shape_of
 from flambeau.tensor.public import both, method
@@ -259,7 +259,7 @@ def copied(source: Tensor, meta: Meta, non_blocking: bool = False, pin: bool = F
     if (
         meta.plain and meta.device is source.meta.device and not pin
     ):  # the operator's own layout: no need to make the result first
-        result: Tensor = call(ops.copy, (source,), (meta.dtype, meta.shape))
+        result: Tensor = unary(ops.copy, source, (meta.dtype, meta.shape))
         return result
     result = empty_pinned(meta) if pin else empty(meta)
     write(result, source, non_blocking)
@@ -273,7 +273,7 @@ def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tenso
     """A copy; the order of dimensions in memory is kept unless `memory_format` says otherwise."""
     meta = input.meta
     if memory_format is None and meta.plain:
-        result: Tensor = call(ops.copy, (input,), (meta.dtype, meta.shape))
+        result: Tensor = unary(ops.copy, input, (meta.dtype, meta.shape))
         return result
     return copied(input, meta.with_(strides=strides_like(meta, memory_format)))
 
@@ -284,7 +284,7 @@ def contiguous(self: Tensor, memory_format: memory_format = contiguous_format) -
     if is_contiguous(self, memory_format):
         return self
     if memory_format is contiguous_format:
-        copied: Tensor = call(ops.copy, (self,), (self.meta.dtype, self.meta.shape))
+        copied: Tensor = unary(ops.copy, self, (self.meta.dtype, self.meta.shape))
         return copied
     return clone(self, memory_format=memory_format)
 
@@ -365,7 +365,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         and meta.plain
         and not meta.dtype.is_complex
     ):
-        return self if args[0] is meta.dtype else call(ops.copy, (self,), (args[0], meta.shape))
+        return self if args[0] is meta.dtype else unary(ops.copy, self, (args[0], meta.shape))
     where, kind, non_blocking, copy, form = to_arguments(args, kwargs)
     if form is None:
         strides = meta.strides if _dense(meta) else strides_like(meta, None)
@@ -470,6 +470,8 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
 
 def _define_cast(name: str, kind: dtype) -> None:
     def cast(self: Tensor, memory_format: memory_format = preserve_format) -> Tensor:
+        if memory_format is preserve_format:
+            return to(self, kind)
         return to(self, kind, memory_format=memory_format)
 
     cast.__name__ = name
@@ -549,8 +551,12 @@ def record_use(self: Tensor, event: Event) -> None:
 
 
 def filled(meta: Meta, value: Any) -> Tensor:
-    """A new dense tensor of one value."""
-    number = ops.checked_scalar(value, meta.dtype)
+    """A new dense tensor of one value. RuntimeError: the dtype cannot hold it."""
+    return filled_with(meta, ops.checked_scalar(value, meta.dtype))
+
+
+def filled_with(meta: Meta, number: Any) -> Tensor:
+    """`filled` with a number that every dtype holds, or that was looked at."""
     if meta.contiguous:
         result: Tensor = call(ops.fill, (number,), (meta.dtype, meta.shape, meta.device))
         return result
@@ -627,13 +633,13 @@ def _grow(t: Tensor, nbytes: int) -> None:
     old = t.memory
     if old.nbytes >= nbytes:
         return
-    new = grown(old, nbytes)
+    new = resized(old, nbytes)
     t.ptr += new.ptr - old.ptr
     t.memory = t.counter = new
 
 
-def grown(old: Storage, nbytes: int) -> Storage:
-    """A larger storage that begins with the bytes of `old`; the rest is uninitialized."""
+def resized(old: Storage, nbytes: int) -> Storage:
+    """A storage of another size that begins with the bytes of `old`; what is more is uninitialized."""
     if isinstance(old, ForeignStorage):
         raise RuntimeError("Trying to resize storage that is not resizable")
     context, stream = old.context, current.local.streams[old.context.index]
@@ -642,9 +648,10 @@ def grown(old: Storage, nbytes: int) -> Storage:
     else:
         block = context.allocator.allocate(nbytes, stream)
         new = Storage(block.ptr, nbytes, context, block)
-    if old.nbytes:
+    kept = min(old.nbytes, nbytes)
+    if kept:
         old.used_on(stream.handle)
-        context.driver.copy(new.ptr, old.ptr, old.nbytes, stream.handle)
+        context.driver.copy(new.ptr, old.ptr, kept, stream.handle)
     new.version = old.version
     return new
 
