@@ -38,7 +38,7 @@ def figures_by_counting(
     used = {id(block) for block in live}
     active = used | {id(block) for block in waiting}
     for blocks in allocator.segments():
-        grows = allocator.ranges.owns(blocks[0].ptr)  # then each block has a neighbour, a gap at least
+        grows = allocator.grows(blocks[0].ptr)  # then each block has a neighbour, a gap at least
         for pool in (POOLS[blocks[0].pool.kind], "all"):
             total = totals[pool]
             total["segment"] += not grows

@@ -207,7 +207,7 @@ def test_resources_wrap_resources_under_a_mempool() -> None:
 def test_a_failing_resource_is_retried() -> None:
     allocator, driver, stream = make()
     failing = Failing(nth=2)
-    allocator._source = failing
+    allocator._segments.source = failing
     allocator.free(allocator.allocate(30 * MIB, stream))
     block = allocator.allocate(40 * MIB, stream)
     assert (failing.count, allocator.num_alloc_retries, list(driver.sizes)) == (3, 1, [block.ptr])

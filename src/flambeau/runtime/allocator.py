@@ -3,8 +3,8 @@
 The policy is the one PyTorch documents (`policy.py`). Sizes round up to 512 bytes. Requests of at most 1 MiB come out
 of 2 MiB segments, larger ones below 10 MiB out of 20 MiB segments, still larger ones get a segment of their own,
 rounded up to 2 MiB. Each stream has its own pools: memory returns to the stream that it was allocated on. A request
-takes the smallest free block that fits and splits off the rest (small pool: 512 bytes or more; large pool: more than
-1 MiB); free neighbours join. Only wholly free segments are released.
+takes the smallest free block that fits and splits off the rest; free neighbours join (`heap.py`). Only wholly free
+segments are released (`segments.py`).
 
 # Note [The hot path]
 A size that is asked for again gets a bin: a list of free blocks of that size, from which an allocation
@@ -28,41 +28,33 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime import explain
-from flambeau.runtime.adoption import Order, adopt
-from flambeau.runtime.blocks import Bin, Block, Pool, absorb, cut, label, pop
+from flambeau.runtime.blocks import Bin, Block, Pool, label, pop
 from flambeau.runtime.context import Context
-from flambeau.runtime.history import History, Recording
+from flambeau.runtime.heap import Heap
+from flambeau.runtime.history import Recording
+from flambeau.runtime.journal import LONG, Journal
 from flambeau.runtime.orders import NEVER
-from flambeau.runtime.policy import MIB, ROUND, SMALL_REQUEST, Policy, from_environment
+from flambeau.runtime.policy import ROUND, SMALL_REQUEST, Policy, from_environment
 from flambeau.runtime.pools import PoolId, PrivatePool
-from flambeau.runtime.ranges import Ranges
-from flambeau.runtime.resources import DriverMemory, Resource
+from flambeau.runtime.resources import Resource
+from flambeau.runtime.segments import Segments
 from flambeau.runtime.statistics import (
-    ALL,
-    ALLOCATED_BYTES,
     CUT,
     DONE,
     DONE_PART,
-    GROW,
     LARGE,
     LOOK,
-    MAP,
-    ORDER,
-    POOLS,
     REFUSE,
     REQUEST,
-    SHRINK,
     SMALL,
-    UNMAP,
     Entry,
     Ledger,
     Tally,
-    allocated_bytes_of,
 )
 from flambeau.runtime.turn import Turn
 from flambeau.runtime.uses import Mark, Uses
@@ -71,13 +63,7 @@ if TYPE_CHECKING:
     from flambeau.runtime.stream import Stream
 
 _MANY_ENDED = 64  # pools of ended streams that may gather
-_LONG_JOURNAL = 2048
 _KEYS = 16384  # (stream, request) pairs that find their bin directly
-_OVERSIZE_SLACK = 20 * MIB  # an oversize block serves requests that are smaller than it by less
-
-COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
-
-Key = tuple[int, int, "PrivatePool | None"]
 
 
 class _Detour:
@@ -106,41 +92,28 @@ class CachingAllocator:
         self._driver = context.driver
         self._index = context.driver_index
         self._orders = context.orders
-        self._pools: dict[Key, Pool] = {}
-        self._bins: dict[tuple[int, int], Bin] = {}  # by stream and request: the hot path's only look-up
-        self._segments: dict[int, Block] = {}  # each segment's first block, by address
-        self.ranges = Ranges(self._driver, self._index, self._count_pages)
-        self._journal: list[Entry] = []
-        self._ledger = Ledger()
-        self._history = History()
-        self._recording: Recording | None = None
         self._uses: Uses[Block] = Uses(self._outlives if context.driver.observes_blocks else None)
         self._ended: list[Pool] = []  # see Note [Ended streams]
         self._many_ended = _MANY_ENDED
         self._freed: deque[Block] = deque()
         self._detour = _Detour(self._freed, self._try_receive)
         self._turn = Turn(self._freed, self._try_receive)  # see Note [Finalizers] in turn.py
-        self._source: Resource = DriverMemory()
+        self._journal = Journal(self._turn)
+        self._entries = self._journal.entries
+        self._heap = Heap(self._entries, self._orders, context.index)
+        self._bins = self._heap.bins
+        self._segments = Segments(self._driver, self._index, self._journal)
         self._routes: dict[int, PrivatePool] = {}  # by thread: where its requests go
-        self._private: dict[
-            PoolId, tuple[Tally, Tally, Tally]
-        ] = {}  # reserved bytes of MemPools, as in POOLS
         self._raw: dict[int, Block] = {}  # what programs allocated by address
-        self._reserved = 0
-        self._searches = 0
-        self._seen: tuple[set[int], set[int]] = (set(), set())  # sizes asked for lately, by kind
         self._many_streams = False
-        self.oversize_allocations, self.oversize_segments = Tally(), Tally()
+        self.oversize_allocations, self.oversize_segments = Tally(), self._segments.oversize
         self.num_alloc_retries = 0
         self.num_ooms = 0
         self.num_sync_all_streams = 0
-        self.num_device_alloc = 0
-        self.num_device_free = 0
         self.explains = True  # whether errors say where the memory is
         self.remedy: Callable[[CachingAllocator, Pool, int], str] | None = None  # for out-of-memory errors
         self.on_shortage: Callable[[], object] | None = None  # who may free memory when there is none left
         self._empty = self._empty_block()
-        self._limit: int | None = None
         if self.policy.fraction < 1:
             self.set_memory_fraction(self.policy.fraction)
         self.free: Callable[[Block], None] = self._free
@@ -161,17 +134,17 @@ class CachingAllocator:
             return self._search(nbytes, stream.handle)
         if block.requested != nbytes:
             label(block, nbytes)
-        journal = self._journal
-        journal.append(block.gain)
-        if len(journal) > _LONG_JOURNAL:
-            self._settle()
+        entries = self._entries
+        entries.append(block.gain)
+        if len(entries) > LONG:
+            self._journal.settle()
         return block
 
     allocate_output = allocate
 
     def _allocate_observed(self, written: bool) -> Callable[[int, Stream], Block]:
         """The same, told to the driver, with whether the next launch writes it."""
-        bins, journal, tell = self._bins, self._journal, self._driver.block_alloc
+        bins, entries, tell = self._bins, self._entries, self._driver.block_alloc
 
         def allocate(nbytes: int, stream: Stream) -> Block:
             handle = stream.handle
@@ -185,9 +158,9 @@ class CachingAllocator:
             else:
                 if block.requested != nbytes:
                     label(block, nbytes)
-                journal.append(block.gain)
-                if len(journal) > _LONG_JOURNAL:
-                    self._settle()
+                entries.append(block.gain)
+                if len(entries) > LONG:
+                    self._journal.settle()
             tell(block.ptr, nbytes, handle, written)
             return block
 
@@ -195,24 +168,24 @@ class CachingAllocator:
 
     def _free(self, block: Block) -> None:
         """Take a block back."""
-        self._journal.append(block.loss)
+        self._entries.append(block.loss)
         block.home.append(block)
 
     def _free_with_tick(self, block: Block) -> None:
         """The same where there are several streams: its time matters, see Note [Reuse by order]."""
         block.freed = self._orders.now
-        self._journal.append(block.loss)
+        self._entries.append(block.loss)
         block.home.append(block)
 
     def _free_observed(self) -> Callable[[Block], None]:
         """The same, told to the driver."""
-        context, orders, journal, tell = self.context, self._orders, self._journal, self._driver.block_free
+        context, orders, entries, tell = self.context, self._orders, self._entries, self._driver.block_free
 
         def free(block: Block) -> None:
             if not block.uses and block.size and not context.closed:  # else when those uses are over
                 tell(block.ptr, block.requested, block.stream)
             block.freed = orders.now
-            journal.append(block.loss)
+            entries.append(block.loss)
             block.home.append(block)
 
         return free
@@ -222,12 +195,12 @@ class CachingAllocator:
         if self._driver.observes_blocks and not block.uses:
             self._end_life(block)
         block.freed = self._orders.now
-        recording = self._recording
+        recording = self._journal.recording
         if recording is not None and block.size:
-            self._journal.append((*block.loss, *recording.notes(free=True)))
+            self._entries.append((*block.loss, *recording.notes(free=True)))
             block.frames = None
         else:
-            self._journal.append(block.loss)
+            self._entries.append(block.loss)
         block.home.append(block)
 
     def _end_life(self, block: Block, after: Sequence[int] = ()) -> None:
@@ -240,7 +213,7 @@ class CachingAllocator:
 
     def _choose(self) -> None:
         """Take the shortest way of freeing that serves all who want to know."""
-        if self._recording is not None:
+        if self._journal.recording is not None:
             self.free = self._free_recorded
         elif self._driver.observes_blocks:
             self.free = self._free_observed()
@@ -251,7 +224,7 @@ class CachingAllocator:
     @property
     def _short_way(self) -> bool:
         """Whether requests may be served from bins at once. See Note [The hot path]."""
-        return not (self._routes or self._recording is not None)
+        return not (self._routes or self._journal.recording is not None)
 
     # -- uses by other streams ----------------------------------------------------------------------------
     def record_stream(self, block: Block, stream: Stream) -> None:
@@ -301,13 +274,13 @@ class CachingAllocator:
                     self._end_life(block, over.events)
                 pool = block.pool
                 code = (DONE_PART if block.is_split else DONE) + pool.kind
-                self._journal.append((code, block.size, block.requested, block.ptr, pool))
+                self._entries.append((code, block.size, block.requested, block.ptr, pool))
                 block.shared = True
                 self._come_back(block)
 
     def _come_back(self, block: Block) -> None:
         if block.bin is self._detour:
-            self._release(block)
+            self._segments.release(block, self.policy)
             return
         block.uses = None
         block.freed = NEVER if block.shared else self._orders.now
@@ -348,7 +321,8 @@ class CachingAllocator:
         size = policy.rounded(nbytes) if policy.divisions else -nbytes // ROUND * -ROUND
         kind = SMALL if size <= SMALL_REQUEST else LARGE
         private = self._routes.get(threading.get_ident()) if self._routes else None
-        pool = self._pools.get((stream, kind, private))
+        heap = self._heap
+        pool = heap.pools.get((stream, kind, private))
         if pool is None:
             pool = self._new_pool(stream, kind, private)
         known = pool.bins.get(size)
@@ -360,27 +334,15 @@ class CachingAllocator:
             block = pop(known)
             if block is not None:
                 label(block, nbytes)
-                self._book(block)
+                self._journal.book(block)
                 return block
         loose = pool.loose
         while loose:
-            self._join(pool, loose.pop())
-        block = self._take(pool, size) if policy.max_split else pool.holes.take(size)
+            heap.join(pool, loose.pop())
+        block = heap.take(pool, size, policy) if policy.max_split else pool.holes.take(size)
         if block is None:
             block = self._find_farther(pool, size, nbytes)
         return self._hand_out(block, size, nbytes)
-
-    def _book(self, block: Block) -> None:
-        """Write an allocation into the journal."""
-        recording = self._recording
-        if recording is None:
-            self._journal.append(block.gain)
-        else:
-            frames, time = recording.notes()
-            block.frames = frames
-            self._journal.append((*block.gain, frames, time))
-        if len(self._journal) > _LONG_JOURNAL:
-            self._settle()
 
     def _find_uncached(self, nbytes: int, stream: int) -> Block:
         try:
@@ -390,10 +352,9 @@ class CachingAllocator:
         return self._new_apart(nbytes, stream)
 
     def _new_pool(self, stream: int, kind: int, private: PrivatePool | None) -> Pool:
-        if not self._many_streams and any(other[0] != stream for other in self._pools):
+        if not self._many_streams and any(other[0] != stream for other in self._heap.pools):
             self._begin_ticks()
-        pool = self._pools[stream, kind, private] = Pool(kind, stream, private, self._seen[kind])
-        return pool
+        return self._heap.new_pool(stream, kind, private)
 
     def stream_began(self) -> None:
         """A stream was made beside the default one."""
@@ -404,59 +365,27 @@ class CachingAllocator:
     def _begin_ticks(self) -> None:
         """From now on times of frees matter: what is free counts as freed now."""
         self._many_streams = True
-        for block in self._blocks():
+        for block in self._segments.blocks():
             block.freed = max(block.freed, self._orders.now)
         self._choose()
 
-    def _take(self, pool: Pool, size: int) -> Block | None:
-        """The best hole of a pool, taken out, within the limits on oversize blocks."""
-        if not self.policy.max_split:
-            return pool.holes.take(size)
-        block = pool.holes.best(size)
-        if block is None or not self._is_apt(block, size):
-            return None
-        pool.holes.remove(block)
-        return block
-
-    def _is_apt(self, block: Block, size: int) -> bool:
-        """Oversize blocks serve requests of about their size alone."""
-        if not self.policy.is_oversize(block.size):
-            return True
-        return self.policy.is_oversize(size) and block.size < size + _OVERSIZE_SLACK
-
     def _find_farther(self, pool: Pool, size: int, nbytes: int) -> Block:
         """A hole, taken out, that is not at hand: of an ordered stream, of joined bins, of a new segment."""
-        self._searches += 1
-        if self._adopt(pool):
-            block = self._near(pool, size)
+        heap, policy = self._heap, self.policy
+        heap.searches += 1
+        if self._many_streams and heap.adopt(pool):
+            block = heap.near(pool, size, policy)
             if block is not None:
                 return block
-        self._consolidate(pool, None if self.policy.max_split else size)
-        return self._take(pool, size) or self._grow(pool, size, nbytes)
-
-    def _near(self, pool: Pool, size: int) -> Block | None:
-        """A free block of this very size, or the best hole, taken out."""
-        found = pool.bins.get(size)
-        if found and (block := pop(found)) is not None:
-            found.blocks -= 1
-            return block
-        self._join_all(pool, pool.loose)
-        return self._take(pool, size)
+        heap.consolidate(pool, None if policy.max_split else size)
+        return heap.take(pool, size, policy) or self._grow(pool, size, nbytes)
 
     def _hand_out(self, block: Block, size: int, nbytes: int) -> Block:
         """Split off what is not needed of a hole that was taken out, and book it."""
         pool = block.pool
-        journal = self._journal
         block.is_hole = False
-        rest = block.size - size
-        if (rest > MIB or (rest and (pool.kind == SMALL or self.policy.expandable))) and self._may_split(
-            block
-        ):
-            if block.previous is None and block.next is None:
-                journal.append((CUT + pool.kind, block.size, 2, 0, pool))
-            else:
-                journal.append((CUT + pool.kind, 0, 1, 0, pool))
-            cut(block, size)
+        if block.size != size:
+            self._heap.split(block, size, self.policy)
         home = pool.home(size)  # only now: consolidating drops bins that are nobody's home
         block.home = block.bin = home
         if home.__class__ is Bin:
@@ -465,86 +394,13 @@ class CachingAllocator:
             block.home = self._detour
             self.oversize_allocations.add(1)
         label(block, nbytes)
-        if self._recording is None and len(journal) < _LONG_JOURNAL:
-            journal.append(block.gain)
-        else:
-            self._book(block)
+        self._journal.book(block)
         return block
 
-    def _may_split(self, block: Block) -> bool:
-        private = block.pool.private
-        if private is not None and private.no_split:
-            return False
-        return not self.policy.max_split or block.size < self.policy.max_split
-
-    def _adopt(self, pool: Pool) -> bool:
-        """Take over what other streams have for this pool. Whether there may be any. See Note [Reuse by order]."""
-        orders = self._orders
-        if not self._many_streams or pool.adopted == orders.now:
-            return False
-        pool.adopted = orders.now
-        order = Order(orders, pool.stream, self.context.index)
-        adopt(pool, self._pools.values(), order)
-        for user in order.known():
-            self._journal.append((ORDER + pool.kind, 0, 0, user, pool))
-        return True
-
-    # -- joining ------------------------------------------------------------------------------------------
-    def _consolidate(self, pool: Pool, enough: int | None = None) -> None:
-        """Join the blocks of bins with their neighbours, small ones first, until there is a hole of `enough` bytes.
-
-        Large ones, which others ask for, stay whole for as long as they can. Bins that no block calls home go.
-        """
-        self._join_all(pool, pool.loose)
-        for size in sorted(pool.bins):
-            blocks = pool.bins[size]
-            if blocks:
-                blocks.blocks -= self._join_all(pool, blocks)
-                if enough is not None and pool.holes.largest() >= enough:
-                    break
-        empty = [size for size, blocks in pool.bins.items() if not blocks.blocks]
-        for size in empty:
-            del pool.bins[size]
-        if empty:
-            self._bins.clear()
-
-    def _join_all(self, pool: Pool, blocks: list[Block]) -> int:
-        count = 0
-        while (block := pop(blocks)) is not None:
-            self._join(pool, block)
-            count += 1
-        return count
-
-    def _join(self, pool: Pool, block: Block) -> None:
-        """Make a free block a hole, one with the holes beside it."""
-        right, left = block.next, block.previous
-        if right is None and left is None:
-            block.idle = self._searches
-        else:
-            parts, total = 1, block.size
-            if right is not None and right.is_hole and right.pool is pool:
-                parts, total = parts + 1, total + right.size
-                pool.holes.remove(right)
-                absorb(block, right)
-            if left is not None and left.is_hole and left.pool is pool:
-                parts, total = parts + 1, total + left.size
-                pool.holes.remove(left)
-                absorb(left, block)
-                block = left
-            if parts > 1:
-                kept = block.is_split
-                if not kept:
-                    block.idle = self._searches
-                self._journal.append((CUT + pool.kind, kept * block.size - total, kept - parts, 0, pool))
-        block.is_hole = True
-        pool.holes.add(block)
-
-    # -- segments -----------------------------------------------------------------------------------------
+    # -- when there is none -------------------------------------------------------------------------------
     def _grow(self, pool: Pool, size: int, nbytes: int) -> Block:
         """A hole of a new segment that `size` fits in; what is cached is given back first if it must be."""
-        if (
-            self._orders.capturing
-        ):  # of a CUDA graph: nothing can be given back, since that waits for the device
+        if self._orders.capturing:  # a CUDA graph: nothing can be given back, since that waits for the device
             try:
                 return self._more(pool, size)
             except OutOfMemoryError:
@@ -552,7 +408,7 @@ class CachingAllocator:
         if len(self._ended) >= self._many_ended:
             self._release_ended()
         if self.policy.collect_above:
-            self._collect()
+            self._segments.release_idle(self._heap.shared(), self.policy, self._heap.searches)
         try:
             return self._more(pool, size)
         except OutOfMemoryError:
@@ -560,41 +416,32 @@ class CachingAllocator:
         if self.on_shortage is not None:
             self.on_shortage()
         self._consolidate_all()
-        block = self._take(pool, size)
+        block = self._heap.take(pool, size, self.policy)
         if block is not None:
             return block
-        self._release_free(self._shared_pools())
+        self._segments.release_free(self._heap.shared(), self.policy)
         try:
             return self._more(pool, size)
         except OutOfMemoryError:
-            block = self._last_resort(pool, size)
+            block = self._heap.of_last_resort(pool, size, self.policy)
             if block is None:
                 raise self._refuse(pool, size, nbytes) from None
         return block
 
-    def _last_resort(self, pool: Pool, size: int) -> Block | None:
-        """A hole of a MemPool that allows it."""
-        for other in self._pools.values():
-            private = other.private
-            alike = other.kind == pool.kind and other.stream == pool.stream and other is not pool
-            if private is not None and private.use_on_oom and alike:
-                block = self._take(other, size)
-                if block is not None:
-                    return block
-        return None
+    def _more(self, pool: Pool, size: int) -> Block:
+        return self._segments.grow(pool, size, self.policy, self._orders.now)
 
     def _refuse(self, pool: Pool, size: int, nbytes: int) -> OutOfMemoryError:
         self.num_ooms += 1
-        note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
         free, _ = self._driver.mem_info(self._index)  # in the place of an address
-        self._journal.append((REFUSE + pool.kind, size, nbytes, free, pool, *note))
-        self._settle()
+        self._journal.write(REFUSE + pool.kind, size, nbytes, free, pool)
+        self._journal.settle()
         return OutOfMemoryError(explain.out_of_memory(self, pool, size) if self.explains else "out of memory")
 
     def stream_ended(self, handle: int) -> None:
         """A stream was destroyed: its memory goes back to the driver by and by."""
         with self._turn:
-            ended = [pool for pool in self._pools.values() if pool.stream == handle]
+            ended = self._heap.of_stream(handle)
             self._ended += ended
         if not ended:
             self._orders.forget(handle)
@@ -604,124 +451,34 @@ class CachingAllocator:
         private = {pool for pool in self._ended if pool.private is not None and pool.private.open}
         ended = [pool for pool in self._ended if pool not in private]
         for pool in ended:
-            self._consolidate(pool)
-        self._release_free(ended)
-        used = private.union([block.pool for block in self._blocks()])
+            self._heap.consolidate(pool)
+        self._segments.release_free(ended, self.policy)
+        used = private.union([block.pool for block in self._segments.blocks()])
         for pool in self._ended:
             if pool not in used:
-                self._pools.pop((pool.stream, pool.kind, pool.private), None)
+                self._heap.forget(pool)
                 self._orders.forget(pool.stream)
         self._ended = [pool for pool in self._ended if pool in used]
         self._many_ended = 2 * len(self._ended) + _MANY_ENDED  # looking costs as much as there is
-
-    def _more(self, pool: Pool, size: int) -> Block:
-        """Memory of the driver that `size` fits in, as a block that is no hole: of a segment, new or grown."""
-        if self.policy.expandable and pool.private is None and isinstance(self._source, DriverMemory):
-            room = None if self._limit is None else self._limit - self._reserved
-            block = self.ranges.grow(pool, size, self._orders.now, room)
-            if block is not None:
-                return block
-        return self._new_segment(pool, self.policy.segment_size(size))
-
-    def _new_segment(self, pool: Pool, size: int) -> Block:
-        """A segment that is one block, which is no hole yet."""
-        if self._limit is not None and self._reserved + size > self._limit:
-            raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
-        ptr = self._source_of(pool).allocate(size, self._driver, self._index, pool.stream)
-        block = self._segments[ptr] = Block(ptr, size, pool, self._orders.now)
-        self._count_segment(pool, ptr, size, 1)
-        return block
-
-    def _source_of(self, pool: Pool) -> Resource:
-        private = pool.private
-        return self._source if private is None or private.source is None else private.source
-
-    def _count_segment(self, pool: Pool, ptr: int, size: int, change: int) -> None:
-        note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
-        code = (GROW if change > 0 else SHRINK) + pool.kind
-        self._journal.append((code, size, size, ptr, pool, *note))
-        self._reserved += change * size
-        if self.policy.is_oversize(size):
-            self.oversize_segments.add(change)
-        if pool.private is not None:
-            tallies = self._private.setdefault(pool.private.id, (Tally(), Tally(), Tally()))
-            for tally in (tallies[pool.kind], tallies[ALL]):
-                tally.add(change * size)
-        if change > 0:
-            self.num_device_alloc += 1
-        else:
-            self.num_device_free += 1
-
-    def _count_pages(self, pool: Pool, ptr: int, nbytes: int, parts: int) -> None:
-        note: tuple[Any, ...] = () if self._recording is None else self._recording.notes()
-        code = (MAP if nbytes > 0 else UNMAP) + pool.kind
-        self._journal.append((code, abs(nbytes), abs(nbytes), ptr, pool, *note))
-        self._journal.append((CUT + pool.kind, nbytes, parts, 0, pool))
-        self._reserved += nbytes
-        if nbytes > 0:
-            self.num_device_alloc += 1
-        else:
-            self.num_device_free += 1
 
     def _new_apart(self, nbytes: int, stream: int) -> Block:
         """A segment that is one block and is released when it is freed: no cache, no shared structure."""
         size = -nbytes // ROUND * -ROUND
         pool = Pool(SMALL if size <= SMALL_REQUEST else LARGE, stream, None, set())
         try:
-            block = self._new_segment(pool, size)
+            block = self._segments.new(pool, size, self.policy, self._orders.now)
         except OutOfMemoryError:
             raise self._refuse(pool, size, nbytes) from None
         block.home = block.bin = self._detour
         label(block, nbytes)
-        self._book(block)
+        self._journal.book(block)
         return block
-
-    def _release(self, first: Block) -> None:
-        """Give a free segment back. The driver waits for the device first; if that fails, nothing has changed."""
-        parts = list(_blocks_from(first))
-        pool, size = first.pool, sum([block.size for block in parts])
-        self._source_of(pool).free(first.ptr, size, self._driver, self._index, pool.stream)
-        del self._segments[first.ptr]
-        for block in parts:
-            if block.is_hole:
-                block.pool.holes.remove(block)
-            if len(parts) > 1:
-                self._journal.append((CUT + pool.kind, -block.size, -1, 0, pool))
-        self._count_segment(pool, first.ptr, size, -1)
 
     def _consolidate_all(self) -> None:
         self.num_sync_all_streams += 1
         self._poll(wait=True)
-        for pool in self._pools.values():
-            self._consolidate(pool)
-
-    def _shared_pools(self) -> list[Pool]:
-        """All pools but those of MemPools that live."""
-        return [pool for pool in self._pools.values() if pool.private is None or not pool.private.open]
-
-    def _release_free(self, pools: Iterable[Pool]) -> None:
-        """Give back every segment that is free, whichever of these pools' streams its parts belong to."""
-        wanted = set(pools)
-        for first in list(self._segments.values()):
-            if all(block.is_hole and block.pool in wanted for block in _blocks_from(first)):
-                self._release(first)
-        self.ranges.shrink(wanted)
-
-    def _collect(self) -> None:
-        """Give back free segments that have lain idle for longer than most, where too much is reserved."""
-        allowed = self._limit
-        if allowed is None:
-            allowed = self._driver.device_properties(self._index).total_memory
-        excess = self._reserved - int(self.policy.collect_above * allowed)
-        while excess > 0:
-            idle = [hole for pool in self._shared_pools() for hole in pool.holes if not hole.is_split]
-            if not idle:
-                return
-            limit = sum(self._searches - hole.idle for hole in idle) / len(idle)
-            for hole in idle:
-                if excess > 0 and self._searches - hole.idle >= limit:
-                    excess -= hole.size
-                    self._release(hole)
+        for pool in self._heap.pools.values():
+            self._heap.consolidate(pool)
 
     def empty_cache(self) -> None:
         """Give back every segment that no block of is in use, after waiting for recorded uses."""
@@ -730,7 +487,7 @@ class CachingAllocator:
         with self._turn as nested:
             if not nested:
                 self._consolidate_all()
-                self._release_free(self._shared_pools())
+                self._segments.release_free(self._heap.shared(), self.policy)
 
     # -- MemPools, resources, memory by address -----------------------------------------------------------
     def route(self, private: PrivatePool | None) -> PrivatePool | None:
@@ -748,25 +505,25 @@ class CachingAllocator:
         if self.context.closed:
             return
         with self._turn as nested:
-            pools = [p for p in self._pools.values() if p.private is not None and p.private.id == id]
+            pools = [p for p in self._heap.pools.values() if p.private is not None and p.private.id == id]
             for pool in pools:
                 if pool.private is not None:
                     pool.private.open = False
             if not nested and not self._orders.capturing:
                 self._consolidate_all()
-                self._release_free(pools)
+                self._segments.release_free(pools, self.policy)
 
     def replace(self, source: Resource) -> None:
         """Ask `source` for each block from now on. RuntimeError: memory was allocated already."""
         if self.num_device_alloc:
             raise RuntimeError("Can't swap an already initialized allocator")
-        self._source = source
+        self._segments.source = source
         self.set_caching(False)
 
     @property
     def source(self) -> Resource:
         """Where segments come from."""
-        return self._source
+        return self._segments.source
 
     def set_caching(self, on: bool) -> None:
         """Keep freed memory, or give it back at once."""
@@ -807,42 +564,51 @@ class CachingAllocator:
     @property
     def limit(self) -> int | None:
         """The most bytes that may be reserved; None: what the device has."""
-        return self._limit
+        return self._segments.limit
 
     def set_memory_fraction(self, fraction: float) -> None:
         """Reserve at most this fraction (0 to 1) of the device's memory from now on."""
         total = self._driver.device_properties(self._index).total_memory
         with self._turn:
             self.set_policy_part(fraction=fraction)
-            self._limit = int(total * fraction)
+            self._segments.limit = int(total * fraction)
 
     # -- figures ------------------------------------------------------------------------------------------
     def allocated_bytes(self) -> int:
         """Bytes of the blocks that are handed out, rounded as they are."""
-        with self._turn:
-            if len(self._journal) > 32:
-                self._settle()
-            return self._ledger.current[ALL][ALLOCATED_BYTES] + allocated_bytes_of(self._journal)
+        return self._journal.allocated_bytes()
 
     def reserved_bytes(self) -> int:
         """Bytes of all segments."""
-        return self._reserved
+        return self._segments.reserved
+
+    @property
+    def num_device_alloc(self) -> int:
+        """How often the driver was asked for memory."""
+        return self._segments.calls.allocated
+
+    @property
+    def num_device_free(self) -> int:
+        """How often the driver was given memory back."""
+        return self._segments.calls.freed
 
     def ledger(self) -> Ledger:
-        """The figures, made up to now. See Note [The journal] in statistics.py."""
-        self._settle()
-        return self._ledger
+        """The figures, made up to now. See Note [The journal] in journal.py."""
+        return self._journal.ledger()
 
     def private_figures(self) -> dict[PoolId, dict[str, dict[str, int]]]:
         """Bytes of the segments of each MemPool, by its id and kind of pool."""
-        return {
-            id: {POOLS[kind]: tally.figures() for kind, tally in enumerate(tallies)}
-            for id, tallies in self._private.items()
-        }
+        return self._segments.private_figures()
 
     def counters(self) -> dict[str, int]:
         """How often what happened."""
-        return {name: getattr(self, name) for name in COUNTERS}
+        return {
+            "num_alloc_retries": self.num_alloc_retries,
+            "num_ooms": self.num_ooms,
+            "num_sync_all_streams": self.num_sync_all_streams,
+            "num_device_alloc": self.num_device_alloc,
+            "num_device_free": self.num_device_free,
+        }
 
     def reset_peaks(self) -> None:
         with self._turn:
@@ -854,57 +620,46 @@ class CachingAllocator:
         """Total increases and decreases, and the counters, start again from 0."""
         with self._turn:
             self.ledger().reset_accumulated()
-            self.oversize_allocations.reset_accumulated()
-            self.oversize_segments.reset_accumulated()
-            for counter in COUNTERS:
-                setattr(self, counter, 0)
-
-    def _settle(self) -> None:
-        with self._turn:
-            count = len(self._journal)
-            entries = self._journal[:count]
-            del self._journal[:count]
-            self._ledger.post(entries)
-            self._history.add(entries)
+            for tally in (self.oversize_allocations, self.oversize_segments, self._segments.calls):
+                tally.reset_accumulated()
+            self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
 
     # -- history ------------------------------------------------------------------------------------------
     def record(self, recording: Recording | None) -> None:
         """Note who asks for memory from now on; None: note it no longer."""
         with self._turn:
-            self._settle()
-            self._recording = recording
-            self._history.begin(recording)
+            self._journal.record(recording)
             if recording is None:
-                for block in self._blocks():
+                for block in self._segments.blocks():
                     block.frames = None
             self._choose()
 
     @property
     def recording(self) -> Recording | None:
-        return self._recording
+        return self._journal.recording
 
     def history(self) -> list[Entry]:
         """What happened, the latest last, as far back as it is kept."""
-        self._settle()
-        return self._history.entries()
+        return self._journal.history()
 
     def note_look(self) -> None:
         """A snapshot is taken: the history says when."""
-        note = () if self._recording is None else self._recording.notes()
-        self._journal.append((LOOK + LARGE, 0, 0, 0, self._empty.pool, *note))
+        self._journal.write(LOOK + LARGE, 0, 0, 0, self._empty.pool)
 
     def frames_at(self, ptr: int) -> list[dict[str, Any]] | None:
         """Who asked for the block in use that begins at an address, if that was recorded."""
-        for block in self._blocks():
+        for block in self._segments.blocks():
             if block.ptr == ptr and block.frames is not None:
                 return cast(list[dict[str, Any]], block.frames.frames())
         return None
 
     def segments(self) -> Iterator[list[Block]]:
         """The blocks of each segment, in the order of their addresses. For reports."""
-        for first in list(self._segments.values()):
-            yield list(_blocks_from(first))
-        yield from self.ranges.runs()
+        return self._segments.runs()
+
+    def grows(self, ptr: int) -> bool:
+        """Whether an address lies in a segment that grows."""
+        return self._segments.grows(ptr)
 
     def waiting(self) -> set[Block]:
         """Freed blocks that wait for other streams. For reports."""
@@ -914,31 +669,15 @@ class CachingAllocator:
     def free_blocks(self) -> set[Block]:
         """The blocks that could be handed out: holes, and those in bins. For reports."""
         with self._turn:
-            lists = [blocks for pool in self._pools.values() for blocks in (*pool.bins.values(), pool.loose)]
-            holes = [hole for pool in self._pools.values() for hole in pool.holes]
-            return {*holes, *[block for blocks in lists for block in list(blocks)]}
+            return self._heap.free_blocks()
 
     def largest_hole(self, stream: int | None = None) -> int:
         """The largest free piece in bytes, of one stream or of any."""
-        pools = [p for p in self._pools.values() if stream is None or p.stream == stream]
-        return max([pool.holes.largest() for pool in pools], default=0)
+        return self._heap.largest_hole(stream)
 
     # -- the rest -----------------------------------------------------------------------------------------
-    def _blocks(self) -> Iterator[Block]:
-        for first in self._segments.values():
-            yield from _blocks_from(first)
-        for run in self.ranges.runs():
-            yield from run
-
     def _empty_block(self) -> Block:
         block = Block(0, 0, Pool(SMALL, 0, None, set()), 0)
         block.home = block.bin = deque(maxlen=0)  # keeps nothing
         block.gain = block.loss = (CUT, 0, 0, 0, block.pool)  # says nothing
         return block
-
-
-def _blocks_from(first: Block) -> Iterator[Block]:
-    block: Block | None = first
-    while block is not None:
-        yield block
-        block = block.next

@@ -170,7 +170,7 @@ def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
     """
     system.require_open(context)
     allocator: Any = context.allocator
-    if allocator.ranges.owns(ptr):
+    if allocator.grows(ptr):
         raise NotSupportedError(_EXPANDABLE)
     with _state.lock:
         _state.watch()

@@ -87,12 +87,11 @@ class _Look:
     def __init__(self, allocator: CachingAllocator) -> None:
         self.index = allocator.context.index
         self.names = _Names(allocator)
+        self._allocator = allocator
         self._waiting, self._free = allocator.waiting(), allocator.free_blocks()
 
-        self._ranges = allocator.ranges
-
     def grows(self, block: Block) -> bool:
-        return self._ranges.owns(block.ptr)
+        return self._allocator.grows(block.ptr)
 
     def state(self, block: Block) -> str:
         if block in self._free:

@@ -1,0 +1,178 @@
+"""`Heap`: the free blocks of one device, by pool: the best fit, splitting, joining, taking over from other streams.
+
+A request takes the smallest free block that fits and splits off the rest (small pool: 512 bytes or more; large pool:
+more than 1 MiB); free neighbours join. Blocks of bins (Note [The hot path] in allocator.py) do so last.
+"""
+
+from __future__ import annotations
+
+from flambeau.runtime.adoption import Order, adopt
+from flambeau.runtime.blocks import Bin, Block, Pool, absorb, cut, pop
+from flambeau.runtime.orders import Orders
+from flambeau.runtime.policy import MIB, Policy
+from flambeau.runtime.pools import PrivatePool
+from flambeau.runtime.statistics import CUT, ORDER, SMALL, Entry
+
+_OVERSIZE_SLACK = 20 * MIB  # an oversize block serves requests that are smaller than it by less
+
+Key = tuple[int, int, PrivatePool | None]
+
+
+class Heap:
+    """The pools by stream, kind and MemPool. Not locked: the allocator sees to that.
+
+    bins: of whom a block comes at once, by stream and request: the hot path's only look-up. searches: how often no
+    block was at hand, by which idleness is measured.
+    """
+
+    __slots__ = ("_entries", "_index", "_orders", "_seen", "bins", "pools", "searches")
+
+    def __init__(self, entries: list[Entry], orders: Orders, index: int) -> None:
+        self.pools: dict[Key, Pool] = {}
+        self.bins: dict[tuple[int, int], Bin] = {}
+        self.searches = 0
+        self._seen: tuple[set[int], set[int]] = (set(), set())  # sizes asked for lately, by kind
+        self._entries, self._orders, self._index = entries, orders, index
+
+    # -- pools --------------------------------------------------------------------------------------------
+    def new_pool(self, stream: int, kind: int, private: PrivatePool | None) -> Pool:
+        pool = self.pools[stream, kind, private] = Pool(kind, stream, private, self._seen[kind])
+        return pool
+
+    def of_stream(self, stream: int) -> list[Pool]:
+        return [pool for pool in self.pools.values() if pool.stream == stream]
+
+    def shared(self) -> list[Pool]:
+        """All pools but those of MemPools that live."""
+        return [pool for pool in self.pools.values() if pool.private is None or not pool.private.open]
+
+    def forget(self, pool: Pool) -> None:
+        """The pool has no blocks any more, and nobody asks it."""
+        self.pools.pop((pool.stream, pool.kind, pool.private), None)
+
+    # -- a block for a request ----------------------------------------------------------------------------
+    def take(self, pool: Pool, size: int, policy: Policy) -> Block | None:
+        """The best hole of a pool, taken out, within the limits on oversize blocks."""
+        if not policy.max_split:
+            return pool.holes.take(size)
+        block = pool.holes.best(size)
+        if block is None or not _is_apt(block, size, policy):
+            return None
+        pool.holes.remove(block)
+        return block
+
+    def near(self, pool: Pool, size: int, policy: Policy) -> Block | None:
+        """A free block of this very size, or the best hole, taken out."""
+        found = pool.bins.get(size)
+        if found and (block := pop(found)) is not None:
+            found.blocks -= 1
+            return block
+        self.join_all(pool, pool.loose)
+        return self.take(pool, size, policy)
+
+    def of_last_resort(self, pool: Pool, size: int, policy: Policy) -> Block | None:
+        """A hole of a MemPool that allows it."""
+        for other in self.pools.values():
+            private = other.private
+            alike = other.kind == pool.kind and other.stream == pool.stream and other is not pool
+            if private is not None and private.use_on_oom and alike:
+                block = self.take(other, size, policy)
+                if block is not None:
+                    return block
+        return None
+
+    def split(self, block: Block, size: int, policy: Policy) -> None:
+        """Make what a block has beyond `size` a hole, where it is worth it and allowed."""
+        rest = block.size - size
+        pool = block.pool
+        if not (rest > MIB or (rest and (pool.kind == SMALL or policy.expandable))):
+            return
+        if (pool.private is not None and pool.private.no_split) or policy.is_oversize(block.size):
+            return
+        if block.previous is None and block.next is None:
+            self._entries.append((CUT + pool.kind, block.size, 2, 0, pool))
+        else:
+            self._entries.append((CUT + pool.kind, 0, 1, 0, pool))
+        cut(block, size)
+
+    def adopt(self, pool: Pool) -> bool:
+        """Take over what other streams have for this pool. Whether there may be any. See Note [Reuse by order]."""
+        orders = self._orders
+        if pool.adopted == orders.now:
+            return False
+        pool.adopted = orders.now
+        order = Order(orders, pool.stream, self._index)
+        adopt(pool, self.pools.values(), order)
+        for user in order.known():
+            self._entries.append((ORDER + pool.kind, 0, 0, user, pool))
+        return True
+
+    # -- joining ------------------------------------------------------------------------------------------
+    def consolidate(self, pool: Pool, enough: int | None = None) -> None:
+        """Join the blocks of bins with their neighbours, small ones first, until there is a hole of `enough` bytes.
+
+        Large ones, which others ask for, stay whole for as long as they can. Bins that no block calls home go.
+        """
+        self.join_all(pool, pool.loose)
+        for size in sorted(pool.bins):
+            blocks = pool.bins[size]
+            if blocks:
+                blocks.blocks -= self.join_all(pool, blocks)
+                if enough is not None and pool.holes.largest() >= enough:
+                    break
+        empty = [size for size, blocks in pool.bins.items() if not blocks.blocks]
+        for size in empty:
+            del pool.bins[size]
+        if empty:
+            self.bins.clear()
+
+    def join_all(self, pool: Pool, blocks: list[Block]) -> int:
+        """Make free blocks holes. How many they were."""
+        count = 0
+        while (block := pop(blocks)) is not None:
+            self.join(pool, block)
+            count += 1
+        return count
+
+    def join(self, pool: Pool, block: Block) -> None:
+        """Make a free block a hole, one with the holes beside it."""
+        right, left = block.next, block.previous
+        if right is None and left is None:
+            block.idle = self.searches
+        else:
+            parts, total = 1, block.size
+            if right is not None and right.is_hole and right.pool is pool:
+                parts, total = parts + 1, total + right.size
+                pool.holes.remove(right)
+                absorb(block, right)
+            if left is not None and left.is_hole and left.pool is pool:
+                parts, total = parts + 1, total + left.size
+                pool.holes.remove(left)
+                absorb(left, block)
+                block = left
+            if parts > 1:
+                kept = block.is_split
+                if not kept:
+                    block.idle = self.searches
+                self._entries.append((CUT + pool.kind, kept * block.size - total, kept - parts, 0, pool))
+        block.is_hole = True
+        pool.holes.add(block)
+
+    # -- reports ------------------------------------------------------------------------------------------
+    def free_blocks(self) -> set[Block]:
+        """The blocks that could be handed out: holes, and those in bins."""
+        lists = [blocks for pool in self.pools.values() for blocks in (*pool.bins.values(), pool.loose)]
+        holes = [hole for pool in self.pools.values() for hole in pool.holes]
+        return {*holes, *[block for blocks in lists for block in list(blocks)]}
+
+    def largest_hole(self, stream: int | None = None) -> int:
+        """The largest free piece in bytes, of one stream or of any."""
+        pools = self.pools.values() if stream is None else self.of_stream(stream)
+        return max([pool.holes.largest() for pool in pools], default=0)
+
+
+def _is_apt(block: Block, size: int, policy: Policy) -> bool:
+    """Oversize blocks serve requests of about their size alone."""
+    if not policy.is_oversize(block.size):
+        return True
+    return policy.is_oversize(size) and block.size < size + _OVERSIZE_SLACK

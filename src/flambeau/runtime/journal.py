@@ -1,0 +1,91 @@
+"""`Journal`: what happened to an allocator's memory, of which its figures and its history are made up.
+
+# Note [The journal]
+Exact peaks of nine figures in three pools cost more to keep up than the allocation itself. So the hot path writes
+one tuple per event into a list, the journal's entries, and nothing else; the ledger is made up from it when somebody
+looks, or when it is long (with NumPy, 0.1 us an event). A tuple, the entry, is `(code, size, requested, ptr, pool,
+*notes)`: what happened to a block of which bytes, in which pool. The same entries, kept for a while, are the
+allocator's history (`history.py`), so that recording what happens costs nothing more.
+
+`list.append` is atomic, so that a destructor may write at any time, in any thread, without a lock. A block enters a
+free list only after its entry, so the journal's order is one in which all could have happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.runtime.blocks import Block
+from flambeau.runtime.history import History, Recording
+from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, Entry, Ledger, allocated_bytes_of
+from flambeau.runtime.turn import Turn
+
+LONG = 2048
+"""So many entries are to be settled."""
+
+_FEW = 32  # entries that are added up anew for each look
+
+
+class Journal:
+    """`entries` are those that nothing was made up from yet: one list for good, which the hot path keeps.
+
+    `recording` says who wants to know more of each event. `book` and `write` ask it, and are called in the turn.
+    """
+
+    __slots__ = ("_history", "_ledger", "_turn", "entries", "recording")
+
+    def __init__(self, turn: Turn) -> None:
+        self.entries: list[Entry] = []
+        self.recording: Recording | None = None
+        self._ledger = Ledger()
+        self._history = History()
+        self._turn = turn
+
+    def book(self, block: Block) -> None:
+        """A block is handed out."""
+        entries = self.entries
+        recording = self.recording
+        if recording is None:
+            entries.append(block.gain)
+        else:
+            frames, time = recording.notes()
+            block.frames = frames
+            entries.append((*block.gain, frames, time))
+        if len(entries) > LONG:
+            self.settle()
+
+    def write(self, *entry: Any) -> None:
+        """Something rarer happened: an entry without its notes."""
+        self.entries.append(entry if self.recording is None else (*entry, *self.recording.notes()))
+
+    def settle(self) -> None:
+        """Make up the figures and the history."""
+        with self._turn:
+            count = len(self.entries)
+            entries = self.entries[:count]
+            del self.entries[:count]
+            self._ledger.post(entries)
+            self._history.add(entries)
+
+    def allocated_bytes(self) -> int:
+        """Bytes of the blocks that are handed out, rounded as they are."""
+        with self._turn:
+            if len(self.entries) > _FEW:
+                self.settle()
+            return self._ledger.current[ALL][ALLOCATED_BYTES] + allocated_bytes_of(self.entries)
+
+    def ledger(self) -> Ledger:
+        """The figures, made up to now."""
+        self.settle()
+        return self._ledger
+
+    def history(self) -> list[Entry]:
+        """What happened, the latest last, as far back as it is kept."""
+        self.settle()
+        return self._history.entries()
+
+    def record(self, recording: Recording | None) -> None:
+        """Note who asks for memory from now on; None: note it no longer."""
+        self.settle()
+        self.recording = recording
+        self._history.begin(recording)
