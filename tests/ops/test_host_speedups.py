@@ -13,7 +13,17 @@ from scipy.special import ndtr
 
 import flambeau
 from flambeau.core.dtype import float16, float32
-from flambeau.ops.blocks import BLOCK, TILE, contiguous, copy_tiles, in_blocks, row_blocks, transposes
+from flambeau.ops.blocks import (
+    BLOCK,
+    TILE,
+    contiguous,
+    copy_tiles,
+    in_blocks,
+    row_blocks,
+    select,
+    selectable,
+    transposes,
+)
 from flambeau.ops.copy import caster
 from flambeau.ops.folding import fold_at
 from flambeau.ops.reduction import pairwise_sum
@@ -241,3 +251,35 @@ def test_gelu_is_near_the_exact_one() -> None:
     assert error[x < 20].max() < 1e-6
     assert (error[middle] / np.spacing(np.abs(exact[middle]).astype(np.float32))).max() < 5
     assert (error[x > 20] == 0).all()
+
+
+# -- where --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64", "complex64", "float64"])
+@pytest.mark.parametrize("number", ["none", "first", "second"])
+def test_large_choices_are_those_of_numpy_by_bits(kind: str, number: str) -> None:
+    size, random = 2 * BLOCK + 3, np.random.default_rng(0)
+    mask = random.random(size) < 0.5
+    a, b = numbers(size, kind, 1), numbers(size, kind, 2)
+    if kind == "float32":
+        a.view(np.uint32)[:: BLOCK // 4], b[:: BLOCK // 8] = 0x7FC01234, -0.0  # a NaN keeps its payload
+    given_a: Any = a.dtype.type(3) if number == "first" else a
+    given_b: Any = b.dtype.type(-0.0) if number == "second" else b
+    out = np.empty_like(a)
+    assert selectable(mask, given_a, given_b, out)
+    select(mask, given_a, given_b, out)
+    assert out.tobytes() == np.where(mask, given_a, given_b).tobytes()
+
+
+def test_where_of_large_tensors_may_store_into_either() -> None:
+    x = flambeau.arange(BLOCK, dtype=flambeau.float32)
+    mask, want = x % 3 == 0, np.where(np.arange(BLOCK) % 3 == 0, np.arange(BLOCK), -1)
+    for out in (x.clone(), flambeau.full((BLOCK,), -1.0)):
+        flambeau.where(mask, x, flambeau.full((BLOCK,), -1.0), out=out)
+        assert (out.numpy() == want).all()
+    y = x.clone()
+    flambeau.where(mask, y, -1, out=y)
+    assert (y.numpy() == want).all()
+    flambeau.where(mask, -1, x, out=x)
+    assert (x.numpy() == np.where(mask.numpy(), -1, np.arange(BLOCK))).all()

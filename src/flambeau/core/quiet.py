@@ -16,23 +16,31 @@ import numpy as np
 
 
 class Quiet:
-    """Contexts with the warnings off. `run(body, *args)` calls the body in one that is idle."""
+    """Contexts with the warnings off. `run(body, *args)` calls the body in one that is idle.
 
-    __slots__ = ("_idle",)
+    Who runs a body often does what `run` does itself: `take()`, and append to `idle` after it.
+    """
+
+    __slots__ = ("idle",)
 
     def __init__(self) -> None:
-        self._idle: list[Context] = []
+        self.idle: list[Context] = []
 
-    def run(self, body: Callable[..., None], *args: Any) -> None:
+    def take(self) -> Context:
+        """A context in which nothing runs."""
         try:
-            context = self._idle.pop()
+            return self.idle.pop()
         except IndexError:
             context = Context()
             context.run(_silence)
+            return context
+
+    def run(self, body: Callable[..., None], *args: Any) -> None:
+        context = self.take()
         try:
             context.run(body, *args)
         finally:
-            self._idle.append(context)
+            self.idle.append(context)
 
 
 def _silence() -> None:

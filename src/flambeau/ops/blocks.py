@@ -59,6 +59,31 @@ def copy_tiles(out: Array, x: Array) -> None:
             out[tile] = x[tile]
 
 
+_WORDS: dict[int, Any] = {4: np.int32, 8: np.int64}
+
+
+def selectable(condition: Array, a: Any, b: Any, out: Array) -> bool:
+    """Whether `select` takes them, and is of use."""
+    if out.size < BLOCK // 2 or out.itemsize not in _WORDS or not condition.ndim:
+        return False
+    return all(not x.ndim or (x.size == out.size and x.flags.c_contiguous) for x in (condition, a, b, out))
+
+
+def select(condition: Array, a: Any, b: Any, out: Array) -> None:
+    """`np.where` by masks of bits, a block at a time: of branches for each element half may be mispredicted."""
+    word = _WORDS[out.itemsize]
+    held, result = condition.reshape(-1).view(np.int8), out.reshape(-1).view(word)
+    x, y = (v.reshape(-1).view(word) if v.ndim else np.broadcast_to(v.view(word), out.size) for v in (a, b))
+    mask = np.empty(BLOCK, word)
+    for start in range(0, out.size, BLOCK):
+        part = slice(start, start + BLOCK)
+        bits = mask[: result[part].size]
+        bits[...] = held[part]
+        np.negative(bits, out=bits)
+        bits &= x[part] ^ y[part]
+        np.bitwise_xor(bits, y[part], out=result[part])
+
+
 def contiguous(x: Array) -> Array:
     """`x` itself if it is contiguous, else a copy that is."""
     if x.flags.c_contiguous:

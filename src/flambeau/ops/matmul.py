@@ -157,9 +157,14 @@ def _product(launch: Launch, source: dtype) -> Callable[[Array, Array], Array]:
 
 
 def _host(launch: Launch) -> Body:
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
-    product = _product(launch, source.dtype)
+    a, b = launch.inputs
+    assert isinstance(a, Meta) and isinstance(b, Meta)
+    product, out = _product(launch, a.dtype), launch.outputs[0]
+    shape = (*a.shape[:-1], b.shape[-1])
+    if product is np.matmul and out.plain and out.dtype is a.dtype:
+        if out.shape == shape:
+            return lambda outputs, inputs: np.matmul(inputs[0], inputs[1], out=outputs[0])
+        return lambda outputs, inputs: np.matmul(inputs[0], inputs[1], out=outputs[0].reshape(shape))
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         np.copyto(outputs[0], product(*inputs).reshape(outputs[0].shape), casting="unsafe")

@@ -345,20 +345,17 @@ def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any
     """A ufunc that writes its output itself."""
     ready = [p is None or not isinstance(x, Meta) for p, x in zip(prepare, inputs, strict=True)]
     if all(ready) and any(isinstance(x, Meta) for x in inputs):  # a Python scalar takes an array's dtype
+        if len(inputs) == 2:
+            return lambda outputs, inputs: ufunc(inputs[0], inputs[1], out=outputs[0])
         return lambda outputs, inputs: ufunc(*inputs, out=outputs[0])
 
-    def body(outputs: list[Array], inputs: list[Any]) -> None:
-        ufunc(*[x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)], out=outputs[0])
-
-    return body
+    prepared = _preparation(prepare)
+    return lambda outputs, inputs: ufunc(*prepared(inputs), out=outputs[0])
 
 
 def _stored(store: Compute, prepare: list[Prepare | None], static: tuple[Any, ...]) -> Body:
-    def body(outputs: list[Array], inputs: list[Any]) -> None:
-        values = [x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)]
-        store(*values, *static, out=outputs[0])
-
-    return body
+    prepared = _preparation(prepare)
+    return lambda outputs, inputs: store(*prepared(inputs), *static, out=outputs[0])
 
 
 def _general(
@@ -367,11 +364,23 @@ def _general(
     static: tuple[Any, ...],
     finish: Callable[[Array, Any], None],
 ) -> Body:
-    def body(outputs: list[Array], inputs: list[Any]) -> None:
-        values = [x if p is None else p(x) for p, x in zip(prepare, inputs, strict=True)]
-        finish(outputs[0], compute(*values, *static))
+    prepared = _preparation(prepare)
+    return lambda outputs, inputs: finish(outputs[0], compute(*prepared(inputs), *static))
 
-    return body
+
+def _preparation(prepare: list[Prepare | None]) -> Callable[[list[Any]], list[Any]]:
+    """All inputs, those prepared that need it."""
+    steps = [(i, p) for i, p in enumerate(prepare) if p is not None]
+    if not steps:
+        return lambda inputs: inputs
+
+    def prepared(inputs: list[Any]) -> list[Any]:
+        values = inputs.copy()
+        for i, p in steps:
+            values[i] = p(values[i])
+        return values
+
+    return prepared
 
 
 def _prepare(x: Meta | dtype | type[object], common: dtype, wide_scalars: bool) -> Prepare | None:
@@ -412,7 +421,7 @@ def _prepare_scalar(sent: dtype | type[object], target: dtype) -> Prepare:
     assert isinstance(sent, dtype)
     make = target.numpy.type
     if sent is target:
-        return lambda value: make(value)
+        return make
     rounded = _chain((target, sent, target))
     return lambda value: rounded(np.asarray(value, target.numpy))
 

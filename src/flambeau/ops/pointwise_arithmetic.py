@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.device import CPU
-from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype
+from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.ops.gradients import conj, zeros
@@ -292,13 +292,13 @@ fmod = pointwise(
 
 # -- powers ---------------------------------------------------------------------------------------------
 
-_KNOWN_POWERS: dict[Any, Callable[[Any], Any]] = {
+_KNOWN_POWERS: dict[Any, Callable[..., Any]] = {
     0.5: np.sqrt,
     2: np.square,
-    3: lambda x: x * x * x,
-    -0.5: lambda x: 1 / np.sqrt(x),
+    3: lambda x, out: np.multiply(x * x, x, out),
+    -0.5: lambda x, out: np.divide(1, np.sqrt(x), out),
     -1: np.reciprocal,
-    -2: lambda x: 1 / np.square(x),
+    -2: lambda x, out: np.divide(1, np.square(x), out),
 }
 
 
@@ -307,14 +307,19 @@ def _no_bool_tensors(common: dtype, operands: Sequence[Operand]) -> None:
         raise NotImplementedError("\"pow\" not implemented for 'Bool'")
 
 
-def _power(base: Any, exponent: Any) -> Any:
-    if np.result_type(base).kind == "b":
-        return base | ~exponent
-    if np.result_type(base).kind in "iu":
-        return _integer_power(base, exponent)
-    if np.ndim(base) and isinstance(exponent, np.generic) and exponent in _KNOWN_POWERS:
-        return _KNOWN_POWERS[exponent](base)
-    return np.power(base, exponent)
+def _power(launch: Launch) -> Compute | Into:
+    kind = launch.params[0]
+    if kind is bool_:
+        return lambda base, exponent: base | ~exponent
+    return _integer_power if kind.category == INTEGRAL else Into(_float_power)
+
+
+def _float_power(base: Any, exponent: Any, out: Any = None) -> Any:
+    if base.ndim and isinstance(exponent, np.generic):
+        known = _KNOWN_POWERS.get(exponent)
+        if known is not None:
+            return known(base, out)
+    return np.power(base, exponent, out)
 
 
 def _integer_power(base: Any, exponent: Any) -> Any:
@@ -355,7 +360,7 @@ def _exponent_back(grad: Any, a: Any, b: Any, out: Any) -> Any:
 
 pow_ = pointwise(
     "pow",
-    _power,
+    Lazy(_power),
     2,
     "input to the power of exponent.",
     dtypes=ALL,
@@ -398,10 +403,9 @@ def _no_complex_clamp(common: dtype, operands: Sequence[Operand]) -> None:
 
 
 def _clamp(x: Any, low: Any, high: Any, out: Any = None) -> Any:
-    if out is None or isinstance(high, np.ndarray) or out.shape != x.shape:
-        return np.minimum(np.maximum(x, low), high, out=out)  # a bound may lie where the result goes
-    np.maximum(x, low, out=out)
-    return np.minimum(out, high, out=out)
+    if x.dtype.kind == "b":  # NumPy clips none
+        return np.minimum(np.maximum(x, low), high, out=out)
+    return x.clip(low, high, out=out)
 
 
 def _shared(grad: Any, a: Any, b: Any) -> Any:

@@ -471,9 +471,10 @@ def _host(fold: Fold) -> Callable[[Launch], Body]:
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
             results = fold(group(convert(inputs[0])), *how.extra)
-            several = results if isinstance(results, tuple) else (results,)
-            for out, value in zip(outputs, several, strict=False):
-                out[...] = np.asarray(value).reshape(out.shape)
+            if results.__class__ is not tuple:
+                results = (results,)
+            for out, value in zip(outputs, results, strict=False):
+                out[...] = value.reshape(out.shape)
 
         return body
 

@@ -26,7 +26,7 @@ from flambeau.ops import (
 )
 from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import public
-from flambeau.tensor.call import binary_into, call, call_into, unary
+from flambeau.tensor.call import binary_into, call, call_into, unary, with_scalar
 from flambeau.tensor.deprecated import moved_back
 from flambeau.tensor.numpy_names import OURS
 from flambeau.tensor.public import alias, both, function, method, plain_function
@@ -309,6 +309,8 @@ def _bind_power(op: Pointwise) -> None:
         return run(op, powers(input, exponent, name), out)
 
     def of_self(self: Tensor, exponent: Any) -> Any:
+        if exponent.__class__ is float or (exponent.__class__ is int and exponent >= 0):
+            return with_scalar(op, self, exponent)
         return call(op, powers(self, exponent, name))
 
     def in_place(self: Tensor, exponent: Any) -> Any:
@@ -354,6 +356,8 @@ def positive(input: Any) -> Any:
 
 
 def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]:
+    if low.__class__ in SCALARS and high.__class__ in SCALARS:
+        return arithmetic.clamp, (x, low, high)
     if low is None and high is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if isinstance(low, Tensor) != isinstance(high, Tensor) and low is not None and high is not None:

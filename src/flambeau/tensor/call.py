@@ -141,14 +141,14 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     return out
 
 
-def unary(op: Op, a: Tensor) -> Tensor:
-    """`call(op, (a,))`, written out."""
-    plan = warm.get((op, (), a.meta))
-    if plan is None:
-        return call(op, (a,))
+def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
+    """`call(op, (a,), params)`, written out for one result."""
+    plan = warm.get((op, params, a.meta))
+    if plan is None or plan.more:
+        return call(op, (a,), params)
     node = None
     if a.history is not None and mode.recording:
-        node = begin(plan.taped or _taped(plan, op, (a,), ()), (a,))
+        node = begin(plan.taped or _taped(plan, op, (a,), params), (a,))
     stream = current.local.streams[plan.index]
     handle = stream.handle
     if a.memory.stream != handle:
@@ -407,6 +407,7 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
     convert: Callable[[Any], Any] = _CONVERT[to.category]
     as_is: type[Any] = convert  # type: ignore[assignment]
     least, most = -math.inf, math.inf
+    whole = -1.0  # integers up to this size are sent as floats without a look at anything else
     if to.category == INTEGRAL:
         modulus = 1 << to.itemsize * 8
         half = modulus >> 1 if to.is_signed else 0
@@ -418,10 +419,14 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
         convert = partial(checked_scalar, kind=to)
         if to.category == FLOATING:
             least, most = -finfo(to).max, finfo(to).max
+    if to.category == FLOATING:
+        whole = min(most, 2.0**53)
 
     def send(x: Any) -> Any:
         if x.__class__ is as_is and least <= x <= most:
             return x
+        if x.__class__ is int and -whole <= x <= whole:
+            return float(x)
         if isinstance(x, Tensor):
             return convert(_read(x))
         if x.__class__ is int and not -(1 << 63) <= x < 1 << 64:

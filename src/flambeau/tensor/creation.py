@@ -37,7 +37,7 @@ from flambeau.tensor.options import (
 )  # fmt: skip
 from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import copy_, empty_pinned, fill_, filled, resize_
+from flambeau.tensor.transfer import copy_, empty_pinned, fill_, filled, filled_with, resize_
 from flambeau.tensor.typing import contiguous_format, strides_in, strides_like
 
 
@@ -189,7 +189,7 @@ def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -
     function = define.__name__
     key, meta = recalled(function, sizes, given)
     if meta is not None:
-        return filled(meta, value)
+        return filled_with(meta, value)
     if "requires_grad" in given:
         made: Tensor = creates(define)(*sizes, **given)
         return made

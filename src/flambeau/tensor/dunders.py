@@ -95,7 +95,9 @@ def __rtruediv__(self: Tensor, other: Any) -> Any:
 
 @method
 def __pow__(self: Tensor, exponent: Any) -> Any:
-    return self.pow(exponent) if is_operand(exponent) else NotImplemented
+    if exponent.__class__ in SCALARS or is_operand(exponent):
+        return self.pow(exponent)
+    return NotImplemented
 
 
 @method

@@ -9,7 +9,7 @@ from flambeau.core.dtype import can_cast, dtype
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tape.mode import mode
-from flambeau.tensor.call import call, call_into, signature
+from flambeau.tensor.call import call, call_into, signature, unary
 from flambeau.tensor.history import requires_grad
 from flambeau.tensor.tensor import Tensor
 
@@ -17,7 +17,7 @@ from flambeau.tensor.tensor import Tensor
 def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -> Any:
     """Call `op`; with `out`, a tensor or a sequence of them, store there: of the result's very dtypes."""
     if out is None:
-        return call(op, args, params)
+        return unary(op, args[0], params) if len(args) == 1 else call(op, args, params)
     outputs = (out,) if isinstance(out, Tensor) else tuple(out)
     for natural, target in zip(signature(op, args, params).outputs, outputs, strict=True):
         require_dtype(natural.dtype, target)

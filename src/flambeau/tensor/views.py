@@ -63,7 +63,9 @@ def _given(args: tuple[Any, ...], keyword: Any, function: str, name: str) -> tup
 
 def tensors_of(tensors: Any, function: str) -> tuple[Tensor, ...]:
     """A sequence of tensors as a tuple. Raises TypeError for anything else."""
-    if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
+    if tensors.__class__ not in (list, tuple) and (
+        isinstance(tensors, Tensor) or not isinstance(tensors, Sequence)
+    ):
         raise TypeError(
             f"{function}(): argument 'tensors' (position 1) must be tuple of Tensors, "
             f"not {type(tensors).__name__}"

@@ -10,7 +10,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -278,18 +277,27 @@ class HostDriver:
         self._check_open()
 
     def launch(self, exe: HostExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        if self._closed:
-            self._check_open()
-        ptrs = tuple(ptrs)
-        outputs, inputs = exe.operands.get(ptrs) or exe.arrays(ptrs)
-        if exe.scalars:
-            inputs = inputs.copy()
-            for place, value in zip(exe.scalars, scalars, strict=True):
-                inputs.insert(place, value)
-        self._quiet.run(exe.body, outputs, inputs)
+        self.launcher(exe)(ptrs, scalars, stream)
 
     def launcher(self, exe: HostExecutable) -> Launcher:
-        return partial(self.launch, exe)
+        body, operands, places, quiet = exe.body, exe.operands, exe.scalars, self._quiet
+
+        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+            if self._closed:
+                self._check_open()
+            ptrs = tuple(ptrs)
+            outputs, inputs = operands.get(ptrs) or exe.arrays(ptrs)
+            if places:
+                inputs = inputs.copy()
+                for place, value in zip(places, scalars, strict=True):
+                    inputs.insert(place, value)
+            context = quiet.take()
+            try:
+                context.run(body, outputs, inputs)
+            finally:
+                quiet.idle.append(context)
+
+        return launch
 
     def library_handle(self, name: str, stream: int) -> int:
         self._check_stream(stream)
