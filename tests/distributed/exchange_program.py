@@ -54,6 +54,29 @@ def collectives() -> None:
     dist.barrier()
 
 
+def sends_before_the_host_waits() -> None:
+    """Rank 1 waits for what rank 0's GPU has been given, while rank 0 waits elsewhere for rank 1."""
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    for number in range(2):
+        x = torch.full((1,), 4.0, device="cuda")
+        if RANK == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+            dist.send(x + 1, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(2 * x + 1, 0)
+            dist.recv(x, 0)
+            say("got", x.item())
+        if number:
+            dist.all_reduce(x)  # the first: it makes the communicator
+        elif RANK:
+            store.set("got", "it")
+        else:
+            store.get("got")
+    dist.barrier()
+
+
 def repeats() -> None:
     """Ranks of changing speed, groups that overlap, polls: what each device did, and when."""
     dice = random.Random()  # the machine's own

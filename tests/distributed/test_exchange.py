@@ -48,6 +48,12 @@ def test_the_rank_that_serves_the_others_outlasts_them() -> None:
         assert said.status == 0, said.err
 
 
+def test_devices_go_on_while_their_host_makes_a_communicator_or_waits_in_the_store() -> None:
+    said = launch(2, "sends_before_the_host_waits")
+    assert said.status == 0, said.err
+    assert said.out.splitlines().count("got 10.0") == 2
+
+
 @pytest.mark.parametrize("schedule", ["earliest", "random:3"])
 def test_results_and_times_do_not_depend_on_how_fast_processes_are(schedule: str) -> None:
     first, second = (launch(3, "repeats", FLAMBEAU_SCHEDULE=schedule) for _ in range(2))
@@ -174,7 +180,7 @@ def join(rank: int, unique: bytes = b"c", size: int = 2) -> list[Any]:
 def test_ranks_are_told_of_all_their_meetings_together() -> None:
     plans = [[join(rank), offer(1, rank), offer(2, rank), WAIT] for rank in range(2)]
     for rank, (joined, news) in enumerate(told_in_any_order(plans)):
-        assert joined == ["ok", [[0, 0], [1, 1]]]
+        assert joined == ["ok", [[[0, 0], [1, 1]], []]]
         assert [outcome[:2] for outcome in news[1]] == [[b"c", [-1, -1, 1]], [b"c", [-1, -1, 2]]]
         for _, _, parts in news[1]:
             assert [(slot, part[-2]) for slot, part in parts] == [
@@ -252,6 +258,43 @@ def test_who_waits_for_a_rank_that_has_ended_is_told_so() -> None:
     told = told_in_any_order(plans)
     assert told[0][1][0] == "error"
     assert "rank 1 (process 1) has ended and will never come to call 1" in told[0][1][1]
+
+
+def test_who_makes_a_communicator_goes_on_with_what_others_wait_for() -> None:
+    """Rank 0 sends, and receives; sends again once it knows. Rank 1 joins when it has got that."""
+    there, back = (0, 1), (1, 0)
+    plans = [
+        [join(0), offer(1, 0, key=there), offer(1, 0, key=back), join(0, b"d"), offer(2, 0, key=there),
+         ["join", b"d", 2, []]],
+        [join(1), offer(1, 1, key=there), offer(1, 1, key=back), WAIT, offer(2, 1, key=there), WAIT, join(1, b"d")],
+    ]  # fmt: skip
+    told = told_in_any_order(plans)
+    devices, news = told[0][1][1]
+    assert devices is None
+    assert [key for _, key, _ in news] == [[0, 1, 1], [1, 0, 1]]
+    assert told[0][2][1][0] == told[1][3][1][0] == [[0, 0], [1, 1]]
+
+
+def test_an_idle_rank_is_told_only_where_nobody_else_can_go_on() -> None:
+    place = MeetingPlace(2)
+    for rank in range(2):
+        place.ask(rank, 0, "hello", [rank])
+        place.ask(rank, 0, "join", [b"c", 2, [[rank, rank]]])
+    place.settle({})
+    for rank in range(2):
+        place.ask(rank, 1, *_asked(offer(1, rank, key=(0, 1))))
+    assert place.settle({0: "a key"}) == [], "rank 1 may set it"
+    place.ask(1, 2, *_asked(WAIT))
+    assert len(place.settle({0: "a key"})) == 1
+    place.ask(1, 3, *_asked(WAIT))
+    assert place.settle({0: "a key"}) == [], "rank 0 will ask for what there is to be told"
+    place.ask(0, 2, "idle", [])
+    ((process, answer),) = place.settle({0: "a key"})
+    assert (process, answer[1], len(answer[2])) == (0, "ok", 1)
+    assert place.settle({0: "a key"}) == [], "it goes on with that"
+    place.ask(0, 3, "idle", [])
+    report = dict(place.settle({0: "a key"}))[1][2]
+    assert "rank 0 (process 0): waits for a key of the store" in report.splitlines()[1]
 
 
 def test_a_message_outlives_its_sender() -> None:
