@@ -6,12 +6,12 @@ are kept until all have come, and those who wait are answered. Nothing here depe
 # Note [What a waiting rank is told]
 A rank that can run nothing more is told of meetings when all those that it has come to are complete; or, if some can
 only be completed by what it does next, when every rank waits (for a meeting, in a poll, in the store, or has ended):
-then what is complete is told, the lowest rank first. Meetings are told in the order in which the rank came to them,
-whichever was complete first. Where nothing is complete either, a rank that polls learns that
-nothing has happened yet; and if no rank polls, all wait in vain: each is told so, with every rank's line. A rank may
-wait where nobody sees it (for a file, a socket, another thread): when those that run have done nothing for seconds,
-ranks that poll, or have something complete, are answered all the same. Only such programs depend on the machine's
-speed.
+then what is complete is told, the lowest rank first. Only then is one told that makes a communicator or waits in the
+store, where devices go on without their host. Meetings are told in the order in which the rank came to them, whichever
+was complete first. Where nothing is complete either, a rank that polls learns that nothing has happened yet; and if no
+rank polls, all wait in vain: each is told so, with every rank's line. A rank may wait where nobody sees it (for a file,
+a socket, another thread): when those that run have done nothing for seconds, ranks that poll, or have something
+complete, are answered all the same. Only such programs depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ _PATIENCE_S, _HURRY_S = 10.0, 0.5  # how long nobody must have worked; the same 
 _LONGEST_S = 120.0  # that a rank is kept back where others work
 _WORKS = 0.1  # of a core: who uses less does not
 _ASK_BACK: Answer = ["why", "why"]
+_IDLE = ("idle", "waits for something else")
 
 
 class Participant:
-    """One process. `request` is what it waits for: "join" and the communicator, or "wait" or "look" and its words.
+    """One process. `request` is what it waits for: "join" and the communicator, "wait" or "look" and its words, or
+    "idle": its host waits for something else.
 
     Words may be "" at first: it is asked for them before it is told that it waits in vain.
     """
@@ -45,6 +47,7 @@ class Participant:
         self.alone = True  # nobody else in its process could go on for it
         self.begun = self.since = 0.0  # of the request: when; when others were last seen to work
         self.used = 0.0  # seconds of a processor, at the last look
+        self.idles = False  # it was told of meetings while its host is idle, and goes on with them
         self.came = 0  # to so many meetings
         self.pending: dict[
             tuple[bytes, tuple[int, ...]], int
@@ -107,12 +110,13 @@ class MeetingPlace:
             return [number, "ok", None]
         mine = self.participants[process]
         handlers: dict[str, Callable[..., Answer]] = {
-            "offer": self._offer, "join": self._join, "wait": self._wait, "look": self._look, "reserve": self._reserve,
-            "release": self._release, "held": self._held,
+            "offer": self._offer, "join": self._join, "wait": self._wait, "look": self._look, "idle": self._idle,
+            "awake": self._awake, "reserve": self._reserve, "release": self._release, "held": self._held,
         }  # fmt: skip
         if operation not in handlers:
             raise ValueError(f"ranks cannot ask for {operation!r}")
         mine.number, mine.request = number, None  # a new request takes the place of one that was given up
+        mine.idles = False
         value = handlers[operation](mine, *args)
         return None if mine.request is not None else [number, *value]
 
@@ -171,6 +175,14 @@ class MeetingPlace:
         self._begin(mine, "look", "polls", alone)
         return []
 
+    def _idle(self, mine: Participant) -> Answer:
+        self._begin(mine, *_IDLE, True)
+        return []
+
+    def _awake(self, mine: Participant) -> Answer:
+        """It is idle no more: that request was given up as this one came."""
+        return ["ok", None]
+
     def _begin(self, mine: Participant, kind: str, what: Any, alone: bool) -> None:
         mine.request, mine.alone, mine.begun = (kind, what), alone, self._clock()
         mine.since = mine.begun
@@ -202,6 +214,7 @@ class MeetingPlace:
                 return told
             for mine, answer in answered:
                 told.append((mine.process, [mine.number, *answer]))
+                mine.idles = mine.request == _IDLE and answer[0] == "ok"
                 mine.request = None
 
     @property
@@ -222,12 +235,17 @@ class MeetingPlace:
             if kind == "join":
                 circle = self._circles[what]
                 if circle.full:
-                    found.append((mine, ["ok", sorted(map(list, circle.devices.items()))]))
+                    found.append((mine, ["ok", [sorted(map(list, circle.devices.items())), []]]))
+                    continue
+            elif kind == "idle":
+                pass
             elif not mine.pending and (mine.outcomes or kind == "look"):
                 found.append((mine, _news(mine)))
+                continue
             elif not mine.outcomes and (why := self._hopeless(mine)):
                 found.append((mine, ["error", why] if what else _ASK_BACK))
-            elif _impatient(mine) and self._waits_long_enough(mine):
+                continue
+            if _impatient(mine) and self._waits_long_enough(mine):
                 found.append((mine, _news(mine)))
         return found
 
@@ -252,7 +270,7 @@ class MeetingPlace:
         """Whom to answer where every rank waits; see Note [What a waiting rank is told]."""
         alive = [p for p in self.participants.values() if not p.ended]
         waiting = self._waiting()
-        blocked = [p for p in alive if (p.request is not None and p.alone) or p.process in elsewhere]
+        blocked = [p for p in alive if _is_blocked(p, elsewhere)]
         if not waiting or len(self.participants) < self.size or len(blocked) < len(alive):
             return []
         for mine in waiting:
@@ -274,10 +292,9 @@ class MeetingPlace:
             gone = [rank for rank in circle.late(key) if circle.owners[rank].ended]
             if gone:
                 owner = circle.owners[gone[0]]
-                what = mine.request[1]  # type: ignore[index]
-                return (
-                    f"{owner} has ended and will never come to call {key[2]}, where this rank waits\n  {what}"
-                )
+                kind, what = mine.request  # type: ignore[misc]
+                told = f"{owner} has ended and will never come to call {key[2]}, where this rank waits"
+                return f"{told}\n  {what}" if kind == "wait" else told
         return ""
 
     def _lines(self, elsewhere: Mapping[int, str]) -> list[str]:
@@ -289,7 +306,7 @@ class MeetingPlace:
     def _line(self, mine: Participant, elsewhere: Mapping[int, str]) -> str:
         if mine.ended:
             return "has ended"
-        if mine.request is None:
+        if mine.request is None or mine.request[0] == "idle":
             return f"waits for {elsewhere[mine.process]} of the store"
         kind, what = mine.request
         if kind != "join":
@@ -302,7 +319,16 @@ class MeetingPlace:
 
 def _news(mine: Participant) -> Answer:
     news, mine.outcomes = mine.outcomes, {}
-    return ["ok", [news[number] for number in sorted(news)]]
+    told = [news[number] for number in sorted(news)]
+    return ["ok", [None, told] if mine.request and mine.request[0] == "join" else told]
+
+
+def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
+    """Whether it does nothing before others do."""
+    if mine.process in elsewhere:
+        goes_on = mine.outcomes or mine.idles  # or asks for them in a moment
+        return mine.request is not None or not goes_on
+    return mine.request is not None and mine.request[0] != "idle" and mine.alone
 
 
 def processor_seconds(process: int) -> float:

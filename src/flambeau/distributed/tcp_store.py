@@ -19,6 +19,7 @@ from flambeau.core.wire import receive, send
 from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
 from flambeau.distributed.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, refuse, seconds
 from flambeau.distributed.store_server import GREETING, StoreServer
+from flambeau.driver.registry import go_on
 
 _MEMBERS = "init/"  # how many have joined
 _ALL_HERE = "init/all"  # a queue, which counts as no key
@@ -155,7 +156,11 @@ class TCPStore(Inner, Store):
             patience = 0.0 if limit is None else seconds(limit)
             self._connection.settimeout(None if patience is None else patience + _GRACE)
             try:
+                if limit is not None:
+                    go_on()  # it may wait for a rank that waits for this one's GPUs
                 send(self._connection, message)
+                if limit is not None and threading.active_count() == 1:
+                    go_on(self._connection)
                 return receive(self._connection)
             except BaseException:  # an answer that comes after this would be taken for the next one's
                 self._connection.close()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau.driver.api import Driver
+
+if TYPE_CHECKING:
+    import socket
 
 _DRIVERS = {
     "host": ("flambeau.driver.host", "HostDriver"),
@@ -72,6 +76,16 @@ def open_driver(name: str, **settings: Any) -> Driver:
     module, driver = _DRIVERS[name]
     opened: Driver = getattr(import_module(module), driver)(**settings)
     return opened
+
+
+def go_on(other: socket.socket | None = None) -> None:
+    """The host is about to wait for another process: virtual GPUs that meet others' do meanwhile what they can.
+
+    With `other`, by which that process answers, they do so until the answer comes: when no other thread is there.
+    """
+    exchange = sys.modules.get("flambeau.driver.virtual.exchange")
+    if exchange is not None:
+        exchange.go_on(other)
 
 
 def meet_at(address: str) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from socket import socket
 from typing import Any, NamedTuple, Protocol
 
 from flambeau.core.baton import Seat, seat
@@ -56,8 +57,16 @@ class Outside(Protocol):
     """Where members of several processes meet: see Note [Members of other processes]. Calls raise DriverError with a
     report when a process has died, or when all wait in vain."""
 
-    def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> dict[int, int]:
-        """Bring (rank, device) of a communicator's members. Waits until all have come: every rank's device."""
+    def join(
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        meanwhile: Callable[[list[tuple[bytes, Key, dict[int, Offer]]]], None],
+    ) -> dict[int, int]:
+        """Bring (rank, device) of a communicator's members. Waits until all have come: every rank's device.
+
+        `meanwhile` is told of meetings without which others do not come."""
         ...
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
@@ -70,6 +79,10 @@ class Outside(Protocol):
 
     def look(self) -> list[tuple[bytes, Key, dict[int, Offer]]]:
         """The same without waiting: those that are there."""
+        ...
+
+    def idle(self, other: socket) -> tuple[list[tuple[bytes, Key, dict[int, Offer]]], bool]:
+        """The host waits for something else: meetings without which others do not go on; whether `other` has come."""
         ...
 
 
@@ -302,7 +315,8 @@ class Communicators:
     def _join_others(self, comm: Communicator, members: Sequence[tuple[int, int]]) -> None:
         """Wait until all members have joined, here or elsewhere."""
         if self.outside is not None and len(members) < comm.size:
-            comm.devices |= self.outside.join(comm.unique, comm.size, members)
+            self.go_on(None)
+            comm.devices |= self.outside.join(comm.unique, comm.size, members, self._go_on_with)
             self._shared[comm.unique] = comm
         else:
             self._wait(lambda: comm.full or comm.failed is not None, lambda: _not_joined(comm))
@@ -455,6 +469,28 @@ class Communicators:
             self._check(meeting)
             self._core.attend_at(meeting, max([offer.ready_ns for offer in offers.values()]))
 
+    def go_on(self, other: socket | None) -> None:
+        """The host is about to wait for what is not of its devices: they do what they can, as real ones would.
+
+        Else whoever lets it go on might wait for them. With `other`, which brings it, they do so until it has come.
+        """
+        if not self._shared:
+            return
+        self._core.run_all()
+        if other is not None and self.outside is not None and self._waits_for_others:
+            come = False
+            while not come:
+                outcomes, come = self.outside.idle(other)
+                self._go_on_with(outcomes)
+
+    @property
+    def _waits_for_others(self) -> bool:
+        return any(member.comm.meetings for member in self._members.values())
+
+    def _go_on_with(self, outcomes: Sequence[tuple[bytes, Key, dict[int, Offer]]]) -> None:
+        self._take(outcomes)
+        self._core.run_all()
+
     # -- waiting for others -----------------------------------------------------------------------------
     def before(self, target: Stream | DeviceState | Command) -> None:
         """The host is about to run commands because it waits: other ranks go on first, if they can.
@@ -468,7 +504,7 @@ class Communicators:
 
     def come(self, target: Stream | DeviceState | Command) -> bool:
         """No command can run: wait until another thread has done something about it. False: it is nobody's turn."""
-        if not any(member.comm.meetings for member in self._members.values()):
+        if not self._waits_for_others:
             return False
         news = self._news
         if self.outside is not None and self._shared:
@@ -483,7 +519,7 @@ class Communicators:
 
         DriverError: it has asked all too often, and nothing can ever happen.
         """
-        if not any(member.comm.meetings for member in self._members.values()):
+        if not self._waits_for_others:
             return
         mine = seat()
         if mine is not None:

@@ -52,9 +52,11 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from socket import socket
 from threading import Condition
 from typing import Any, NoReturn
 
@@ -862,7 +864,15 @@ class VirtualDriver:
 
     def _outside(self) -> Outside | None:
         """Where members that are not of this process are met."""
-        return exchange.of_process()
+        others = exchange.of_process()
+        if others is not None:
+            others.machine = weakref.ref(self)
+        return others
+
+    def go_on(self, other: socket | None) -> None:
+        """The host is about to wait for something else: see `Communicators.go_on`."""
+        with self._lock:
+            self._comms.go_on(other)
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:
         with self._lock:

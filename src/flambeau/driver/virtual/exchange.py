@@ -8,12 +8,13 @@ made when it is first needed. Owner of that.
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.errors import DriverError, OutOfMemoryError
@@ -31,6 +32,12 @@ _KINDS = {kind.name: kind for kind in dtypes.DTYPES}
 Outcome = tuple[bytes, Key, dict[int, Offer]]
 
 
+class Machine(Protocol):
+    """Whoever has members of this process."""
+
+    def go_on(self, other: socket.socket | None) -> None: ...
+
+
 class Exchange:
     """The other ranks' processes, met at "RANK@HOST:PORT". Implements `collectives.Outside`.
 
@@ -45,10 +52,21 @@ class Exchange:
         self._inbox, self._read = Inbox(limit=1 << 40), deque[Any]()
         self._number = 0
         self._late: list[Any] = []  # outcomes of a wait that was given up
+        self.machine: Callable[[], Machine | None] = lambda: None  # the one that met others last
 
     # -- Outside --------------------------------------------------------------------------------------------
-    def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> dict[int, int]:
-        return dict(self._ask("join", unique, size, [list(member) for member in members]))
+    def join(
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        meanwhile: Callable[[list[Outcome]], None],
+    ) -> dict[int, int]:
+        devices, news = self._ask("join", unique, size, [list(member) for member in members])
+        while devices is None:  # others wait for what these members can do once they know
+            meanwhile(self._outcomes(news))
+            devices, news = self._ask("join", unique, size, [])
+        return dict(devices)
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
         call = offer.call
@@ -72,6 +90,15 @@ class Exchange:
 
     def look(self) -> list[Outcome]:
         return self._outcomes(self._ask("look", _alone()))
+
+    def idle(self, other: socket.socket) -> tuple[list[Outcome], bool]:
+        try:
+            news = self._ask("idle", other=other)
+            if news is None:
+                self._ask("awake")
+        except DriverError:  # in vain; what the host waits for will say so in its own way
+            return [], True
+        return self._outcomes(news), news is None
 
     def reserve(self, index: int, key: int, nbytes: int, capacity: int) -> None:
         """Take bytes of a device's capacity, which other ranks may use, too. OutOfMemoryError: they are not there."""
@@ -99,15 +126,16 @@ class Exchange:
             for unique, key, parts in told
         ]
 
-    def _ask(self, *request: Any) -> Any:
-        """The answer; None where Ctrl-C came before that of a wait, which is kept for later. DriverError: a report."""
+    def _ask(self, *request: Any, other: socket.socket | None = None) -> Any:
+        """The answer; None where Ctrl-C came before that of a wait, which is kept for later, or where `other` can be
+        read first. DriverError: a report."""
         if self._connection is None:
             self._connection = self._connect()
         self._number += 1
-        waits = request[0] in ("wait", "look")
+        waits = request[0] in ("wait", "look", "idle")
         try:
             self._send([self._number, *request])
-            while (answer := self._receive(waits)) is not None:
+            while (answer := self._receive(waits, other)) is not None:
                 number, status, value = answer
                 if number == self._number:
                     if status == "error":
@@ -115,6 +143,8 @@ class Exchange:
                     return value
                 if status == "ok":  # to a wait that was given up
                     self._late += value
+                    if waits:
+                        return []
         except OSError as error:
             raise DriverError(f"the launcher of the ranks has ended or cannot be reached: {error}") from error
         return None
@@ -126,12 +156,18 @@ class Exchange:
         send(self._connection, ["meet", request, [], 0, True])
         self._connection.settimeout(_LOOK_S)
 
-    def _receive(self, waits: bool = False) -> Any:
-        """The next message; None: a wait was interrupted."""
+    def _receive(self, waits: bool = False, other: socket.socket | None = None) -> Any:
+        """The next message; None: a wait was interrupted, or `other` can be read."""
         assert self._connection is not None
         while not self._read:
             if waits and _interrupted():
                 return None
+            if other is not None:
+                readable = _readable(self._connection, other)
+                if other in readable:
+                    return None
+                if not readable:
+                    continue
             try:
                 part = self._connection.recv(1 << 20)
             except TimeoutError:
@@ -154,6 +190,13 @@ class Exchange:
         self._send([0, "hello", self._rank])
         self._receive()
         return connection
+
+
+def _readable(*connections: socket.socket) -> list[Any]:
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            selector.register(connection, selectors.EVENT_READ)
+        return [key.fileobj for key, _ in selector.select(_LOOK_S)]
 
 
 def _offer(told: list[Any]) -> Offer:
@@ -181,6 +224,13 @@ def of_process() -> Exchange | None:
     if _exchange is None and (address := os.environ.get("FLAMBEAU_EXCHANGE")):
         _exchange = Exchange(address, shares=True)
     return _exchange
+
+
+def go_on(other: socket.socket | None) -> None:
+    """What `registry.go_on` says."""
+    machine = None if _exchange is None else _exchange.machine()
+    if machine is not None:
+        machine.go_on(other)
 
 
 def meet_at(address: str) -> None:

@@ -8,6 +8,7 @@ That leaves out what differs between ranks: slow nodes, other work on the networ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from socket import socket
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.meetings import Key
@@ -24,7 +25,13 @@ class Mirrors:
         self._sizes: dict[bytes, int] = {}
         self._met: list[Outcome] = []
 
-    def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> dict[int, int]:
+    def join(
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        meanwhile: Callable[[list[Outcome]], None],
+    ) -> dict[int, int]:
         """All ranks' GPUs, numbered through the nodes."""
         if list(members) != [(0, 0)] or size != self._size:
             raise NotSupportedError(
@@ -48,3 +55,6 @@ class Mirrors:
     def look(self) -> list[Outcome]:
         met, self._met = self._met, []
         return met
+
+    def idle(self, other: socket) -> tuple[list[Outcome], bool]:
+        return self.look(), True

@@ -415,6 +415,14 @@ class Scheduler:
                     going = self.step(target, left > 0)
         self.now = max(self.now, target.end)
 
+    def run_all(self) -> None:
+        """Run what can run without a wait of the host, which is about to wait for something else."""
+        if self.running is not None:
+            return
+        with Interrupts() as interrupts:
+            while not interrupts.pending and (command := self._policy.take(None)) is not None:
+                self._run(command)
+
     def poll(self) -> None:
         """Run what the policy thinks is due at this time."""
         if self.running is not None:
