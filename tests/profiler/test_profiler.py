@@ -14,7 +14,7 @@ import torch as oracle
 from gpus import either, gpus, simulated
 
 import flambeau as torch
-from flambeau.autograd import profiler as autograd_profiler
+from flambeau.autograd import profiler_recorder
 from flambeau.observe.ranges import Ranges
 from flambeau.profiler import DeviceType, ProfilerAction, ProfilerActivity, profile, record_function, schedule
 from flambeau.runtime import annotations, calls
@@ -112,8 +112,53 @@ def test_copies_are_device_events_and_times_repeat() -> None:
 
     first = run()
     names = [name for name, index, *_ in first if index >= 0]
-    assert names == ["Memcpy HtoD", "_sleep", "Memcpy DtoD", "mul", "Memcpy DtoH"]
+    assert names == [
+        "Memcpy HtoD (Pinned -> Device)",
+        "_sleep",
+        "Memcpy PtoP (Device -> Device)",
+        "mul",
+        "Memcpy DtoH (Device -> Pageable)",
+    ]
     assert first == run()
+
+
+def test_copies_are_calls_that_own_what_devices_copied(tmp_path: Path) -> None:
+    host, pinned = torch.ones(1000), torch.ones(1000).pin_memory()
+    with profile(record_shapes=True) as prof:
+        x = host.cuda()
+        x.copy_(pinned, non_blocking=True)
+        x.cpu()
+        pinned.copy_(x)
+        x.resize_(2000)
+    copies = [e for e in prof.events() if e.device_type is DeviceType.CPU and e.name == "aten::copy_"]
+    names = [kernel.name for call in copies for kernel in call.kernels]
+    assert names == [
+        "Memcpy HtoD (Pageable -> Device)",
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memcpy DtoH (Device -> Pageable)",
+        "Memcpy DtoH (Device -> Pinned)",
+        "Memcpy DtoD (Device -> Device)",
+    ]
+    row = by_name(prof.key_averages())["aten::copy_"]
+    assert row.count == 5 and row.device_time_total == sum(c.device_time_total for c in copies) > 0
+    prof.export_chrome_trace(tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X" and e["cat"] == "gpu_memcpy"]
+    assert [e["name"] for e in slices] == names and {e["args"]["bytes"] for e in slices} == {4000}
+    assert sum(e["ph"] == "s" for e in events) == 5
+
+
+def test_a_graph_s_launch_owns_its_kernels() -> None:
+    x = torch.ones(8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.mul_(2).add_(1)
+    with profile() as prof:
+        graph.replay()
+    (launch,) = [e for e in prof.events() if e.device_type is DeviceType.CPU]
+    assert launch.name == "cudaGraphLaunch" and launch.device_time_total > 0
+    if not hardware.real:  # there a graph is one piece of work
+        assert [kernel.name for kernel in launch.kernels] == ["mul", "add"]
 
 
 def test_backward_is_recorded() -> None:
@@ -141,23 +186,27 @@ def test_work_of_before_is_not_counted_and_an_outer_listener_goes_on() -> None:
 
 @simulated
 def test_timing_events_stand_in_where_no_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on real GPUs: the times of a pair of events around each launch."""
+    """As on real GPUs: the times of a pair of events around each piece of work."""
     x = torch.ones(1 << 22, device="cuda:1")
-    real = autograd_profiler._Recorder.start
+    y = torch.ones(1 << 20)
+    real = profiler_recorder.Recorder.start
 
     def start(self: Any) -> None:
-        monkeypatch.setattr(autograd_profiler.system, "is_virtual", lambda: False)
+        monkeypatch.setattr(profiler_recorder.system, "is_virtual", lambda: False)
         real(self)
         monkeypatch.undo()
 
-    monkeypatch.setattr(autograd_profiler._Recorder, "start", start)
+    monkeypatch.setattr(profiler_recorder.Recorder, "start", start)
     with profile() as prof:
         x.mul(2)
         torch.cuda._sleep(10**6)
         torch.ones(3).add(1)
+        y.to("cuda:1").cpu()
     ran = [e for e in prof.events() if e.device_type is DeviceType.CUDA]
-    assert [(e.name, e.device_index) for e in ran] == [("_sleep", 0), ("mul", 1)]
+    into, out = "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)"
+    assert [(e.name, e.device_index) for e in ran] == [("_sleep", 0), ("mul", 1), (into, 1), (out, 1)]
     assert ran[0].time_range.elapsed_us() == pytest.approx(10**6 / 1410, rel=0.05)
+    assert ran[2].time_range.elapsed_us() > (1 << 22) / 32e3  # not faster than 32 GB/s
     assert by_name(prof.events())["aten::mul"].kernels == [ran[1]]
 
 
@@ -238,7 +287,8 @@ def test_a_training_loop_is_told_of_at_pytorch_s_steps(tmp_path: Path) -> None:
     theirs, reference = training(oracle, acc_events=True)
     assert ours == [(4, 2), (8, 2)] and [at for at, _ in theirs] == [4, 8]
     names = {e.key for e in prof.key_averages()}
-    assert {"ProfilerStep*", "step"} <= names & {e.key for e in reference.key_averages()}
+    blocks = {"ProfilerStep*", "step", "Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad"}
+    assert blocks <= names & {e.key for e in reference.key_averages()}
     assert {"aten::addmm", "aten::mean", "aten::relu"} <= names
     prof.export_chrome_trace(str(tmp_path / "t.json"))
     slices = [
@@ -340,11 +390,9 @@ def test_the_old_profiler(tmp_path: Path) -> None:
     with torch.autograd.profiler.profile(enabled=False) as prof:
         x.add_(1)
     assert prof.function_events is None
-    for missing in ("profile_memory", "with_modules"):
-        with pytest.raises(torch.NotSupportedError, match="_record_memory_history"):
-            torch.autograd.profiler.profile(**{missing: True})
-        with pytest.raises(torch.NotSupportedError, match="_record_memory_history"):
-            profile(**{missing: True})
+    for kind in (torch.autograd.profiler.profile, profile):
+        with pytest.raises(torch.NotSupportedError, match="with_modules is for TorchScript's models"):
+            kind(with_modules=True)
 
 
 def test_emit_nvtx_makes_ranges_of_calls() -> None:
@@ -376,3 +424,38 @@ def test_errors_end_a_recording() -> None:
     with pytest.raises(AttributeError, match="Flambeau lacks it"):
         profile().toggle_collection_dynamic(True, [])
     assert repr(torch.autograd.profiler.profile()) == "<unfinished torch.autograd.profile>"
+
+
+def test_figures_of_products_and_shapes_are_pytorch_s() -> None:
+    def rows(module: Any) -> dict[str, tuple[int, list[list[int]]]]:
+        a, b = module.ones(4, 8), module.ones(8, 2)
+        image, kernel = module.ones(2, 3, 9, 8), module.ones(6, 3, 3, 2)
+        parts, grouped = module.ones(2, 4, 9, 8), module.ones(6, 2, 3, 3)
+        batch = module.ones(5, 3, 4)
+        with module.profiler.profile(
+            activities=[module.profiler.ProfilerActivity.CPU], record_shapes=True, with_flops=True
+        ) as prof:
+            for name, call in {
+                "mm": lambda: a @ b,
+                "addmm": lambda: module.addmm(module.ones(2), a, b),
+                "bmm": lambda: module.bmm(batch, batch.transpose(1, 2)),
+                "add": lambda: a + a,
+                "mul": lambda: a * a,
+                "conv": lambda: module.nn.functional.conv2d(image, kernel, padding=1, stride=2),
+                "grouped": lambda: module.nn.functional.conv2d(parts, grouped, groups=2, dilation=2),
+            }.items():
+                with module.profiler.record_function(name):
+                    call()
+        found = {}
+        for event in prof.events():
+            parent = event
+            while parent.cpu_parent is not None:
+                parent = parent.cpu_parent
+            if event.flops:
+                assert parent.name not in found
+                found[parent.name] = (event.flops, [shape for shape in event.input_shapes if shape][:3])
+        return found
+
+    ours, theirs = rows(torch), rows(oracle)
+    assert ours["addmm"][1].pop(0) == [4, 2] and theirs["addmm"][1].pop(0) == [2]  # broadcast
+    assert ours == theirs and len(ours) == 7

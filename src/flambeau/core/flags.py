@@ -21,7 +21,7 @@ class Flags:
         "default_dtype", "deterministic", "deterministic_warn_only", "float16_accumulation", "float16_reductions",
         "float32_matmul_precision", "launch_blocking",
         "matmul_allow_tf32", "portable_random", "profiled",
-        "sync_debug_mode",
+        "sync_debug_mode", "witnessed",
     )  # fmt: skip
 
     _subscribers: list[Callable[[], None]]
@@ -41,6 +41,7 @@ class Flags:
     launch_blocking: bool
     sync_debug_mode: int  # 1: warn of operations that wait for a device, 2: refuse them
     profiled: bool  # launches are told to profilers
+    witnessed: bool  # and memory
     attention: frozenset[int]  # the numbers of torch.nn.attention's backends that may be used
     attention_order: tuple[int, ...]  # in which they are tried
     attention_reduced: bool  # the one by products may sum in 16 bits
@@ -65,6 +66,7 @@ class Flags:
         put(self, "launch_blocking", False)
         put(self, "sync_debug_mode", 0)
         put(self, "profiled", False)
+        put(self, "witnessed", False)
         put(self, "portable_random", False)
         put(self, "attention", frozenset(range(5)))
         put(self, "attention_order", (1, 2, 0, 3, 4))
@@ -85,7 +87,7 @@ class Flags:
         """The values that plans depend on."""
         return (
             self.matmul_allow_tf32, self.cudnn_allow_tf32, self.cudnn_enabled, self.deterministic,
-            self.default_dtype, self.launch_blocking, self.profiled,
+            self.default_dtype, self.launch_blocking, self.profiled, self.witnessed,
         )  # fmt: skip
 
 

@@ -49,6 +49,13 @@ class ChromeTrace:
         at = {"pid": pid, "tid": tid, "ts": begin_ns / 1000, "dur": (end_ns - begin_ns) / 1000}
         self.events.append({"ph": "X", "name": name, "cat": category, **at, "args": args})
 
+    def instant(
+        self, pid: int, tid: int, name: str, category: str, time_ns: float, args: dict[str, Any]
+    ) -> None:
+        """Something that happens on a row."""
+        at = {"pid": pid, "tid": tid, "ts": time_ns / 1000}
+        self.events.append({"ph": "i", "s": "t", "name": name, "cat": category, **at, "args": args})
+
     def arrow(
         self, category: str, name: str, start: tuple[int, int, float], end: tuple[int, int, float],
         args: dict[str, Any] | None = None,

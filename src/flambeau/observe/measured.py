@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from flambeau.driver.api import Driver
 from flambeau.observe.requests import GIVE, RECORD, WAIT, Request
@@ -100,6 +101,15 @@ class Measured:
                 lap.start_ns = lap.end_ns = ends.get(lap.stream, 0)
             ends[lap.stream] = lap.end_ns
         return [lap for lap in self._laps if lap.end_ns]
+
+    def close(self) -> None:
+        for event in [
+            *chain.from_iterable(self._spare.values()),
+            *[base for base, _ in self._bases.values()],
+        ]:
+            self._driver.event_destroy(event)
+        self._spare.clear()
+        self._bases.clear()
 
     def _add(self, request: Request, kind: str) -> Lap:
         lap = Lap(request.index, request.stream, kind, request.name, request.nbytes, len(self._laps))

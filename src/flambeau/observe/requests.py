@@ -61,6 +61,9 @@ class Source(Protocol):
     def records(self) -> list[Record]:
         """All commands that have run."""
 
+    def close(self) -> None:
+        """Listen no more, and give back what that took."""
+
 
 class Simulated:
     """A virtual machine: its own account."""
@@ -69,6 +72,7 @@ class Simulated:
         self.clock: Callable[[], int] = bare.time_ns
         self.given: Callable[[], int] = bare.given
         self._records: list[Record] = []
+        self._bare = bare
         self._outer = bare.on_command
         bare.on_command = self._add
 
@@ -85,3 +89,6 @@ class Simulated:
 
     def records(self) -> list[Record]:
         return list(self._records)
+
+    def close(self) -> None:
+        self._bare.on_command = self._outer

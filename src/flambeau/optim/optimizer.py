@@ -12,6 +12,7 @@ from typing import Any
 
 from flambeau.core.dtype import float32
 from flambeau.core.handle import RemovableHandle
+from flambeau.runtime import annotations
 from flambeau.tape.mode import recording
 from flambeau.tensor.tensor import Tensor
 
@@ -103,6 +104,13 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters; with `set_to_none=False` fill them with zeros."""
+        if annotations.heard():
+            with _Shown(self, "zero_grad"):
+                self._zero_grad(set_to_none)
+        else:
+            self._zero_grad(set_to_none)
+
+    def _zero_grad(self, set_to_none: bool) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 grad = p.grad
@@ -119,12 +127,18 @@ class Optimizer:
 
     @staticmethod
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
-        """A step with hooks before and after it. A hook before may give other arguments."""
+        """A step with hooks before and after it, as one block of profiles. A hook before may give other arguments."""
         if getattr(step, "hooked", False):
             return step
 
         @functools.wraps(step)
         def hooked_step(*args: Any, **kwargs: Any) -> Any:
+            if not annotations.heard():
+                return run(*args, **kwargs)
+            with _Shown(args[0], "step"):
+                return run(*args, **kwargs)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
             self, *_ = args
             for hook in chain(every_step_pre_hooks.values(), self._optimizer_step_pre_hooks.values()):
                 result = hook(self, args, kwargs)
@@ -287,6 +301,19 @@ class Optimizer:
     ) -> RemovableHandle:
         """Call `hook(optimizer)` after `load_state_dict`."""
         return _registered(self._optimizer_load_state_dict_post_hooks, hook, prepend)
+
+
+class _Shown:
+    """What an optimizer does, as a block of profiles and traces: "Optimizer.step#SGD.step"."""
+
+    def __init__(self, optimizer: Optimizer, what: str) -> None:
+        self._text = f"Optimizer.{what}#{type(optimizer).__name__}.{what}"
+
+    def __enter__(self) -> None:
+        annotations.push(self._text)
+
+    def __exit__(self, *error: object) -> None:
+        annotations.pop()
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.autograd import profiler as autograd_profiler
 from flambeau.autograd.profiler import record_function
-from flambeau.autograd.profiler_events import DeviceType, EventList, chrome_trace
+from flambeau.autograd.profiler_events import DeviceType
+from flambeau.autograd.profiler_list import EventList
+from flambeau.autograd.profiler_trace import chrome_trace
 from flambeau.core.names import lacking, lacks
 from flambeau.runtime import system
 
@@ -97,11 +99,11 @@ class profile:
         schedule: what to do in each step; `step()` ends one. Without it all is recorded.
         on_trace_ready: called with the profiler when a recording is complete.
         record_shapes, with_flops: keep the shapes of inputs, count floating-point operations.
+        profile_memory: what calls allocate and free, on the CPU and on CUDA devices.
         with_stack: keep the program's lines that each call came from.
         use_cuda: deprecated, with a FutureWarning; `activities` says it.
 
-    Raises AssertionError: `activities` has none. NotSupportedError: profile_memory, which
-    `torch.cuda.memory._record_memory_history` tells of, and with_modules.
+    Raises AssertionError: `activities` has none. NotSupportedError: with_modules, which is of TorchScript's models.
     """
 
     if not TYPE_CHECKING:  # a checker should find misspelt names
@@ -246,7 +248,7 @@ class profile:
         Raises AssertionError: there is no recording.
         """
         events = self._recorded("exporting chrome trace")._events()
-        chrome_trace(events).write(path, **self._metadata)
+        chrome_trace(events, events.memory).write(path, **self._metadata)
 
 
 def tensorboard_trace_handler(

@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 _MANY_ENDED = 64  # pools of ended streams that may gather
 _KEYS = 16384  # (stream, request) pairs that find their bin directly
 
+Free = Callable[[Block], None]
+
 
 class _Detour:
     """The home of blocks that cannot be reused as soon as they are freed."""
@@ -116,7 +118,8 @@ class CachingAllocator:
         self._empty = self._empty_block()
         if self.policy.fraction < 1:
             self.set_memory_fraction(self.policy.fraction)
-        self.free: Callable[[Block], None] = self._free
+        self.free: Free = self._free
+        self._around: Callable[[Free], Free] | None = None  # of `tell_of_frees`
         if self._driver.observes_blocks:
             self.allocate = self._allocate_observed(written=False)  # type: ignore[assignment, method-assign]
             self.allocate_output = self._allocate_observed(written=True)  # type: ignore[assignment]
@@ -219,7 +222,15 @@ class CachingAllocator:
             self.free = self._free_observed()
         else:
             self.free = self._free_with_tick if self._many_streams else self._free
+        if self._around is not None:
+            self.free = self._around(self.free)
         self._bins.clear()
+
+    def tell_of_frees(self, around: Callable[[Free], Free] | None) -> None:
+        """Put a way of freeing that tells around the one that is chosen; None: no more."""
+        self._around = around
+        with self._turn:
+            self._choose()
 
     @property
     def _short_way(self) -> bool:

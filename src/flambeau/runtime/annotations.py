@@ -49,6 +49,11 @@ def unsubscribe(listener: Listener) -> None:
         _listeners = tuple([other for other in _listeners if other is not listener])
 
 
+def heard() -> bool:
+    """Whether anybody listens: ranges that the package puts in of its own are made only then."""
+    return bool(_listeners)
+
+
 def push(text: str) -> int:
     """Begin a range on this thread's stack; its depth, from 0."""
     texts = _stack.texts

@@ -7,6 +7,7 @@ Sizes round up to 64 bytes, addresses are aligned to 64. Freed blocks of at most
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flambeau.runtime.context import Context
@@ -39,6 +40,9 @@ class HostBlock:
         self.size = size
         self.shelf = shelf
         self.stream = stream
+
+
+Free = Callable[[HostBlock], None]
 
 
 class HostAllocator:
@@ -76,6 +80,13 @@ class HostAllocator:
                 self._clear(shelf)
         elif block.size and not self._context.closed:
             self._driver.mem_free(block.ptr)
+
+    def tell_of_frees(self, around: Callable[[Free], Free] | None) -> None:
+        """Put a way of freeing that tells around the own one; None: no more."""
+        if around is not None:
+            self.free = around(self.free)  # type: ignore[assignment, method-assign]
+        else:
+            del self.free
 
     def share(self, block: HostBlock) -> None:
         """The CPU has one stream."""

@@ -1,0 +1,113 @@
+"""`MemoryNotes`: what was allocated and freed while a profile of memory ran, and by which events.
+
+Sizes are PyTorch's: of the CPU what was asked for, of CUDA devices the allocator's blocks, which are multiples of 512
+bytes. CPU memory of before the profile is not told of when it is freed, as in PyTorch; nor is pinned memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Interval
+from flambeau.runtime import system
+from flambeau.runtime.context import Block, Context
+
+
+@dataclass(frozen=True)
+class MemoryNote:
+    """`nbytes` (negative: freed) at an address, at a time in microseconds. `allocated`, `reserved`: of the device then.
+
+    Of the CPU `allocated` is what the profile has seen, and nothing is reserved. device_index: -1 of the CPU.
+    """
+
+    time: float
+    thread: int
+    device_index: int
+    ptr: int
+    nbytes: int
+    allocated: int
+    reserved: int
+
+    @property
+    def device_type(self) -> DeviceType:
+        return DeviceType.CPU if self.device_index < 0 else DeviceType.CUDA
+
+
+class MemoryNotes(list[MemoryNote]):
+    """All notes, in the order in which they came."""
+
+    def __init__(self, contexts: list[Context]) -> None:
+        super().__init__()
+        self._allocated: dict[Context, int] = {c: _figures_of(c).allocated_bytes() for c in contexts}
+        self._sizes: dict[int, int] = {}  # of CPU memory, by address
+        self._asked: dict[int, list[MemoryNote]] = {}  # by thread: for its next launch
+        self._alone: list[MemoryNote] = []  # outside of all events
+
+    def asked(self, time: float, thread: int, context: Context, block: Block, nbytes: int) -> None:
+        """Memory was allocated for the next launch of this thread."""
+        self._asked.setdefault(threading.get_ident(), []).append(
+            self._allocation(time, thread, context, block, nbytes)
+        )
+
+    def launched(self, event: FunctionEvent) -> None:
+        """It is this launch."""
+        for note in self._asked.pop(threading.get_ident(), ()):
+            _book(event, note)
+
+    def allocated(
+        self, event: FunctionEvent, time: float, context: Context, block: Block, nbytes: int
+    ) -> None:
+        """An event allocated memory."""
+        _book(event, self._allocation(time, event.thread, context, block, nbytes))
+
+    def freed(
+        self, event: FunctionEvent | None, time: float, thread: int, context: Context, block: Block
+    ) -> None:
+        """Memory was freed, inside of an event or of none. Takes no lock: a destructor calls."""
+        nbytes = self._sizes.pop(block.ptr, 0) if context is system.host else block.size
+        if not nbytes:
+            return
+        note = self._note(time, thread, context, block.ptr, -nbytes)
+        if event is None:
+            self._alone.append(note)
+        else:
+            _book(event, note)
+
+    def top_level(self) -> list[FunctionEvent]:
+        """What happened outside of all events, as events of their own."""
+        left = [note for notes in self._asked.values() for note in notes]  # their launch never came
+        found = []
+        for note in self._alone + left:
+            event = FunctionEvent("[memory]", Interval(note.time, note.time), note.thread)
+            _book(event, note)
+            found.append(event)
+        return found
+
+    def _allocation(
+        self, time: float, thread: int, context: Context, block: Block, nbytes: int
+    ) -> MemoryNote:
+        if context is system.host:
+            self._sizes[block.ptr] = nbytes
+            return self._note(time, thread, context, block.ptr, nbytes)
+        return self._note(time, thread, context, block.ptr, block.size)
+
+    def _note(self, time: float, thread: int, context: Context, ptr: int, nbytes: int) -> MemoryNote:
+        self._allocated[context] = total = self._allocated.get(context, 0) + nbytes
+        reserved = 0 if context is system.host else _figures_of(context).reserved_bytes()
+        note = MemoryNote(time, thread, context.index, ptr, nbytes, total, reserved)
+        self.append(note)
+        return note
+
+
+def _book(event: FunctionEvent, note: MemoryNote) -> None:
+    if note.device_index < 0:
+        event.self_cpu_memory_usage += note.nbytes
+    else:
+        event.self_device_memory_usage += note.nbytes
+
+
+def _figures_of(context: Context) -> Any:
+    """A CUDA device's allocator: it knows more than storages ask."""
+    return context.allocator

@@ -1,0 +1,224 @@
+"""`Recorder`: what a profile hears while it runs, as events: ranges, launches, other work, memory."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flambeau.autograd.profiler_events import FunctionEvent, Interval
+from flambeau.autograd.profiler_memory import MemoryNotes
+from flambeau.autograd.profiler_work import Watched, Work, request_of
+from flambeau.core.device import CPU
+from flambeau.core.meta import Meta
+from flambeau.core.sites import is_inside
+from flambeau.driver.api import Driver, Executable
+from flambeau.observe.requests import Request
+from flambeau.runtime import annotations, calls, current, system, witnesses
+from flambeau.runtime.context import Block, Context
+
+_NAMES = {"copy": "copy_", "fill": "fill_"}  # kernels that PyTorch's operators of another name run
+
+
+def name_of(exe: Executable) -> str:
+    """An operator as PyTorch's profiler names it."""
+    name = exe.launch.kernel.name
+    return f"aten::{_NAMES.get(name, name)}"
+
+
+def shapes_of(exe: Executable) -> list[list[int]]:
+    """The shapes of a launch's inputs; [] for a scalar."""
+    return [list(x.shape) if isinstance(x, Meta) else [] for x in exe.launch.inputs]
+
+
+class Recorder:
+    """Listens to ranges and launches, to the machine's commands and to allocators, from `start` to `stop`.
+
+    use_cuda: what devices do too. shapes, flops, stacks: what is kept of each call. memory: of allocators too.
+    """
+
+    def __init__(self, use_cuda: bool, shapes: bool, flops: bool, stacks: bool, memory: bool) -> None:
+        self.events: list[FunctionEvent] = []
+        self._use_cuda = use_cuda and system.is_available()
+        self._shapes, self._flops, self._stacks = shapes, flops, stacks
+        self._threads: dict[int, int] = {}
+        self._open: dict[int, list[FunctionEvent]] = {}
+        self._requests: dict[int, Request] = {}  # by stream: the launch that is under way
+        seen = self._use_cuda or system.is_initialized()
+        self._contexts: list[Context] = system.contexts() if seen else []
+        self._clock: Callable[[], int] = time.perf_counter_ns
+        if self._contexts and system.is_virtual():
+            self._clock = self._contexts[0].clock
+        self._work: Work | None = None
+        self._watched: list[Watched] = []
+        self.memory = MemoryNotes(self._contexts) if memory else None
+
+    def start(self) -> None:
+        self._synchronize()
+        if self._use_cuda:
+            self._work = Work(self._contexts)
+        self._watch()
+        if self.memory is not None:
+            witnesses.subscribe(self, [system.host, *self._contexts])
+        annotations.subscribe(self)
+        calls.subscribe(self)
+
+    def stop(self) -> list[FunctionEvent]:
+        calls.unsubscribe(self)
+        annotations.unsubscribe(self)
+        if self.memory is not None:
+            witnesses.unsubscribe(self)
+        self._watch_no_more()
+        if self._work is not None:
+            self._synchronize()
+            self.events += self._work.stop()
+        for stack in self._open.values():  # begun inside and still running
+            while stack:
+                self._close(stack)
+        if self.memory is not None:
+            self.events += self.memory.top_level()
+        return sorted(
+            self.events, key=lambda e: (e.device_index, e.thread, e.time_range.start, -e.time_range.end)
+        )
+
+    def _synchronize(self) -> None:
+        if self._use_cuda:
+            for context in self._contexts:
+                context.driver.device_sync(context.driver_index)
+
+    # -- ranges ---------------------------------------------------------------------------------------
+    def began(self, text: str, number: int | None) -> None:
+        if number is None:
+            self._begin(text).is_user_annotation = True
+
+    def ended(self, number: int | None) -> None:
+        stack = self._stack()
+        if number is None and stack:
+            self._close(stack)
+
+    def marked(self, text: str) -> None:
+        now = self._now()
+        self.events.append(FunctionEvent(text, Interval(now, now), self._thread(), is_user_annotation=True))
+
+    # -- launches -------------------------------------------------------------------------------------
+    def before(self, exe: Executable, stream: int) -> None:
+        event = self._begin(name_of(exe))
+        if self._shapes:
+            event.input_shapes = shapes_of(exe)
+        if self._flops:
+            event.flops = exe.launch.kernel.flops(exe.launch)
+        if self.memory is not None:
+            self.memory.launched(event)
+        if self._work is not None and not _on_host(exe):
+            index = _context_of(exe, stream).driver_index
+            request = self._requests[stream] = request_of(
+                exe.launch.kernel.name, stream, index, 0, exe.launch
+            )
+            self._work.begin(request, event)
+
+    def after(self, exe: Executable, stream: int) -> None:
+        request = self._requests.pop(stream, None)
+        if self._work is not None and request is not None:
+            self._work.end(request, gave=True)
+        self._close(self._stack())
+
+    # -- other work -----------------------------------------------------------------------------------
+    def _watch(self) -> None:
+        """Stand in the place of the contexts' driver, which is one for all of a machine's."""
+        made: dict[Driver, Watched] = {}
+        for context in self._contexts:
+            if context.driver not in made:
+                made[context.driver] = Watched(context.driver, self._told, self._contexts)
+            context.driver = made[context.driver]
+        self._watched = list(made.values())
+
+    def _watch_no_more(self) -> None:
+        for watched in self._watched:
+            watched.teller = None  # for who still holds it
+            for context in self._contexts:
+                if context.driver is watched:
+                    context.driver = watched.inner
+
+    @contextmanager
+    def _told(
+        self, kind: str, call: str, label: str, stream: int, where: Context | None, nbytes: int
+    ) -> Iterator[None]:
+        event = self._begin(call)
+        request = None
+        if self._work is not None and where is not None:
+            request = request_of(kind, stream, where.driver_index, nbytes)
+            self._work.begin(request, event, label)
+        gave = False
+        try:
+            yield
+            gave = True
+        finally:
+            if self._work is not None and request is not None:
+                self._work.end(request, gave)
+            self._close(self._stack())
+
+    # -- memory ---------------------------------------------------------------------------------------
+    def handed_out(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
+        assert self.memory is not None
+        if to_launch:
+            self.memory.asked(self._now(), self._thread(), context, block, nbytes)
+            return
+        event = self._begin("aten::empty")
+        self.memory.allocated(event, self._now(), context, block, nbytes)
+        self._close(self._stack())
+
+    def taken_back(self, context: Context, block: Block) -> None:
+        assert self.memory is not None
+        stack = self._stack()
+        self.memory.freed(stack[-1] if stack else None, self._now(), self._thread(), context, block)
+
+    # -- events ---------------------------------------------------------------------------------------
+    def _begin(self, name: str) -> FunctionEvent:
+        stack, now = self._stack(), self._now()
+        parent = stack[-1] if stack else None
+        event = FunctionEvent(name, Interval(now, now), self._thread(), cpu_parent=parent)
+        if parent is not None:
+            parent.cpu_children.append(event)
+        if self._stacks:
+            event.stack = _lines()
+        self.events.append(event)
+        stack.append(event)
+        return event
+
+    def _close(self, stack: list[FunctionEvent]) -> None:
+        event = stack.pop()
+        event.time_range = Interval(event.time_range.start, self._now())
+
+    def _stack(self) -> list[FunctionEvent]:
+        return self._open.setdefault(self._thread(), [])
+
+    def _thread(self) -> int:
+        return self._threads.setdefault(threading.get_ident(), len(self._threads))
+
+    def _now(self) -> float:
+        return self._clock() / 1000
+
+
+def _on_host(exe: Executable) -> bool:
+    outputs = exe.launch.outputs
+    return bool(outputs) and outputs[0].device is CPU
+
+
+def _context_of(exe: Executable, stream: int) -> Context:
+    """The device of a launch; one without tensors says it by its stream."""
+    if exe.launch.outputs:
+        return system.context_of(exe.launch.outputs[0].device)
+    return next(s.context for s in current.local.streams if s.handle == stream)
+
+
+def _lines() -> list[str]:
+    """The program's lines that are being run, innermost first, as "file(line): function"."""
+    found, frame = [], sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not is_inside(code):
+            found.append(f"{code.co_filename}({frame.f_lineno}): {code.co_name}")
+        frame = frame.f_back  # type: ignore[assignment]
+    return found

@@ -1,0 +1,183 @@
+"""`Work`: what devices did while a profile ran, and which call each piece of it came from.
+
+A machine numbers its commands as they are given, so those of a call are the numbers that were given while it ran, on
+its stream. Launches tell of themselves (runtime/calls.py); copies, fills, graphs and collectives are seen by a driver
+that stands in the contexts' place for as long as somebody profiles.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, Protocol
+
+from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Interval
+from flambeau.core.sites import Site
+from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
+from flambeau.observe.forward import Forward
+from flambeau.observe.measured import Measured
+from flambeau.observe.requests import GIVE, Request, Simulated, Source
+from flambeau.observe.timeline import MARKERS
+from flambeau.runtime import current, system
+from flambeau.runtime.context import Context
+
+_LABELS = {
+    "copy_in": "Memcpy HtoD (Pageable -> Device)",
+    "copy_out": "Memcpy DtoH (Device -> Pageable)",
+    "copy": "Memcpy DtoD (Device -> Device)",
+    "fill": "Memset (Device)",
+}
+_COPIED = "aten::copy_"  # what PyTorch calls the host's side of all copies
+_NOWHERE: Site = ((lambda: None).__code__, 0)  # lines are the profile's own affair
+
+
+class Teller(Protocol):
+    """Who hears of work that a driver is given: `with` it around the call.
+
+    kind: as requests name it. call: the host's side, as PyTorch names it. label: the device's side. where: the
+    context that the stream is of, None: not known.
+    """
+
+    def __call__(
+        self, kind: str, call: str, label: str, stream: int, where: Context | None, nbytes: int, /
+    ) -> AbstractContextManager[object]: ...
+
+
+class Work:
+    """The work of some devices, from now until `stop`."""
+
+    def __init__(self, contexts: Sequence[Context]) -> None:
+        bare = system.bare_driver()
+        self._source: Source = Simulated(bare) if system.is_virtual() else Measured(bare)
+        self._shown = {context.driver_index: context.index for context in contexts}
+        self._given: dict[int, list[tuple[Request, FunctionEvent, str]]] = {}  # by stream
+
+    def begin(self, request: Request, call: FunctionEvent, label: str = "") -> None:
+        """A call begins that gives a stream something; `label` names a copy or a fill."""
+        request.first = self._source.given()
+        self._given.setdefault(request.stream, []).append((request, call, label))
+        self._source.before(request)
+
+    def end(self, request: Request, gave: bool) -> None:
+        """It is given, or the call raised."""
+        self._source.after(request, gave)
+        request.last = self._source.given()
+
+    def stop(self) -> Iterator[FunctionEvent]:
+        """What ran, in the order of devices, streams and requests; each is among its call's kernels."""
+        records = self._source.records()
+        self._source.close()
+        for r in sorted(records, key=lambda r: (r.index, r.stream, r.seq)):
+            if r.kind in MARKERS or r.index not in self._shown:
+                continue
+            call, label = self._giver(r.stream, r.seq)
+            name = (label or _LABELS[r.kind]) if r.kind in _LABELS else r.name
+            span = Interval(r.start_ns / 1000, r.end_ns / 1000)
+            event = FunctionEvent(
+                name, span, r.stream, DeviceType.CUDA, self._shown[r.index], nbytes=r.nbytes
+            )
+            if call is not None:
+                call.kernels.append(event)
+            yield event
+
+    def _giver(self, stream: int, seq: int) -> tuple[FunctionEvent | None, str]:
+        """The call that gave a command, and what it says of it."""
+        given = self._given.get(stream, [])
+        at = bisect_right(given, seq, key=lambda entry: entry[0].first) - 1
+        if at < 0 or seq >= given[at][0].last:
+            return None, ""
+        return given[at][1:]
+
+
+def request_of(kind: str, stream: int, index: int, nbytes: int = 0, launch: Launch | None = None) -> Request:
+    """A request whose thread and line a profile's events say."""
+    request = Request(GIVE, kind, 0, _NOWHERE, stream, index)
+    request.nbytes, request.launch = nbytes, launch
+    return request
+
+
+class Watched(Forward):
+    """A driver that tells of copies, fills, graphs and collectives, until `teller` is None."""
+
+    def __init__(self, inner: Driver, teller: Teller, contexts: Sequence[Context]) -> None:
+        super().__init__(inner)
+        self.detector: Any = getattr(inner, "detector", None)
+        self.teller: Teller | None = teller
+        self._places = _Places(contexts)
+
+    def _tell(
+        self, kind: str, call: str, label: str, stream: int, ptr: int = 0, nbytes: int = 0
+    ) -> AbstractContextManager[object]:
+        if self.teller is None:
+            return nullcontext()
+        where = next((s.context for s in current.local.streams if s.handle == stream), None)
+        return self.teller(kind, call, label, stream, where or self._places.of(ptr), nbytes)
+
+    def launcher(self, exe: Executable) -> Launcher:
+        return self.inner.launcher(exe)  # launches tell of themselves
+
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        label = f"Memcpy HtoD ({_kind(source)} -> Device)"
+        with self._tell("copy_in", _COPIED, label, stream, target, source.nbytes):
+            self.inner.copy_in(target, source, stream)
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        label = f"Memcpy DtoH (Device -> {_kind(target)})"
+        with self._tell("copy_out", _COPIED, label, stream, source, target.nbytes):
+            self.inner.copy_out(target, source, stream)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        way = "DtoD" if self._places.of(target) is self._places.of(source) else "PtoP"
+        label = f"Memcpy {way} (Device -> Device)"
+        with self._tell("copy", _COPIED, label, stream, source, nbytes):
+            self.inner.copy(target, source, nbytes, stream)
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        with self._tell("fill", "aten::fill_", _LABELS["fill"], stream, target, nbytes):
+            self.inner.fill(target, byte, nbytes, stream)
+
+    def host_call(self, call: Callable[[], None], stream: int) -> None:
+        with self._tell("host function", "cudaLaunchHostFunc", "", stream):
+            self.inner.host_call(call, stream)
+
+    def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
+        with self._tell("graph", "cudaGraphLaunch", "", stream):
+            self.inner.graph_launch(graph, stream, seeds)
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        by_stream: dict[int, list[Collective]] = {}
+        for _, part, stream in parts:
+            by_stream.setdefault(stream, []).append(part)
+        with ExitStack() as told:
+            for stream, group in by_stream.items():
+                first, nbytes = group[0], sum([part.count * part.dtype.itemsize for part in group])
+                at = first.source or first.target
+                told.enter_context(self._tell(first.kind, f"nccl:{first.kind}", "", stream, at, nbytes))
+            self.inner.collective(parts)
+
+
+def _kind(memory: HostMemory) -> str:
+    return "Pinned" if memory.pinned else "Pageable"
+
+
+class _Places:
+    """Which device an address lies on. Segments that were found are remembered: to look through all takes time."""
+
+    def __init__(self, contexts: Sequence[Context]) -> None:
+        self._contexts = contexts
+        self._known: list[tuple[int, int, Context]] = []  # begin, end
+
+    def of(self, ptr: int) -> Context | None:
+        """Its context; None: no allocator of this process holds it."""
+        for begin, end, context in self._known:
+            if begin <= ptr < end:
+                return context
+        for context in self._contexts:
+            allocator: Any = context.allocator
+            for blocks in allocator.segments():
+                begin, end = blocks[0].ptr, blocks[-1].ptr + blocks[-1].size
+                if begin <= ptr < end:
+                    self._known.append((begin, end, context))
+                    return context
+        return None
