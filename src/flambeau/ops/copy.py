@@ -231,10 +231,7 @@ def _fill_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatur
 
 
 def _fill_host(launch: Launch) -> Body:
-    def body(outputs: list[Array], inputs: list[Any]) -> None:
-        outputs[0][...] = inputs[0]
-
-    return body
+    return lambda outputs, inputs: outputs[0].fill(inputs[0])
 
 
 def _fill_samples(make: Make, kind: dtype) -> Iterable[Sample]:

@@ -355,6 +355,8 @@ def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any
 
 def _stored(store: Compute, prepare: list[Prepare | None], static: tuple[Any, ...]) -> Body:
     prepared = _preparation(prepare)
+    if not (static or any(prepare)):
+        return lambda outputs, inputs: store(*inputs, out=outputs[0])
     return lambda outputs, inputs: store(*prepared(inputs), *static, out=outputs[0])
 
 

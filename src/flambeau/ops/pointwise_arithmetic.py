@@ -198,10 +198,12 @@ abs_ = pointwise(
 def _by_integers(floats: Callable[..., Array], integers: Callable[..., Array]) -> Lazy:
     """Division; see Note [Integer division by zero]."""
 
-    def load(launch: Launch) -> Compute:
+    def load(launch: Launch) -> Compute | Into:
         if launch.params[0].category == FLOATING:
             return floats
         if launch.outputs[0].device is CPU:
+            if isinstance(integers, np.ufunc):
+                return Into(lambda a, b, out=None: integers(a, _nonzero(b), out=out))
             return lambda a, b: integers(a, _nonzero(b))
         return lambda a, b: np.where(
             b == 0, _of_zero_divisor(a), integers(a, np.where(b == 0, b.dtype.type(1), b))
@@ -211,7 +213,7 @@ def _by_integers(floats: Callable[..., Array], integers: Callable[..., Array]) -
 
 
 def _nonzero(divisor: Any) -> Any:
-    if not np.all(divisor):
+    if not (divisor.all() if divisor.ndim else divisor):
         raise RuntimeError("ZeroDivisionError")
     return divisor
 

@@ -118,6 +118,18 @@ def _sum(x: Array) -> Array:
     return pairwise_sum(x)
 
 
+def _product(x: Array) -> Array:
+    return np.asarray(np.multiply.reduce(x, axis=1))
+
+
+def _greatest(x: Array) -> Array:
+    return np.asarray(np.maximum.reduce(x, axis=1))
+
+
+def _least(x: Array) -> Array:
+    return np.asarray(np.minimum.reduce(x, axis=1))
+
+
 def _nansum(x: Array) -> Array:
     return (
         pairwise_sum(np.where(np.isnan(x), x.dtype.type(0), x)) if x.dtype.kind in "fc" else pairwise_sum(x)
@@ -130,6 +142,11 @@ def _mean(x: Array) -> Array:
 
 def _nanmean(x: Array) -> Array:
     return np.asarray(_nansum(x) / np.count_nonzero(~np.isnan(x), axis=1).astype(x.real.dtype))
+
+
+_UFUNCS: dict[Fold, np.ufunc] = {
+    _sum: np.add, _mean: np.add, _product: np.multiply, _greatest: np.maximum, _least: np.minimum,
+}  # fmt: skip
 
 
 def _median_place(count: Any) -> Any:
@@ -462,8 +479,29 @@ def to_computing(kind: dtype, source: dtype) -> Callable[[Array], Array]:
     return convert
 
 
+def _along_memory(fold: Fold, launch: Launch) -> Body | None:
+    """A body that folds lines of memory straight into its output, where NumPy computes in these dtypes."""
+    how, source, out = launch.params[0], launch.inputs[0], launch.outputs[0]
+    ufunc = _UFUNCS.get(fold)
+    assert isinstance(source, Meta)
+    native = source.dtype is how.kind is out.dtype is wide(out.dtype)
+    if ufunc is None or not native or how.dims != (source.ndim - 1,) or source.strides[-1] != 1:
+        return None
+    kept, count = out.ndim == source.ndim, out.dtype.to_real().numpy.type(source.shape[-1])
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        ufunc.reduce(inputs[0], axis=-1, keepdims=kept, out=outputs[0])
+        if fold is _mean:
+            np.divide(outputs[0], count, out=outputs[0])
+
+    return body
+
+
 def _host(fold: Fold) -> Callable[[Launch], Body]:
     def host(launch: Launch) -> Body:
+        direct = _along_memory(fold, launch)
+        if direct is not None:
+            return direct
         how: Folded = launch.params[0]
         source = launch.inputs[0]
         assert isinstance(source, Meta)
@@ -641,14 +679,14 @@ nanmean = reduction(
 )
 prod = reduction(
     "prod",
-    lambda x: np.multiply.reduce(x, axis=1),
+    _product,
     _summed,
     cuda=_form("T", "one<T>()", "x", "mul(a, b)", "s"),
     derivative=Derivative(_prod_back),
 )
 amax = reduction(
     "amax",
-    lambda x: np.maximum.reduce(x, axis=1),
+    _greatest,
     _real_kept,
     empty=_needs_dim,
     dtypes=REALS,
@@ -657,7 +695,7 @@ amax = reduction(
 )
 amin = reduction(
     "amin",
-    lambda x: np.minimum.reduce(x, axis=1),
+    _least,
     _real_kept,
     empty=_needs_dim,
     dtypes=REALS,
@@ -677,7 +715,7 @@ aminmax = reduction(
 )  # fmt: skip
 max_all = reduction(
     "max_all",
-    lambda x: np.maximum.reduce(x, axis=1),
+    _greatest,
     _real_kept,
     label="max()",
     empty=_needs_dim,
@@ -687,7 +725,7 @@ max_all = reduction(
 )
 min_all = reduction(
     "min_all",
-    lambda x: np.minimum.reduce(x, axis=1),
+    _least,
     _real_kept,
     label="min()",
     empty=_needs_dim,
@@ -712,6 +750,8 @@ def _with_place(arg: Callable[..., Any]) -> Fold:
     def fold(x: Array) -> tuple[Array, Array]:
         x = _ordered(x)
         at = arg(x, axis=1)
+        if x.flags.c_contiguous:
+            return x.reshape(-1)[at + np.arange(0, x.size, x.shape[1])], at
         return x[np.arange(len(x)), at], at
 
     return fold
@@ -719,7 +759,7 @@ def _with_place(arg: Callable[..., Any]) -> Fold:
 
 max_dim = reduction(
     "max",
-    _with_place(np.argmax),
+    _with_place(np.ndarray.argmax),
     _one_dim("max"),
     also=("index",),
     cuda=_form(*_FIRST_GREATEST, "s.v", "s.at"),
@@ -730,7 +770,7 @@ max_dim = reduction(
 )
 min_dim = reduction(
     "min",
-    _with_place(np.argmin),
+    _with_place(np.ndarray.argmin),
     _one_dim("min"),
     also=("index",),
     cuda=_form(*_FIRST_LEAST, "s.v", "s.at"),

@@ -281,13 +281,17 @@ class HostDriver:
 
     def launcher(self, exe: HostExecutable) -> Launcher:
         body, operands, places, quiet = exe.body, exe.operands, exe.scalars, self._quiet
+        tensors = len(exe.launch.inputs) - len(places)
+        come_last = bool(places) and places[0] == tensors
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
             if self._closed:
                 self._check_open()
             ptrs = tuple(ptrs)
             outputs, inputs = operands.get(ptrs) or exe.arrays(ptrs)
-            if places:
+            if come_last:
+                inputs = [*inputs, *scalars]
+            elif places:
                 inputs = inputs.copy()
                 for place, value in zip(places, scalars, strict=True):
                     inputs.insert(place, value)
