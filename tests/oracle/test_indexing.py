@@ -270,8 +270,15 @@ def test_expression_is_pytorchs(expression: str) -> None:
         "x.take(m.tensor([30]))",
         "x.scatter(0, m.tensor([[[9]]]), x)",
         "x.index_put((m.tensor([0]),), m.tensor([3]))",
+        "x[0, 0].index_add(0, m.tensor([0, 5]), m.ones(2))",
+        "x[0, 0, 0].index_add(0, m.tensor([-1]), m.tensor(1.0))",
+        "x[0].index_add(1, m.tensor([4]), m.ones(3, 1))",
+        "x[0].index_copy(1, m.tensor([-1]), m.ones(3, 1))",
+        "x[0].index_reduce(1, m.tensor([-1]), m.ones(3, 1), 'amax')",
+        "x[0].index_fill(0, m.tensor([3]), 1.0)",
     ],
 )
+@pytest.mark.filterwarnings("ignore:index_reduce")
 def test_error_texts_are_pytorchs(expression: str) -> None:
     texts = []
     for m in (flambeau, torch):

@@ -60,6 +60,15 @@ def _wrapped(index: Array, size: int, dim: int) -> Array:
     return np.where(places < 0, places + size, places)
 
 
+def _inside(index: Array, size: int) -> Array:
+    """Indices that must be in [0, size), the memory of `index` itself where it has them. Raises IndexError for one out
+    of range."""
+    places = index.astype(np.intp, copy=False)
+    if places.size and (int(places.min()) < 0 or int(places.max()) >= size):
+        raise IndexError("index out of range in self")
+    return places
+
+
 def _grown(grad: Any, meta: Meta, index: Any) -> Any:
     return grad if meta.ndim else grad.reshape(index.shape)
 
@@ -247,9 +256,8 @@ def _index_select_host(launch: Launch) -> Body:
     dim = launch.params[0]
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x, index = np.atleast_1d(inputs[0]), inputs[1].reshape(-1)
-        if index.size and (int(index.min()) < 0 or int(index.max()) >= x.shape[dim]):
-            raise IndexError("index out of range in self")
+        x = np.atleast_1d(inputs[0])
+        index = _inside(inputs[1].reshape(-1), x.shape[dim])
         np.copyto(outputs[0], x.take(index, dim).reshape(outputs[0].shape))
 
     return body
@@ -317,7 +325,8 @@ def _index_add_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, index, source, alpha = inputs
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
-        places = in_range(index.reshape(-1), out.shape[dim], dim)
+        flat = index.reshape(-1)
+        places = _inside(flat, out.shape[0]) if out.ndim == 1 else in_range(flat, out.shape[dim], dim)
         start_from(outputs[0], x)
         with np.errstate(all="ignore"):
             added = source if alpha == 1 else (source * np.asarray(alpha, kind)).astype(kind)
@@ -332,7 +341,10 @@ def _index_copy_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, index, source = inputs
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
-        places = _wrapped(index.flatten(), out.shape[dim], dim)
+        try:
+            places = in_range(index.reshape(-1), out.shape[dim], dim)
+        except RuntimeError as error:
+            raise IndexError(f"index_copy_(): {error}") from None
         start_from(outputs[0], x)
         out[_slices(dim, places)] = np.atleast_1d(source)
 
@@ -368,7 +380,7 @@ def _index_reduce_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, index, source = inputs
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
-        places = _wrapped(index.flatten(), out.shape[dim], dim)
+        places = _inside(index.reshape(-1), out.shape[dim])
         start_from(outputs[0], x)
         reduce_at(out, _slices(dim, places), np.atleast_1d(source), how, include_self)
 

@@ -496,8 +496,7 @@ def _from_slices(launch: Launch) -> tuple[Access, Value]:
     dim = launch.params[0]
     index, source = launch.inputs[1], launch.inputs[2]
     assert isinstance(index, Meta) and isinstance(source, Meta)
-    wraps = launch.kernel.name != "index_add"
-    access = _along(launch.outputs[0], index, dim, wraps)
+    access = _along(launch.outputs[0], index, dim, wraps=False)
     strides = source.strides if source.ndim == len(access.shape) else (0,) * len(access.shape)
     return access, Value(3, strides)
 
