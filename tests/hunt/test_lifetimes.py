@@ -29,10 +29,10 @@ def test_a_stream_per_iteration_reserves_no_more_and_more(races):
         del x
         torch.cuda.synchronize()
         assert torch.cuda.memory_allocated() == 0
-        assert len(allocator()._pools) < 150
+        assert len(allocator()._heap.pools) < 150
         del side
         torch.cuda.Stream()  # the streams that went before it are destroyed now
-        assert len(machine.driver._devices[0].state.streams) < 4
+        assert len(machine.driver._machine.devices[0].state.streams) < 4
 
 
 def test_tensors_outlive_the_streams_that_they_were_made_on():

@@ -37,7 +37,7 @@ def test_access_is_enabled_by_the_first_copy_both_ways() -> None:
         assert state(0, 1) == "not used yet"
         torch.ones(3, device="cuda:0").to("cuda:1")
         assert state(0, 1) == state(1, 0) == "direct" and state(0, 2) == "not used yet"
-        assert [sorted(d.peers) for d in machine.driver._devices] == [[1], [0], []]
+        assert [sorted(d.peers) for d in machine.driver._machine.devices] == [[1], [0], []]
 
 
 def test_devices_without_a_link_copy_through_the_host() -> None:

@@ -355,4 +355,4 @@ def test_native_streams_do_not_pile_up() -> None:
     torch.cuda.init()
     for _ in range(5):
         torch.cuda.Stream()
-    assert len(driver._streams) <= 2
+    assert len(driver._queues.streams) <= 2

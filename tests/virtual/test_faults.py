@@ -143,8 +143,8 @@ def test_a_deadlock_of_waits_names_their_lines():
     """A rank that never comes: what the streams of this one wait for, from the program's own calls."""
     driver = VirtualDriver(1)
     first, second = driver.stream_create(0, 0), driver.stream_create(0, 0)
-    missing = a_kernel("all_reduce", driver._streams[second])
-    driver._scheduler.enqueue(a_kernel("all_reduce", driver._streams[first], [missing]))
+    missing = a_kernel("all_reduce", driver._queues.streams[second])
+    driver._core.enqueue(a_kernel("all_reduce", driver._queues.streams[first], [missing]))
     event = driver.event_create(0, False)
     driver.event_record(event, first)
     line = inspect.currentframe().f_lineno + 1

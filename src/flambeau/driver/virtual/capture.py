@@ -1,4 +1,4 @@
-"""`Capture`: commands that are recorded instead of run. `Recorded`: the graph that they become.
+"""`Capture`: commands that are recorded instead of run. `Captures`: those underway, and what they forbid.
 
 # Note [Captures]
 The rules are CUDA's (Programming Guide, "Creating a Graph Using Stream Capture"). A stream joins a capture when it
@@ -16,13 +16,11 @@ command counts in its stream's launch queue, so the host waits amid a launch of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from flambeau.core.errors import DriverError
 from flambeau.driver.virtual import scheduler
-from flambeau.driver.virtual.scheduler import KINDS, Command, DeviceState, Stream
+from flambeau.driver.virtual.scheduler import Command, DeviceState, Stream
 
 MODES = ("global", "thread_local", "relaxed")
 _MARKERS = (scheduler.RECORD, scheduler.WAIT, scheduler.POISON)
@@ -100,58 +98,60 @@ def _before(last: Command | None) -> Iterator[Command]:
             left += [command.prior, *command.waits]
 
 
-class Recorded:
-    """A graph: commands to be given again. `lanes`: a stream of its own for each that joined, by the recorded one.
+class Captures:
+    """The captures underway. `of`: by the streams that they record."""
 
-    `last` is the marker that ends its last launch.
-    """
+    __slots__ = ("of",)
 
-    __slots__ = ("_places", "commands", "index", "lanes", "last", "origin")
+    def __init__(self) -> None:
+        self.of: dict[Stream, Capture] = {}
 
-    def __init__(self, capture: Capture, lanes: dict[Stream, Stream]) -> None:
-        self.origin = capture.origin
-        self.index = capture.origin.index
-        self.commands = capture.commands
-        self.lanes = lanes
-        self.last: Command | None = None
-        self._places = {command: place for place, command in enumerate(self.commands)}
-        for command in self.commands:
-            command.prior = None
+    def begin(self, queue: Stream, mode: str) -> None:
+        self.of[queue] = Capture(queue, mode)
 
-    def copies(self, queue: Stream, seeds: Sequence[tuple[int, int]]) -> Iterator[Command]:
-        """Its commands once more, for a launch on `queue`, each after those that it waits for."""
-        made: list[Command] = []
-        for command in self.commands:
-            stream = queue if command.stream is self.origin else self.lanes[command.stream]
-            copy = Command(
-                command.kind, command.name, stream, command.nbytes, command.engine, command.sms, command.latency,
-                command.work, command.effect, _seeded(command, seeds), command.origin,
-                tuple([made[self._places[awaited]] for awaited in command.waits]),
-            )  # fmt: skip
-            copy.site = command.site
-            made.append(copy)
-            yield copy
+    def end(self, queue: Stream) -> Capture:
+        """The one that began on a stream; it is checked, and over even if it is wrong."""
+        found = self.of.get(queue)
+        if found is None or found.origin is not queue:
+            raise DriverError(f"CUDA error: invalid argument: no capture began on stream {queue.handle}")
+        for joined in found.streams:
+            del self.of[joined]
+        found.end()
+        return found
 
-    def dump(self, path: str) -> None:
-        """Write it as a Graphviz file."""
-        lines = ["digraph graph {"]
-        tails: dict[Stream, int] = {}
-        for place, command in enumerate(self.commands):
-            lines.append(
-                f'  n{place} [label="{KINDS[command.kind]} {command.name}\\n{command.nbytes} bytes"];'
-            )
-            before = [self._places[awaited] for awaited in command.waits]
-            if command.stream in tails:
-                before.insert(0, tails[command.stream])
-            lines += [f"  n{earlier} -> n{place};" for earlier in before]
-            tails[command.stream] = place
-        Path(path).write_text("\n".join([*lines, "}", ""]))
+    def join(self, queue: Stream, other: Capture | None, legacy: bool) -> None:
+        """A stream is about to wait for an event that was recorded in `other`, or in none: it may join the capture.
 
+        legacy: it is a default stream, which no capture takes.
+        """
+        mine = self.of.get(queue)
+        if other is not None and not other.active:
+            raise DriverError(CAPTURED_EVENT)
+        if mine is other:
+            return
+        if mine is not None:
+            mine.spoil()
+            raise DriverError(ISOLATION if other is None else MERGE)
+        assert other is not None
+        if legacy:
+            other.spoil()
+            raise DriverError(IMPLICIT)
+        other.join(queue)
+        self.of[queue] = other
 
-def _seeded(command: Command, seeds: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
-    """A command's arguments with the seed and the offset of this launch."""
-    if command.kind != scheduler.KERNEL or not command.args[0].launch.kernel.draws:
-        return tuple(command.args)
-    exe, ptrs, (number, offset, *others) = command.args
-    seed, base = seeds[number]
-    return exe, ptrs, (seed, base + offset, *others)
+    def refuse(self, target: Stream | DeviceState | None) -> None:
+        """The host is about to wait for something, or to ask after it: not during a capture that forbids it."""
+        if self.of:
+            spoiled = [c for c in self.of.values() if c.forbids(target)]
+            for found in spoiled:
+                found.spoil()
+            if spoiled:
+                raise DriverError(UNSUPPORTED)
+
+    def refuse_event(self, last: Capture | None) -> None:
+        """The same of an event, last recorded in a capture or in none."""
+        if last is not None:
+            if last.active:
+                last.spoil()
+            raise DriverError(CAPTURED_EVENT)
+        self.refuse(None)

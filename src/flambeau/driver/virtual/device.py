@@ -1,11 +1,10 @@
-"""`Device` and `Event`: what a virtual driver keeps of each device and event."""
+"""`Device`: what a virtual driver keeps of each device."""
 
 from __future__ import annotations
 
-from flambeau.driver.virtual.capture import Capture
 from flambeau.driver.virtual.ipc import SharedPages
 from flambeau.driver.virtual.memory import Arena
-from flambeau.driver.virtual.scheduler import Command, DeviceState, Lane, Processors, Stream
+from flambeau.driver.virtual.scheduler import DeviceState, Lane, Processors, Stream
 
 
 class Device:
@@ -27,16 +26,3 @@ class Device:
         self.links: dict[int, Lane] = {}  # to peers, made when first used
         self.peers: set[int] = set()  # whose memory this device may reach
         self.shared: SharedPages | None = None  # with other processes, once anything is
-
-
-class Event:
-    """An event of a device. `record` is the marker of its last record, in `capture` if it was recorded in one."""
-
-    __slots__ = ("capture", "index", "interprocess", "record", "timing")
-
-    def __init__(self, index: int, timing: bool, interprocess: bool = False) -> None:
-        self.index = index
-        self.timing = timing
-        self.interprocess = interprocess
-        self.record: Command | None = None
-        self.capture: Capture | None = None

@@ -14,15 +14,36 @@ from typing import Any
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import HostMemory
 from flambeau.driver.virtual.collectives import Meeting, Outside
+from flambeau.driver.virtual.contents import Contents
 from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.memory import Arena
 from flambeau.driver.virtual.mirrors import Mirrors
 
 
+class NoContents(Contents):
+    """Nothing moves."""
+
+    def launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
+        pass
+
+    def copy_in(self, arena: Arena, target: int, source: HostMemory) -> None:
+        pass
+
+    def copy(self, to: Arena, target: int, origin: Arena, source: int, nbytes: int) -> None:
+        pass
+
+    def fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
+        pass
+
+    def meet(self, meeting: Meeting) -> None:
+        pass
+
+
 class ShapeDriver(VirtualDriver):
     """A `VirtualDriver` of shapes alone; its arguments."""
 
+    contents = NoContents
     _mirrors: Mirrors | None = None
 
     def mirror(self, size: int) -> None:
@@ -30,10 +51,10 @@ class ShapeDriver(VirtualDriver):
 
         NotSupportedError: the profile has no cluster, or there are several devices.
         """
-        if self.profile.cluster is None or len(self._devices) != 1:
+        if self.profile.cluster is None or len(self._machine.devices) != 1:
             raise NotSupportedError(
                 f"a simulated cluster needs one virtual GPU of a profile with a cluster, as dgx-h200; these are "
-                f"{len(self._devices)} of {self.profile.name}"
+                f"{len(self._machine.devices)} of {self.profile.name}"
             )
         if size > 1:
             self._mirrors = Mirrors(size)
@@ -52,18 +73,3 @@ class ShapeDriver(VirtualDriver):
 
     def ipc_memory(self, ptr: int) -> bytes:
         raise NotSupportedError("memory of virtual GPUs without data cannot be shared with other processes")
-
-    def _do_launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
-        pass
-
-    def _do_copy_in(self, arena: Arena, target: int, source: HostMemory) -> None:
-        pass
-
-    def _do_copy(self, to: Arena, target: int, origin: Arena, source: int, nbytes: int) -> None:
-        pass
-
-    def _do_fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
-        pass
-
-    def _exchange(self, meeting: Meeting) -> None:
-        pass

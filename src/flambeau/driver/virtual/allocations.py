@@ -1,0 +1,173 @@
+"""`Allocations`: memory that a machine gave out: of its devices, of the host, of other processes."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import numpy as np
+
+from flambeau.core.errors import DriverError, OutOfMemoryError
+from flambeau.core.memory import address_of
+from flambeau.driver.api import HostMemory
+from flambeau.driver.virtual import exchange, scheduler
+from flambeau.driver.virtual.capture import Captures
+from flambeau.driver.virtual.device import Device
+from flambeau.driver.virtual.machine import Machine
+from flambeau.driver.virtual.memory import RANGE_PAGE
+from flambeau.driver.virtual.queues import Queues
+
+_HOST_ALIGNMENT = 4096
+
+
+class Allocations:
+    """Memory by address. What gives some back waits for the device first."""
+
+    def __init__(self, machine: Machine, queues: Queues, captures: Captures) -> None:
+        self._machine, self._queues, self._captures = machine, queues, captures
+        self._core, self._costs = machine.core, machine.profile.costs
+        self._pinned: dict[int, HostMemory] = {}
+
+    def clear(self) -> None:
+        self._pinned.clear()
+
+    def _settle(self, *devices: Device) -> None:
+        """Wait for all work of devices."""
+        for device in devices:
+            self._captures.refuse(device.state)
+        for device in devices:
+            self._core.wait(device.state)
+
+    # -- of a device --------------------------------------------------------------------------------------
+    def info(self, index: int) -> tuple[int, int]:
+        """Free and total bytes."""
+        arena = self._machine.device(index).arena
+        return arena.free - sum([nbytes for _, nbytes in _held_by_others(index)]), arena.total
+
+    def processes(self, index: int) -> list[tuple[int, int]]:
+        """This process, and ranks of the same launcher that use the device, too."""
+        arena = self._machine.device(index).arena
+        return [(os.getpid(), arena.total - arena.free), *_held_by_others(index)]
+
+    def allocate(self, index: int, nbytes: int) -> int:
+        device = self._machine.device(index)
+        ptr = device.arena.allocate(nbytes)
+        _share(device, ptr)
+        self._core.now += self._costs.alloc_ns
+        return ptr
+
+    def free(self, ptr: int) -> None:
+        device = self._machine.owner("mem_free", ptr, 0)
+        end, shared = device.arena.ends.get(ptr), device.shared
+        if end is None or (shared is not None and shared.owns(ptr)):
+            raise device.arena.invalid("mem_free", ptr, 0, "is not the start of an allocation")
+        if self._core.running is not None:  # a destructor amid a kernel's body
+            self._core.defer(partial(self.free, ptr))
+            return
+        self._settle(device)
+        self._core.now += self._costs.alloc_ns
+        device.arena.release(ptr)
+        if (others := exchange.of_process()) is not None and others.shares:
+            others.release(device.index, ptr)
+        if shared is not None:
+            shared.released(ptr, end)
+
+    # -- addresses, and what is behind them ---------------------------------------------------------------
+    def reserve(self, index: int, nbytes: int) -> int:
+        arena = self._machine.device(index).arena
+        if nbytes <= 0 or nbytes % RANGE_PAGE:
+            raise DriverError(f"range_reserve: {nbytes} bytes are not whole pages of {RANGE_PAGE} bytes")
+        return arena.reserve(nbytes)
+
+    def map(self, ptr: int, nbytes: int) -> None:
+        self._machine.owner("range_map", ptr, nbytes).arena.back(ptr, nbytes)
+        self._core.now += self._costs.alloc_ns
+
+    def unmap(self, ptr: int, nbytes: int) -> None:
+        device = self._machine.owner("range_unmap", ptr, nbytes)
+        self._settle(device)
+        device.arena.unback(ptr, nbytes)
+        self._core.now += self._costs.alloc_ns
+
+    def unreserve(self, ptr: int) -> None:
+        self._machine.owner("range_release", ptr, 0).arena.unreserve(ptr)
+
+    # -- of the host --------------------------------------------------------------------------------------
+    def allocate_host(self, nbytes: int) -> HostMemory:
+        self._machine.check_open()
+        try:
+            owner = np.zeros(nbytes + _HOST_ALIGNMENT, np.uint8)  # zeros: runs repeat to the bit
+        except MemoryError:
+            raise OutOfMemoryError(f"host_alloc: the host cannot allocate {nbytes} bytes") from None
+        ptr = address_of(owner)
+        memory = HostMemory(ptr + -ptr % _HOST_ALIGNMENT, nbytes, owner, pinned=True)
+        self._pinned[memory.ptr] = memory
+        self._core.now += self._costs.alloc_ns
+        return memory
+
+    def free_host(self, memory: HostMemory) -> None:
+        self._machine.check_open()
+        if memory.ptr not in self._pinned:
+            raise DriverError(
+                f"host_free: {memory.ptr:#x} is none of this machine's pinned memory, or freed already"
+            )
+        self._settle(*self._machine.devices)
+        self._core.now += self._costs.alloc_ns
+        del self._pinned[memory.ptr]
+
+    # -- blocks of the caching allocator ------------------------------------------------------------------
+    def poison(self, what: str, ptr: int, nbytes: int, handle: int) -> None:
+        """Lay poison over a block that is handed out or taken back, in the order of its stream."""
+        device = self._machine.range(what, ptr, nbytes)
+        arena = device.arena
+        stream = device.state.streams.get(handle)
+        if stream is None:  # destroyed, and its work is done
+            arena.lay_poison(ptr, nbytes)
+            return
+        self._queues.put(
+            scheduler.POISON, what, stream, nbytes, None, 0, 0, arena.lay_poison, (ptr, nbytes), ptr
+        )
+
+    # -- of other processes: see Note [Exported memory] in ipc.py -----------------------------------------
+    def export(self, ptr: int) -> bytes:
+        """A handle for other processes."""
+        device = self._machine.owner("ipc_memory", ptr, 0)
+        self._core.now += self._costs.call_ns
+        return self._machine.shared(device).export(ptr)
+
+    def open(self, index: int, handle: bytes) -> tuple[int, int]:
+        """The address of another process's memory, and its bytes."""
+        device = self._machine.device(index)
+        self._core.now += self._costs.alloc_ns
+        return self._machine.shared(device).open(handle)
+
+    def close(self, ptr: int) -> None:
+        """Give back what `open` gave."""
+        device = self._machine.owner("ipc_close", ptr, 0)
+        shared = self._machine.shared(device)
+        if not shared.owns(ptr):
+            raise device.arena.invalid("ipc_close", ptr, 0, "is not of another process's memory")
+        if self._core.running is not None:  # a destructor amid a kernel's body
+            self._core.defer(partial(self.close, ptr))
+            return
+        self._settle(device)
+        self._core.now += self._costs.alloc_ns
+        shared.close(ptr)
+
+
+def _held_by_others(index: int) -> list[tuple[int, int]]:
+    others = exchange.of_process()
+    return others.held(index) if others is not None and others.shares else []
+
+
+def _share(device: Device, ptr: int) -> None:
+    """Take an allocation from what all processes share of a device. OutOfMemoryError: they hold it."""
+    others = exchange.of_process()
+    if others is None or not others.shares:
+        return
+    arena = device.arena
+    try:
+        others.reserve(device.index, ptr, arena.ends[ptr] - ptr, arena.capacity)
+    except BaseException:
+        arena.release(ptr)
+        raise

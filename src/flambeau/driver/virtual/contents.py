@@ -1,0 +1,65 @@
+"""`Contents`: what commands do to memory when they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.memory import bytes_at
+from flambeau.core.quiet import Quiet
+from flambeau.driver.api import HostMemory
+from flambeau.driver.meetings import perform
+from flambeau.driver.virtual.collectives import Meeting
+from flambeau.driver.virtual.executable import VirtualExecutable
+from flambeau.driver.virtual.machine import Machine
+from flambeau.driver.virtual.memory import Arena
+
+
+class Contents:
+    """The bytes of a machine's devices. `poison`: what is touched for the first time is laid out before."""
+
+    def __init__(self, machine: Machine, poison: bool) -> None:
+        self._machine = machine
+        self._poison = poison
+        self._quiet = Quiet()
+
+    def launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
+        if self._poison:
+            self._touch(ptrs, exe.spans)
+        arrays = [windows[ptr] for windows, ptr in zip(exe.windows, ptrs, strict=True)]
+        inputs: list[Any] = arrays[exe.outputs :]
+        for place, value in zip(exe.scalars, scalars, strict=True):
+            inputs.insert(place, value)
+        self._quiet.run(exe.body, arrays[: exe.outputs], inputs)
+
+    def _touch(self, ptrs: Sequence[int], spans: Sequence[int]) -> None:
+        for ptr, span in zip(ptrs, spans, strict=True):
+            if span:
+                self._machine.owner("launch", ptr, span).arena.touch(ptr, span)
+
+    def copy_in(self, arena: Arena, target: int, source: HostMemory) -> None:
+        np.copyto(_window(arena, target, source.nbytes), bytes_at(source.ptr, source.nbytes))
+
+    def copy_out(self, target: HostMemory, arena: Arena, source: int) -> None:
+        np.copyto(bytes_at(target.ptr, target.nbytes), _window(arena, source, target.nbytes))
+
+    def copy(self, to: Arena, target: int, origin: Arena, source: int, nbytes: int) -> None:
+        np.copyto(_window(to, target, nbytes), _window(origin, source, nbytes))
+
+    def fill(self, arena: Arena, target: int, byte: int, nbytes: int) -> None:
+        _window(arena, target, nbytes)[...] = byte
+
+    def meet(self, meeting: Meeting) -> None:
+        perform(meeting.calls, self.numbers, meeting.theirs)
+
+    def numbers(self, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """What a collective reads or writes."""
+        return _window(self._machine.owner("collective", ptr, nbytes).arena, ptr, nbytes)
+
+
+def _window(arena: Arena, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
+    if arena.poison:
+        arena.touch(ptr, nbytes)
+    return arena.bytes[ptr - arena.base : ptr - arena.base + nbytes]

@@ -1,0 +1,91 @@
+"""`Copies`: transfers and fills, which streams do in their order."""
+
+from __future__ import annotations
+
+from flambeau.core.memory import address_of, bytes_at
+from flambeau.driver.api import HostMemory
+from flambeau.driver.virtual import cost, scheduler
+from flambeau.driver.virtual.capture import Captures
+from flambeau.driver.virtual.contents import Contents
+from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.queues import Queues
+from flambeau.driver.virtual.routes import Routes
+
+
+class Copies:
+    """Copies between the memories of a machine. Addresses are checked here; the bytes move when the command runs."""
+
+    def __init__(
+        self, machine: Machine, queues: Queues, captures: Captures, routes: Routes, contents: Contents
+    ) -> None:
+        self._machine, self._queues, self._captures = machine, queues, captures
+        self._routes, self._contents = routes, contents
+        self._core, self._profile = machine.core, machine.profile
+
+    def to_device(self, target: int, source: HostMemory, stream: int) -> None:
+        nbytes = source.nbytes
+        queue = self._queues.ready(stream)
+        if not nbytes:
+            return
+        device = self._machine.range("copy_in", target, nbytes)
+        profile = self._profile
+        rate = profile.links.pcie if source.pinned else profile.links.pageable
+        if not source.pinned:
+            self._captures.refuse(queue)
+            source = _staged(source)
+            self._core.now += cost.bytes_ns(nbytes, profile.links.host_copy)
+        self._core.now += profile.costs.launch_ns
+        self._queues.put(
+            scheduler.COPY_IN, "copy_in", queue, nbytes, device.inward, profile.links.copy_latency_ns,
+            cost.bytes_ns(nbytes, rate), self._contents.copy_in, (device.arena, target, source), target,
+        )  # fmt: skip
+
+    def to_host(self, target: HostMemory, source: int, stream: int) -> None:
+        nbytes = target.nbytes
+        queue = self._queues.ready(stream)
+        if not target.pinned:
+            self._captures.refuse(queue)
+        if nbytes:
+            device = self._machine.range("copy_out", source, nbytes)
+            links = self._profile.links
+            self._core.now += self._profile.costs.launch_ns
+            self._queues.put(
+                scheduler.COPY_OUT, "copy_out", queue, nbytes, device.outward, links.copy_latency_ns,
+                cost.bytes_ns(nbytes, links.pcie if target.pinned else links.pageable),
+                self._contents.copy_out, (target, device.arena, source), source,
+            )  # fmt: skip
+        if not target.pinned:
+            self._core.wait(queue)
+            check_error(queue.device)
+
+    def between(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        queue = self._queues.ready(stream)
+        if not nbytes:
+            return
+        to, origin = self._machine.range("copy", target, nbytes), self._machine.range("copy", source, nbytes)
+        engine, latency, work = self._routes.copy(origin, to, nbytes)
+        self._core.now += self._profile.costs.launch_ns
+        self._queues.put(
+            scheduler.COPY, "copy", queue, nbytes, engine, latency, work,
+            self._contents.copy, (to.arena, target, origin.arena, source, nbytes), target,
+        )  # fmt: skip
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        queue = self._queues.ready(stream)
+        if not nbytes:
+            return
+        device, profile = self._machine.range("fill", target, nbytes), self._profile
+        self._machine.check_reach("fill", queue.index, device, target, nbytes)
+        self._core.now += profile.costs.launch_ns
+        self._queues.put(
+            scheduler.FILL, "fill", queue, nbytes, self._machine.devices[queue.index].processors,
+            profile.costs.kernel_ns, cost.fill_ns(nbytes, profile),
+            self._contents.fill, (device.arena, target, byte & 255, nbytes), target,
+            max(profile.sms // 4, 1),
+        )  # fmt: skip
+
+
+def _staged(source: HostMemory) -> HostMemory:
+    """The bytes as they are now, in memory of their own."""
+    copy = bytes_at(source.ptr, source.nbytes).copy()
+    return HostMemory(address_of(copy), source.nbytes, copy)

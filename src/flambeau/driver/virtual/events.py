@@ -1,0 +1,133 @@
+"""`Events`: the events of a machine: points of streams, which the host and other streams wait for."""
+
+from __future__ import annotations
+
+from flambeau.core.errors import DriverError
+from flambeau.driver.virtual import ipc, scheduler
+from flambeau.driver.virtual.capture import Capture, Captures
+from flambeau.driver.virtual.collectives import Communicators
+from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.queues import RELATIVE, Queues
+from flambeau.driver.virtual.scheduler import Command
+
+
+class Event:
+    """An event of a device. `record` is the marker of its last record, in `capture` if it was recorded in one."""
+
+    __slots__ = ("capture", "index", "interprocess", "record", "timing")
+
+    def __init__(self, index: int, timing: bool, interprocess: bool) -> None:
+        self.index = index
+        self.timing = timing
+        self.interprocess = interprocess
+        self.record: Command | None = None
+        self.capture: Capture | None = None
+
+
+class Events:
+    """Events by handle."""
+
+    def __init__(self, machine: Machine, queues: Queues, captures: Captures, comms: Communicators) -> None:
+        self._machine, self._queues, self._captures, self._comms = machine, queues, captures, comms
+        self._core, self._costs = machine.core, machine.profile.costs
+        self._events: dict[int, Event] = {}
+
+    def clear(self) -> None:
+        self._events.clear()
+
+    def _event(self, handle: int) -> Event:
+        found = self._events.get(handle)
+        return found if found is not None else self._machine.unknown("event", handle)
+
+    def create(self, index: int, timing: bool, interprocess: bool) -> int:
+        self._machine.device(index)
+        handle = next(self._machine.handles)
+        self._events[handle] = Event(index, timing and not interprocess, interprocess)
+        self._core.now += self._costs.call_ns
+        return handle
+
+    def destroy(self, handle: int) -> None:
+        self._event(handle)
+        del self._events[handle]
+
+    # -- on streams ---------------------------------------------------------------------------------------
+    def record(self, handle: int, stream: int) -> None:
+        found, queue = self._event(handle), self._queues.stream(stream)
+        if found.index != queue.index:
+            raise DriverError(
+                f"event_record: event {handle} belongs to cuda:{found.index}, stream {stream} to "
+                f"cuda:{queue.index}; they must be of one device"
+            )
+        self._core.now += self._costs.call_ns
+        found.record = self._queues.mark(scheduler.RECORD, "record", queue, handle)
+        found.capture = self._captures.of.get(queue)
+        if found.interprocess and found.capture is None:
+            self._core.run_ahead(found.record)
+
+    def wait(self, stream: int, handle: int) -> None:
+        """Let a stream wait for an event."""
+        queue, found = self._queues.stream(stream), self._event(handle)
+        awaited = found.record
+        self._core.now += self._costs.call_ns
+        if awaited is not None:
+            if self._captures.of or found.capture is not None:
+                self._captures.join(queue, found.capture, self._queues.is_default(queue))
+            self._queues.mark(scheduler.WAIT, "wait", queue, awaited.seq & RELATIVE, (awaited,))
+
+    # -- on the host --------------------------------------------------------------------------------------
+    def query(self, handle: int) -> bool:
+        found = self._event(handle)
+        self._captures.refuse_event(found.capture)
+        core, record = self._core, found.record
+        core.now += self._costs.poll_ns
+        core.poll()
+        check_error(self._machine.devices[found.index].state)
+        done = record is None or (record.done and record.end <= core.now)
+        if record is not None and not done:
+            self._comms.linger(record)
+        return done
+
+    def sync(self, handle: int) -> None:
+        found = self._event(handle)
+        self._captures.refuse_event(found.capture)
+        self._core.now += self._costs.sync_ns
+        if found.record is not None:
+            self._core.wait(found.record)
+        check_error(self._machine.devices[found.index].state)
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        first, last = self._event(start), self._event(end)
+        if first.index != last.index:
+            raise DriverError(
+                f"event_elapsed_ns: the events belong to cuda:{first.index} and cuda:{last.index}; "
+                "time is measured on one device"
+            )
+        self._captures.refuse_event(first.capture)
+        self._captures.refuse_event(last.capture)
+        self._core.poll()
+        times = [self._time_of(event, found) for event, found in ((start, first), (end, last))]
+        return times[1] - times[0]
+
+    def _time_of(self, handle: int, event: Event) -> int:
+        if not event.timing:
+            raise DriverError(f"event_elapsed_ns: event {handle} was created without timing")
+        if event.record is None:
+            raise DriverError(f"event_elapsed_ns: event {handle} was never recorded")
+        if not event.record.done or event.record.end > self._core.now:
+            raise DriverError(f"event_elapsed_ns: event {handle} is not complete; synchronize with it first")
+        return event.record.end
+
+    # -- of other processes: see Note [Events of other processes] in ipc.py -------------------------------
+    def export(self, handle: int) -> bytes:
+        """A handle for other processes."""
+        found = self._event(handle)
+        if not found.interprocess:
+            raise DriverError(
+                f"CUDA error: invalid argument: ipc_event: event {handle} was not created interprocess"
+            )
+        return ipc.event_handle(self._machine.shared(self._machine.devices[found.index]).uuid, handle)
+
+    def open(self, index: int, handle: bytes) -> int:
+        """An event that stands for another process's."""
+        ipc.check_event(handle, self._machine.shared(self._machine.device(index)).uuid)
+        return self.create(index, timing=False, interprocess=True)

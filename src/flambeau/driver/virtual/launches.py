@@ -1,0 +1,73 @@
+"""`Launches`: kernels and host functions, which streams run in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flambeau.core.errors import DriverError
+from flambeau.driver.api import Launch
+from flambeau.driver.virtual import cost, scheduler
+from flambeau.driver.virtual.capture import Captures
+from flambeau.driver.virtual.contents import Contents
+from flambeau.driver.virtual.executable import VirtualExecutable
+from flambeau.driver.virtual.gate import Gate
+from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.queues import Queues
+from flambeau.driver.virtual.scheduler import UNLIMITED, Command
+
+
+class Launches:
+    """What a machine computes. `launch` takes the driver's lock itself: it is bound to calls as it is."""
+
+    def __init__(
+        self, machine: Machine, lock: Gate, queues: Queues, captures: Captures, contents: Contents
+    ) -> None:
+        self._machine, self._lock, self._queues, self._captures = machine, lock, queues, captures
+        self._core, self._profile, self._streams = machine.core, machine.profile, queues.streams
+        self._run = contents.launch
+
+    def load(self, launch: Launch, index: int) -> VirtualExecutable:
+        self._machine.device(index)
+        profile = self._profile
+        launch = launch.with_(capability=(profile.major, profile.minor))
+        return VirtualExecutable(launch, index, profile, self._machine.owner)
+
+    def launch(
+        self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int
+    ) -> None:
+        with self._lock:
+            queue = self._streams.get(stream) or self._queues.stream(stream)
+            index = queue.index
+            if exe.index != index:
+                raise DriverError(
+                    f"launch: '{exe.name}' was loaded for cuda:{exe.index}, stream {stream} is cuda:{index}'s"
+                )
+            if queue.device.error is not None:
+                check_error(queue.device)
+            machine = self._machine
+            device = machine.devices[index]
+            first, end = device.arena.hot
+            for ptr, span in zip(ptrs, exe.spans, strict=True):
+                if (ptr < first or ptr + span > end) and span:
+                    owner = machine.range(exe.name, ptr, span)
+                    machine.check_reach(exe.name, index, owner, ptr, span)
+            costs = self._profile.costs
+            work = exe.work if exe.cycles is None else cost.cycles_ns(exe.cycles(scalars), self._profile)
+            command = Command(
+                scheduler.KERNEL, exe.name, queue, exe.nbytes, device.processors, exe.sms, costs.kernel_ns,
+                work, self._run, (exe, ptrs, scalars), exe.code,
+            )  # fmt: skip
+            core = self._core
+            core.now += costs.launch_ns
+            if self._captures.of:
+                self._queues.enqueue(command)
+            else:
+                core.enqueue(command)
+
+    def host_call(self, call: Callable[[], None], stream: int) -> None:
+        queue = self._queues.ready(stream)
+        costs = self._profile.costs
+        self._core.now += costs.launch_ns
+        name = getattr(call, "__qualname__", "host function")
+        self._queues.put(scheduler.HOST_CALL, name, queue, 0, UNLIMITED, costs.host_call_ns, 0, call, ())

@@ -1,0 +1,109 @@
+"""`Machine`: what the parts of a virtual driver share: its profile, scheduler, devices, handles and addresses."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from typing import NoReturn
+
+from flambeau.core.errors import DriverError, InvalidAddressError
+from flambeau.driver.virtual.device import Device
+from flambeau.driver.virtual.ipc import SharedPages
+from flambeau.driver.virtual.memory import Arena, next_generation
+from flambeau.driver.virtual.profile import Profile
+from flambeau.driver.virtual.scheduler import DeviceState, Scheduler
+
+_UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of simulated devices
+
+
+class Machine:
+    """`devices` of one profile, whose commands `core` runs. Its parts run inside the driver's lock."""
+
+    __slots__ = ("closed", "core", "devices", "generation", "handles", "profile")
+
+    def __init__(self, devices: int, profile: Profile, core: Scheduler, poison: bool) -> None:
+        self.profile = profile
+        self.core = core
+        self.handles = itertools.count(1)
+        self.generation = next_generation()
+        self.devices = [self._open(i, poison) for i in range(devices)]
+        self.closed = False
+
+    def _open(self, index: int, poison: bool) -> Device:
+        profile = self.profile
+        arena = Arena(self.generation, index, profile.memory, profile.reserved, poison)
+        return Device(index, arena, next(self.handles), profile.sms)
+
+    def close(self) -> None:
+        for device in self.devices:
+            device.arena.discard()
+            if device.shared is not None:
+                device.shared.shut()
+        self.closed = True
+        self.devices = []
+
+    # -- looking things up ------------------------------------------------------------------------------
+    def check_open(self) -> None:
+        if self.closed:
+            raise DriverError("the virtual machine has been closed")
+
+    def device(self, index: int) -> Device:
+        self.check_open()
+        if not 0 <= index < len(self.devices):
+            raise DriverError(
+                f"CUDA error: invalid device ordinal: {index}; there are {len(self.devices)} devices"
+            )
+        return self.devices[index]
+
+    def unknown(self, what: str, handle: int) -> NoReturn:
+        self.check_open()
+        raise DriverError(
+            f"CUDA error: invalid resource handle: {handle} is no {what} of this machine, or destroyed"
+        )
+
+    def uuid_of(self, index: int) -> uuid.UUID:
+        return uuid.uuid5(_UUIDS, f"{self.profile.name}/{index}")
+
+    def shared(self, device: Device) -> SharedPages:
+        """What a device shares with other processes."""
+        if device.shared is None:
+            device.shared = SharedPages(device.arena, self.uuid_of(device.index).bytes)
+        return device.shared
+
+    # -- addresses --------------------------------------------------------------------------------------
+    def owner(self, what: str, ptr: int, nbytes: int) -> Device:
+        """The device that an address belongs to."""
+        self.check_open()
+        generation, index = ptr >> 48, (ptr >> 40 & 255) - 1
+        if generation == self.generation and 0 <= index < len(self.devices):
+            return self.devices[index]
+        where = f"{what}: {nbytes} bytes at {ptr:#x}: the address "
+        if generation == 0:
+            raise InvalidAddressError(
+                where + "is none of a virtual device's; host memory crosses as HostMemory"
+            )
+        if generation < self.generation:
+            raise InvalidAddressError(
+                where + f"is of cuda:{index} of a machine that was opened before this one"
+            )
+        raise InvalidAddressError(where + "is of no device of this machine")
+
+    def range(self, what: str, ptr: int, nbytes: int) -> Device:
+        """The same, where all of the bytes are allocated."""
+        device = self.owner(what, ptr, nbytes)
+        device.arena.check(what, ptr, nbytes)
+        return device
+
+    def check_reach(self, what: str, index: int, owner: Device, ptr: int, nbytes: int) -> None:
+        """Whether kernels of a device reach memory of its owner."""
+        if owner.index != index and owner.index not in self.devices[index].peers:
+            raise InvalidAddressError(
+                f"{what}: {nbytes} bytes at {ptr:#x} are cuda:{owner.index}'s, and cuda:{index} has no peer "
+                "access to them; enable it (peer_enable) or copy them first"
+            )
+
+
+def check_error(state: DeviceState) -> None:
+    """Raise a device's sticky error, if it has one."""
+    if state.error is not None:
+        raise DriverError(str(state.error)) from state.error.__cause__

@@ -1,0 +1,101 @@
+"""`Nccl`: collective calls: what each part is checked for, and what happens when all have met.
+
+See Note [Meetings] in collectives.py, where members meet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+
+from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.core.sites import caller
+from flambeau.driver.api import Collective
+from flambeau.driver.meetings import check, spans
+from flambeau.driver.virtual.capture import Captures
+from flambeau.driver.virtual.collectives import Communicators, Meeting, Member, Outside
+from flambeau.driver.virtual.contents import Contents
+from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.queues import Queues
+from flambeau.driver.virtual.scheduler import Stream
+
+
+class Nccl:
+    """Collectives of a machine. `outside` says where members of other processes are met, if anywhere."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        queues: Queues,
+        captures: Captures,
+        contents: Contents,
+        comms: Communicators,
+        outside: Callable[[], Outside | None],
+    ) -> None:
+        self._machine, self._queues, self._captures = machine, queues, captures
+        self._contents, self._comms, self._outside = contents, comms, outside
+        self._ids = itertools.count(1)
+
+    # -- communicators ------------------------------------------------------------------------------------
+    def new_id(self) -> bytes:
+        self._machine.check_open()
+        text = f"flambeau:{os.getpid()}:{self._machine.generation}:{next(self._ids)}"
+        return text.encode().ljust(128, b"\0")
+
+    def create(
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int]
+    ) -> list[int]:
+        machine = self._machine
+        brought = [(rank, next(machine.handles), machine.device(index).state) for rank, index in members]
+        machine.core.now += machine.profile.costs.alloc_ns
+        self._comms.outside = self._outside()
+        return self._comms.create(unique, size, brought, called)
+
+    def error(self, comm: int) -> str | None:
+        member = self._comms.member(comm)
+        error = member.state.error
+        return member.comm.failed or (None if error is None else str(error))
+
+    # -- calls --------------------------------------------------------------------------------------------
+    def call(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        """Queue parts, as (member, what, stream), as one group."""
+        found = [
+            (self._comms.member(comm), call, self._queues.stream(stream)) for comm, call, stream in parts
+        ]
+        for member, call, queue in found:
+            self._check(member, call, queue)
+        self._machine.core.now += self._machine.profile.costs.collective_ns
+        self._comms.queue(found, self._meet, caller())
+
+    def _check(self, member: Member, call: Collective, queue: Stream) -> None:
+        """DriverError: what one part alone shows to be wrong."""
+        if member.comm.failed is not None:
+            raise DriverError(member.comm.failed)
+        check_error(queue.device)
+        if queue.device is not member.state:
+            raise DriverError(
+                f"{call.kind}: rank {member.rank} is cuda:{member.state.index}, stream {queue.handle} is "
+                f"cuda:{queue.index}'s"
+            )
+        if queue in self._captures.of:
+            raise NotSupportedError(f"{call.kind}: virtual GPUs capture no collectives into graphs")
+        check(call, member.rank, member.comm.size)
+        for access in spans(call, member.rank, member.comm.size):
+            if access is not None and access[1]:
+                owner = self._machine.range(call.kind, *access)
+                self._machine.check_reach(call.kind, queue.index, owner, *access)
+
+    def _meet(self, meeting: Meeting) -> None:
+        if meeting.absent:  # excused: the communicator has failed
+            return
+        try:
+            for state in meeting.states:
+                check_error(state)
+            self._contents.meet(meeting)
+        except Exception as error:  # on no device of its own: it is an error of all that take part
+            for state in meeting.states:
+                if state.error is None:
+                    state.error = DriverError(
+                        f"NCCL error: remote process exited or there was a network error: {meeting}: {error}"
+                    )

@@ -1,0 +1,121 @@
+"""`Queues`: the streams of a machine, and the one way by which commands come to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.core.sites import caller
+from flambeau.driver.virtual.capture import UNSUPPORTED, Captures
+from flambeau.driver.virtual.collectives import Communicators
+from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.scheduler import Command, Engine, Stream
+
+RELATIVE = (1 << 48) - 1
+"""Of an address: the machine's generation is no part of a trace."""
+
+
+class Queues:
+    """Streams by handle."""
+
+    def __init__(self, machine: Machine, captures: Captures, comms: Communicators) -> None:
+        self._machine, self._captures, self._comms = machine, captures, comms
+        self.streams = {d.default.handle: d.default for d in machine.devices}
+
+    def stream(self, handle: int) -> Stream:
+        found = self.streams.get(handle)
+        return found if found is not None else self._machine.unknown("stream", handle)
+
+    def ready(self, handle: int) -> Stream:
+        """A stream whose device has no error."""
+        found = self.stream(handle)
+        check_error(found.device)
+        return found
+
+    def is_default(self, queue: Stream) -> bool:
+        return queue is self._machine.devices[queue.index].default
+
+    # -- commands -----------------------------------------------------------------------------------------
+    def put(
+        self, kind: int, name: str, stream: Stream, nbytes: int, engine: Engine | None, latency: int,
+        work: int, effect: Callable[..., None] | None, args: tuple[Any, ...], origin: int = 0, sms: int = 1,
+        waits: tuple[Command, ...] = (),
+    ) -> Command:  # fmt: skip
+        """Queue a new command; see `Command` for what it says."""
+        command = Command(
+            kind, name, stream, nbytes, engine, sms, latency, work, effect, args, origin & RELATIVE, waits
+        )
+        self.enqueue(command)
+        return command
+
+    def mark(
+        self, kind: int, name: str, stream: Stream, origin: int, waits: tuple[Command, ...] = ()
+    ) -> Command:
+        """A record or a wait, with the line of the program: deadlocks are told by them."""
+        marker = Command(kind, name, stream, 0, None, 1, 0, 0, None, (), origin, waits)
+        marker.site = caller(2)
+        self.enqueue(marker)
+        return marker
+
+    def enqueue(self, command: Command) -> None:
+        """Queue a command, or record it if its stream is captured."""
+        recorder = self._captures.of.get(command.stream)
+        if recorder is None:
+            self._machine.core.enqueue(command)
+        else:
+            recorder.add(command)
+
+    # -- streams ------------------------------------------------------------------------------------------
+    def create(self, index: int, priority: int) -> Stream:
+        machine = self._machine
+        device = machine.device(index)
+        machine.core.now += machine.profile.costs.call_ns
+        stream = Stream(next(machine.handles), device.state, max(min(priority, 0), -1))
+        self.streams[stream.handle] = device.state.streams[stream.handle] = stream
+        return stream
+
+    def destroy(self, handle: int) -> None:
+        gone = self.stream(handle)
+        if gone in self._captures.of:
+            raise DriverError(UNSUPPORTED)
+        if self.is_default(gone):
+            raise DriverError(f"stream_destroy: stream {handle} is the default stream of cuda:{gone.index}")
+        del self.streams[handle]
+        gone.gone = True
+        if not gone.pending:
+            del gone.device.streams[handle]
+
+    def native(self, handle: int) -> int:
+        return 0 if self.is_default(self.stream(handle)) else handle << 4
+
+    def adopt(self, index: int, native: int) -> int:
+        device = self._machine.device(index)
+        if native in (0, 1):
+            return device.default.handle
+        found = self.streams.get(native >> 4)
+        if found is None or native & 15 or found.index != index:
+            raise NotSupportedError(
+                f"cuda:{index} has no stream {native:#x}: virtual GPUs take over no other library's streams"
+            )
+        return found.handle
+
+    def query(self, handle: int) -> bool:
+        found = self.stream(handle)
+        self._captures.refuse(found)
+        core = self._machine.core
+        core.now += self._machine.profile.costs.poll_ns
+        core.poll()
+        check_error(found.device)
+        done = not found.pending and found.end <= core.now
+        if not done:
+            self._comms.linger(found)
+        return done
+
+    def sync(self, handle: int) -> None:
+        found = self.stream(handle)
+        self._captures.refuse(found)
+        core = self._machine.core
+        core.now += self._machine.profile.costs.sync_ns
+        core.wait(found)
+        check_error(found.device)

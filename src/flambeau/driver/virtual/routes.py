@@ -1,0 +1,73 @@
+"""`Routes`: over which engines and links bytes go between devices, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flambeau.core.errors import NotSupportedError
+from flambeau.driver.virtual import cost
+from flambeau.driver.virtual.cluster import cluster_ns
+from flambeau.driver.virtual.device import Device
+from flambeau.driver.virtual.machine import Machine
+from flambeau.driver.virtual.scheduler import Engine, Lane, Path
+
+Route = tuple[Engine, int, int]
+"""(the engine, latency and time of the bytes in ns)"""
+
+
+class Routes:
+    """The ways between the devices of a machine, and who may reach whose memory."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def copy(self, origin: Device, to: Device, nbytes: int) -> Route:
+        """Of a copy between device memories."""
+        profile = self._machine.profile
+        links = profile.links
+        if origin is to:
+            return origin.processors, profile.costs.kernel_ns, cost.local_copy_ns(nbytes, profile)
+        if to.index in origin.peers or origin.index in to.peers:
+            lane = origin.links.setdefault(to.index, Lane())
+            return lane, links.peer_latency_ns, cost.bytes_ns(nbytes, links.peer)
+        return Path(origin.outward, to.inward), 2 * links.copy_latency_ns, cost.bytes_ns(nbytes, links.pcie)
+
+    def ring(self, kind: str, nbytes: int, indices: Sequence[int]) -> Route:
+        """Of a meeting of these devices."""
+        profile, all_devices = self._machine.profile, self._machine.devices
+        if profile.cluster is not None and len(indices) > 1:
+            latency, work = cluster_ns(kind, nbytes, indices, profile)
+            here = [all_devices[i] for i in indices if i < len(all_devices)]
+            return Path(*[d.links.setdefault(-1, Lane()) for d in here]), latency, work
+        rule = profile.links.rule
+        devices = [all_devices[i] for i in cost.ring_of(indices, rule)]
+        if len({*indices}) == 1:
+            return devices[0].processors, profile.costs.kernel_ns, cost.local_copy_ns(nbytes, profile)
+        hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
+        if kind == "send/recv":
+            hops = [(all_devices[indices[0]], all_devices[indices[1]])]
+        direct = all(cost.linked(a.index, b.index, rule) for a, b in hops)
+        lanes: dict[Lane, None] = {}
+        for origin, to in hops:
+            lanes |= dict.fromkeys(
+                [origin.links.setdefault(to.index, Lane())] if direct else [origin.outward, to.inward]
+            )
+        latency, work = cost.collective_ns(kind, nbytes, len(indices), cost.wire(profile, direct))
+        return Path(*lanes), latency, work
+
+    # -- peers ------------------------------------------------------------------------------------------
+    def can(self, index: int, peer: int) -> bool:
+        """Whether a device can reach a peer's memory."""
+        machine = self._machine
+        machine.device(index), machine.device(peer)
+        cluster = machine.profile.cluster
+        apart = cluster is not None and index // cluster.node != peer // cluster.node
+        return not apart and cost.linked(index, peer, machine.profile.links.rule)
+
+    def enable(self, index: int, peer: int) -> None:
+        """Let it."""
+        machine = self._machine
+        if not self.can(index, peer):
+            raise NotSupportedError(f"cuda:{index} cannot reach cuda:{peer}'s memory: {machine.profile.name}")
+        machine.core.now += machine.profile.costs.call_ns
+        machine.devices[index].peers.add(peer)
