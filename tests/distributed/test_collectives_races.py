@@ -223,3 +223,39 @@ def test_a_member_that_was_queued_first_learns_of_the_others():
     for index in (0, 1):
         pair.driver.collective([(pair.comms[index], part("all_reduce", pair, index), pair.streams[index])])
     assert [pair.reads_the_others(index) for index in (0, 1)] == [False, False]
+
+
+# -- what the host itself does -----------------------------------------------------------------------------------
+
+
+def fetched(use, wait):
+    """A pinned tensor that a copy fills; `use` is given it, with or without a wait."""
+
+    def body():
+        dist.init_process_group("gloo")
+        x = torch.full((64,), 3.0, device="cuda")
+        p = torch.empty(64).pin_memory()
+        p.copy_(x, non_blocking=True)
+        if wait:
+            torch.cuda.synchronize()
+        use(p)
+
+    return body
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        dist.all_reduce,
+        lambda p: dist.broadcast(p, 0),
+        lambda p: dist.all_gather_single(torch.empty(64), p),
+        lambda p: dist.all_gather_single(p, torch.empty(64)),
+        lambda p: p.share_memory_(),
+        lambda p: p.__dlpack__(),
+    ],
+)
+def test_the_host_reads_or_writes_what_a_copy_still_fills(use):
+    races = certificate(fetched(use, wait=False), 1).races
+    assert races
+    assert all("pinned host memory" in str(race) for race in races)
+    assert certificate(fetched(use, wait=True), 1).race_free

@@ -214,3 +214,39 @@ def test_a_member_that_nobody_brings():
             torch.DriverError, match=r"(?s)deadlock: the host waits.*waits for rank 1 \(cuda:1\)"
         ):
             torch.cuda.synchronize(0)
+
+
+def draws():
+    """Who goes on first after a wait hangs on the schedule: what is drawn must not."""
+    dist.init_process_group("nccl")
+    mine = dist.get_rank()
+    t, side, drawn = torch.ones(10, device="cuda"), torch.cuda.Stream(), []
+    dist.all_reduce(t)
+    for i in range(4):
+        with torch.cuda.stream(side):
+            torch.ones(10, device="cuda")
+        if i % 2 == mine:
+            torch.cuda.current_stream().wait_stream(side)
+        t.sum().item()
+        if i == 2:
+            torch.manual_seed(mine)
+        drawn.append((torch.rand(3).tolist(), torch.rand(3, device="cuda").tolist()))
+    return drawn
+
+
+def test_each_rank_draws_random_numbers_of_its_own():
+    """Found by the hunt: the ranks shared the CPU's generator, and a certified program gave ten results."""
+    torch.manual_seed(3)
+    first, second = ranks(draws, 2)
+    assert first[:2] == second[:2], "both begin where the program was"
+    assert first[2] != second[2]
+    for seed, drawn in enumerate((first, second)):
+        torch.manual_seed(seed)
+        assert drawn[2][0] == torch.rand(3).tolist(), "a seed is the rank's own"
+    for schedule in ["random:0", "random:1", "random:2", "adversarial:0"]:
+        torch.manual_seed(3)
+        assert ranks(draws, 2, schedule=schedule) == [first, second]
+        assert torch.initial_seed() == 3
+        after = torch.rand(3)
+        torch.manual_seed(3)
+        assert torch.equal(torch.rand(3), after), "whoever starts ranks draws as if there were none"

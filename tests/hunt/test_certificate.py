@@ -6,6 +6,10 @@ import pytest
 from hypothesis import given, settings
 from programs import FAMILIES, run
 
+import flambeau
+import flambeau as torch
+from flambeau.runtime import system
+
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 SEEDS = [f"random:{seed}" for seed in range(10 if EXHAUSTIVE else 6)]
 SCHEDULES = ["earliest", *SEEDS, "adversarial:0", "adversarial:1", "pct:0:3", "pct:1:2"]
@@ -58,3 +62,68 @@ def test_a_block_that_waits_for_one_of_two_uses_is_in_doubt_whatever_the_poll_sa
     runs = {schedule: run(program, schedule) for schedule in SCHEDULES}
     assert runs["earliest"].certificate.races
     assert [schedule for schedule, outcome in runs.items() if outcome.race_free] == []
+
+
+def certificates(function):
+    """What a function returns under each schedule, and whether that was certified."""
+    found = []
+    for schedule in SCHEDULES:
+        with flambeau.virtual(devices=1, schedule=schedule, races="warn"):
+            value = function()
+            found.append((value, system.accelerator().detector.certificate()))
+    return found
+
+
+def hears_of_a_failure():
+    """A kernel fails on a side stream; which later call tells of it hangs on when it runs."""
+    x, bad = torch.ones(4, device="cuda"), torch.tensor([9], device="cuda")
+    torch.cuda.synchronize()
+    heard = 0
+    try:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x[bad]
+        for _ in range(5):
+            torch.ones(100, device="cuda").sum().item()
+            heard += 1
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return heard
+    raise AssertionError("nobody was told")
+
+
+def test_a_failure_on_a_device_is_heard_of_at_another_place_under_another_schedule():
+    """Found by the hunt: such a program was certified."""
+    found = certificates(hears_of_a_failure)
+    assert len({value for value, _ in found}) > 1
+    for _, certificate in found:
+        assert not certificate.race_free
+        assert "work failed on a device" in str(certificate)
+        assert "test_certificate.py:" in str(certificate)
+
+
+def measures(wait):
+    """The time of work on a side stream, asked for with or without a wait for it."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(torch.cuda.Stream()):
+        begin.record()
+        torch.cuda._sleep(100_000)
+        end.record()
+    torch.ones(100, device="cuda").sum().item()
+    if wait:
+        end.synchronize()
+    try:
+        return begin.elapsed_time(end) > 0
+    except RuntimeError as error:
+        assert "must be completed" in str(error)
+        return None
+
+
+def test_a_time_that_is_asked_for_too_early_withholds_the_certificate():
+    """Found by the hunt: whether `elapsed_time` raises depends on the schedule."""
+    early = certificates(lambda: measures(wait=False))
+    assert len({value for value, _ in early}) == 2
+    assert not any(certificate.race_free for _, certificate in early)
+    assert all("elapsed_time() before a wait" in str(certificate) for _, certificate in early)
+    late = certificates(lambda: measures(wait=True))
+    assert {value for value, _ in late} == {True}
+    assert all(certificate.race_free for _, certificate in late)

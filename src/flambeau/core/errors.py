@@ -27,9 +27,18 @@ LinAlgError = _LinAlgError  # PyTorch's class has the first name, and is shown b
 
 
 class DriverError(RuntimeError):
-    """A driver call failed: which, with what code, on which device."""
+    """A driver call failed: which, with what code, on which device.
+
+    late: it tells of work that was given before, or of a device that such work has broken. Which call does so depends
+    on when that work has run.
+    """
 
     __module__ = "flambeau"
+    late = False
+
+
+class NotReadyError(DriverError):
+    """What was asked for is there only when work that is still queued is done."""
 
 
 class NotSupportedError(RuntimeError):
@@ -42,6 +51,12 @@ class InvalidAddressError(DriverError):
     """A kernel or copy reaches memory that is not allocated (freed, out of bounds, other machine)."""
 
     __module__ = "flambeau"
+
+
+def late(error: DriverError) -> DriverError:
+    """The error, marked: see `DriverError`."""
+    error.late = True
+    return error
 
 
 def unknown_device_type(kind: str, known: Iterable[str]) -> str:

@@ -35,6 +35,14 @@ class MersenneTwister:
         if self._made is not None:
             self._made._legacy_seeding(self.seed & 0xFFFFFFFF)
 
+    def copy(self) -> MersenneTwister:
+        """Another engine, whose numbers to come are the same."""
+        other = MersenneTwister(self.seed)
+        if self._made is not None:
+            other._bits.state = self._made.state
+        other.normal = self.normal
+        return other
+
     @property
     def _bits(self) -> np.random.MT19937:
         """NumPy's engine, made when it is first needed: `numpy.random` is not imported with NumPy."""

@@ -13,6 +13,8 @@ from flambeau.autograd.grad_mode import no_grad
 from flambeau.distributed.backend import Backend
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
+from flambeau.driver.meetings import spans
+from flambeau.runtime import system
 
 Build = Callable[[], Sequence[Collective]]
 
@@ -40,6 +42,13 @@ class FlatBackend(Backend):
         peer of messages that the rest of the group knows nothing of. channel: messages meet those of the same channel.
         """
         raise NotImplementedError
+
+    def _touch(self, call: Collective) -> None:
+        """Observers hear what the host itself reads and writes: where the tensors are the CPU's."""
+        written, read = spans(call, self.place.rank, self.place.size)
+        for access, write in ((written, True), (read, False)):
+            if access is not None and access[1]:
+                system.host.driver.host_touch(*access, write)
 
     # -- all ranks --------------------------------------------------------------------------------------
     def all_reduce(self, tensors: Sequence[Any], op: Any, async_op: bool = False) -> Work:

@@ -29,8 +29,7 @@ from flambeau.distributed.mpi_checks import Comparison, Comparisons
 from flambeau.distributed.mpi_waits import Wait
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, agreed, described, spans
-from flambeau.runtime import system
+from flambeau.driver.meetings import PAIRED, agreed, described
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
@@ -149,13 +148,6 @@ class MpiBackend(FlatBackend):
             raise DistBackendError("the process group was aborted")
         if self._mismatch:
             raise DistBackendError(self._mismatch)
-
-    def _touch(self, call: Collective) -> None:
-        """Observers hear what the host reads and writes."""
-        written, read = spans(call, self.place.rank, self.place.size)
-        for access, write in ((written, True), (read, False)):
-            if access is not None and access[1]:
-                system.host.driver.host_touch(*access, write)
 
     def _peer(self, call: Collective) -> int | None:
         return call.peer if call.kind in ("send", "recv") and call.peer != _ANY else None

@@ -142,6 +142,7 @@ class ThreadBackend(FlatBackend):
         site = caller()
         parts = [Part(self.place.rank, call, site, tensors, self.place.ranks) for call in build()]
         for part in parts:
+            self._touch(part.call)
             self._hub.post(part, self.place.size, channel)
         return ThreadWork(list(tensors if results is None else results), parts, after)
 

@@ -26,6 +26,8 @@ class Findings:
         self._shared: dict[str, None] = {}  # where memory was shared with other processes
         self._unordered: dict[str, None] = {}  # what host threads may do in another order
         self._polls: dict[str, None] = {}  # what they asked each other
+        self._late: dict[str, None] = {}  # where the program heard of an earlier failure on a device
+        self.pins = False  # whether there is pinned memory
         self._told = False
 
     @property
@@ -55,6 +57,11 @@ class Findings:
             violated.append(
                 f"memory is shared with other processes at {_some(self._shared)}: what they do with it is not visible"
             )
+        if self._late:
+            violated.append(
+                f"work failed on a device, which the program was told at {_some(self._late)}: which call tells depends "
+                "on when the work has run"
+            )
         violated += self._queries.values()
         if not self._queries:
             assumptions.append("the program never asked query(), so it cannot branch on timing (checked)")
@@ -64,6 +71,10 @@ class Findings:
         violated += self._unwritten.values()
         if not self._unwritten and not self._shared:
             assumptions.append("no operation read memory that was never written (checked)")
+            if self.pins:
+                assumptions.append(
+                    "nothing read pinned memory that was never written: the host may write it unseen"
+                )
         if self.reuses_polled:
             assumptions.append(
                 f"{self.reuses_polled} reuses of memory followed the runtime's own polling: other schedules "
@@ -102,6 +113,10 @@ class Findings:
         at = place(caller())
         text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
         self._queries.setdefault(at, text)
+
+    def failed(self, site: Site) -> None:
+        """A call told the program that earlier work has failed."""
+        self._late[place(site)] = None
 
     def read_time(self) -> None:
         self._times[place(caller())] = None

@@ -166,6 +166,11 @@ class Order:
         recorder, then, sure = self._recorders[event]
         return point, self._loose_events.get(event, point), sure and self._comes_after((recorder, then))
 
+    def is_over(self, event: int) -> bool:
+        """Whether the host has waited for what an event marks: it is done in every run."""
+        reached = self.event_point(event)
+        return reached is None or (reached[2] and self.known.get(reached[0][0], 0) >= reached[0][1])
+
     def host_waited(self, points: Sequence[Reached | None]) -> None:
         """The host has waited for these points: it knows them."""
         for reached in points:

@@ -7,9 +7,11 @@ below; a wait on the host goes first, because only its return orders anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar, cast
 
+from flambeau.core.errors import DriverError
 from flambeau.core.sites import caller
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.meetings import spans
@@ -26,6 +28,21 @@ from flambeau.observe.tapes import Tape
 _READ, _WRITE = "reads", "writes"
 _COPY: Operation = ("copy", (), 0)
 _SIZES = 1024  # of copies and fills, whose cells are remembered
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def _may_tell(call: _Call) -> _Call:
+    """A call that may raise what other work has broken: which one does depends on when that work runs."""
+
+    @wraps(call)
+    def telling(self: RaceDriver, *args: Any, **options: Any) -> Any:
+        try:
+            return call(self, *args, **options)
+        except DriverError as error:
+            self._heard(error)
+            raise
+
+    return cast(_Call, telling)
 
 
 def observed(
@@ -69,6 +86,7 @@ class RaceDriver(Forward):
         handovers.listen(detector)
 
     # -- devices --------------------------------------------------------------------------------------
+    @_may_tell
     def device_sync(self, index: int) -> None:
         with self._lock:
             self._enter()
@@ -95,6 +113,7 @@ class RaceDriver(Forward):
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         memory = self.inner.host_alloc(nbytes)
+        self.detector.findings.pins = True
         with self._lock:
             self.detector.own(memory.ptr, nbytes, None, caller(), host=True)
         return memory
@@ -125,6 +144,7 @@ class RaceDriver(Forward):
         self.inner.block_wait(ptr, nbytes, stream, events)
 
     # -- copies and fills -----------------------------------------------------------------------------
+    @_may_tell
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         with self._lock:
             key = (source.ptr, source.nbytes)
@@ -136,6 +156,7 @@ class RaceDriver(Forward):
                 self._command(stream, "copy_in", [(target, source.nbytes)], 1)
             self.inner.copy_in(target, source, stream)
 
+    @_may_tell
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         key = (target.ptr, target.nbytes)
         with self._lock:
@@ -150,11 +171,13 @@ class RaceDriver(Forward):
         self.inner.copy_out(target, source, stream)  # done on return: it may wait, so without the lock
         self._host_waited([point])
 
+    @_may_tell
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         with self._lock:
             self._command(stream, "copy", [(target, nbytes), (source, nbytes)], 1)
             self.inner.copy(target, source, nbytes, stream)
 
+    @_may_tell
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         with self._lock:
             self._command(stream, "fill", [(target, nbytes)], 1)
@@ -178,6 +201,7 @@ class RaceDriver(Forward):
                 self.detector.add_stream(self._shown[index], handle, caller())
         return handle
 
+    @_may_tell
     def stream_query(self, stream: int) -> bool:
         self.detector.findings.asked("Stream.query()")
         point = self._end_of(stream)
@@ -186,6 +210,7 @@ class RaceDriver(Forward):
             self._host_waited([point])
         return done
 
+    @_may_tell
     def stream_sync(self, stream: int) -> None:
         point = self._end_of(stream)
         self.inner.stream_sync(stream)
@@ -227,6 +252,7 @@ class RaceDriver(Forward):
                 self._captured[event] = tape
                 tape.record(event, stream)
 
+    @_may_tell
     def event_query(self, event: int, internal: bool = False) -> bool:
         if not internal:
             self.detector.findings.asked("Event.query()")
@@ -238,6 +264,7 @@ class RaceDriver(Forward):
             self._host_waited([point, *self._others.points(event)])
         return done
 
+    @_may_tell
     def event_sync(self, event: int, internal: bool = False) -> None:
         point = self._marked_by(event, internal)
         if internal:
@@ -248,7 +275,12 @@ class RaceDriver(Forward):
         self._host_waited([point, *self._others.points(event)])
 
     def event_elapsed_ns(self, start: int, end: int) -> int:
-        self.detector.findings.read_time()
+        with self._lock:
+            self._enter()
+            if self.detector.is_over(start) and self.detector.is_over(end):
+                self.detector.findings.read_time()
+            else:  # it raises where they are not done
+                self.detector.findings.asked("Event.elapsed_time() before a wait for the events")
         return self.inner.event_elapsed_ns(start, end)
 
     # -- other processes: see Note [Other processes] in others.py ---------------------------------------
@@ -303,6 +335,7 @@ class RaceDriver(Forward):
         """All that a launch looks at is bound here: it is the most frequent call."""
         detector, inner, check = self.detector, self.inner.launcher(exe), self._checks[exe]
         acquire, release, tapes = self._lock.acquire, self._lock.release, self._tapes
+        heard = self._heard
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
             acquire()  # `with` takes twice as long
@@ -316,6 +349,9 @@ class RaceDriver(Forward):
                 else:
                     check(stream, ptrs, None, depth)
                 inner(ptrs, scalars, stream)
+            except DriverError as error:
+                heard(error)
+                raise
             finally:
                 release()
 
@@ -334,6 +370,7 @@ class RaceDriver(Forward):
 
         return draw
 
+    @_may_tell
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
             self._command(stream, "host function", [], 0)
@@ -358,6 +395,7 @@ class RaceDriver(Forward):
             self._graphs[graph] = tape
             return graph
 
+    @_may_tell
     def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
         with self._lock:
             self._enter()
@@ -390,6 +428,7 @@ class RaceDriver(Forward):
         with self._lock:
             self._meetings.leave(comm)
 
+    @_may_tell
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
         with self._lock:
             self._enter()
@@ -453,6 +492,11 @@ class RaceDriver(Forward):
         """Its uses are over: the driver waited for them. That orders nothing else, see Note [Reuse]."""
         with self._lock:
             self.detector.forget(ptr, nbytes)
+
+    def _heard(self, error: DriverError) -> None:
+        """The program is told of a failure."""
+        if error.late:
+            self.detector.findings.failed(caller())
 
     def _enter(self) -> None:
         """Say which thread calls."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.core import errors
 from flambeau.core.device import device
+from flambeau.core.errors import NotReadyError
 from flambeau.core.names import lacks
 from flambeau.runtime import current
 from flambeau.runtime.orders import Point
@@ -118,9 +119,12 @@ class Event:
             )
         driver = start.context.driver
         # The runtime's own look, not the program's poll: observers must not take it for an order.
-        if not all(driver.event_query(e, internal=True) for e in (start.handle, end.handle)):
-            raise RuntimeError("Both events must be completed before calculating elapsed time.")
-        return driver.event_elapsed_ns(start.handle, end.handle) / 1e6
+        for mark in (start, end):
+            driver.event_query(mark.handle, internal=True)
+        try:
+            return driver.event_elapsed_ns(start.handle, end.handle) / 1e6
+        except NotReadyError:
+            raise RuntimeError("Both events must be completed before calculating elapsed time.") from None
 
     def lend(self) -> Mark:
         """The point that it marks now, for somebody who waits for it whatever becomes of the event.

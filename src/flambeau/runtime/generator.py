@@ -2,6 +2,9 @@
 
 Unlike PyTorch, whose default generators start from the operating system's entropy, ours start from PyTorch's
 documented default seed: a run without `manual_seed` repeats exactly, as each run on virtual GPUs must.
+
+Ranks that are threads take turns at the generators (`Defaults`): each has its own, as processes have. Whose turn comes
+first may depend on the schedule, and what a rank draws must not.
 """
 
 from __future__ import annotations
@@ -214,6 +217,42 @@ default_cpu = Generator()
 _default_cuda: dict[Context, Generator] = {}
 _early_seeds: dict[int, int] = {}  # given before the device was opened
 _cuda_seed = DEFAULT_SEED  # what the other CUDA generators start from
+
+
+class Defaults:
+    """What the default generators have come to, the CPU's, each GPU's and that of GPUs which are opened later."""
+
+    def __init__(
+        self, cpu: tuple[Any, int], cuda: dict[Context, Generator], early: dict[int, int], seed: int
+    ) -> None:
+        self.cpu = cpu  # engine, seed
+        self.cuda = cuda
+        self.early = early
+        self.seed = seed
+
+    def copy(self) -> Defaults:
+        """The same numbers to come, for somebody else to draw."""
+        engine, seed = self.cpu
+        cuda = {context: _twin(made) for context, made in self.cuda.items()}
+        return Defaults((engine.copy(), seed), cuda, dict(self.early), self.seed)
+
+
+def _twin(generator: Generator) -> Generator:
+    twin = Generator(generator.device)
+    twin._seed, twin._offset = generator._seed, generator._offset
+    return twin
+
+
+def defaults() -> Defaults:
+    """Those that are drawn from now, not a copy."""
+    return Defaults((default_cpu.engine, default_cpu._seed), _default_cuda, _early_seeds, _cuda_seed)
+
+
+def use_defaults(defaults: Defaults) -> None:
+    """Let these be the default generators."""
+    global _default_cuda, _early_seeds, _cuda_seed
+    default_cpu.engine, default_cpu._seed = defaults.cpu
+    _default_cuda, _early_seeds, _cuda_seed = defaults.cuda, defaults.early, defaults.seed
 
 
 def default_of(where: device) -> Generator:

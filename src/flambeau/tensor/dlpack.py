@@ -35,7 +35,7 @@ from flambeau.tensor.options import place
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import clone, stream_of, to
+from flambeau.tensor.transfer import clone, host_array, stream_of, to
 
 _CPU, _CUDA, _CUDA_HOST, _EXTENSION, _CUDA_MANAGED = 1, 2, 3, 12, 13  # DLDeviceType
 _LEGACY, _PER_THREAD = 1, 2  # CUDA's names of two default streams
@@ -194,6 +194,8 @@ def __dlpack__(
         _order(source, stream)
     elif stream not in (None, -1):
         raise BufferError("stream must be None for a tensor on the CPU")
+    else:
+        host_array(source)  # observers hear that the host reads it, as of `numpy`
     form = _Versioned if max_version is not None and max_version[0] >= 1 else _Managed
     export = _Export(source, form, flags)
     capsule = _new_capsule(ctypes.addressof(export.managed), _NAMES[form][0], None)

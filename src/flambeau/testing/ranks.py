@@ -26,7 +26,7 @@ from flambeau.core.baton import Baton, seat
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
 from flambeau.distributed.store import HashStore
-from flambeau.runtime import current, system
+from flambeau.runtime import current, generator, system
 
 
 def ranks(
@@ -80,8 +80,10 @@ def _run(fn: Callable[..., Any], n: int, args: Sequence[Any], order: int | None)
         with _rank(rank, n, session):
             results[rank] = fn(*args)
 
-    error = baton.run([partial(body, rank) for rank in range(n)])
-    hosts.join()
+    try:
+        error = baton.run([partial(body, rank) for rank in range(n)])
+    finally:
+        hosts.join()
     if error is not None:
         error.add_note(f"(rank {baton.failed} of {n})")
         raise error
@@ -113,21 +115,30 @@ def environment(rank: int, size: int) -> dict[str, str]:
 
 
 class Hosts:
-    """A host for each rank: none pays for the time of another's calls, and none knows what another has waited for."""
+    """A host for each rank: none pays for the time of another's calls, and none knows what another has waited for.
+
+    Each has default generators of its own, which begin as those of whoever starts the ranks.
+    """
 
     def __init__(self) -> None:
         driver: Any = system.accelerator()
         self._those = [system.bare_driver(), *filter(None, [getattr(driver, "detector", None)])]
+        self._outer = generator.defaults()
+        self._random: dict[int, generator.Defaults] = {}
+        generator.use_defaults(self._outer.copy())  # the first rank's
 
     def switch(self, before: int, after: int) -> None:
         """Another rank runs from now on."""
         for one in self._those:
             one.switch_host(before, after)
+        self._random[before] = generator.defaults()
+        generator.use_defaults(self._random.get(after) or self._outer.copy())
 
     def join(self) -> None:
         """The ranks are done: whoever started them has waited for the last."""
         for one in self._those:
             one.join_hosts()
+        generator.use_defaults(self._outer)
 
 
 def rank() -> int:

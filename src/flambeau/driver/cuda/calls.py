@@ -6,7 +6,14 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
+from flambeau.core.errors import (
+    DriverError,
+    InvalidAddressError,
+    NotReadyError,
+    NotSupportedError,
+    OutOfMemoryError,
+    late,
+)
 
 NOT_READY = cu.CUresult.CUDA_ERROR_NOT_READY
 OUT_OF_MEMORY = cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY
@@ -46,7 +53,9 @@ def error_of(code: Any) -> Exception:
         return NotSupportedError(f"CUDA error: {text} ({name})")
     if code in _STICKY:
         kind = InvalidAddressError if code in _MEMORY else DriverError
-        return kind(f"CUDA error: {text} ({name})\n{_STICKY_TEXT}")
+        return late(kind(f"CUDA error: {text} ({name})\n{_STICKY_TEXT}"))
+    if code == NOT_READY:
+        return NotReadyError(f"CUDA error: {text} ({name})")
     return DriverError(f"CUDA error: {text} ({name})")
 
 
