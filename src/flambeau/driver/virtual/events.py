@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.errors import DriverError
+from flambeau.core.errors import DriverError, NotReadyError
 from flambeau.driver.virtual import ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Captures
 from flambeau.driver.virtual.collectives import Communicators
@@ -114,7 +114,9 @@ class Events:
         if event.record is None:
             raise DriverError(f"event_elapsed_ns: event {handle} was never recorded")
         if not event.record.done or event.record.end > self._core.now:
-            raise DriverError(f"event_elapsed_ns: event {handle} is not complete; synchronize with it first")
+            raise NotReadyError(
+                f"event_elapsed_ns: event {handle} is not complete; synchronize with it first"
+            )
         return event.record.end
 
     # -- of other processes: see Note [Events of other processes] in ipc.py -------------------------------

@@ -6,7 +6,7 @@ import itertools
 import uuid
 from typing import NoReturn
 
-from flambeau.core.errors import DriverError, InvalidAddressError
+from flambeau.core.errors import DriverError, InvalidAddressError, late
 from flambeau.driver.virtual.device import Device
 from flambeau.driver.virtual.ipc import SharedPages
 from flambeau.driver.virtual.memory import Arena, next_generation
@@ -106,4 +106,4 @@ class Machine:
 def check_error(state: DeviceState) -> None:
     """Raise a device's sticky error, if it has one."""
     if state.error is not None:
-        raise DriverError(str(state.error)) from state.error.__cause__
+        raise late(DriverError(str(state.error))) from state.error.__cause__
