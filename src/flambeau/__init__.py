@@ -8,6 +8,7 @@ from __future__ import annotations
 import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
+from math import e, inf, nan, pi
 from typing import Any as _Any
 
 if not _sys.platform.startswith(("linux", "darwin")) or _os.uname().machine not in (
@@ -124,6 +125,7 @@ from flambeau.tensor import (
 from flambeau.tensor.tensor import Tensor
 from flambeau.version import __version__
 
+newaxis = None
 globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
 globals().update(_public.functions)
 _share.announce(nn.Parameter)
@@ -133,7 +135,7 @@ _publish(globals())
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
-    "accelerator": "",
+    "accelerator": "", "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(
     (

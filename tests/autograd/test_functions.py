@@ -683,3 +683,20 @@ def test_numpy_of_a_leaf_is_allowed_detached() -> None:
     with flambeau.no_grad():
         assert x.numpy().tolist() == [1, 1, 1]
     assert x.numpy(force=True).tolist() == x.detach().numpy().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda m: str(m.autograd.Variable(m.ones(2), requires_grad=True)),
+        lambda m: m.autograd.Variable(m.ones(2, requires_grad=True) * 2).requires_grad,
+        lambda m: [type(x).__name__ for x in (m.autograd.Variable(), m.autograd.Variable(m.nn.Parameter(m.ones(2))))],
+        lambda m: [isinstance(x, m.autograd.Variable) for x in (m.ones(1), m.nn.Parameter(m.ones(1)), 1)],
+        lambda m: m.autograd.Variable(data=m.ones(2), volatile=True).requires_grad,
+        lambda m: (lambda a: (m.autograd.Variable(a).add_(1), a.tolist(), a._version))(m.zeros(2))[1:],
+        lambda m: m.autograd.Variable([1.0]),
+        lambda m: m.autograd.Variable(m.ones(2).long(), True),
+    ],
+)  # fmt: skip
+def test_variable(program: Callable[[Any], Any]) -> None:
+    both(program)

@@ -152,3 +152,15 @@ def test_low_rank(shape: tuple[int, ...], kind: str) -> None:
             module.pca_lowrank(module.ones(3, 4), 9)
         with pytest.raises(ValueError, match=r"niter\(=-1\) must be non-negative integer"):
             module.pca_lowrank(module.ones(3, 4), 2, niter=-1)
+
+
+def test_constants_are_pytorchs() -> None:
+    for name in ("e", "inf", "nan", "newaxis", "pi"):
+        assert repr(getattr(flambeau, name)) == repr(getattr(torch, name)), name
+    assert flambeau.ones(2)[:, flambeau.newaxis].shape == (2, 1)
+
+
+def test_names_of_other_rooms_at_the_top() -> None:
+    for module in (torch, flambeau):
+        assert module.GradScaler is module.amp.GradScaler
+        assert module.default_generator.initial_seed() == module.initial_seed()

@@ -24,9 +24,9 @@ from flambeau.autograd.grad_mode import (
     set_grad_enabled,
 )
 from flambeau.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from flambeau.autograd.variable import Variable
 from flambeau.core.names import lacking as _missing
 from flambeau.tensor.gradients import run_backward, run_grad
-from flambeau.tensor.tensor import Tensor as Variable
 
 
 def backward(

@@ -1,0 +1,34 @@
+"""`torch.autograd.Variable`, which tensors have replaced since PyTorch 0.4 and which old programs still call."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from flambeau.tensor.tensor import Tensor
+
+
+class _AnyTensor(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tensor)
+
+
+class Variable(metaclass=_AnyTensor):
+    """`Variable(data, requires_grad=False)` is a tensor with the memory of `data`, off the tape; every tensor is one.
+
+    Raises TypeError if `data` is no tensor. `volatile` has no effect, and warns.
+    """
+
+    def __new__(cls, data: Any = None, requires_grad: bool = False, volatile: bool = False) -> Any:
+        if volatile:
+            warnings.warn(
+                "volatile was removed and now has no effect. Use `with torch.no_grad():` instead.",
+                stacklevel=2,
+            )
+        if data is None:
+            data = Tensor()
+        if not isinstance(data, Tensor):
+            raise TypeError(f"Variable data has to be a tensor, but got {type(data).__name__}")
+        if requires_grad and not (data.is_floating_point() or data.is_complex()):
+            raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
+        return data.detach().requires_grad_(bool(requires_grad))
