@@ -103,6 +103,12 @@ class profile:
             )
             self._recorder = None
 
+    def keep(self, earlier: profile) -> None:
+        """Put the events of an earlier recording after its own."""
+        own, others = self._events(), earlier._events()
+        own += others
+        own.memory = [*others.memory, *own.memory]
+
     def _events(self) -> EventList:
         if self.function_events is None:
             raise RuntimeError("Profiler didn't finish running")

@@ -18,7 +18,8 @@ class Flags:
     __slots__ = (
         "_subscribers", "attention", "attention_order", "attention_reduced", "bfloat16_reductions", "cudnn_allow_tf32",
         "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_deterministic", "cudnn_enabled",
-        "default_dtype", "deterministic", "deterministic_warn_only", "float16_accumulation", "float16_reductions",
+        "default_dtype", "deterministic", "deterministic_warn_only", "fill_uninitialized",
+        "float16_accumulation", "float16_reductions",
         "float32_matmul_precision", "launch_blocking",
         "matmul_allow_tf32", "portable_random", "profiled",
         "sync_debug_mode", "witnessed",
@@ -37,6 +38,7 @@ class Flags:
     cudnn_deterministic: bool
     deterministic: bool
     deterministic_warn_only: bool
+    fill_uninitialized: bool  # where algorithms are deterministic
     default_dtype: dtype
     launch_blocking: bool
     sync_debug_mode: int  # 1: warn of operations that wait for a device, 2: refuse them
@@ -62,6 +64,7 @@ class Flags:
         put(self, "cudnn_deterministic", False)
         put(self, "deterministic", False)
         put(self, "deterministic_warn_only", False)
+        put(self, "fill_uninitialized", True)
         put(self, "default_dtype", float32)
         put(self, "launch_blocking", False)
         put(self, "sync_debug_mode", 0)

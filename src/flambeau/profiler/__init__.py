@@ -87,6 +87,12 @@ def schedule(
     return action
 
 
+_CLEARED = (
+    "Warning: Profiler clears events at the end of each cycle. Only events from the current cycle will be reported. "
+    "To keep events across cycles, set acc_events=True."
+)
+
+
 def _always(step: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
@@ -101,6 +107,7 @@ class profile:
         record_shapes, with_flops: keep the shapes of inputs, count floating-point operations.
         profile_memory: what calls allocate and free, on the CPU and on CUDA devices.
         with_stack: keep the program's lines that each call came from.
+        acc_events: keep the events of earlier cycles; otherwise a second cycle warns that they are gone.
         use_cuda: deprecated, with a FutureWarning; `activities` says it.
 
     Raises AssertionError: `activities` has none. NotSupportedError: with_modules, which is of TorchScript's models.
@@ -120,6 +127,7 @@ class profile:
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
+        acc_events: bool = False,
         use_cuda: bool | None = None,
     ) -> None:
         self.activities = set(activities) if activities is not None else supported_activities()
@@ -142,6 +150,7 @@ class profile:
         )
         self._make()  # what it refuses, it refuses now
         self._with_stack = with_stack
+        self.acc_events = acc_events
         self.schedule = schedule or _always
         self.on_trace_ready = on_trace_ready
         self._stepwise = schedule is not None
@@ -182,6 +191,8 @@ class profile:
     def _go_to(self, action: ProfilerAction) -> None:
         recording = action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
         if recording and self._running is None:
+            if self._last is not None and not self.acc_events:
+                warnings.warn(_CLEARED, UserWarning, stacklevel=3)
             self._running = self._make().__enter__()
         elif not recording:
             self._finish(tell=False)
@@ -191,6 +202,8 @@ class profile:
         if self._running is None:
             return
         self._running.__exit__()
+        if self.acc_events and self._last is not None:
+            self._running.keep(self._last)
         self._last, self._running = self._running, None
         if tell and self.on_trace_ready is not None:
             self.on_trace_ready(self)

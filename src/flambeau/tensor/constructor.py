@@ -20,6 +20,7 @@ from flambeau.tensor.public import function, method
 from flambeau.tensor.settings import set_default_device
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import parse_type
+from flambeau.tensor.uninitialized import filled_if_wanted
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
@@ -34,7 +35,7 @@ def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
     if len(args) == 1 and isinstance(data, float):
         raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
     sizes = (tuple(data),) if isinstance(data, tuple) else args
-    return empty(Meta.contiguous_of(shape_of(sizes, "new"), kind, where))
+    return filled_if_wanted(empty(Meta.contiguous_of(shape_of(sizes, "new"), kind, where)))
 
 
 def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:

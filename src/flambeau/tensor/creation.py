@@ -39,6 +39,7 @@ from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.transfer import copy_, empty_pinned, fill_, filled, filled_with, resize_
 from flambeau.tensor.typing import contiguous_format, strides_in, strides_like
+from flambeau.tensor.uninitialized import filled_if_wanted, is_filled
 
 
 def _new(meta: Meta, options: Options) -> Tensor:
@@ -50,6 +51,11 @@ def _new(meta: Meta, options: Options) -> Tensor:
     if meta.device is not CPU:
         raise RuntimeError("Only dense CPU tensors can be pinned")
     return empty_pinned(meta)
+
+
+def _empty(meta: Meta, options: Options) -> Tensor:
+    """`_new` for programs, which may see what is in it."""
+    return filled_if_wanted(_new(meta, options))
 
 
 def _constant(meta: Meta, value: Any, options: Options) -> Tensor:
@@ -103,8 +109,9 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
     shape = _sizes("empty", sizes, given)
     strides = strides_in(shape, options.memory_format or contiguous_format)
     meta = Meta.of(shape, strides, options.kind or flags.default_dtype, options.device or default_device())
-    made = _new(meta, options)
-    _remember(key, meta, options)
+    made = _empty(meta, options)
+    if not is_filled():
+        _remember(key, meta, options)
     return made
 
 
@@ -115,6 +122,7 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
 _repeated: dict[Any, Meta] = {}
 _MOST = 4096
 system.on_close(_repeated.clear)
+flags.subscribe(_repeated.clear)  # what is empty may have to be filled from now on
 
 
 def recalled(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
@@ -152,7 +160,7 @@ def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     shape, strides = checked_shape(size, "empty_strided"), tuple([int(s) for s in stride])
     check_strides(shape, strides)
     kind, device = options.kind or flags.default_dtype, options.device or default_device()
-    memory = _new(Meta.contiguous_of((span(shape, strides),), kind, device), options)
+    memory = _empty(Meta.contiguous_of((span(shape, strides),), kind, device), options)
     return make(Meta.of(shape, strides, kind, device), memory.memory, memory.ptr)
 
 
@@ -264,7 +272,7 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, Options]:
 @creates
 def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """An uninitialized tensor of the shape, dtype, device and memory order of `input`."""
-    return _new(*_like("empty_like", input, given))
+    return _empty(*_like("empty_like", input, given))
 
 
 @function
@@ -303,7 +311,7 @@ def _new_like(self: Tensor, function: str, size: tuple[Any, ...], given: Sized) 
 @creates
 def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """An uninitialized tensor on this one's device and of its dtype."""
-    return _new(*_new_like(self, "new_empty", sizes, given))
+    return _empty(*_new_like(self, "new_empty", sizes, given))
 
 
 @method

@@ -52,7 +52,7 @@ _MODES = ("default", "warn", "error")
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
     """Use kernels that give the same bits each time; where there is none, raise RuntimeError, or warn.
 
-    On the CPU and on virtual GPUs all are deterministic.
+    On the CPU and on virtual GPUs all are deterministic. New memory is filled then: see `torch.utils.deterministic`.
     """
     flags.deterministic = bool(mode)
     flags.deterministic_warn_only = bool(warn_only)

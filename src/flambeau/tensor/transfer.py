@@ -46,6 +46,7 @@ from flambeau.tensor.typing import (
     strides_like,
     type_name,
 )  # fmt: skip
+from flambeau.tensor.uninitialized import fill_from
 
 # -- copy_ ------------------------------------------------------------------------------------------------
 
@@ -623,8 +624,10 @@ def resize_(self: Tensor, *sizes: Any, memory_format: memory_format = contiguous
     meta = plain.with_(strides=strides_like(plain, memory_format))
     if shape == self.meta.shape and memory_format is contiguous_format:
         return self
+    held = self.memory.nbytes
     _grow(self, self.storage_offset() * meta.itemsize + meta.span)
     self.meta = meta
+    fill_from(self.memory, held, meta.dtype)
     return self
 
 
