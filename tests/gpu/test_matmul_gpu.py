@@ -18,7 +18,7 @@ from gpu_kit import GPU, needs_gpu
 
 import flambeau as torch
 from flambeau.core.device import device
-from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
+from flambeau.core.dtype import bfloat16, complex32, complex64, complex128, dtype, float16, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.cublaslt import Gemm, Matrix
@@ -261,3 +261,20 @@ def test_same_bits_each_time() -> None:
     first = numpy_of(a @ a.t())
     for _ in range(5):
         assert (numpy_of(a @ a.t()) == first).all()
+
+
+@pytest.mark.parametrize("kind", (float16, bfloat16), ids=lambda kind: kind.name)
+def test_halves_are_multiplied_into_float32(kind: dtype) -> None:
+    x, y = random_array((4, 30, 70), kind, 0), random_array((4, 70, 50), kind, 1)
+    a, b, c = tensor(x, kind), tensor(y, kind), tensor(random_array((50,), kind, 2), kind)
+    exact = numpy_of(a) @ numpy_of(b)
+    for got, want in (
+        (torch.bmm(a, b, float32), exact),
+        (torch.mm(a[1], b[1], float32), exact[1]),
+        (torch.mm(b[1].t(), a[1].t(), float32), exact[1].T),
+        (torch.addmm(c, a[1], b[1], out_dtype=float32), numpy_of(c) + exact[1]),
+        (torch.addmm(c, a[1], b[1], out_dtype=float32, beta=2, alpha=3), 2 * numpy_of(c) + 3 * exact[1]),
+        (torch.baddbmm(c.float(), a, b, out_dtype=float32, beta=0.5), numpy_of(c) / 2 + exact),
+    ):
+        assert got.dtype is float32
+        np.testing.assert_allclose(numpy_of(got), want, rtol=1e-4, atol=1e-4)

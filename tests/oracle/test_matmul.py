@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import from_torch, torch
+from support import from_torch, same, torch
 from test_reductions import agree
 
 import flambeau
@@ -191,3 +191,47 @@ def test_the_cpu_and_doubles_are_left_alone() -> None:
     with flambeau.virtual(devices=1, profile="a100-40g"):
         b = flambeau.tensor([[1 + 2.0**-40]], dtype=flambeau.float64, device="cuda")
         assert (b @ flambeau.ones(1, 1, dtype=flambeau.float64, device="cuda")).item() == 1 + 2.0**-40
+
+
+# -- out_dtype: on CUDA alone ---------------------------------------------------------------------------------
+
+
+UNROUNDED = {
+    "mm": lambda m, x, kind: m.mm(x[0], x[0], out_dtype=kind),
+    "bmm": lambda m, x, kind: m.bmm(x, x, kind),
+    "addmm": lambda m, x, kind: m.addmm(x[1], x[0], x[0], kind, beta=2, alpha=0.5),
+    "baddbmm": lambda m, x, kind: m.baddbmm(x[:1], x, x, out_dtype=kind),
+}
+
+
+@pytest.mark.parametrize("name", UNROUNDED)
+def test_products_of_halves_in_float32(name: str) -> None:
+    """As the float32 product of the same numbers; PyTorch's CPU build has none, and says so."""
+    run = UNROUNDED[name]
+    given = torch.randn(3, 4, 4).half()
+    with pytest.raises(NotImplementedError, match=f"^Could not run 'aten::{name}.dtype' with"):
+        run(torch, given, torch.float32)
+    with pytest.raises(NotImplementedError, match=f"^Could not run 'aten::{name}.dtype' with"):
+        run(flambeau, from_torch(given), flambeau.float32)
+    with flambeau.virtual(devices=1):
+        x = from_torch(given).cuda().requires_grad_()
+        found = run(flambeau, x, flambeau.float32)
+        wide = {
+            "mm": lambda a: a[0] @ a[0],
+            "bmm": lambda a: a @ a,
+            "addmm": lambda a: 2 * a[1] + 0.5 * (a[0] @ a[0]),
+        }
+        want = wide.get(name, lambda a: a[:1] + a @ a)(given.float())
+        same(found.detach(), want, ulps=8)
+        with pytest.raises(RuntimeError, match=r"^derivative for aten::(add)?mm is not implemented"):
+            found.sum().backward()
+        x = x.detach()
+        assert run(flambeau, x, flambeau.float16).dtype is flambeau.float16
+        with pytest.raises(RuntimeError, match=r"^out_dtype must be the same as input dtype or fp32"):
+            run(flambeau, x, flambeau.float64)
+        out = flambeau.empty(3, 4, 4, device="cuda")
+        assert flambeau.bmm(x, x, flambeau.float32, out=out) is out
+        with pytest.raises(
+            RuntimeError, match=r"^out_dtype must be the same as the dtype of the provided out"
+        ):
+            flambeau.bmm(x, x, flambeau.float32, out=out.half())

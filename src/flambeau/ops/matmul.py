@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import FLOATING, bool_, dtype, float32, float64, int64
+from flambeau.core.dtype import FLOATING, bfloat16, bool_, dtype, float16, float32, float64, int64
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
-from flambeau.ops.gradients import conj
+from flambeau.ops.gradients import conj, refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, common_device, define
 from flambeau.ops.pointwise import ALL, wide
 from flambeau.ops.reduction import to_computing
@@ -162,8 +162,8 @@ def _host(launch: Launch) -> Body:
     product, out = _product(launch, a.dtype), launch.outputs[0]
     shape = (*a.shape[:-1], b.shape[-1])
     if product is np.matmul and out.plain and out.dtype is a.dtype:
-        if out.shape == shape:
-            return lambda outputs, inputs: np.matmul(inputs[0], inputs[1], out=outputs[0])
+        if len(out.shape) == len(shape) == 2:
+            return lambda outputs, inputs: np.dot(inputs[0], inputs[1], outputs[0])
         return lambda outputs, inputs: np.matmul(inputs[0], inputs[1], out=outputs[0].reshape(shape))
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
@@ -173,9 +173,10 @@ def _host(launch: Launch) -> Body:
 
 
 def _added_host(launch: Launch) -> Body:
-    source = launch.outputs[0].dtype
-    product, widen = _product(launch, source), to_computing(source, source)
-    number = wide(source).numpy.type
+    one, source = launch.inputs[:2]
+    assert isinstance(one, Meta) and isinstance(source, Meta)
+    product, widen = _product(launch, source.dtype), to_computing(one.dtype, one.dtype)
+    number = wide(source.dtype).numpy.type
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         added, a, b, beta, alpha = inputs
@@ -308,5 +309,52 @@ addmm = define(
             lambda grad, c, metas, e: _times(_left_back(grad, c, metas[1:]), e),
             lambda grad, b, metas, e: _times(_right_back(grad, b, metas[1:]), e),
         ),
+    )
+)  # fmt: skip
+
+
+# -- products of halves that are not rounded to halves ---------------------------------------------------------
+
+
+def _unrounded(signature: Signature) -> Signature:
+    return Signature((signature.outputs[0].with_(dtype=float32),), signature.inputs, (False,))
+
+
+def _mm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    return _unrounded(_rule(operands, (False,)))
+
+
+def _addmm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """The added tensor is of float32."""
+    added, a, *others = operands
+    assert isinstance(added, Meta) and isinstance(a, Meta)
+    found = _unrounded(_added_rule((added.with_(dtype=a.dtype), a, *others), (False,)))
+    one = found.inputs[0]
+    assert isinstance(one, Meta)
+    return Signature(found.outputs, (one.with_(dtype=float32), *found.inputs[1:]), found.params)
+
+
+def _added_unrounded(make: Make, kind: dtype) -> Iterable[Sample]:
+    for (added, *others), params in _added_samples(make, kind):
+        yield (added.astype(np.float32), *others), params
+
+
+def _factors_rate(launch: Launch) -> str:
+    factor = launch.inputs[-4 if len(launch.inputs) == 5 else 0]
+    assert isinstance(factor, Meta)
+    return factor.dtype.name
+
+
+mm_dtype = define(
+    Op(
+        "mm.dtype", _mm_rule, Kernel("matmul", _host, _flops, rate=_factors_rate, cuda=Routine("matmul")),
+        (float16, bfloat16), lambda make, kind: [((make(3, 4), make(4, 2)), ()), ((make(2, 3, 4), make(2, 4, 2)), ())],
+        derivative=refused("mm"),
+    )
+)  # fmt: skip
+addmm_dtype = define(
+    Op(
+        "addmm.dtype", _addmm_rule, Kernel("addmm", _added_host, _flops, rate=_factors_rate, cuda=Routine("addmm")),
+        (float16, bfloat16), _added_unrounded, derivative=refused("addmm"),
     )
 )  # fmt: skip

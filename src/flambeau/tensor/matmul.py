@@ -9,7 +9,7 @@ from typing import Any
 from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.ops import matmul as ops
-from flambeau.tensor import autocast
+from flambeau.tensor import autocast, unrounded
 from flambeau.tensor.call import call
 from flambeau.tensor.outputs import deliver, run
 from flambeau.tensor.public import alias, both, function, functions, method
@@ -31,19 +31,26 @@ def __matmul__(self: Tensor, other: Any) -> Any:
 
 
 @both
-def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The product of two matrices: (n, m) by (m, p)."""
+def mm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
+    """The product of two matrices: (n, m) by (m, p).
+
+    out_dtype: float32 of float16 and bfloat16, on CUDA: the sums are not rounded to 16 bits.
+    """
     if input.ndim != 2:
         raise RuntimeError("self must be a matrix")
     if mat2.ndim != 2:
         raise RuntimeError("mat2 must be a matrix")
+    if out_dtype is not None:
+        return unrounded.product("mm", input, mat2, out_dtype, out)
     return run(ops.matmul, (input, mat2), (), out)
 
 
 @both
-def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting."""
+def bmm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
+    """The products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting. out_dtype: as of `mm`."""
     _check_batches(input, mat2)
+    if out_dtype is not None:
+        return unrounded.product("bmm", input, mat2, out_dtype, out)
     return run(ops.matmul, (input, mat2), (), out)
 
 
@@ -185,35 +192,41 @@ def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
             )
 
 
-def _added(input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None) -> Tensor:
-    """beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product."""
+def _added(
+    input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None, kind: dtype | None = None
+) -> Tensor:
+    """beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product; in `kind` if given."""
     left, right = a.meta.shape, b.meta.shape
     if left[-1] != right[-2]:
         raise RuntimeError(ops.mismatch(a.meta, b.meta))
     if input.meta.shape != right[-1:]:
         _check_expands(input, (*left[:-1], right[-1]))
     args = (input, a, b, _number(beta, input), _number(alpha, input))
+    if kind is not None:
+        return unrounded.added("addmm" if a.ndim == 2 else "baddbmm", input, a, b, args[3:], kind, out)
     return run(ops.addmm, args, (), out)
 
 
 @both
 def addmm(
-    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
-) -> Tensor:
-    """beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read."""
+    input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, beta: Any = 1, alpha: Any = 1,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read. out_dtype: as of `mm`."""
     for name, mat in (("mat1", mat1), ("mat2", mat2)):
         if mat.meta.ndim != 2:
             raise RuntimeError(f"{name} must be a matrix, got {mat.ndim}-D tensor")
-    return _added(input, mat1, mat2, beta, alpha, out)
+    return _added(input, mat1, mat2, beta, alpha, out, out_dtype)
 
 
 @both
 def baddbmm(
-    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
-) -> Tensor:
-    """beta * input + alpha * (batch1 @ batch2), batch by batch."""
+    input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype | None = None, *, beta: Any = 1, alpha: Any = 1,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
     _check_batches(batch1, batch2)
-    return _added(input, batch1, batch2, beta, alpha, out)
+    return _added(input, batch1, batch2, beta, alpha, out, out_dtype)
 
 
 @both

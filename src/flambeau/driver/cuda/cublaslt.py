@@ -60,9 +60,13 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """D = alpha op(A) op(B) + beta C, or + a vector along D's columns (`bias`), for each of `batch` matrices."""
+    """D = alpha op(A) op(B) + beta C, or + a vector along D's columns (`bias`), for each of `batch` matrices.
+
+    kind: of A and B; out: of C and D, float32 of products in 16 bits that are not rounded.
+    """
 
     kind: dtype
+    out: dtype
     batch: int
     a: Matrix
     b: Matrix
@@ -167,9 +171,9 @@ class Product:
         self._library = library
         self.description = library.description(gemm)
         self._call = partial(library.matmul, library.handle, self.description)
-        self.layouts = tuple(
-            [library.layout(gemm.kind, x, gemm.batch) for x in (gemm.a, gemm.b, gemm.c, gemm.d)]
-        )
+        kinds = (gemm.kind, gemm.kind, gemm.out, gemm.out)
+        matrices = zip(kinds, (gemm.a, gemm.b, gemm.c, gemm.d), strict=True)
+        self.layouts = tuple([library.layout(kind, x, gemm.batch) for kind, x in matrices])
         self._algorithms: dict[int, Any] = {}  # alignment in bytes -> heuristic
         self._lock = Lock()  # of the address of the bias, which is in the description
         self._size = c_size_t(WORKSPACE)

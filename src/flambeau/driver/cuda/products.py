@@ -46,40 +46,44 @@ def product(launch: Launch, device: Device, driver: Any) -> Run:
 class Operands:
     """Operands as metas of shape (*batch, rows, columns), each with its matrix; None: it is staged.
 
-    kind: the dtype computed in. turned: the output is column-major, so that a, b, c and d are the transposed
-    operands in the other order: d' = b' a'. bias: c is one row for all rows of d.
+    kind, out: the dtypes of the factors and of the result, as the library takes them. turned: the output is
+    column-major, so that a, b, c and d are the transposed operands in the other order: d' = b' a'. bias: c is one
+    row for all rows of d.
     """
 
     def __init__(self, launch: Launch) -> None:
         added, a, b = tensors(launch)
         out = launch.outputs[0]
-        self.kind: dtype = complex64 if out.dtype is complex32 else out.dtype
+        self.kind, self.out = _taken(a.dtype), _taken(out.dtype)
         shape = (*a.shape[:-1], b.shape[-1])
         self.inner, self.batch = a.shape[-1], prod(a.shape[:-2])
         # The operands' batch may be folded into rows; what no view folds likewise is staged as it is.
         d, c = _seen_as(out, shape), None if added is None else _seen_as(added, shape)
-        self.turned = d is not None and self._matrix(d) is None and self._matrix(turned(d)) is not None
+        self.turned = d is not None and self._result(d) is None and self._result(turned(d)) is not None
         if self.turned:
             assert d is not None
             a, b, d, c = turned(b), turned(a), turned(d), None if c is None else turned(c)
             shape = d.shape
         self.shape, self.a, self.b, self.d = shape, a, b, out if d is None else d
         self.a_at, self.b_at = self._either(a), self._either(b)
-        self.c_at, self.d_at = self._matrix(c), self._matrix(d)
+        self.c_at, self.d_at = self._result(c), self._result(d)
         self.bias = c is not None and self.d_at is not None and self._is_bias(c)
 
     def _is_bias(self, c: Meta) -> bool:
         row = c.shape[-1] > 1 and c.strides[-1] == 1 and not any(c.strides[:-1])
-        return row and self.kind in (float16, bfloat16, float32)
+        return row and self.out in (float16, bfloat16, float32)
 
-    def _matrix(self, x: Meta | None) -> Matrix | None:
-        return None if x is None or x.dtype is not self.kind else row_major(x.shape, x.strides)
+    def _result(self, x: Meta | None) -> Matrix | None:
+        return None if x is None else self._matrix(x, self.out)
+
+    def _matrix(self, x: Meta, kind: dtype) -> Matrix | None:
+        return row_major(x.shape, x.strides) if x.dtype is kind else None
 
     def _either(self, x: Meta) -> Matrix | None:
         """Row-major, or column-major and so taken transposed."""
-        found = self._matrix(x)
+        found = self._matrix(x, self.kind)
         if found is None:
-            other = self._matrix(turned(x))
+            other = self._matrix(turned(x), self.kind)
             return None if other is None else replace(other, transposed=True)
         return found
 
@@ -88,6 +92,7 @@ class Operands:
         d = self.d_at or dense(self.shape)
         return Gemm(
             self.kind,
+            self.out,
             self.batch,
             self.b_at or dense(self.b.shape),
             self.a_at or dense(self.a.shape),
@@ -95,6 +100,10 @@ class Operands:
             d,
             tf32=tf32,
         )
+
+
+def _taken(kind: dtype) -> dtype:
+    return complex64 if kind is complex32 else kind
 
 
 def row_major(shape: Sequence[int], strides: Sequence[int]) -> Matrix | None:
@@ -110,6 +119,10 @@ def row_major(shape: Sequence[int], strides: Sequence[int]) -> Matrix | None:
 def dense(shape: Sequence[int]) -> Matrix:
     rows, columns = shape[-2:]
     return Matrix(columns, rows, columns, rows * columns)
+
+
+def dense_meta(x: Meta, kind: dtype) -> Meta:
+    return Meta.contiguous_of(x.shape, kind, x.device)
 
 
 def tensors(launch: Launch) -> tuple[Meta | None, Meta, Meta]:
@@ -135,17 +148,15 @@ class _Routine:
         self.tf32 = bool(launch.params[-1]) and x.kind is float32 and device.capability >= TF32_SINCE
         if x.kind not in DATA:
             raise NotSupportedError(f"cuBLASLt multiplies no {x.kind}")
-        self._bytes = [self.dense(m).nbytes for m in (x.a, x.b, x.d)]
-        self._load_a = None if x.a_at is not None else self.step(_COPY, self.dense(x.a), x.a)
-        self._load_b = None if x.b_at is not None else self.step(_COPY, self.dense(x.b), x.b)
-        self._store_d = None if x.d_at is not None else self.step(_COPY, x.d, self.dense(x.d))
+        a, b, d = dense_meta(x.a, x.kind), dense_meta(x.b, x.kind), dense_meta(x.d, x.out)
+        self._bytes = [m.nbytes for m in (a, b, d)]
+        self._load_a = None if x.a_at is not None else self.step(_COPY, a, x.a)
+        self._load_b = None if x.b_at is not None else self.step(_COPY, b, x.b)
+        self._store_d = None if x.d_at is not None else self.step(_COPY, x.d, d)
         self.direct = self._load_a is None and self._load_b is None and self._store_d is None
 
     def step(self, kernel: Kernel, target: Meta, *inputs: Meta | dtype) -> Any:
         return self.driver.load(Launch(kernel, (target,), inputs), self.device.index)
-
-    def dense(self, x: Meta) -> Meta:
-        return Meta.contiguous_of(x.shape, self.operands.kind, x.device)
 
     def library(self) -> Library:
         if self.device.blas is None:
@@ -214,7 +225,7 @@ class _Addmm(_Routine):
         self._alone = None if x.inner else self.step(_SCALED, out, added, beta)
         if self._alone is not None:
             return
-        target = out if x.d_at is not None else self.dense(out)
+        target = out if x.d_at is not None else dense_meta(out, x.out)
         self._fill = None if x.c_at is not None else self.step(_COPY, target, added)
         gemm = x.gemm(self.tf32)
         self._gemms = {"plain": gemm}
