@@ -26,7 +26,7 @@ ROOMS = [
     {"nn"},
     {"optim"},
     {"data", "serialization", "amp"},
-    {"cuda", "backends", "fft", "linalg", "special", "utils", "multiprocessing", "profiler"},
+    {"cuda", "backends", "fft", "func", "linalg", "special", "utils", "multiprocessing", "profiler"},
     {"top"},
     {"testing"},
     {"cli"},

@@ -31,12 +31,19 @@ def functional_call(
         FutureWarning,
         stacklevel=2,
     )
-    given = () if args is None else args if isinstance(args, tuple) else (args,)
-    tensors = _untied(module, parameters_and_buffers) if tie_weights else parameters_and_buffers
+    return call_with(module, parameters_and_buffers, args, kwargs, tie_weights, strict)
+
+
+def call_with(
+    module: Module, given: dict[str, Tensor], args: Any, kwargs: Any, tie_weights: bool, strict: bool
+) -> Any:
+    """What `functional_call` and `torch.func.functional_call` do."""
+    positional = () if args is None else args if isinstance(args, tuple) else (args,)
+    tensors = _untied(module, given) if tie_weights else given
     if strict:
         _check_names(module, tensors)
-    with _replaced(module, tensors, parameters_and_buffers):
-        return module(*given, **(kwargs or {}))
+    with _replaced(module, tensors, given):
+        return module(*positional, **(kwargs or {}))
 
 
 def _named(module: Module) -> dict[str, Tensor]:
