@@ -23,7 +23,8 @@ import flambeau
 
 SOURCE = Path(flambeau.__file__).parent
 ROOMS = (
-    "cuda/nccl.py", "cuda/streams.py", "data", "distributed/device.py", "distributed/reducer.py",
+    "cuda/nccl.py", "cuda/streams.py", "data", "distributed/device.py", "distributed/future.py",
+    "distributed/messages.py", "distributed/reducer.py", "distributed/work.py",
     "nn/parallel/_functions.py", "nn/parallel/comm.py", "nn/parallel/data_parallel.py", "runtime/allocator.py",
     "runtime/event.py", "runtime/peers.py", "runtime/pinned.py", "runtime/stream.py", "runtime/uses.py", "tape",
     "tensor",
@@ -33,8 +34,9 @@ METHODS = {
     "record_use", "share", "stream_sync", "stream_wait", "synchronize", "used_on", "wait", "wait_event", "wait_stream",
 }  # fmt: skip
 FUNCTIONS = {"_finish", "_wait", "order"}
-# `Orders` only knows what may be reused early: forgetting it loses an opportunity. `_sharing()` is about processes.
-NO_ORDER = ("orders", "_sharing()")
+# `Orders` only knows what may be reused early: forgetting it loses an opportunity. `_sharing()` is about processes, a
+# `Journal` tells what was.
+NO_ORDER = ("orders", "_sharing()", "_journal")
 
 
 Functions = tuple[tuple[str, int], ...]  # names and first lines

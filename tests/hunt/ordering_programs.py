@@ -10,6 +10,7 @@ from datetime import timedelta
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.flags import flags
+from flambeau.distributed.future import Future
 from flambeau.runtime import peers, system
 from flambeau.tensor import interop
 from flambeau.testing.ranks import ranks
@@ -646,6 +647,60 @@ def sent_and_received():
     objects = [None, None]
     dist.all_gather_object(objects, {"rank": rank})
     return y.tolist(), [g.tolist() for g in gathered], objects
+
+
+@ranked
+def sent_and_then_received():
+    """Messages of their own communicator and stream, one after the other."""
+    rank = dist.get_rank()
+    x, y = full(rank + 1), full(0)
+    if rank == 0:
+        dist.send(x, 1)
+        x.zero_()
+        dist.recv(y, 1)
+    else:
+        assert dist.irecv(y, 0).source_rank() == 0  # who asks for it waits
+        dist.send(y + x, 0)
+    return (y + 1).tolist()
+
+
+@ranked
+def waited_for_by_other_names():
+    found = []
+    for wait in ("synchronize", "block_current_stream"):
+        flat = full(dist.get_rank() + 1)
+        getattr(dist.all_reduce(flat, async_op=True), wait)()
+        found.append((flat + 1).tolist())
+    return found
+
+
+@ranked
+def works_of_the_cpu():
+    """Whoever asks whether one is over is told of all that it brings; of a receipt, who sent it."""
+    group, rank = dist.new_group(backend="gloo"), dist.get_rank()
+    parts = [torch.zeros(3) for _ in range(2)]
+    work = dist.all_gather(parts, torch.full((3,), float(rank)), group=group, async_op=True)
+    dist.barrier(group=group)
+    over = work.is_completed()
+    found = torch.zeros(3)
+    if rank == 0:
+        dist.send(torch.ones(3), 1, group=group)
+        return over, [part.tolist() for part in parts]
+    receipt = dist.irecv(found, group=group)
+    return over, receipt.source_rank(), found.tolist()
+
+
+@program
+def future_of_another_rank():
+    future = Future()
+
+    def member():
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            future.set_result(5)
+        return future.wait()
+
+    return ranks(member, 2)
 
 
 def trained(**options):
