@@ -59,6 +59,28 @@ def test_an_exception_shows_the_programs_frames_alone(tmp_path):
     assert done.err.splitlines()[-1].startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
 
 
+def test_what_the_package_caught_within_is_no_part_of_a_traceback(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch
+        def fail():
+            raise ValueError("b")
+        ours = "def find(fail):\\n  try:\\n    [].pop()\\n  except IndexError:\\n    fail()\\n"
+        exec(compile(ours, torch.__file__.replace("__init__", "found"), "exec"))
+        try:
+            {}["a"]
+        except KeyError:
+            find(fail)
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", script)
+    assert "KeyError: 'a'\n\nDuring handling" in done.err, done.err
+    assert done.err.endswith("ValueError: b\n")
+    assert "IndexError" not in done.err
+    assert "IndexError" in flambeau_run(tmp_path, "--quiet", "--full-traceback", script).err
+
+
 def test_full_traceback_shows_flambeaus_frames_too(tmp_path):
     script = program(tmp_path, "import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)\n")
     done = flambeau_run(tmp_path, "--quiet", "--full-traceback", script)

@@ -68,6 +68,40 @@ def test_a_bucket_that_is_written_before_its_reduction_is_over():
     assert {race.second.operator for race in found.races} == {"fill"}
 
 
+def side_streams(missing):
+    """A collective on a stream of the program's, and one on the group's that needs what a side stream writes."""
+    dist.init_process_group("nccl")
+    side, x = torch.cuda.Stream(), torch.ones(64, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        dist.all_reduce(x)
+    if missing != "after":
+        torch.cuda.current_stream().wait_stream(side)
+    x += 1
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x.mul_(2)
+    if missing != "before":
+        torch.cuda.current_stream().wait_stream(side)
+    dist.all_reduce(x, async_op=True).wait()
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+def test_a_mend_names_calls_that_the_program_can_make():
+    assert certificate(side_streams, 2, "").race_free
+    line = side_streams.__code__.co_firstlineno
+    race = certificate(side_streams, 2, "after").races[0]
+    assert "call stream.wait_stream(side stream 1 of cuda:" in race.mend.text
+    race = certificate(side_streams, 2, "before").races[0]
+    at = f"{HERE}:{line + 15}"
+    assert (
+        f"On the stream that is current at tests/distributed/{at}, call stream.wait_stream(side stream 1"
+        in race.mend.text
+    )
+    assert race.second.stream.startswith("group stream 2 of cuda:")
+
+
 def test_race_errors_end_the_ranks():
     with torch.virtual(2, races="error"), pytest.raises(torch.RaceError, match="all_reduce"):
         ranks(bucket, 2, "wait")

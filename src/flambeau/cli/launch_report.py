@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from flambeau.cli.screen import GREEN, RED, Screen, time_text
+from flambeau.cli.race_entries import write_races
+from flambeau.cli.screen import GREEN, MARGIN, YELLOW, Screen, time_text
 from flambeau.runtime.statistics import format_size
 
 REPORT = "report.json"
 _MOST = 8  # ranks shown one by one
-_RACES = 4  # kinds of races shown whole
 
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
@@ -70,42 +70,14 @@ def _write_races(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> None
     certificates = [
         (rank, machine["certificate"]) for rank, machine in used if machine["certificate"] is not None
     ]
+    races = [{**race, "rank": rank} for rank, certificate in certificates for race in certificate["races"]]
     if not certificates:
         screen.entry("races", "not looked for (--races warn or error does)")
-        return
-    kinds: dict[tuple[str, ...], list[tuple[int, dict[str, Any]]]] = {}
-    for rank, certificate in certificates:
-        for race in certificate["races"]:
-            sides = (race["first"], race["second"])
-            kinds.setdefault((race["mend"]["call"], *[str(side["place"]) for side in sides]), []).append(
-                (rank, race)
-            )
-    if kinds:
-        _write_kinds(list(kinds.values()), screen)
+    elif races:
+        write_races(races, screen)
     elif all(certificate["race_free"] for _, certificate in certificates):
         screen.entry("races", "Race-free under every schedule, each rank in itself", GREEN)
     else:
-        violated = dict.fromkeys(text for _, c in certificates for text in c["violated"])
-        screen.entry(
-            "races", f"None in this run, but not certified for every schedule: {'; '.join(violated)}"
-        )
-
-
-def _write_kinds(kinds: list[list[tuple[int, dict[str, Any]]]], screen: Screen) -> None:
-    pairs = "one pair" if len(kinds) == 1 else f"{len(kinds)} pairs"
-    screen.entry("races", f"{sum(map(len, kinds))} found, between {pairs} of lines", RED)
-    for found in kinds[:_RACES]:
-        first, race = found[0]
-        others = sorted({rank for rank, _ in found} - {first})
-        too = f"; alike on rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}" if others else ""
-        screen.line()
-        screen.entry("", f"Nothing orders these two uses of {race['device']} on rank {first}{too}")
-        for label in ("first", "second"):
-            side = race[label]
-            screen.detail(
-                label,
-                f"{side['place']}  {side['operator']} on {side['stream'] or 'the host'} {side['kind']} them",
-            )
-        screen.detail("mend", race["mend"]["text"], GREEN)
-    if len(kinds) > _RACES:
-        screen.entry("", f"and {len(kinds) - _RACES} pairs more (--report FILE has them all)")
+        screen.entry("races", "No race in this run, but not certified for every schedule:", YELLOW)
+        for text in dict.fromkeys(text for _, c in certificates for text in c["violated"]):
+            screen.entry(" " * MARGIN + "-", text, margin=MARGIN + 2)

@@ -1,6 +1,6 @@
 """`Recorder`: what `flambeau run` learns of a program's machines, and its forms: JSON, trace, picture.
 
-For people there is `screen.py`.
+For people there is `run_report.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.cli.trace_page import page
-from flambeau.core.sites import place
+from flambeau.core.sites import place, source
 from flambeau.observe.ranges import Ranges
-from flambeau.observe.reports import Certificate, Race
+from flambeau.observe.reports import Access, Certificate, Race
 from flambeau.observe.timeline import svg
 from flambeau.observe.trace import Trace, trace_of
 from flambeau.observe.trace_events import chrome_trace
@@ -132,23 +132,28 @@ def _certificate(certificate: Certificate) -> dict[str, Any]:
         "race_free": certificate.race_free,
         "assumptions": certificate.assumptions,
         "violated": certificate.violated,
-        "races": [_race(race) for race in certificate.races],
+        "races": [race_fields(race) for race in certificate.races],
     }
 
 
-def _race(race: Race) -> dict[str, Any]:
-    sides = [
-        {
-            "kind": side.kind, "operator": side.operator, "stream": side.stream, "place": side.place,
-            "shape": side.shape, "dtype": side.dtype, "begin": side.begin, "end": side.end,
-        }
-        for side in (race.first, race.second)
-    ]  # fmt: skip
+def race_fields(race: Race) -> dict[str, Any]:
+    """A race as JSON has it."""
+    begin, end = race.range
     return {
-        "first": sides[0], "second": sides[1], "device": race.device, "count": race.count, "reused": race.reused,
+        "first": _side(race.first), "second": _side(race.second), "device": race.device, "nbytes": end - begin,
+        "count": race.count, "reused": race.reused, "note": race.note,
         "mend": {"call": race.mend.call, "text": race.mend.text, "verified": race.mend.verified},
         "allocated": place(race.allocated) if race.allocated else None,
         "freed": place(race.freed) if race.freed else None,
+    }  # fmt: skip
+
+
+def _side(side: Access) -> dict[str, Any]:
+    made = side.stream_site
+    return {
+        "kind": side.kind, "operator": side.operator, "stream": side.stream, "place": side.place,
+        "source": source(side.site), "stream_made": place(made) if made else None, "shape": side.shape,
+        "dtype": side.dtype, "begin": side.begin, "end": side.end,
     }  # fmt: skip
 
 

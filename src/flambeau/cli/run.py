@@ -20,7 +20,7 @@ from types import ModuleType, TracebackType
 from flambeau.cli import finder
 from flambeau.cli.environment import export_options
 from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
-from flambeau.cli.screen import write_screen
+from flambeau.cli.run_report import write_screen
 from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.runtime import settings, system, threads
 
@@ -243,6 +243,10 @@ def _cut(shown: traceback.TracebackException | None) -> None:
         del frames[0]
     _cut(shown.__cause__)
     _cut(shown.__context__)
+    while shown.__context__ is not None and not shown.__context__.stack:  # caught within the package
+        shown.__context__ = shown.__context__.__context__
+    if shown.__cause__ is not None and not shown.__cause__.stack and str(shown.__cause__) == str(shown):
+        shown.__cause__ = None  # the same in other words
 
 
 def _end_program(outer: ModuleType) -> None:

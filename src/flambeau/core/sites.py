@@ -13,9 +13,8 @@ Site = tuple[CodeType, int]
 line of an instruction is found by a walk through a table, too slow to do once per operation."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_PICKLING = (
-    os.path.join(os.path.dirname(os.__file__), "multiprocessing") + os.sep
-)  # by which we are called, too
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_CALLERS = (_LIBRARY + "multiprocessing" + os.sep, _LIBRARY + "contextlib.py")  # by which we are called, too
 _inside: dict[str, bool] = {}  # whether a source file is Flambeau's own; a cache of a pure function
 
 
@@ -45,13 +44,22 @@ def _slow_caller(frame: FrameType, depth: int) -> Site:
     return frame.f_code, frame.f_lasti
 
 
+def is_within(room: str) -> bool:
+    """Whether the program's present call leads through a room of this package: what is made now is that room's."""
+    folder, frame = _PACKAGE + room + os.sep, sys._getframe(1)
+    while frame.f_back is not None and is_inside(frame.f_code):
+        if os.path.abspath(frame.f_code.co_filename).startswith(folder):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def is_inside(code: CodeType) -> bool:
-    """Whether a code object is this package's own, or the standard library's for processes."""
+    """Whether a code object is this package's own, or the standard library's for processes and context managers."""
     inside = _inside.get(code.co_filename)
     if inside is None:
-        inside = _inside[code.co_filename] = os.path.abspath(code.co_filename).startswith(
-            (_PACKAGE, _PICKLING)
-        )
+        path = os.path.abspath(code.co_filename)
+        inside = _inside[code.co_filename] = path.startswith((_PACKAGE, *_CALLERS))
     return inside
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import TypeAlias
 
-from flambeau.core.sites import Site
+from flambeau.core.sites import Site, is_within
 
 Clock: TypeAlias = "Mapping[Agent, int]"
 Snapshot: TypeAlias = "tuple[Agent, int, Clock]"
@@ -39,11 +39,12 @@ class Agent:
     (number waited for, where), to explain a wait that came too early. `count` counts its commands, `born` is
     the number at which its present stream was made. `caller` is the host thread that used it last, with how often
     that had told others something by then; `shared`: several have used it; `loose`: what it knows by the loose order.
+    `grouped`: its present stream is a process group's, which the program does not have.
     """
 
     __slots__ = (
-        "born", "caller", "caught", "clock", "count", "device", "handle", "loose", "ordinal", "shared", "site",
-        "time", "waits",
+        "born", "caller", "caught", "clock", "count", "device", "grouped", "handle", "loose", "ordinal", "shared",
+        "site", "time", "waits",
     )  # fmt: skip
 
     def __init__(self, device: int) -> None:
@@ -57,6 +58,7 @@ class Agent:
         self.handle = handle
         self.ordinal = ordinal  # 0 is the default stream; side streams count from 1
         self.site = site
+        self.grouped = is_within("distributed")
         self.born = born
         self.count = 0
         self.caught: Clock = NOTHING
@@ -67,7 +69,8 @@ class Agent:
     def __str__(self) -> str:
         if self.ordinal == 0:
             return f"the default stream of cuda:{self.device}"
-        return f"side stream {self.ordinal} of cuda:{self.device}"
+        kind = "group" if self.grouped else "side"
+        return f"{kind} stream {self.ordinal} of cuda:{self.device}"
 
 
 NOBODY = Agent(-1)

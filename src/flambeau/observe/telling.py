@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flambeau.core.sites import Site, line_of, place
-from flambeau.driver.meetings import KINDS as COLLECTIVES
 from flambeau.observe.accesses import Block, Cell, Command, Operation
 from flambeau.observe.clocks import Agent, joined, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
@@ -90,11 +89,11 @@ def _wait_stream(second: Access, last: Command, command: Command) -> Mend:
     """A wait just before the second access takes over all that the first one's stream was given by then."""
     later, earlier = command[0], last[0]
     name = f"torch.cuda.default_stream({earlier.device})" if earlier.ordinal == 0 else str(earlier)
-    text = f"On {later}, call stream.wait_stream({name}) before {second.place}."
-    if last[2][0] in COLLECTIVES and earlier.ordinal:  # on a stream of its group, which programs do not have
-        text = (
-            f"Call wait() on the work that was begun at {place((last[3], last[4]))}, before {second.place}."
-        )
+    where = f"the stream that is current at {second.place}" if later.grouped else str(later)
+    text = f"On {where}, call stream.wait_stream({name}) before {second.place}."
+    if earlier.grouped:
+        begun = place((last[3], last[4]))
+        text = f"Call wait() on the work that was begun at {begun}, before {second.place}."
     ordered = joined(later.clock, snapshot(earlier)).get(earlier, 0) >= last[1]
     return Mend("wait_stream", text, ordered)
 

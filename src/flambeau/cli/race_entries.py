@@ -1,0 +1,109 @@
+"""`write_races`: races as people read them, each kind once, with its lines and the call that mends it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from flambeau.cli.screen import GREEN, MARGIN, RED, Screen
+
+Found = dict[str, Any]
+"""A race as the report's JSON has it (`report.race_fields`); of several ranks, with its "rank"."""
+
+_KINDS = 4  # as many kinds are shown whole
+_LIKE = 3  # as many further races of a kind are named
+
+
+def write_races(races: list[Found], screen: Screen) -> None:
+    """One entry for each kind: what one missing call lets happen, at many lines, on many devices and ranks."""
+    kinds = _kinds(races)
+    n = len(races)
+    of = f", of {len(kinds)} kind{'s' if len(kinds) > 1 else ''}" if len(kinds) < n else ""
+    screen.entry("races", f"{n} race{'s' if n > 1 else ''} found{of}", RED)
+    for number, kind in enumerate(kinds[:_KINDS], 1):
+        screen.line()
+        _write_kind(number, kind, screen)
+    if len(kinds) > _KINDS:
+        screen.line()
+        screen.entry("", f"and {len(kinds) - _KINDS} kinds more (--report FILE has them all)")
+
+
+def _write_kind(number: int, kind: list[Found], screen: Screen) -> None:
+    race, *others = kind
+    alike = [other for other in others if "rank" in other and _lines(other) == _lines(race)]
+    elsewhere = [other for other in alike if other["rank"] != race["rank"]]
+    screen.entry(f"{number}.".rjust(MARGIN - 2), _headline(race, elsewhere))
+    for label in ("first", "second"):
+        side = race[label]
+        stream = side["stream"] or "the host"
+        screen.detail(label, f"{side['place']}  {side['operator']} on {stream} {side['kind']} them")
+        if side["source"]:
+            screen.code(side["source"])
+    screen.detail("mend", race["mend"]["text"], GREEN)
+    if race["note"]:
+        screen.detail("note", race["note"].removeprefix("note:").strip())
+    if made := _made(race):
+        screen.detail("made", made)
+    if rest := [other for other in others if other not in alike]:
+        screen.detail("alike", _alike(rest))
+
+
+def _headline(race: Found, elsewhere: list[Found]) -> str:
+    what = f"{race['nbytes']:,} bytes of {race['device']}"
+    often = [f"{race['count']:,} times"] if race["count"] > 1 else []
+    often += [f"on rank {race['rank']}"] if "rank" in race else []
+    often += [f"and {_on_ranks(elsewhere)}"] if elsewhere else []
+    told = f" ({' '.join(often)})" if often else ""
+    if race["reused"]:
+        return f"{what} were freed and handed out again while a stream may still use them{told}"
+    return f"Nothing orders these two uses of {what}{told}"
+
+
+def _made(race: Found) -> str:
+    """Where the memory and the streams come from."""
+    parts = [f"the memory at {race['allocated']}"] if race["allocated"] else []
+    parts += [f"freed at {race['freed']}"] if race["freed"] else []
+    streams = {side["stream"]: side["stream_made"] for side in (race["first"], race["second"])}
+    parts += [f"{stream} at {made}" for stream, made in streams.items() if made]
+    return ", ".join(parts)
+
+
+def _alike(races: list[Found]) -> str:
+    """Other lines of a kind, each with the devices or the ranks that they race on."""
+    named: dict[tuple[str, str], list[Found]] = {}
+    for race in races:
+        named.setdefault((_lines(race), "" if "rank" in race else race["device"]), []).append(race)
+    texts = [
+        f"{lines} {f'on {device}' if device else _on_ranks(on)}" for (lines, device), on in named.items()
+    ]
+    rest = f", and {len(texts) - _LIKE} more" if len(texts) > _LIKE else ""
+    return "; ".join(texts[:_LIKE]) + rest
+
+
+def _lines(race: Found) -> str:
+    return f"{race['first']['place']} with {race['second']['place']}"
+
+
+def _on_ranks(races: list[Found]) -> str:
+    ranks = sorted({race["rank"] for race in races})
+    return f"on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _kinds(races: list[Found]) -> list[list[Found]]:
+    """Races together that lie between streams made at the same lines and end by the same call."""
+    order: dict[tuple[str, ...], int] = {}
+    for race in races:
+        order.setdefault(_kind(race), len(order))
+    ranked = sorted(races, key=lambda race: order[_kind(race)])
+    return [list(group) for _, group in groupby(ranked, key=_kind)]
+
+
+def _kind(race: Found) -> tuple[str, ...]:
+    return (race["mend"]["call"], _stream(race["first"]), _stream(race["second"]), str(race["reused"]))
+
+
+def _stream(side: dict[str, Any]) -> str:
+    """What the streams of one line of the program have in common."""
+    if side["stream_made"] is not None:
+        return str(side["stream_made"])
+    return "the host" if side["stream"] is None else "a default stream"
