@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch as oracle
 
 import flambeau as torch
 from flambeau.core.errors import InvalidAddressError, RaceError
@@ -382,32 +383,127 @@ def test_replays_draw_what_eager_calls_would(gpu: None) -> None:
     assert found == wanted
 
 
-def test_a_generator_must_be_registered(gpu: None) -> None:
+def test_generators_are_a_graph_s_from_their_first_number_on(gpu: None) -> None:
     generator = torch.Generator("cuda:0").manual_seed(7)
-    wanted = [torch.rand(6, device="cuda", generator=generator).tolist() for _ in range(2)]
-    generator.manual_seed(7)
-    with pytest.raises(RuntimeError, match="not in capture mode"):
-        captured(lambda: torch.rand(6, device="cuda", generator=generator))
+    wanted = [torch.rand(6, device="cuda", generator=generator).tolist() for _ in range(4)]
+    for register in (False, True):
+        generator.manual_seed(7)
+        graph = torch.cuda.CUDAGraph()
+        if register:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            drawn = torch.rand(6, device="cuda", generator=generator)
+            generator.manual_seed(7)  # no other seed, and it goes on
+            with pytest.raises(RuntimeError, match="only if new seed is the same as the original seed"):
+                generator.manual_seed(1)
+            for call in (
+                generator.get_offset,
+                lambda: generator.set_offset(4),
+                generator.seed,
+                generator.clone_state,
+            ):
+                with pytest.raises(
+                    RuntimeError, match=r"Cannot call CUDAGeneratorImpl::.* during CUDA graph capture"
+                ):
+                    call()
+        found = []
+        for _ in range(2):
+            graph.replay()
+            torch.cuda.synchronize()
+            found.append(drawn.tolist())
+        found.append(torch.rand(6, device="cuda", generator=generator).tolist())
+        assert found == wanted[:3]
+        with pytest.raises(RuntimeError, match="before the capture"):
+            graph.register_generator_state(generator)
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
+        torch.cuda.CUDAGraph().register_generator_state(torch.Generator())
+
+
+def test_states_that_generators_share(gpu: None) -> None:
+    """In the order of draws it is one stream of numbers, whoever draws; eager and in a graph."""
+    generator = torch.Generator("cuda").manual_seed(9)
+    wanted = [torch.rand(4, device="cuda", generator=generator).tolist() for _ in range(6)]
+    first = torch.Generator("cuda").manual_seed(9)
+    second = first.graphsafe_get_state()
+    assert second is not first and second.device == first.device and second.initial_seed() == 9
+    found = [torch.rand(4, device="cuda", generator=g).tolist() for g in (first, second)]
+    apart = first.clone_state()
     graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
-        drawn = torch.rand(6, device="cuda", generator=generator)
-        for call in (lambda: generator.manual_seed(1), generator.get_state):
-            with pytest.raises(RuntimeError, match="during CUDA graph capture"):
-                call()
-        with (
-            torch.cuda.stream(torch.cuda.default_stream()),
-            pytest.raises(RuntimeError, match="outside graph"),
-        ):
-            torch.rand(6, device="cuda", generator=generator)
+        third = torch.Generator("cuda")
+        third.graphsafe_set_state(first.graphsafe_get_state())
+        drawn = [torch.rand(4, device="cuda", generator=g) for g in (third, second)]
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        found += [t.tolist() for t in drawn]
+    assert found == wanted and first.get_offset() == third.get_offset() == 24
+    assert torch.rand(4, device="cuda", generator=apart).tolist() == wanted[2]
+
+
+def test_a_generator_may_change_its_state_in_a_capture(gpu: None) -> None:
+    """As partitioned training steps do: the default generator draws from another state for a while."""
+    torch.cuda.init()
+    default = torch.cuda.default_generators[0]
+    other = torch.Generator("cuda").manual_seed(3)
+    default.manual_seed(4)
+    wanted = [torch.rand(3, device="cuda", generator=g).tolist() for g in (default, other, default, other)]
+    default.manual_seed(4), other.manual_seed(3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        before = default.graphsafe_get_state()
+        first = torch.rand(3, device="cuda")
+        default.graphsafe_set_state(other)
+        second = torch.rand(3, device="cuda")
+        default.graphsafe_set_state(before)
     found = []
     for _ in range(2):
         graph.replay()
         torch.cuda.synchronize()
-        found.append(drawn.tolist())
+        found += [first.tolist(), second.tolist()]
+    assert found == wanted and torch.cuda.get_rng_state()[8] == 8
+
+
+def test_recomputation_in_a_graph_draws_the_same_numbers(gpu: None) -> None:
+    def function(x: Any) -> Any:
+        return x * torch.sigmoid(torch.randn(5, device="cuda"))
+
+    def step() -> tuple[Any, Any]:
+        x = torch.ones(5, device="cuda", requires_grad=True)
+        out = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
+        return torch.autograd.grad(out.sum(), x)[0], torch.rand(2, device="cuda")
+
+    torch.cuda.manual_seed(42)
+    wanted = [[t.tolist() for t in step()] for _ in range(2)]
+    torch.cuda.manual_seed(42)
+    graph, results = captured(step)
+    found = []
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        found.append([t.tolist() for t in results])
     assert found == wanted
-    with pytest.raises(RuntimeError, match="before the capture"):
-        graph.register_generator_state(generator)
+
+
+def test_what_shared_states_refuse() -> None:
+    cpu, reference = torch.Generator(), oracle.Generator()
+    for generator, module in ((cpu, torch), (reference, oracle)):
+        with pytest.raises(
+            NotImplementedError, match="graphsafe_get_state is not supported in this Generator"
+        ):
+            generator.graphsafe_get_state()
+        with pytest.raises(
+            NotImplementedError, match="graphsafe_set_state is not supported in this Generator"
+        ):
+            generator.graphsafe_set_state(module.Generator())
+        with pytest.raises(TypeError, match="expected a Generator, but got int"):
+            generator.graphsafe_set_state(3)
+        module.rand(3, generator=generator), module.randn(1, generator=generator)
+        twin = generator.clone_state()
+        assert module.rand(3, generator=twin).tolist() == module.rand(3, generator=generator).tolist()
+        assert twin is not generator and twin.initial_seed() == generator.initial_seed()
+    with torch.virtual(devices=1), pytest.raises(RuntimeError, match="Expected a CUDA Generator"):
+        torch.Generator("cuda").graphsafe_set_state(cpu)
 
 
 # -- what a capture refuses ------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from flambeau.core.names import lacks
 from flambeau.core.random import MersenneTwister
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
+from flambeau.runtime.philox import Draws, Philox
 
 DEFAULT_SEED = 67280421310721
 # PyTorch's layout: seed, left, seeded, next, 624 words, then the cached normal (x, y, rho, valid; float, valid).
@@ -36,15 +37,14 @@ class Generator:
     Raises RuntimeError: there is no such device, or it is of another type.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_captured", "_offset", "_seed", "device", "engine", "lock")
+    __slots__ = ("__dict__", "__weakref__", "_seed", "device", "engine", "lock", "philox")
 
     def __init__(self, device: Any = "cpu") -> None:
         self.device: device = _as_device(device)
         self.lock = threading.Lock()
         self.engine = MersenneTwister(DEFAULT_SEED) if self.device is CPU else None
-        self._seed = DEFAULT_SEED
-        self._offset = 0
-        self._captured: list[int] | None = None  # see `begin_capture`
+        self._seed = DEFAULT_SEED  # of the engine
+        self.philox = Philox(DEFAULT_SEED)  # which other generators may share
 
     def __repr__(self) -> str:
         return f"<torch.Generator device={self.device}>"
@@ -53,90 +53,113 @@ class Generator:
         __getattr__ = lacks
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start anew from `seed` (64 bits; negative values wrap).
+        """Start anew from `seed` (64 bits; negative values wrap). In the capture of a graph only the seed that it has.
 
-        Raises RuntimeError: no int; ValueError: past 64 bits.
+        Raises RuntimeError: no int, another seed in a capture; ValueError: past 64 bits.
         """
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
             raise RuntimeError(f"manual_seed expected a long, but got {type(seed).__name__}")
         seed = checked_seed(seed)
-        self._refuse_in_capture("manual_seed")
-        with self.lock:
-            self._seed, self._offset = seed, 0
-            if self.engine is not None:
+        if self.engine is not None:
+            with self.lock:
+                self._seed = seed
                 self.engine.reseed(seed)
+        elif self._draws() is None:
+            with self.philox.lock:
+                self.philox.seed, self.philox.offset = seed, 0
+        else:
+            self._keep_seed(seed)
         return self
 
     def seed(self) -> int:
         """Start anew from the operating system's entropy; the seed."""
+        self._refuse_in_capture("seed")
         seed = int.from_bytes(os.urandom(8), "little") & 0x1FFFFFFFFFFFFF
         self.manual_seed(seed)
         return seed
 
     def initial_seed(self) -> int:
         """The seed it was last started from."""
-        return self._seed
+        return self.philox.seed if self.engine is None else self._seed
 
     def get_offset(self) -> int:
         """How many numbers of each subsequence are used up; CUDA generators. RuntimeError: the CPU's has none."""
         if self.engine is not None:
             raise RuntimeError("CPU Generator does not use offset")
-        return self._offset
+        self._refuse_in_capture("get_offset")
+        return self.philox.offset
 
     def set_offset(self, offset: int) -> Generator:
         """Go to an offset, a multiple of 4. RuntimeError: it is none, or the CPU's generator, which has none."""
         if self.engine is not None:
             raise RuntimeError("CPU Generator does not use offset")
+        self._refuse_in_capture("set_offset")
         if not 0 <= offset < 1 << 63 or offset % 4:
             raise RuntimeError(f"offset must be a multiple of 4 and not negative, got {offset}")
-        with self.lock:
-            self._offset = offset
+        with self.philox.lock:
+            self.philox.offset = offset
         return self
 
     def reserve(self, increment: int) -> tuple[int, int]:
-        """(seed, offset) for a kernel that uses `increment` numbers of each subsequence; CUDA generators."""
-        if self._captured is not None or _captures(self.device):
-            return self._reserve_captured(increment)
+        """(seed, offset) for a kernel that uses `increment` numbers of each subsequence; CUDA generators.
+
+        In a capture they stand for the numbers of each launch: see Note [Random numbers of graphs].
+        """
+        return reserve(self.philox, self.device, increment)
+
+    # -- states that generators share ---------------------------------------------------------------------
+    def graphsafe_get_state(self) -> Generator:
+        """A generator that shares the state of this one: what either draws, the other has drawn too; CUDA generators.
+
+        It may be asked for in the capture of a graph. Raises NotImplementedError: the CPU's generator.
+        """
+        self._require_philox("graphsafe_get_state")
+        return _of_state(self.device, self.philox)
+
+    def graphsafe_set_state(self, state: Generator) -> None:
+        """Share the state of another generator from now on; also in the capture of a graph; CUDA generators.
+
+        Raises TypeError: no generator; NotImplementedError: the CPU's; RuntimeError: to be given the CPU's state.
+        """
+        if not isinstance(state, Generator):
+            raise TypeError(f"expected a Generator, but got {type(state).__name__}")
+        self._require_philox("graphsafe_set_state")
+        if state.engine is not None:
+            raise RuntimeError("Expected a CUDA Generator")
+        self.philox = state.philox
+
+    def clone_state(self) -> Generator:
+        """A new generator of the same device, with a state of its own that begins as this one's is now."""
+        self._refuse_in_capture("clone_impl")
+        if self.engine is None:
+            return _of_state(self.device, self.philox.copy())
+        twin = Generator(self.device)
         with self.lock:
-            offset = self._offset
-            self._offset = offset + -(-increment // 4) * 4
-        return self._seed, offset
+            twin.engine, twin._seed = self.engine.copy(), self._seed
+        return twin
 
-    def begin_capture(self, number: int) -> None:
-        """Until `end_capture`, `reserve` gives (number, how much was reserved since): each launch of the graph fills
-        in the seed and adds the offset of its time. Other uses raise RuntimeError."""
-        self._refuse_in_capture("capture_begin")
-        self._captured = [number, 0]
+    def _require_philox(self, what: str) -> None:
+        if self.engine is not None:
+            raise NotImplementedError(f"{what} is not supported in this Generator")
 
-    def end_capture(self) -> int:
-        """How much each launch of the graph must reserve."""
-        captured, self._captured = self._captured, None
-        return 0 if captured is None else captured[1]
-
-    def _reserve_captured(self, increment: int) -> tuple[int, int]:
-        if self._captured is None:
-            raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
-        if not _captures(self.device):
-            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
-        with self.lock:
-            number, offset = self._captured
-            self._captured[1] = offset + -(-increment // 4) * 4
-        return number, offset
-
-    def _refuse_in_capture(self, what: str) -> None:
-        if self._captured is not None:
-            raise RuntimeError(f"Cannot call {what} of a CUDA generator during CUDA graph capture")
-
+    # -- states as bytes ----------------------------------------------------------------------------------
     def state_bytes(self) -> bytes:
-        """The state as PyTorch lays it out: 5,056 bytes on the CPU; seed and offset, 16 bytes, on CUDA."""
-        self._refuse_in_capture("get_state")
-        with self.lock:
-            if self.engine is None:
-                return struct.pack("<Qq", self._seed, self._offset)
-            return _pack_cpu_state(self.engine)
+        """The state as PyTorch lays it out: 5,056 bytes on the CPU; seed and offset, 16 bytes, on CUDA.
+
+        In a capture the offset is that since it began: the graph may draw the same numbers twice.
+        """
+        if self.engine is not None:
+            with self.lock:
+                return _pack_cpu_state(self.engine)
+        draws, philox = self._draws(), self.philox
+        with philox.lock:
+            return struct.pack("<Qq", philox.seed, philox.offset if draws is None else draws.offset(philox))
 
     def load_state_bytes(self, state: bytes) -> None:
-        """Set the state; of a CUDA generator also from a seed's 8 bytes alone. Raises RuntimeError for another size."""
+        """Set the state; of a CUDA generator also from a seed's 8 bytes alone. In a capture see `state_bytes`.
+
+        Raises RuntimeError: another size, another seed in a capture.
+        """
         wanted = 16 if self.engine is None else _CPU_STATE.size
         if self.engine is None and len(state) == 8:
             state += bytes(8)
@@ -144,21 +167,75 @@ class Generator:
             raise RuntimeError(
                 f"RNG state is wrong size: a generator of {self.device} has {wanted} bytes, got {len(state)}"
             )
-        self._refuse_in_capture("set_state")
-        with self.lock:
-            if self.engine is None:
-                self._seed, self._offset = struct.unpack("<Qq", state)
-            else:
+        if self.engine is not None:
+            with self.lock:
                 _unpack_cpu_state(self.engine, state)
                 self._seed = self.engine.seed
+            return
+        seed, offset = struct.unpack("<Qq", state)
+        draws, philox = self._draws(), self.philox
+        if draws is None:
+            with philox.lock:
+                philox.seed, philox.offset = seed, offset
+        else:
+            self._keep_seed(seed)
+            draws.set_offset(philox, offset)
+
+    # -- captures -----------------------------------------------------------------------------------------
+    def _draws(self) -> Draws | None:
+        return draws_on(self.device)
+
+    def _keep_seed(self, seed: int) -> None:
+        if seed != self.philox.seed:
+            raise RuntimeError(
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
+                "as the original seed."
+            )
+
+    def _refuse_in_capture(self, what: str) -> None:
+        if self.engine is None and self._draws() is not None:
+            raise RuntimeError(f"Cannot call CUDAGeneratorImpl::{what} during CUDA graph capture")
 
 
-def _captures(where: device) -> bool:
-    """Whether the current stream of a CUDA device is recorded into a graph."""
+def _of_state(where: device, philox: Philox) -> Generator:
+    made = Generator(where)
+    made.philox = philox
+    return made
+
+
+def reserve(philox: Philox, where: device, increment: int) -> tuple[int, int]:
+    """`Generator.reserve` of a state, by the current stream of a device."""
+    draws = draws_on(where)
+    return philox.take(increment) if draws is None else draws.take(philox, increment)
+
+
+_captures: list[Draws] = []  # that are underway, the latest last
+
+
+def begin_capture() -> Draws:
+    """A graph's capture begins: what streams draw that it records is its own, until `end_capture`."""
+    draws = Draws()
+    _captures.append(draws)
+    return draws
+
+
+def end_capture(draws: Draws) -> None:
+    """It ends."""
+    _captures.remove(draws)
+
+
+def draws_on(where: device) -> Draws | None:
+    """What the graph draws that the current stream of a CUDA device is recorded into; None: into none.
+
+    Of several captures it is the one that this thread began.
+    """
+    if not _captures or where is CPU:
+        return None
     context = system.context_of(where)
-    if not context.orders.capturing:
-        return False
-    return context.driver.capture_active(current.stream_at(context.index).handle)
+    if not context.driver.capture_active(current.stream_at(context.index).handle):
+        return None
+    mine = [draws for draws in _captures if draws.thread == threading.get_ident()]
+    return (mine or _captures)[-1]
 
 
 def checked_seed(seed: Any) -> int:
@@ -233,14 +310,8 @@ class Defaults:
     def copy(self) -> Defaults:
         """The same numbers to come, for somebody else to draw."""
         engine, seed = self.cpu
-        cuda = {context: _twin(made) for context, made in self.cuda.items()}
+        cuda = {context: _of_state(made.device, made.philox.copy()) for context, made in self.cuda.items()}
         return Defaults((engine.copy(), seed), cuda, dict(self.early), self.seed)
-
-
-def _twin(generator: Generator) -> Generator:
-    twin = Generator(generator.device)
-    twin._seed, twin._offset = generator._seed, generator._offset
-    return twin
 
 
 def defaults() -> Defaults:
@@ -263,7 +334,7 @@ def default_of(where: device) -> Generator:
     found = _default_cuda.get(context)
     if found is None:
         seed = _early_seeds.pop(context.index, _cuda_seed)
-        found = _default_cuda.setdefault(context, Generator(context.device).manual_seed(seed))
+        found = _default_cuda.setdefault(context, _of_state(context.device, Philox(seed)))
     return found
 
 

@@ -5,11 +5,6 @@ A launch of a graph uses the addresses that were recorded, so what is allocated 
 the graph's own, which keeps it until `reset`, even where the tensors are gone: the next launch writes there again.
 Graphs that share a pool share such memory, hence must be launched one after the other, in the order of their captures.
 What the program made before and a graph reads or writes, its static inputs, the program must keep alive.
-
-# Note [Random numbers of graphs]
-Kernels that draw get their generator's seed and offset by value. A capture records the generator's number among those
-registered and the offset since the capture began; each launch reserves as much as all of them draw and fills in what it
-got (`Driver.graph_launch`). So a launch draws what the same calls outside of a graph would have drawn.
 """
 
 from __future__ import annotations
@@ -18,12 +13,14 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from flambeau.core.device import CPU
 from flambeau.core.errors import DriverError
 from flambeau.core.names import lacks
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
-from flambeau.runtime.generator import Generator, default_of
+from flambeau.runtime.generator import Generator, begin_capture, default_of, end_capture, reserve
 from flambeau.runtime.mempool import MemPool, new_id, pool_of
+from flambeau.runtime.philox import Draws, Philox
 from flambeau.runtime.pools import PoolId, PrivatePool
 from flambeau.runtime.stream import Stream
 
@@ -54,18 +51,22 @@ class CUDAGraph:
         self._pool: MemPool | None = None
         self._before: PrivatePool | None = None
         self._thread = 0
-        self._generators: list[Generator] = []
-        self._draws: list[int] = []  # what each generator must reserve for a launch
+        self._registered: list[Philox] = []
+        self._draws: Draws | None = None  # while it captures
+        self._drawn: list[tuple[Philox, int]] = []  # how much each launch takes of which states of generators
 
     def register_generator_state(self, generator: Generator) -> None:
         """Let a generator beside the device's default one be used in the capture; before it begins.
 
-        Raises RuntimeError: the capture has begun.
+        As in today's PyTorch this is not needed: a generator's state is the graph's from its first number on.
+
+        Raises RuntimeError: the capture has begun, or it is the CPU's generator.
         """
         if self._stream is not None or self._handle:
             raise RuntimeError("register_generator_state must be called before the capture begins")
-        if generator not in self._generators:
-            self._generators.append(generator)
+        if generator.device is CPU:
+            raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+        self._registered.append(generator.philox)
 
     def capture_begin(
         self,
@@ -102,16 +103,13 @@ class CUDAGraph:
                 "on the default stream.)"
             )
         memory = MemPool() if pool is None else pool_of(pool)
-        generators = [
-            default_of(context.device),
-            *[g for g in self._generators if g is not default_of(context.device)],
-        ]
         context.driver.capture_begin(stream.handle, capture_error_mode)
-        self._context, self._stream, self._pool, self._generators = context, stream, memory, generators
+        self._context, self._stream, self._pool = context, stream, memory
         self._thread = threading.get_ident()
         context.orders.capturing += 1
-        for number, generator in enumerate(generators):
-            generator.begin_capture(number)
+        self._draws = begin_capture()
+        for state in (default_of(context.device).philox, *self._registered):
+            self._draws.take(state, 0)
         allocator: Any = context.allocator
         self._before = allocator.route(memory.part_of(context))
         memory._uses += 1
@@ -122,14 +120,15 @@ class CUDAGraph:
         Raises RuntimeError: something that is not allowed in a capture was tried, or the stream does not wait for all
         that was recorded. The capture is over all the same.
         """
-        stream, context = self._stream, self._context
-        if stream is None or context is None:
+        stream, context, draws = self._stream, self._context, self._draws
+        if stream is None or context is None or draws is None:
             raise RuntimeError("capture_end() was called without a capture_begin()")
         if self._thread != threading.get_ident() or stream != current.stream_at(context.index):
             raise RuntimeError("Capture must end on the same stream it began on.")
         self._stream = None
         context.orders.capturing -= 1
-        self._draws = [generator.end_capture() for generator in self._generators]
+        end_capture(draws)
+        self._drawn, self._draws = draws.totals(), None
         allocator: Any = context.allocator
         allocator.route(self._before)
         self._before = None
@@ -188,8 +187,7 @@ class CUDAGraph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         if not self._ready:
             self.instantiate()
-        drawn = zip(self._generators, self._draws, strict=True)
-        seeds = [g.reserve(increment) if increment else (0, 0) for g, increment in drawn]
+        seeds = [reserve(state, context.device, drawn) if drawn else (0, 0) for state, drawn in self._drawn]
         context.driver.graph_launch(self._handle, current.stream_at(context.index).handle, seeds)
 
     def reset(self) -> None:
@@ -221,10 +219,12 @@ class CUDAGraph:
         if self._pool is not None:
             self._pool._uses -= 1
         self._pool = None
-        self._generators, self._draws = [], []
+        self._registered, self._drawn = [], []
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # the constructor raised
+            if self._draws is not None:  # its capture was never ended
+                end_capture(self._draws)
             self._release()
 
 

@@ -533,12 +533,6 @@ def set_state(self: Generator, new_state: Tensor) -> Generator:
     return self
 
 
-def clone_state(self: Generator) -> Generator:
-    """A new generator of the same device, seed and state."""
-    return set_state(Generator(self.device).manual_seed(self.initial_seed()), get_state(self))
-
-
-Generator.clone_state = clone_state  # type: ignore[attr-defined]
 Generator.get_state = get_state  # type: ignore[attr-defined]
 Generator.set_state = set_state  # type: ignore[attr-defined]
 

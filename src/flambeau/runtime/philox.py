@@ -1,0 +1,66 @@
+"""`Philox`: where a CUDA generator is in its random numbers. `Draws`: what a graph draws, while it is captured.
+
+# Note [Random numbers of graphs]
+Kernels that draw get a seed and an offset by value. In a capture they get the number of their generator's state among
+those that the graph has drawn from, and the offset since the capture began; each launch of the graph takes as much of
+each state as all its kernels draw, and fills in what it got (`Driver.graph_launch`). So a launch draws what the same
+calls outside of a graph would have drawn. States belong to a graph from the first number that is drawn on, as in
+today's PyTorch; it is states, not generators, since a generator may go from one to another in the middle of a capture
+(`graphsafe_set_state`).
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+def _rounded(increment: int) -> int:
+    return -(-increment // 4) * 4
+
+
+class Philox:
+    """A seed, and how many numbers of each subsequence are used up: a multiple of 4. Generators may share it."""
+
+    __slots__ = ("lock", "offset", "seed")
+
+    def __init__(self, seed: int, offset: int = 0) -> None:
+        self.seed = seed
+        self.offset = offset
+        self.lock = threading.Lock()
+
+    def take(self, increment: int) -> tuple[int, int]:
+        """(seed, offset) for a kernel that uses `increment` numbers of each subsequence."""
+        with self.lock:
+            offset = self.offset
+            self.offset = offset + _rounded(increment)
+        return self.seed, offset
+
+    def copy(self) -> Philox:
+        """The same numbers to come, for somebody else to draw."""
+        return Philox(self.seed, self.offset)
+
+
+class Draws:
+    """What a capture, begun by a thread, has drawn of which states since it began."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self._offsets: dict[Philox, int] = {}  # in the order of the states' numbers
+
+    def take(self, state: Philox, increment: int) -> tuple[int, int]:
+        """(the state's number, offset since the capture began) for a kernel, as `Philox.take`."""
+        offset = self.offset(state)
+        self._offsets[state] = offset + _rounded(increment)
+        return list(self._offsets).index(state), offset
+
+    def offset(self, state: Philox) -> int:
+        """How much was drawn of a state."""
+        return self._offsets.setdefault(state, 0)
+
+    def set_offset(self, state: Philox, offset: int) -> None:
+        """Draw again, or draw on, from an offset since the capture began."""
+        self._offsets[state] = offset
+
+    def totals(self) -> list[tuple[Philox, int]]:
+        """How much each launch takes of each state, by the states' numbers."""
+        return list(self._offsets.items())
