@@ -27,7 +27,7 @@ from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import Ints, padded, spread, windows
 
 Array = np.ndarray[Any, Any]
-CHUNK = 1 << 25  # bytes of columns made at a time
+CHUNK = 1 << 20  # bytes of columns made at a time: what the product reads is in the cache still
 
 
 class Geometry(NamedTuple):
@@ -197,7 +197,10 @@ def _forward(out: Array, x: Array, weight: Array, how: Geometry) -> None:
     for part in chunks(len(x), groups * taps * places * x.itemsize):
         found = windows(x[part], kernel, how.stride, how.dilation, count)
         columns = found.reshape(-1, groups, taps, places)
-        np.copyto(out[part], np.matmul(by_group, columns).reshape(out[part].shape))
+        if out.flags.c_contiguous:
+            np.matmul(by_group, columns, out=out[part].reshape(-1, groups, by_group.shape[1], places))
+        else:
+            np.copyto(out[part], np.matmul(by_group, columns).reshape(out[part].shape))
 
 
 def _transposed(out: Array, x: Array, weight: Array, how: Geometry) -> None:
@@ -341,7 +344,7 @@ def _weight(narrow: Array, broad: Array, kernel: Ints, how: Geometry) -> Array:
     broad = padded(broad, pads)
     for part in chunks(len(broad), groups * taps * places * broad.itemsize):
         found = windows(broad[part], kernel, how.stride, how.dilation, count)
-        columns = np.moveaxis(found.reshape(-1, groups, taps, places), 0, 2).reshape(groups, taps, -1)
+        columns = np.moveaxis(found, 0, len(kernel) + 1).reshape(groups, taps, -1)
         side = np.moveaxis(narrow[part].reshape(-1, groups, inner, places), 0, 2).reshape(groups, inner, -1)
         out += np.matmul(side, columns.swapaxes(1, 2))
     return out
