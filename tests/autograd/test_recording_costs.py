@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import flambeau as torch
-from flambeau.tensor import call, history
+from flambeau.tensor import call, recorded_call
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "binary": lambda x: x + x,
@@ -38,14 +38,14 @@ def test_under_no_grad_the_tape_is_not_asked(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_saved_is_decided_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    original = history.Use.__init__
+    original = recorded_call.Use.__init__
 
     def counted(self: Any, *args: Any) -> None:
         made.append(args)
         original(self, *args)
 
     CALLS[name](torch.ones(3, requires_grad=True))
-    monkeypatch.setattr(history.Use, "__init__", counted)
+    monkeypatch.setattr(recorded_call.Use, "__init__", counted)
     for size in (3, 3, 5):  # of another plan, too
         CALLS[name](torch.ones(size, requires_grad=True)).sum().backward()
     assert len(made) <= (name != "call"), "only the sum's"

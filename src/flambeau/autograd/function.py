@@ -11,7 +11,10 @@ from flambeau.core.dtype import FLOATING
 from flambeau.ops.view import view
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node
-from flambeau.tensor.history import edge_of, fitted, replace_node, run, used_on, zeros_of
+from flambeau.tensor.fitting import fitted, zeros_of
+from flambeau.tensor.history import edge_of, run
+from flambeau.tensor.in_place import replace_node
+from flambeau.tensor.leaves import used_on
 from flambeau.tensor.saved import FREED, Saved, save
 from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor
 

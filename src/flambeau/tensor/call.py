@@ -32,16 +32,11 @@ from flambeau.runtime.context import Context
 from flambeau.runtime.plans import cache_of
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
-from flambeau.tensor.history import (
-    Taped,
-    begin,
-    begin_in_place,
-    called_by,
-    finish,
-    finish_in_place,
-    refuse_inference,
-    requires_grad,
-)
+from flambeau.tensor.changeable import refuse_inference
+from flambeau.tensor.fitting import called_by
+from flambeau.tensor.history import requires_grad
+from flambeau.tensor.in_place import begin_in_place, finish_in_place
+from flambeau.tensor.recording import Taped, begin, finish
 from flambeau.tensor.tensor import Tensor, make_in
 
 _LIMIT = 20_000  # plans kept before the cache starts anew: programs of ever new shapes stay bounded
@@ -564,5 +559,4 @@ def refuse_overlap(target: Tensor, source: Tensor) -> None:
     )
 
 
-called_by(call)
-called_by(empty)
+called_by(call, empty)

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.record import Record
 from flambeau.ops.op import Derivative
 from flambeau.tape.mode import recording
-from flambeau.tensor.history import record
+from flambeau.tensor.recording import record
 from flambeau.tensor.tensor import Tensor
 
 

@@ -14,7 +14,9 @@ from flambeau.core.meta import Meta
 from flambeau.tape import walk
 from flambeau.tape.mode import mode
 from flambeau.tape.node import GradientEdge, Leaf, Node, hooked
-from flambeau.tensor.history import edge_of, node_of, require, requires_grad, zeros_of
+from flambeau.tensor.fitting import zeros_of
+from flambeau.tensor.history import edge_of, node_of, requires_grad
+from flambeau.tensor.leaves import require
 from flambeau.tensor.public import alias, both, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import filled

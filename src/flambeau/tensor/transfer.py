@@ -33,9 +33,11 @@ from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.call import call, call_into, empty, unary
-from flambeau.tensor.history import Taped, begin_in_place, finish_in_place, record, refuse_inference
+from flambeau.tensor.changeable import refuse_inference
+from flambeau.tensor.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.options import kind_of, place, shape_of
 from flambeau.tensor.public import both, method
+from flambeau.tensor.recording import Taped, record
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.typing import (

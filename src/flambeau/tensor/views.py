@@ -18,16 +18,15 @@ from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf
+from flambeau.tensor.changeable import refuse_inference, require_changeable
+from flambeau.tensor.fitting import unviewed
 from flambeau.tensor.history import (
     SplitBackward0,
     SplitWithSizesBackward0,
     UnbindBackward0,
-    refuse_inference,
-    require_changeable,
     requires_grad,
     run,
     run_several,
-    unviewed,
 )
 from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.public import alias, both, function, method

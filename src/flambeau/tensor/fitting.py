@@ -1,0 +1,56 @@
+"""Gradients as formulas give them, and as inputs take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.core.meta import Meta
+from flambeau.ops.reduction import sum_
+from flambeau.tensor.tensor import History, Tensor
+
+callers: list[Callable[..., Any]] = []
+"""Who runs a record, and who makes an empty tensor."""
+
+
+def called_by(call: Callable[..., Any], empty: Callable[..., Any]) -> None:
+    """Say who runs records for formulas, and makes tensors: `tensor/call.py`, once."""
+    callers[:] = call, empty
+
+
+def zeros_of(meta: Meta) -> Any:
+    plain = Meta.contiguous_of(meta.shape, meta.dtype, meta.device)
+    return callers[1](plain).zero_()
+
+
+def fitted(grad: Any, meta: Meta | None) -> Any:
+    """A formula's result as the gradient of an input: summed over what was broadcast, real, cast, moved."""
+    if grad is None or meta is None or grad.meta is meta:
+        return grad
+    kind = grad.meta.dtype
+    if grad.meta.shape != meta.shape:
+        grad = summed_to(grad, meta.shape)
+    if kind is not meta.dtype:
+        if kind.is_complex and not meta.dtype.is_complex:
+            grad = grad.real
+        grad = grad.to(meta.dtype)
+    return grad if grad.meta.device is meta.device else grad.to(meta.device)
+
+
+def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
+    """`grad` summed over the dimensions along which `shape` was broadcast."""
+    wide = grad.meta.shape
+    lead = len(wide) - len(shape)
+    within = [lead + i for i, n in enumerate(shape) if n == 1 and wide[lead + i] != 1]
+    if not within:
+        return callers[0](sum_, (grad,), ((*range(lead),), False, None)) if lead else grad
+    grad = callers[0](sum_, (grad,), ((*range(lead), *within), True, None))
+    return unviewed(grad.view(shape)) if lead else grad
+
+
+def unviewed(t: Tensor) -> Tensor:
+    """A new view as a tensor of its own, with the same node: of memory that nothing else shows."""
+    history = t.history
+    assert history is not None
+    t.history = None if history.node is None else History(history.node, history.index)
+    return t

@@ -1,0 +1,49 @@
+"""Classes of nodes: each record has one of its own, or several, so that its nodes have PyTorch's names."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from flambeau.core.meta import Meta
+from flambeau.ops.node_names import NAMES
+from flambeau.ops.op import Op
+from flambeau.ops.view import View
+
+_classes: dict[Any, Any] = {}  # of each record (and name): made when it is first recorded
+
+
+def node_class(base: type, record: Op | View, metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Any:
+    """The class of the nodes of a record's calls; `base`: of what kind they are."""
+    found = _classes.get(record)
+    if found is None:
+        found = _classes[record] = _make_class(base, record)
+    return found if isinstance(found, type) else found(metas, params)
+
+
+def _make_class(base: type, record: Op | View) -> Any:
+    """The class; or, where nodes are named by call, what chooses among several."""
+    make_class = functools.cache(_class_of)
+    table = {} if isinstance(record, View) else NAMES
+    if record.name in table:
+        named: Any = table[record.name]
+        choose = named
+    else:
+        named = record.node if isinstance(record, View) else record.derivative.name
+
+        def choose(metas: Any, params: Any) -> str:
+            found: str = named(metas[0], params)
+            return found
+
+    if not callable(named):
+        return _class_of(base, record, named or _node_name(record.name))
+    return lambda metas, params: make_class(base, record, choose(metas, params))
+
+
+def _class_of(base: type, record: Op | View, name: str) -> Any:
+    return type(name, (base,), {"__slots__": (), "record": record})
+
+
+def _node_name(name: str) -> str:
+    words = name.replace(".", "_").split("_")
+    return "".join([w[:1].upper() + w[1:] for w in words]) + "Backward0"
