@@ -38,13 +38,18 @@ def meta_of(x: Any) -> Meta:
     return Meta.of(x.shape, tuple([s // x.itemsize for s in x.strides]), from_numpy(x.dtype), GPU)
 
 
+def laid_out(m: Meta) -> Any:
+    """Zeros in memory as a result of this layout."""
+    return np.ndarray(m.shape, m.dtype.numpy, bytearray(max(m.nbytes, 1)), 0, m.byte_strides)
+
+
 def both(op: Any, inputs: Any, params: Any = ()) -> tuple[list[Any], list[Any]]:
     """The outputs of the CUDA routine and of the host body."""
     signature = op.rule([meta_of(x) for x in inputs], params)
     launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params, capability=(9, 0))
     seen = [np.broadcast_to(x, m.shape) for x, m in zip(inputs, signature.inputs, strict=True)]
     device = Device()
-    results = [[np.zeros(m.shape, m.dtype.numpy) for m in signature.outputs] for _ in range(2)]
+    results = [[laid_out(m) for m in signature.outputs] for _ in range(2)]
     routine = routines.LIBRARIES[op.kernel.cuda.name](launch, device, Driver(device))
     before = [np.array(x) for x in inputs]
     routine([x.ctypes.data for x in (*results[0], *inputs)], (), 0, 0)

@@ -108,6 +108,13 @@ def _result(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
     return Meta.contiguous_of((*x.shape[:-2], *shape), kind or x.dtype, x.device)
 
 
+def _columns(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
+    """A matrix for each of the batch, column by column in memory, as LAPACK leaves it and PyTorch returns it."""
+    turned = _result(x, *reversed(shape), kind=kind)
+    *batch, down, along = turned.strides
+    return turned.with_((*x.shape[:-2], *shape), (*batch, along, down))
+
+
 def _info(x: Meta) -> Meta:
     return _result(x, kind=int32)
 
@@ -256,7 +263,7 @@ def _inv_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     x = _one(operands)
     check_square("linalg.inv", x)
     check_precise("linalg.inv", x)
-    return Signature((_result(x, *x.shape[-2:]), _info(x)), (x,), params)
+    return Signature((_columns(x, *x.shape[-2:]), _info(x)), (x,), params)
 
 
 def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -272,7 +279,7 @@ def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     check_fits("linalg.solve", a, b)
     check_implemented("lu", a)
     a, b = broadcast(a, b)
-    return Signature((_result(b, *b.shape[-2:]), _info(b)), (a, b), params)
+    return Signature((_columns(b, *b.shape[-2:]), _info(b)), (a, b), params)
 
 
 def _det_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -342,7 +349,7 @@ def _cholesky_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     check_square("linalg.cholesky", x)
     check_floating("linalg.cholesky", x)
     check_implemented("cholesky", x)
-    return Signature((_result(x, *x.shape[-2:]), _info(x)), (x,), params)
+    return Signature((_columns(x, *x.shape[-2:]), _info(x)), (x,), params)
 
 
 def _cholesky(a: Array, upper: bool) -> Array:
@@ -367,7 +374,7 @@ def _lu_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         raise RuntimeError("linalg.lu_factor: LU without pivoting is not implemented on the CPU")
     check_implemented("lu", x)
     pivots = _result(x, min(x.shape[-2:]), kind=int32)
-    return Signature((_result(x, *x.shape[-2:]), pivots, _info(x)), (x,), params)
+    return Signature((_columns(x, *x.shape[-2:]), pivots, _info(x)), (x,), params)
 
 
 def _lu_host(launch: Launch) -> Body:
@@ -426,7 +433,7 @@ def _lu_solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     factors, b = broadcast(factors, b)
     strides = expand_strides(pivots.shape, pivots.strides, factors.shape[:-1])
     return Signature(
-        (_result(b, *b.shape[-2:]),), (factors, pivots.with_(factors.shape[:-1], strides), b), params
+        (_columns(b, *b.shape[-2:]),), (factors, pivots.with_(factors.shape[:-1], strides), b), params
     )
 
 
@@ -508,7 +515,8 @@ lu_rows = _op(
 
 
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """A and B of AX = B. Params: whether A is upper triangular, whether its diagonal is ones (and not read)."""
+    """A and B of AX = B. Params: whether A is upper triangular, whether its diagonal is ones (and not read); and that
+    the result lies in memory row by row, for who turns it."""
     a, b = pair_of(operands)
     name = "linalg.solve_triangular"
     check_square(name, a)
@@ -516,7 +524,8 @@ def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Si
     check_fits(name, a, b)
     check_implemented("triangular_solve", a)
     a, b = broadcast(a, b)
-    return Signature((_result(b, *b.shape[-2:]),), (a, b), params)
+    out = _result(b, *b.shape[-2:]) if params[2:] else _columns(b, *b.shape[-2:])
+    return Signature((out,), (a, b), params[:2])
 
 
 def _triangular_host(launch: Launch) -> Body:
@@ -581,8 +590,8 @@ def _qr_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     check_implemented("geqrf", x)
     m, n = x.shape[-2:]
     k = m if mode == "complete" else min(m, n)
-    q = Meta.contiguous_of((0,), x.dtype, x.device) if mode == "r" else _result(x, m, k)
-    return Signature((q, _result(x, k, n)), (x,), params)
+    q = Meta.contiguous_of((0,), x.dtype, x.device) if mode == "r" else _columns(x, m, k)
+    return Signature((q, _columns(x, k, n)), (x,), params)
 
 
 def _qr(a: Array, mode: Any) -> Any:
@@ -594,7 +603,7 @@ def _geqrf_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     x = _one(operands)
     check_ndim("torch.geqrf", x, "input")
     check_implemented("geqrf", x)
-    return Signature((_result(x, *x.shape[-2:]), _result(x, min(x.shape[-2:]))), (x,), params)
+    return Signature((_columns(x, *x.shape[-2:]), _result(x, min(x.shape[-2:]))), (x,), params)
 
 
 def _geqrf(a: Array) -> tuple[Array, Array]:
@@ -627,7 +636,7 @@ def _householder_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> S
             f"{a.dtype.torch_name}"
         )
     check_implemented("orgqr", a)
-    return Signature((_result(a, m, n),), (a, tau), params)
+    return Signature((_columns(a, m, n),), (a, tau), params)
 
 
 def _householder(a: Array, tau: Array) -> Array:
@@ -688,7 +697,7 @@ def _svd_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     k = min(m, n)
     left, right = (m, n) if params[0] else (k, k)
     values = _result(x, k, kind=x.dtype.to_real())
-    return Signature((_result(x, m, left), values, _result(x, right, n), _info(x)), (x,), params)
+    return Signature((_columns(x, m, left), values, _columns(x, right, n), _info(x)), (x,), params)
 
 
 def _svdvals_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -714,7 +723,7 @@ def _eigh_rule(vectors: bool) -> Callable[..., Signature]:
         check_implemented("linalg_eigh", x)
         n = x.shape[-1]
         values = _result(x, n, kind=x.dtype.to_real())
-        return Signature((values, *([_result(x, n, n)] if vectors else []), _info(x)), (x,), params)
+        return Signature((values, *([_columns(x, n, n)] if vectors else []), _info(x)), (x,), params)
 
     return rule
 
@@ -726,7 +735,7 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
         kind = x.dtype.to_complex()
         check_implemented("linalg_eig_out", x)
         n = x.shape[-1]
-        found = [_result(x, n, kind=kind), *([_result(x, n, n, kind=kind)] if vectors else []), _info(x)]
+        found = [_result(x, n, kind=kind), *([_columns(x, n, n, kind=kind)] if vectors else []), _info(x)]
         return Signature(tuple(found), (x,), params)
 
     return rule
@@ -781,7 +790,7 @@ def _lstsq_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
         raise RuntimeError("This function doesn't handle types other than float and double")
     m, n = a.shape[-2:]
     values = _result(a, min(m, n), kind=a.dtype.to_real())
-    return Signature((_result(a, n, b.shape[-1]), _result(a, kind=int64), values, _info(a)), (a, b), params)
+    return Signature((_columns(a, n, b.shape[-1]), _result(a, kind=int64), values, _info(a)), (a, b), params)
 
 
 def _lstsq(a: Array, b: Array, rcond: float) -> tuple[Array, Array, Array]:

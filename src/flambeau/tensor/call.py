@@ -523,7 +523,7 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
                     UserWarning,
                     stacklevel=4,
                 )
-            target.resize_(natural.shape)
+            resize_to(target, natural)
         if may_self_overlap(target.meta.shape, target.meta.strides):
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a single "
@@ -534,6 +534,12 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
     if not (same or op.casts_output):
         return None
     return Signature(metas, signature.inputs, signature.params, signature.checked)
+
+
+def resize_to(target: Tensor, natural: Meta) -> None:
+    """Give an `out=` the shape of a result, and the order in which the result would lie in memory."""
+    target.resize_(natural.shape)
+    target.meta = target.meta.with_(strides=natural.strides)
 
 
 def _check_overlap(target: Tensor, source: Tensor) -> None:

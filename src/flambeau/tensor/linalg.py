@@ -18,11 +18,12 @@ from flambeau.core.typeinfo import finfo
 from flambeau.ops import linalg as ops
 from flambeau.ops.op import Op
 from flambeau.tensor import return_types as types
-from flambeau.tensor.call import call
-from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.call import call, resize_to
+from flambeau.tensor.outputs import deliver, require_dtype, require_no_gradient, run
 from flambeau.tensor.public import alias, both, function, functions
 from flambeau.tensor.random import randn
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.typing import contiguous_format
 
 Out = Any
 
@@ -39,8 +40,13 @@ def stored(results: Any, out: Out) -> Any:
     if out is None:
         return results
     several = not isinstance(results, Tensor)
-    for one, target in zip(results, out, strict=True) if several else [(results, out)]:
+    pairs = list(zip(results, out, strict=True)) if several else [(results, out)]
+    for one, target in pairs:
         require_dtype(one.dtype, target)
+    require_no_gradient(results, out)
+    for one, target in pairs:
+        if target.meta.shape != one.meta.shape:
+            resize_to(target, one.meta)
     return deliver(results, out)
 
 
@@ -167,11 +173,11 @@ def solve_triangular(
     ops.check_square(name, a.meta)
     ops.check_ndim(name, b.meta, "B")
     ops.check_fits(name, a.meta, b.meta, left)
-    return stored(_triangular(a.mT, b.mT, not upper, unitriangular).mT, out)
+    return stored(_triangular(a.mT, b.mT, not upper, unitriangular, True).mT, out)
 
 
-def _triangular(a: Tensor, b: Tensor, upper: bool, ones: bool = False) -> Tensor:
-    result: Tensor = call(ops.solve_triangular, (a, b.to(a.dtype)), (bool(upper), bool(ones)))
+def _triangular(a: Tensor, b: Tensor, upper: bool, ones: bool = False, *by_rows: bool) -> Tensor:
+    result: Tensor = call(ops.solve_triangular, (a, b.to(a.dtype)), (bool(upper), bool(ones), *by_rows))
     return result
 
 
@@ -188,7 +194,7 @@ def triangular_solve(
     """`torch.linalg.solve_triangular` by its older name and order: the solution, and A."""
     a = A.mT if transpose else A
     found = _triangular(a, b, upper != transpose, unitriangular)
-    return _named(types.triangular_solve, (found, A.clone()), out)
+    return _named(types.triangular_solve, (found, A.mT.clone(memory_format=contiguous_format).mT), out)
 
 
 # -- Cholesky -----------------------------------------------------------------------------------------------------
@@ -401,7 +407,8 @@ def ormqr(
     scale = tau.unsqueeze(-1)
     inner = _triangular(scale * (v.mH @ v).triu(1), tau.diag_embed(), upper=True, ones=True)
     found = other - v @ ((inner.mH if transpose else inner) @ (v.mH @ other))
-    result: Tensor = deliver(found if left else found.mH, out, "torch.ormqr")
+    found = (found if left else found.mH).mT.contiguous().mT  # by columns, as LAPACK's
+    result: Tensor = deliver(found, out, "torch.ormqr")
     return result
 
 
@@ -497,7 +504,7 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True, *, out: Out =
         return _named(types.svd, (u, s, vh.mH), out)
     m, n = tensor_of(input, "svd", "input").meta.shape[-2:]
     batch = input.meta.shape[:-2]
-    found = (input.new_zeros((*batch, m, m)), svdvals(input), input.new_zeros((*batch, n, n)))
+    found = (input.new_zeros((*batch, m, m)), svdvals(input), input.new_zeros((*batch, n, n)).mT)
     return _named(types.svd, found, out)
 
 

@@ -17,9 +17,10 @@ from flambeau.ops.matmul import c_name
 from flambeau.tensor import autocast
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
 from flambeau.tensor.options import integer
-from flambeau.tensor.outputs import deliver, run
+from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.public import both, function, functions
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.typing import contiguous_format
 
 # -- functions of a matrix -------------------------------------------------------------------------------------------
 
@@ -30,19 +31,25 @@ def matrix_power(input: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
     tensor_of(input, "linalg_matrix_power")
     n = integer(n, "linalg_matrix_power", "n", 2)
     ops.check_square("linalg.matrix_power", input.meta)
-    result: Tensor = deliver(_power(input, n), out, "matrix_power")
+    power = _power(input, n)
+    if out is not None and out.dtype.is_floating_point and n not in (0, 1):  # which PyTorch copies
+        require_dtype(power.dtype, out)
+    result: Tensor = deliver(power, out, "matrix_power")
     return result
 
 
 def _power(x: Tensor, n: int) -> Tensor:
     if n == 0:
         return _identities(x)
+    if n == 1:
+        once: Tensor = x.clone(memory_format=contiguous_format)
+        return once
     if n < 0:
         x, n = inv(x), -n
     found: Tensor | None = None
     while n:
         if n % 2:
-            found = x.clone() if found is None else functions["matmul"](found, x)
+            found = x if found is None else functions["matmul"](found, x)
         n //= 2
         x = functions["matmul"](x, x) if n else x
     assert found is not None
@@ -51,7 +58,7 @@ def _power(x: Tensor, n: int) -> Tensor:
 
 def _identities(like: Tensor) -> Tensor:
     eye = functions["eye"](like.meta.shape[-1], dtype=like.dtype, device=like.device)
-    found: Tensor = eye.expand(like.meta.shape).clone()
+    found: Tensor = eye.expand(like.meta.shape).clone(memory_format=contiguous_format)
     return found
 
 

@@ -128,6 +128,9 @@ def _check_order(order: Any) -> None:
 
 
 def _extreme(x: Tensor, dim: int, order: float) -> Tensor:
+    if order > 0 and not x.meta.shape[dim]:
+        nothing: Tensor = x.sum(dim)  # the greatest of no sizes is 0
+        return nothing
     found: Tensor = x.amax(dim) if order > 0 else x.amin(dim)
     return found
 
