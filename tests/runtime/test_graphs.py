@@ -14,6 +14,7 @@ import torch as oracle
 
 import flambeau as torch
 from flambeau.core.errors import InvalidAddressError, RaceError
+from flambeau.runtime import calls, witnesses
 
 MIB = 1 << 20
 
@@ -216,12 +217,8 @@ def test_a_kept_graph_is_made_ready_by_the_program_or_its_first_launch(gpu: None
 def test_unknown_modes_and_kept_graphs_are_refused(gpu: None) -> None:
     with pytest.raises(RuntimeError, match="Unknown capture error mode"):
         captured(lambda: None, capture_error_mode="always")
-    with pytest.raises(NotImplementedError, match="check_input_liveness"):
-        torch.cuda.graph(torch.cuda.CUDAGraph(), check_input_liveness=True)
     with pytest.raises(NotImplementedError, match="enable_annotations"):
         torch.cuda.graph(torch.cuda.CUDAGraph(), enable_annotations=True)
-    with pytest.raises(NotImplementedError, match="check_input_liveness"):
-        torch.cuda.CUDAGraph().capture_begin(check_input_liveness=True)
     with pytest.raises(RuntimeError, match="keep_graph=true"):
         torch.cuda.CUDAGraph().instantiate()
 
@@ -358,6 +355,63 @@ def test_tensors_used_on_other_streams_may_die_in_a_capture(gpu: None) -> None:
         assert more.min().item() == more.max().item() == 5.0
         assert copied.tolist() == [1.0] * 16
     torch.cuda.empty_cache()
+
+
+# -- what a graph's inputs must outlive ------------------------------------------------------------------
+
+
+def test_freed_inputs_are_told_before_a_replay(gpu: None) -> None:
+    x, y, out = (torch.ones(8, device="cuda") for _ in range(3))
+
+    def work() -> Any:
+        made = x + y
+        return torch.mul(made, 2, out=out), made[:4]
+
+    graph, results = captured(work, check_input_liveness=True)
+    graph.replay()
+    del results  # the graph's own memory stays
+    graph.replay()
+    z, y = y.view(2, 4), None  # a view keeps it
+    graph.replay()
+    del z
+    with pytest.raises(
+        RuntimeError, match=r"replay detected 1 dead tensor\(s\)\.\nDead tensor #1 \(data_ptr=0x"
+    ) as told:
+        graph.replay()
+    text = str(told.value)
+    assert "captured by 'add' at tests/runtime/test_graphs.py:" in text
+    assert f"freed at tests/runtime/test_graphs.py:{line_of('    del z')}" in text
+    again = torch.zeros(8, device="cuda")  # the same memory is another tensor
+    out = None
+    with pytest.raises(RuntimeError, match="2 dead"):
+        graph.replay()
+    del again
+    graph.reset()
+    assert not witnesses._witnesses and not calls._recorders
+
+
+def line_of(text: str) -> int:
+    return 1 + Path(__file__).read_text().splitlines().index(text)
+
+
+def test_a_watched_graph_is_watched_until_it_is_reset(gpu: None) -> None:
+    x = torch.ones(8, device="cuda")
+    first, _ = captured(lambda: x.mul_(2), check_input_liveness=True)
+    with torch.profiler.profile(profile_memory=True):
+        x.add_(1)
+    second, _ = captured(lambda: x.add_(3), pool=first.pool(), check_input_liveness=True)
+    first.replay(), second.replay()
+    assert x.tolist() == [7.0] * 8
+    x.resize_(4000)  # it moves
+    for graph in (first, second):
+        with pytest.raises(RuntimeError, match="1 dead tensor"):
+            graph.replay()
+        graph.reset()
+    with torch.cuda.graph(first):
+        x.add_(1)
+    x = None
+    first.replay()  # nobody watches
+    assert not witnesses._witnesses
 
 
 # -- random numbers --------------------------------------------------------------------------------------

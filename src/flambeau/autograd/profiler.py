@@ -9,6 +9,7 @@ operator's time is that of its launch: on the CPU the arithmetic itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ContextDecorator
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ class emit_nvtx:
         if self.enabled:
             calls.unsubscribe(self)
 
-    def before(self, exe: Executable, stream: int) -> None:
+    def before(self, exe: Executable, stream: int, ptrs: Sequence[int]) -> None:
         """A launch begins."""
         sizes = f", sizes = {shapes_of(exe)}" if self.record_shapes else ""
         annotations.push(name_of(exe) + sizes)

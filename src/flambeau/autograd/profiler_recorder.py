@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from flambeau.autograd.profiler_events import FunctionEvent, Interval
@@ -103,7 +103,7 @@ class Recorder:
         self.events.append(FunctionEvent(text, Interval(now, now), self._thread(), is_user_annotation=True))
 
     # -- launches -------------------------------------------------------------------------------------
-    def before(self, exe: Executable, stream: int) -> None:
+    def before(self, exe: Executable, stream: int, ptrs: Sequence[int]) -> None:
         event = self._begin(name_of(exe))
         if self._shapes:
             event.input_shapes = shapes_of(exe)

@@ -25,7 +25,7 @@ class graph:
         pool: `other.pool()` or `graph_pool_handle()`, to share memory with other graphs; None: memory of its own.
         stream: the stream to record, and to be current inside; None: a new one.
         capture_error_mode: "global" (default), "thread_local" or "relaxed", see `CUDAGraph.capture_begin`.
-        enable_annotations, check_input_liveness: not supported.
+        check_input_liveness: as in `CUDAGraph.capture_begin`. enable_annotations: not supported.
 
     Static inputs, which the graph reads at each replay, are made outside; write to them with `copy_`.
 
@@ -45,14 +45,14 @@ class graph:
         enable_annotations: bool = False,
         check_input_liveness: bool = False,
     ) -> None:
-        if enable_annotations or check_input_liveness:
-            asked = "enable_annotations" if enable_annotations else "check_input_liveness"
-            raise NotImplementedError(f"torch.cuda.graph({asked}=True) is not supported")
+        if enable_annotations:
+            raise NotImplementedError("torch.cuda.graph(enable_annotations=True) is not supported")
         self.cuda_graph = cuda_graph
         self.pool = () if pool is None else (pool,)
         self.capture_stream = Stream() if stream is None else stream
         self.stream_ctx = self.capture_stream
         self.capture_error_mode = capture_error_mode
+        self.check_input_liveness = check_input_liveness
 
     def __enter__(self) -> None:
         synchronize()
@@ -60,7 +60,11 @@ class graph:
         empty_cache()
         self.stream_ctx.__enter__()
         try:
-            self.cuda_graph.capture_begin(*self.pool, capture_error_mode=self.capture_error_mode)
+            self.cuda_graph.capture_begin(
+                *self.pool,
+                capture_error_mode=self.capture_error_mode,
+                check_input_liveness=self.check_input_liveness,
+            )
         except BaseException:
             self.stream_ctx.__exit__()
             raise

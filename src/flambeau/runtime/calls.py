@@ -14,9 +14,9 @@ from flambeau.driver.api import Executable, Launcher
 
 
 class Recorder(Protocol):
-    """`stream` is the handle that the launch goes to."""
+    """`stream` is the handle that the launch goes to, `ptrs` are the addresses of outputs and inputs."""
 
-    def before(self, exe: Executable, stream: int, /) -> None: ...
+    def before(self, exe: Executable, stream: int, ptrs: Sequence[int], /) -> None: ...
     def after(self, exe: Executable, stream: int, /) -> None: ...
 
 
@@ -43,7 +43,7 @@ def told(exe: Executable, launch: Launcher) -> Launcher:
     def launch_and_tell(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         recorders = _recorders
         for recorder in recorders:
-            recorder.before(exe, stream)
+            recorder.before(exe, stream, ptrs)
         try:
             launch(ptrs, scalars, stream)
         finally:

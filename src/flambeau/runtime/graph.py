@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.device import CPU
@@ -53,6 +54,7 @@ class CUDAGraph:
         self._thread = 0
         self._registered: list[Philox] = []
         self._draws: Draws | None = None  # while it captures
+        self._liveness: Any = None  # where it is wanted
         self._drawn: list[tuple[Philox, int]] = []  # how much each launch takes of which states of generators
 
     def register_generator_state(self, generator: Generator) -> None:
@@ -80,7 +82,8 @@ class CUDAGraph:
             pool: `other.pool()` or `graph_pool_handle()`, to share memory; None: memory of its own.
             capture_error_mode: whose waits for the device are refused meanwhile: of all threads ("global"), of this one
                 ("thread_local"), of none but on the captured streams ("relaxed").
-            check_input_liveness: not supported.
+            check_input_liveness: watch the memory that launches of the capture use and that is not the graph's own:
+                `replay` raises RuntimeError once some of it was freed. It costs time as long as the graph lives.
 
         Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a capture.
         """
@@ -89,8 +92,6 @@ class CUDAGraph:
                 "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
                 + str(capture_error_mode)
             )
-        if check_input_liveness:
-            raise NotImplementedError("CUDAGraph.capture_begin(check_input_liveness=True) is not supported")
         if self._stream is not None or self._handle:
             raise RuntimeError(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
@@ -113,6 +114,9 @@ class CUDAGraph:
         allocator: Any = context.allocator
         self._before = allocator.route(memory.part_of(context))
         memory._uses += 1
+        if check_input_liveness:  # imported then: few ask
+            part = memory.part_of(context)
+            self._liveness = import_module("flambeau.runtime.liveness").Liveness(context, part)
 
     def capture_end(self) -> None:
         """End the recording, on the stream where it began: the graph can be launched from now on.
@@ -129,6 +133,8 @@ class CUDAGraph:
         context.orders.capturing -= 1
         end_capture(draws)
         self._drawn, self._draws = draws.totals(), None
+        if self._liveness is not None:
+            self._liveness.capture_ended()
         allocator: Any = context.allocator
         allocator.route(self._before)
         self._before = None
@@ -185,6 +191,8 @@ class CUDAGraph:
         context = self._context
         if not self._handle or context is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        if self._liveness is not None:
+            self._liveness.check()
         if not self._ready:
             self.instantiate()
         seeds = [reserve(state, context.device, drawn) if drawn else (0, 0) for state, drawn in self._drawn]
@@ -212,6 +220,9 @@ class CUDAGraph:
         self._context.driver.graph_dump(self._handle, debug_path)
 
     def _release(self) -> None:
+        if self._liveness is not None:
+            self._liveness.stop()
+            self._liveness = None
         handle, self._handle, self._ready = self._handle, 0, False
         context, self._context = self._context, None
         if handle and context is not None and not context.closed:
