@@ -164,3 +164,10 @@ def test_names_of_other_rooms_at_the_top() -> None:
     for module in (torch, flambeau):
         assert module.GradScaler is module.amp.GradScaler
         assert module.default_generator.initial_seed() == module.initial_seed()
+
+
+def test_broadcasting_gives_back_what_has_the_shape() -> None:
+    for module in (torch, flambeau):
+        whole, row = module.ones(2, 3, requires_grad=True), module.ones(3)
+        found = module.broadcast_tensors(whole, row)
+        assert found[0] is whole and found[1].shape == (2, 3) and found[0].is_leaf

@@ -24,7 +24,6 @@ from flambeau.autograd.grad_mode import (
     set_grad_enabled,
 )
 from flambeau.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
-from flambeau.autograd.variable import Variable
 from flambeau.core.names import lacking as _missing
 from flambeau.tensor.gradients import run_backward, run_grad
 
@@ -89,7 +88,9 @@ for _function in (backward, grad):
 
 
 def __getattr__(name: str) -> Any:
-    return _import_module("flambeau.autograd.profiler") if name == "profiler" else _lacking(name)
+    if name == "profiler":
+        return _import_module("flambeau.autograd.profiler")
+    return _import_module("flambeau.autograd.variable").Variable if name == "Variable" else _lacking(name)
 
 
 _lacking = _missing("torch.autograd")

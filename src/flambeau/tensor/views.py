@@ -286,11 +286,11 @@ def broadcast_to(input: Tensor, size: Any) -> Tensor:
 
 @function
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
-    """The tensors expanded to their common shape."""
+    """The tensors expanded to their common shape; one that has it already is given back itself."""
     listed = tensors_of(tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors,
                         "broadcast_tensors")  # fmt: skip
     shape = broadcast_shapes([t.meta.shape for t in listed])
-    return tuple([run(records.expand, t, shape) for t in listed])
+    return tuple([t if t.meta.shape == shape else run(records.expand, t, shape) for t in listed])
 
 
 def _broadcast_shapes(*shapes: Any) -> Size:

@@ -43,7 +43,6 @@ CALLED = {
 """What the contents list calls them, where it is no module."""
 
 WHY = {
-    "distributions": "probability distributions: draw with `torch.randn`, `Tensor.exponential_`, ...",
     "distributed.rpc": "calls of other processes",
     "hub": "downloads models",
     "jit": "compiles and loads TorchScript",

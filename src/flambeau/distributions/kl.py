@@ -1,0 +1,148 @@
+"""`kl_divergence` and the table of its formulas, to which programs may add (`register_kl`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.core.names import lacking
+from flambeau.distributions.bernoulli import Bernoulli
+from flambeau.distributions.categorical import Categorical
+from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.exponential import Exponential
+from flambeau.distributions.independent import Independent, sum_rightmost
+from flambeau.distributions.laplace import Laplace
+from flambeau.distributions.multivariate_normal import MultivariateNormal, log_determinant, mahalanobis
+from flambeau.distributions.normal import Normal
+from flambeau.distributions.one_hot_categorical import OneHotCategorical
+from flambeau.distributions.poisson import Poisson
+from flambeau.distributions.transformed_distribution import TransformedDistribution
+from flambeau.distributions.uniform import Uniform
+from flambeau.nn.functional import softplus
+from flambeau.tensor import linalg
+from flambeau.tensor.public import functions
+from flambeau.tensor.tensor import Tensor
+
+Formula = Callable[[Any, Any], Tensor]
+_formulas: dict[tuple[type, type], Formula] = {}
+
+
+def register_kl(type_p: type, type_q: type) -> Callable[[Formula], Formula]:
+    """Decorate a function of (p, q) as the formula of two classes, and of classes derived from them.
+
+    Raises TypeError: no classes of distributions.
+    """
+    for kind, name in ((type_p, "type_p"), (type_q, "type_q")):
+        if not (isinstance(kind, type) and issubclass(kind, Distribution)):
+            raise TypeError(f"Expected {name} to be a Distribution subclass but got {kind}")
+
+    def keep(formula: Formula) -> Formula:
+        _formulas[type_p, type_q] = formula
+        return formula
+
+    return keep
+
+
+def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
+    """The divergence of Kullback and Leibler of q from p, in nats, of the batch's shape.
+
+    Raises NotImplementedError: no formula for the two.
+    """
+    return _formula(type(p), type(q))(p, q)
+
+
+def _formula(type_p: type, type_q: type) -> Formula:
+    """That of the nearest classes: by the order of p's bases, then by that of q's."""
+    for p in type_p.__mro__:
+        for q in type_q.__mro__:
+            if (p, q) in _formulas:
+                return _formulas[p, q]
+    raise NotImplementedError(
+        f"No KL(p || q) is implemented for p type {type_p.__name__} and q type {type_q.__name__}"
+    )
+
+
+def _infinite_where(outside: Tensor, value: Tensor) -> Tensor:
+    return functions["where"](outside, value.new_full((), float("inf")), value)
+
+
+@register_kl(Normal, Normal)
+def _normal(p: Normal, q: Normal) -> Tensor:
+    ratio = (p.scale / q.scale).square()
+    distance = ((p.loc - q.loc) / q.scale).square()
+    return 0.5 * (ratio + distance - 1 - ratio.log())
+
+
+@register_kl(Bernoulli, Bernoulli)
+def _bernoulli(p: Bernoulli, q: Bernoulli) -> Tensor:
+    one = p.probs * (softplus(-q.logits) - softplus(-p.logits))
+    one = _infinite_where(q.probs == 0, one).masked_fill(p.probs == 0, 0)
+    none = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
+    none = _infinite_where(q.probs == 1, none).masked_fill(p.probs == 1, 0)
+    return one + none
+
+
+@register_kl(Categorical, Categorical)
+def _categorical(p: Categorical, q: Categorical) -> Tensor:
+    terms = p.probs * (p.logits - q.logits)
+    terms = _infinite_where((q.probs == 0).expand_as(terms), terms)
+    return terms.masked_fill((p.probs == 0).expand_as(terms), 0).sum(-1)
+
+
+@register_kl(OneHotCategorical, OneHotCategorical)
+def _one_hot(p: OneHotCategorical, q: OneHotCategorical) -> Tensor:
+    return _categorical(p._categorical, q._categorical)
+
+
+@register_kl(Uniform, Uniform)
+def _uniform(p: Uniform, q: Uniform) -> Tensor:
+    found = ((q.high - q.low) / (p.high - p.low)).log()
+    return _infinite_where((q.low > p.low) | (q.high < p.high), found)
+
+
+@register_kl(Exponential, Exponential)
+def _exponential(p: Exponential, q: Exponential) -> Tensor:
+    ratio = q.rate / p.rate
+    return ratio - 1 - ratio.log()
+
+
+@register_kl(Laplace, Laplace)
+def _laplace(p: Laplace, q: Laplace) -> Tensor:
+    ratio = p.scale / q.scale
+    away = (p.loc - q.loc).abs()
+    return -ratio.log() + away / q.scale + ratio * (-away / p.scale).exp() - 1
+
+
+@register_kl(Poisson, Poisson)
+def _poisson(p: Poisson, q: Poisson) -> Tensor:
+    return p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate)
+
+
+@register_kl(MultivariateNormal, MultivariateNormal)
+def _multivariate(p: MultivariateNormal, q: MultivariateNormal) -> Tensor:
+    if p.event_shape != q.event_shape:
+        raise ValueError(
+            "KL-divergence between two Multivariate Normals with different event shapes cannot be computed"
+        )
+    volumes = log_determinant(q._unbroadcasted_scale_tril) - log_determinant(p._unbroadcasted_scale_tril)
+    spread = linalg.solve_triangular(q.scale_tril, p.scale_tril, upper=False).square().sum((-2, -1))
+    distance = mahalanobis(q._unbroadcasted_scale_tril, q.loc - p.loc)
+    return volumes + 0.5 * (spread + distance - p.event_shape[0])
+
+
+@register_kl(Independent, Independent)
+def _independent(p: Independent, q: Independent) -> Tensor:
+    if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+        raise NotImplementedError
+    return sum_rightmost(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
+
+
+@register_kl(TransformedDistribution, TransformedDistribution)
+def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Tensor:
+    """The same bijections change nothing."""
+    if p.transforms != q.transforms or p.event_shape != q.event_shape:
+        raise NotImplementedError
+    return kl_divergence(p.base_dist, q.base_dist)
+
+
+__getattr__ = lacking("torch.distributions.kl")

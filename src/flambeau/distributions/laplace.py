@@ -1,0 +1,73 @@
+"""`Laplace`."""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any
+
+from flambeau.core.size import Size
+from flambeau.core.typeinfo import finfo
+from flambeau.distributions import constraints
+from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.utils import broadcast_all
+from flambeau.tensor import creation
+from flambeau.tensor.tensor import Tensor
+
+
+class Laplace(Distribution):
+    """The Laplace distribution with mean `loc` and this scale."""
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast_all(loc, scale)
+        both = isinstance(loc, Number) and isinstance(scale, Number)
+        super().__init__(() if both else self.loc.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Laplace:
+        shape = Size(batch_shape)
+        parts = {"loc": self.loc.expand(shape), "scale": self.scale.expand(shape)}
+        return self._expanded(shape, _instance, **parts)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return 2 * self.scale.square()
+
+    @property
+    def stddev(self) -> Tensor:
+        return 2**0.5 * self.scale
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """By the distribution's inverse, of a number in (-1, 1)."""
+        shape = self._extended_shape(sample_shape)
+        drawn = creation.empty(shape, dtype=self.loc.dtype, device=self.loc.device)
+        u = drawn.uniform_(finfo(self.loc.dtype).eps - 1, 1)
+        return self.loc - self.scale * u.sign() * (-u.abs()).log1p()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale
+
+    def cdf(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        away = value - self.loc
+        return 0.5 - 0.5 * away.sign() * (-away.abs() / self.scale).expm1()
+
+    def icdf(self, value: Tensor) -> Tensor:
+        term = value - 0.5
+        return self.loc - self.scale * term.sign() * (-2 * term.abs()).log1p()
+
+    def entropy(self) -> Tensor:
+        return 1 + (2 * self.scale).log()

@@ -1,0 +1,106 @@
+"""`TransformedDistribution`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.autograd.grad_mode import no_grad
+from flambeau.distributions import constraints
+from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.independent import Independent, sum_rightmost
+from flambeau.distributions.transforms import ComposeTransform, Transform
+from flambeau.tensor.tensor import Tensor
+
+
+class TransformedDistribution(Distribution):
+    """What transforms, the first one first, make of a distribution's values."""
+
+    arg_constraints: Any = {}
+
+    def __init__(
+        self, base_distribution: Distribution, transforms: Transform | Sequence[Transform],
+        validate_args: bool | None = None,
+    ) -> None:  # fmt: skip
+        self.transforms = _listed(transforms)
+        whole = ComposeTransform(self.transforms)
+        shape = base_distribution.batch_shape + base_distribution.event_shape
+        events = len(base_distribution.event_shape)
+        wanted = max([events, *[part.domain.event_dim for part in self.transforms]])
+        if len(shape) < whole.domain.event_dim:
+            raise ValueError(
+                f"base_distribution needs to have shape with size at least {whole.domain.event_dim}, but got {shape}."
+            )
+        self.base_dist = (
+            Independent(base_distribution, wanted - events) if wanted > events else base_distribution
+        )
+        cut = len(shape) - wanted
+        super().__init__(shape[:cut], shape[cut:], validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> TransformedDistribution:
+        base = self.base_dist.expand(batch_shape)
+        return self._expanded(batch_shape, _instance, transforms=self.transforms, base_dist=base)
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        return bool(self.base_dist.has_rsample)
+
+    @constraints.dependent_property(is_discrete=False)
+    def support(self) -> Any:
+        if not self.transforms:
+            return self.base_dist.support
+        found = self.transforms[-1].codomain
+        missing = len(self._event_shape) - found.event_dim
+        return constraints.independent(found, missing) if missing > 0 else found
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        with no_grad():
+            return self._forth(self.base_dist.sample(sample_shape))
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self._forth(self.base_dist.rsample(sample_shape))
+
+    def _forth(self, x: Tensor) -> Tensor:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The base's, less the logarithms of the transforms' slopes on the way."""
+        if self._validate_args:
+            self._validate_sample(value)
+        dims = len(self._event_shape)
+        total: Any = 0.0
+        y = value
+        for transform in reversed(self.transforms):
+            x = transform._inv_call(y)
+            slope = transform.log_abs_det_jacobian(x, y)
+            total = total - sum_rightmost(slope, dims - transform.domain.event_dim)
+            y = x
+        base = self.base_dist.log_prob(y)
+        return total + sum_rightmost(base, dims - len(self.base_dist.event_shape))  # type: ignore[no-any-return]
+
+    def _turned(self, value: Tensor) -> Tensor:
+        """A probability, or its complement where the transforms turn the order around."""
+        sign: Any = 1
+        for transform in self.transforms:
+            sign = sign * transform.sign
+        return value if isinstance(sign, int) and sign == 1 else sign * (value - 0.5) + 0.5  # type: ignore[no-any-return]
+
+    def cdf(self, value: Tensor) -> Tensor:
+        for transform in reversed(self.transforms):
+            value = transform._inv_call(value)
+        if self._validate_args:
+            self.base_dist._validate_sample(value)
+        return self._turned(self.base_dist.cdf(value))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        return self._forth(self.base_dist.icdf(self._turned(value)))
+
+
+def _listed(transforms: Any) -> list[Transform]:
+    if isinstance(transforms, Transform):
+        return [transforms]
+    if not isinstance(transforms, list) or not all(isinstance(t, Transform) for t in transforms):
+        raise ValueError(f"transforms must be a Transform or list, but was {transforms}")
+    return transforms

@@ -1,0 +1,187 @@
+"""`torch.distributions`: each expression gives what PyTorch's gives, samples of one seed and errors too."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import pytest
+from support import torch
+
+import flambeau
+
+DISTRIBUTIONS = [
+    "D.Normal(0.0, 2.0)",
+    "D.Normal(x, s)",
+    "D.Normal(0, s)",
+    "D.LogNormal(x, s)",
+    "D.LogNormal(0.5, 0.3)",
+    "D.Uniform(-1.0, 2.0)",
+    "D.Uniform(x, x + s)",
+    "D.Exponential(2.0)",
+    "D.Exponential(s)",
+    "D.Laplace(0.0, 1.0)",
+    "D.Laplace(x, s)",
+    "D.Bernoulli(0.3)",
+    "D.Bernoulli(p)",
+    "D.Bernoulli(logits=x)",
+    "D.Categorical(s)",
+    "D.Categorical(p.expand(2, 3))",
+    "D.Categorical(logits=m.stack([x, -x]))",
+    "D.OneHotCategorical(s)",
+    "D.OneHotCategorical(logits=m.stack([x, -x]))",
+    "D.OneHotCategoricalStraightThrough(s)",
+    "D.Poisson(s)",
+    "D.MultivariateNormal(x, C)",
+    "D.MultivariateNormal(x, precision_matrix=C)",
+    "D.MultivariateNormal(m.stack([x, x]), scale_tril=m.linalg.cholesky(C))",
+    "D.Independent(D.Normal(x, s), 1)",
+    "D.Independent(D.Bernoulli(p.expand(2, 3)), 1)",
+    "D.MixtureSameFamily(D.Categorical(s), D.Normal(x, s))",
+    "D.MixtureSameFamily(D.Categorical(s[:2]), D.Independent(D.Normal(m.stack([x, -x]), 1.0), 1))",
+    "D.TransformedDistribution(D.Normal(x, s), [D.TanhTransform(cache_size=1)])",
+    "D.TransformedDistribution(D.Normal(x, s), [D.AffineTransform(1.0, -2.0), D.SigmoidTransform()])",
+    "D.TransformedDistribution(D.Normal(x, s), D.ExpTransform().inv.inv)",
+    "D.TransformedDistribution(D.MultivariateNormal(x, C), D.AffineTransform(x, s, event_dim=1))",
+    "D.RelaxedBernoulli(m.tensor(0.5), p)",
+    "D.RelaxedOneHotCategorical(m.tensor(0.7), s)",
+]
+QUESTIONS = [
+    "d", "d.batch_shape", "d.event_shape", "d.support", "d.arg_constraints", "d.has_rsample", "d.has_enumerate_support",
+    "d.mean", "d.variance", "d.stddev", "d.mode", "d.entropy()", "d.perplexity()", "d.enumerate_support()",
+    "d.enumerate_support(expand=False)", "d.log_prob(m.stack([v, v]))", "d.log_prob(v).sum()", "d.cdf(v)",
+    "d.icdf(m.tensor(0.3))", "d.log_prob(9.0)", "d.log_prob(v - 9.5)", "d.expand((2, *d.batch_shape))",
+    "d.expand((2, *d.batch_shape)).log_prob(v)", "d.expand((2, *d.batch_shape)).mean", "D.kl_divergence(d, e)",
+    "m.autograd.grad(d.log_prob(v).sum() * 1.0 + x.sum() * 0 + s.sum() * 0, [x, s])",
+]  # fmt: skip
+DRAWN = ["d.sample()", "d.sample((2, 2)).shape", "d.rsample((3,))", "d.sample((4,))"]
+ERRORS = [
+    "D.Normal(0.0, -1.0)",
+    "D.Normal(x, x)",
+    "D.Normal('a', 1)",
+    "D.Normal(0.0, -1.0, validate_args=False)",
+    "D.Categorical()",
+    "D.Categorical(s, s)",
+    "D.Categorical(m.tensor(1.0))",
+    "D.Categorical(logits=m.tensor(1.0))",
+    "D.Categorical(x)",
+    "D.Categorical(s).log_prob(m.tensor(3))",
+    "D.Bernoulli()",
+    "D.Bernoulli(1.5)",
+    "D.Bernoulli(0.5).log_prob(m.tensor(0.5))",
+    "D.Normal(x, s).log_prob(m.zeros(2))",
+    "D.MultivariateNormal(x, C).log_prob(m.zeros(2))",
+    "D.MultivariateNormal(x)",
+    "D.MultivariateNormal(x, -C)",
+    "D.MultivariateNormal(m.tensor(1.0), C)",
+    "D.Independent(D.Normal(0.0, 1.0), 1)",
+    "D.Uniform(1.0, 0.0)",
+    "D.Uniform(0.0, 1.0).log_prob(m.tensor(2.0))",
+    "D.kl_divergence(D.Normal(0.0, 1.0), D.Categorical(s))",
+    "D.kl_divergence(D.Categorical(s), D.Categorical(m.tensor([1.0, 0.0, 1.0])))",
+    "D.kl_divergence(D.Categorical(m.tensor([1.0, 0.0, 1.0])), D.Categorical(s))",
+    "D.kl_divergence(D.Bernoulli(m.tensor([0.0, 1.0, 0.5])), D.Bernoulli(m.tensor([0.5, 0.0, 1.0])))",
+    "D.kl_divergence(D.Uniform(0.0, 1.0), D.Uniform(m.tensor([-1.0, 0.5]), 2.0))",
+    "D.Normal(0.0, 1.0).sample(3)",
+    "D.MixtureSameFamily(D.Normal(0.0, 1.0), D.Normal(x, s))",
+    "D.MixtureSameFamily(D.Categorical(s[:2]), D.Normal(x, s))",
+    "D.TransformedDistribution(D.Normal(0.0, 1.0), 3)",
+    "D.Transform(cache_size=2)",
+    "D.Distribution().mean",
+    "D.Distribution.set_default_validate_args(3)",
+    "D.ComposeTransform([D.ExpTransform(), D.AffineTransform(0.0, 2.0)]).inv(s)",
+    "D.AffineTransform(0.0, 2.0) == D.AffineTransform(0.0, 2.0)",
+    "D.TanhTransform().inv(m.tensor([0.5]))",
+    "D.constraints.real_vector.check(m.tensor([[1.0, float('nan')]]))",
+    "D.constraints.lower_cholesky.check(C)",
+    "D.constraints.positive_definite.check(m.stack([C, -C]))",
+]
+
+
+def answers(m: Any, made: str, questions: list[str]) -> list[str]:
+    names = {
+        "m": m, "D": m.distributions, "x": m.tensor([0.5, -1.0, 0.25], requires_grad=True),
+        "s": m.tensor([0.5, 1.5, 1.0], requires_grad=True), "p": m.tensor([0.2, 0.5, 0.75]),
+        "C": m.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.25], [0.0, 0.25, 1.5]]),
+    }  # fmt: skip
+    other = re.sub(r"\bC\b", "C * 2", made.replace("s)", "s * 2)").replace("0.3", "0.6"))
+    m.manual_seed(3)
+    if made:
+        names["d"], names["e"] = eval(made, names), eval(other, names)
+        # Poisson's numbers are not PyTorch's.
+        names["v"] = m.tensor([1.0, 0.0, 2.0]) if "Poisson" in made else names["d"].sample()
+    return [answer(question, names) for question in questions]
+
+
+def answer(question: str, names: dict[str, Any]) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return rounded(repr(eval(question, names)))
+    except Exception as error:
+        return rounded(f"{type(error).__name__}: {error}")
+
+
+def rounded(text: str) -> str:
+    """To four digits, without the names of nodes and the lines of long tensors."""
+    text = re.sub(r",?\s*grad_fn=<\w+>", "", text)
+    text = re.sub(r"-?\d+\.\d+(e[+-]\d+)?", lambda found: f"{float(found[0]):.3g}", text)
+    return re.sub(r"\bflambeau\b", "torch", " ".join(text.split())).replace("-0,", "0,")
+
+
+@pytest.mark.parametrize("made", DISTRIBUTIONS)
+def test_questions_to_distributions(made: str) -> None:
+    assert answers(flambeau, made, QUESTIONS) == answers(torch, made, QUESTIONS)
+
+
+@pytest.mark.parametrize("made", [made for made in DISTRIBUTIONS if "Poisson" not in made])
+def test_samples_of_a_seed(made: str) -> None:
+    assert answers(flambeau, made, DRAWN) == answers(torch, made, DRAWN)
+
+
+@pytest.mark.parametrize("expression", ERRORS)
+def test_single_expressions(expression: str) -> None:
+    assert answers(flambeau, "", [expression]) == answers(torch, "", [expression])
+
+
+def test_a_formula_of_ones_own() -> None:
+    normal, divergence = flambeau.distributions.Normal, flambeau.distributions.kl_divergence
+
+    class Mine(normal):  # type: ignore[valid-type, misc]
+        pass
+
+    @flambeau.distributions.register_kl(Mine, normal)
+    def formula(p: Any, q: Any) -> Any:
+        return q.loc - p.loc
+
+    try:
+        assert divergence(Mine(1.0, 1.0), normal(3.0, 1.0)).item() == 2
+        assert divergence(normal(1.0, 1.0), Mine(1.0, 1.0)).item() == 0
+        with pytest.raises(TypeError, match="Expected type_p to be a Distribution subclass"):
+            flambeau.distributions.register_kl(int, normal)
+    finally:
+        del flambeau.distributions.kl._formulas[Mine, normal]
+
+
+def test_on_a_gpu_they_sample_there() -> None:
+    with flambeau.virtual(devices=1, races="error"):
+        kit, where = flambeau.distributions, flambeau.device("cuda", 0)
+        logits = flambeau.zeros(4, 3, device=where, requires_grad=True)
+        made = [
+            kit.Categorical(logits=logits),
+            kit.Normal(logits, 1.0),
+            kit.Independent(kit.Bernoulli(logits=logits), 1),
+        ]
+        for d in made:
+            value = d.sample((5,))
+            assert value.device == where
+            d.log_prob(value).sum().backward()
+        assert logits.grad.device == where
+
+
+def test_what_is_absent_says_so() -> None:
+    with pytest.raises(
+        AttributeError, match=r"module 'torch.distributions' has no attribute 'Gamma': Flambeau lacks"
+    ):
+        flambeau.distributions.Gamma  # noqa: B018
