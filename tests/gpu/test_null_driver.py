@@ -363,3 +363,25 @@ x = torch.empty(0, 3, device="cuda")
 print([tuple(getattr(x, name)(0).shape) for name in ("sum", "prod", "all", "any", "mean", "var", "logsumexp")])
 """
     assert run(library, program) == f"{[(3,)] * 7}\n"
+
+
+def test_profiles_see_copies_and_memory(library: Path) -> None:
+    program = """
+import flambeau as torch
+x, pinned = torch.ones(1000), torch.ones(1000).pin_memory()
+far = torch.empty(1000, device="cuda:1")
+with torch.profiler.profile(profile_memory=True) as prof:
+    near = x.cuda()
+    near.copy_(pinned, non_blocking=True)
+    far.copy_(near)
+    near.resize_(4000)
+    near.cpu()
+print([kernel.name for event in prof.events() for kernel in event.kernels])
+print([event.kernels[0].device_index for event in prof.events() if event.name == "aten::copy_"])
+print([note.nbytes for note in prof.events().memory if note.device_index == 0])
+"""
+    names = [f"Memcpy {kind}" for kind in (
+        "HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)", "PtoP (Device -> Device)", "DtoD (Device -> Device)",
+        "DtoH (Device -> Pageable)",
+    )]  # fmt: skip
+    assert run(library, program, devices=2) == f"{names}\n{[0] * 5}\n{[4096, 16384, -4096]}\n"

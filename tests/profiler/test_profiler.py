@@ -375,6 +375,7 @@ def test_traces(tmp_path: Path) -> None:
         "add": "kernel",
     }
     start, finish = (next(e for e in trace["traceEvents"] if e["ph"] == ph) for ph in "sf")
+    assert slices["add"]["args"] == {}
     assert (start["ts"], finish["ts"]) == (slices["aten::add"]["ts"], slices["add"]["ts"])
     slack = (
         100 if hardware.real else 0

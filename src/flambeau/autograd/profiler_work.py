@@ -74,9 +74,8 @@ class Work:
             call, label = self._giver(r.stream, r.seq)
             name = (label or _LABELS[r.kind]) if r.kind in _LABELS else r.name
             span = Interval(r.start_ns / 1000, r.end_ns / 1000)
-            event = FunctionEvent(
-                name, span, r.stream, DeviceType.CUDA, self._shown[r.index], nbytes=r.nbytes
-            )
+            nbytes = r.nbytes if r.kind in _LABELS else 0
+            event = FunctionEvent(name, span, r.stream, DeviceType.CUDA, self._shown[r.index], nbytes=nbytes)
             if call is not None:
                 call.kernels.append(event)
             yield event
