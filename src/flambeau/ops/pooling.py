@@ -16,6 +16,7 @@ from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import pooling_gradients as gradients
+from flambeau.ops.blocks import contiguous
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, NUMBERS
 from flambeau.ops.reduction import to_computing
@@ -63,19 +64,27 @@ def _max_host(launch: Launch) -> Body:
         for each in zip(size, count, how.kernel, how.stride, how.padding, how.dilation, strict=True)
     ]
 
+    first, origin = _flat([first for _, first in axes], size), _flat([rows[0] for rows, _ in axes], size)
+    away = _flat([np.arange(k) * d for k, d in zip(how.kernel, how.dilation, strict=True)], size).reshape(-1)
+    offsets = np.concatenate(([0], away))  # by the number of the tap, from 1
+    number = np.min_scalar_type(away.size).type
+
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x = widen(inputs[0])
+        x = contiguous(widen(inputs[0]))
         low = _lowest(x.dtype)
         whole = padded(x, how.pads(size, count), low)
         best = np.full(outputs[0].shape, low, x.dtype)
-        where = np.broadcast_to(_flat([first for _, first in axes], size), best.shape).copy()
-        for tap, place in taps(how.kernel, how.stride, how.dilation, count):
-            seen = whole[place]
+        chosen = np.zeros(best.shape, number)  # the number of the tap; 0 where none is above the lowest
+        for i, (_, place) in enumerate(taps(how.kernel, how.stride, how.dilation, count), 1):
+            seen = np.ascontiguousarray(whole[place])
             better = (seen > best) | (seen != seen)
-            at = _flat([rows[t] for t, (rows, _) in zip(tap, axes, strict=True)], size)
-            np.copyto(best, seen, where=better)
-            np.copyto(where, at, where=better)
-        np.copyto(outputs[0], best, casting="unsafe")
+            np.maximum(best, seen, out=best)
+            np.maximum(chosen, better * number(i), out=chosen)
+        none = chosen == 0
+        where = np.where(none, first, origin + offsets[chosen])
+        samples = np.arange(0, x.size, math.prod(size)).reshape(*x.shape[:2], *(1,) * len(size))
+        found = x.reshape(-1).take(where + samples, mode="clip")  # a window may lie beside the input
+        np.copyto(outputs[0], np.where(none, x.dtype.type(low), found), casting="unsafe")
         np.copyto(outputs[1], where)
 
     return body
