@@ -140,6 +140,22 @@ def mismatch() -> None:
     torch.cuda.synchronize()
 
 
+def mismatch_beside_another_group() -> None:
+    """What the ranks are told of together: one call in which they differ, one of another group in which they do not."""
+    other = dist.new_group([0, 1])
+    x, y = torch.ones(1024, device="cuda"), torch.ones(3, device="cuda")
+    if RANK == 0:
+        dist.all_reduce(x, async_op=True)
+    else:
+        dist.broadcast(x, 0, async_op=True)
+    dist.all_reduce(y, group=other, async_op=True)
+    for _ in range(2):
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            say(str(error).splitlines()[0])
+
+
 def never_comes() -> None:
     if RANK == 0:
         dist.all_reduce(torch.ones(4, device="cuda"))

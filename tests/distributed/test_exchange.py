@@ -64,6 +64,16 @@ def test_results_and_times_do_not_depend_on_how_fast_processes_are(schedule: str
     assert len({*sums}) == 3, "all ranks have the same sums"
 
 
+def test_without_a_launcher_it_is_the_same() -> None:
+    """Rank 0 serves the others by threads of its own; who asks whether it may wait alone must not count them."""
+    launched = launch(3, "repeats")
+    alone = run_ranks(3, PROGRAM, "repeats", **VIRTUAL)
+    assert [said.status for said in alone] == [0] * 3, alone[0].err
+    assert sorted(line for said in alone for line in said.out.splitlines()) == sorted(
+        launched.out.splitlines()
+    )
+
+
 def test_a_poll_does_not_wait_for_what_comes_after_it() -> None:
     said = launch(2, "polls_for_what_comes_later")
     assert (said.status, said.out.count("is through")) == (0, 2), said.err
@@ -76,6 +86,16 @@ def test_ranks_that_disagree_are_told_each_others_lines() -> None:
     assert "all_reduce of 1024 float32, op sum" in said.err
     assert "broadcast of 1024 float32, root 0" in said.err
     assert said.err.count("exchange_program.py:") >= 2
+
+
+def test_a_mismatch_does_not_lose_what_was_told_beside_it() -> None:
+    """Found by the hunt: the second wait said that nobody could go on."""
+    said = launch(2, "mismatch_beside_another_group")
+    assert (
+        said.out.count("collective mismatch: call 2 of communicator 1 of 2 ranks is not the same for all")
+        == 4
+    )
+    assert "deadlock" not in said.out + said.err
 
 
 def test_a_rank_that_never_comes_is_named_when_it_has_ended() -> None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from errno import errorcode
 from typing import Any
 
+from flambeau.core.alone import alone
 from flambeau.core.baton import seat
 from flambeau.core.wire import receive, send
 from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
@@ -135,8 +136,7 @@ class TCPStore(Inner, Store):
             ) from None
 
     def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
-        alone = threading.active_count() == 1
-        message = [operation, args, list(needs), milliseconds(limit), alone]
+        message = [operation, args, list(needs), milliseconds(limit), alone()]
         try:
             answer = self._request(message, limit if needs else None)
         except OSError as error:
@@ -159,7 +159,7 @@ class TCPStore(Inner, Store):
                 if limit is not None:
                     go_on()  # it may wait for a rank that waits for this one's GPUs
                 send(self._connection, message)
-                if limit is not None and threading.active_count() == 1:
+                if limit is not None and alone():
                     go_on(self._connection)
                 return receive(self._connection)
             except BaseException:  # an answer that comes after this would be taken for the next one's

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from socket import socket
 from typing import Any, NamedTuple, Protocol
 
+from flambeau.core.alone import alone
 from flambeau.core.baton import Seat, seat
 from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, place
@@ -460,14 +461,23 @@ class Communicators:
                 self.outside.offer(meeting.comm.unique, meeting.key, slot, offer)
 
     def _take(self, outcomes: Sequence[tuple[bytes, Key, dict[int, Offer]]]) -> None:
-        """Parts of other processes have come."""
+        """Parts of other processes have come, each time for the only time. DriverError: some disagree."""
+        failure: DriverError | None = None
         for unique, key, offers in outcomes:
-            meeting = self._shared[unique].meetings[key]
+            meeting = self._shared[unique].meetings.get(key)
+            if meeting is None:  # its communicator has failed meanwhile
+                continue
             for slot, offer in offers.items():
                 if slot not in meeting.mine:
                     meeting.parts[slot] = offer
-            self._check(meeting)
-            self._core.attend_at(meeting, max([offer.ready_ns for offer in offers.values()]))
+            try:
+                self._check(meeting)
+            except DriverError as error:
+                failure = failure or error
+            else:
+                self._core.attend_at(meeting, max([offer.ready_ns for offer in offers.values()]))
+        if failure is not None:
+            raise failure
 
     def go_on(self, other: socket | None) -> None:
         """The host is about to wait for what is not of its devices: they do what they can, as real ones would.
@@ -527,7 +537,7 @@ class Communicators:
         elif self.outside is not None:
             self._take(self.outside.look())
             return
-        elif threading.active_count() > 1:  # who does something that is not seen may still come
+        elif not alone():  # who does something that is not seen may still come
             return
         if target.pending and self._core.idle:  # else it is a question of time
             self._count_vain(target, mine)

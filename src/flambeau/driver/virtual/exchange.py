@@ -11,12 +11,12 @@ import os
 import selectors
 import signal
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.alone import alone
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.core.wire import Inbox, send
 from flambeau.driver.api import Collective
@@ -83,13 +83,13 @@ class Exchange:
         self._ask("offer", unique, list(key), place, told)
 
     def wait(self, why: Callable[[], str]) -> list[Outcome]:
-        news = self._ask("wait", "", _alone())
+        news = self._ask("wait", "", alone())
         if news == _WHY:  # there may be no hope: now the words are wanted, which take time
-            news = self._ask("wait", why(), _alone())
+            news = self._ask("wait", why(), alone())
         return self._outcomes(news)
 
     def look(self) -> list[Outcome]:
-        return self._outcomes(self._ask("look", _alone()))
+        return self._outcomes(self._ask("look", alone()))
 
     def idle(self, other: socket.socket) -> tuple[list[Outcome], bool]:
         try:
@@ -202,11 +202,6 @@ def _readable(*connections: socket.socket) -> list[Any]:
 def _offer(told: list[Any]) -> Offer:
     kind, count, name, op, peer, text, data, ready = told
     return Offer(Collective(kind, 0, 0, count, _KINDS[name], op, peer), text, data, ready)
-
-
-def _alone() -> bool:
-    """Whether no other thread of the program could go on for this one."""
-    return threading.active_count() == 1
 
 
 def _interrupted() -> bool:

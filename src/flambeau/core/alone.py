@@ -1,0 +1,14 @@
+"""`alone`: whether the program's other threads, if there are any, could go on where this one waits."""
+
+from __future__ import annotations
+
+import threading
+
+# Threads that bring nothing of their own: they serve other processes, or hand on what others brought.
+_SERVANTS = ("flambeau", "QueueFeederThread")
+
+
+def alone() -> bool:
+    """Whether no other thread of the program is there: Flambeau's own, and multiprocessing's feeders, do not count."""
+    me = threading.current_thread()
+    return all(thread is me or thread.name.startswith(_SERVANTS) for thread in threading.enumerate())
