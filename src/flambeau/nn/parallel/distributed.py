@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,7 @@ from enum import Enum, auto
 from typing import Any, NoReturn
 from warnings import warn
 
-from flambeau.autograd.function import Function
 from flambeau.core.device import device as Device
-from flambeau.core.dtype import float32
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
 from flambeau.distributed.agreement import (
@@ -35,11 +32,14 @@ from flambeau.distributed.reducer import FIRST_BUCKET_BYTES, Reducer
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.nn.modules.batchnorm import SyncBatchNorm
 from flambeau.nn.modules.module import Module
-from flambeau.nn.parallel.containers import cast, flattened, moved, tensors_in
+from flambeau.nn.parallel.containers import cast, moved, tensors_in
+from flambeau.nn.parallel.delayed import Delayed
 from flambeau.nn.parallel.mixed_precision import NarrowParameters, _MixedPrecision
+from flambeau.nn.parallel.placement import placement_of
 from flambeau.nn.parallel.scatter_gather import gather, scatter_kwargs
+from flambeau.nn.parallel.sink import through_sink
 from flambeau.nn.parameter import UninitializedParameter
-from flambeau.runtime import annotations, current
+from flambeau.runtime import annotations
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.creation import ones, zeros
 from flambeau.tensor.data import tensor as new_tensor
@@ -126,17 +126,17 @@ class DistributedDataParallel(Module, Joinable):
             raise NotSupportedError("device_mesh: Flambeau has no device meshes; pass process_group")
         self.process_group = world().require_default() if process_group is None else process_group
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self._delayed = list(delay_all_reduce_named_params or ())
-        self.parameters_to_ignore |= {name for name, _ in self._delayed}
+        delayed = list(delay_all_reduce_named_params or ())
+        self.parameters_to_ignore |= {name for name, _ in delayed}
         self._module_parameters = [
             p for name, p in module.named_parameters() if name not in self.parameters_to_ignore
         ]
-        if not self._delayed and not any(p.requires_grad for p in self._module_parameters):
+        if not delayed and not any(p.requires_grad for p in self._module_parameters):
             raise RuntimeError(
                 "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a "
                 "gradient."
             )
-        self._place(device_ids, output_device)
+        self._place(self._module_parameters or [p for _, p in delayed], device_ids, output_device)
         self.static_graph = False
         self.dim, self.module = dim, module
         init_sync_buffers = self._choose_buffers(broadcast_buffers, forward_sync_buffers)
@@ -160,9 +160,9 @@ class DistributedDataParallel(Module, Joinable):
             )
         self.broadcast_bucket_size = _STATES_BYTES
         self._choose_caps(bucket_cap_mb, bucket_cap_mb_list)
-        self._delay_buffer: Any = None
-        if self._delayed:
-            self._delay(param_to_hook_all_reduce)
+        self._delayed: Delayed | None = None
+        if delayed:
+            self._delayed = Delayed(self, [p for _, p in delayed], param_to_hook_all_reduce, _STATES_BYTES)
         self._ddp_sink_clone = True
         self._divide_by_initial_world_size = True
         self.reducer: Any = None
@@ -181,33 +181,12 @@ class DistributedDataParallel(Module, Joinable):
 
     # -- what it is made of ---------------------------------------------------------------------------------
 
-    def _place(self, device_ids: Any, output_device: Any) -> None:
+    def _place(self, params: Sequence[Any], device_ids: Any, output_device: Any) -> None:
         """Decide where inputs go."""
-        if device_ids is not None and len(device_ids) > 1:
-            raise ValueError("device_ids can only be None or contain a single element.")
-        devices = {p.device for p in self._module_parameters} or {p.device for _, p in self._delayed}
-        kinds = {where.type for where in devices}
-        if len(kinds) != 1:
-            raise ValueError(
-                "DistributedDataParallel's input module must be on the same type of devices, but input module "
-                f"parameters locate in {kinds}."
-            )
-        self.is_multi_device_module = len(devices) > 1
-        self.device_type = next(iter(kinds))
-        self.device = next(iter(self._module_parameters), *[p for _, p in self._delayed[:1]]).device
-        self.device_ids: list[int] | None = None
-        self.output_device: int | None = None
-        if not device_ids or self.device_type == "cpu" or self.is_multi_device_module:
-            if device_ids or output_device:
-                raise ValueError(
-                    "DistributedDataParallel device_ids and output_device arguments only work with "
-                    "single-device/multiple-device GPU modules or CPU modules, but got device_ids "
-                    f"{device_ids}, output_device {output_device}, and module parameters {devices}."
-                )
-            return
-        self.device_ids = [current.index_of(where, optional=True) for where in device_ids]
-        chosen = device_ids[0] if output_device is None else output_device
-        self.output_device = current.index_of(chosen, optional=True)
+        placed = placement_of(params, device_ids, output_device)
+        self.device, self.device_type = placed.device, placed.device.type
+        self.is_multi_device_module = placed.several
+        self.device_ids, self.output_device = placed.device_ids, placed.output
 
     def _choose_buffers(self, broadcast: bool | None, forward: bool | None) -> bool:
         """Decide when buffers are synchronized; whether they are when this is made."""
@@ -352,7 +331,7 @@ class DistributedDataParallel(Module, Joinable):
 
     def _post_forward(self, output: Any) -> Any:
         if self.reducer is None:
-            self._clear_grad_buffer()
+            self._clear_delayed()
             return output
         if self._check_sync_bufs_post_fwd():
             self._sync_buffers()
@@ -363,24 +342,17 @@ class DistributedDataParallel(Module, Joinable):
         if self._narrow is not None and not mode.recording:
             self._narrow.widen()
         if mode.recording and self._wants_sink():
-            output = self._through_sink(output)
-        self._clear_grad_buffer()
+            output = through_sink(self, output)
+        self._clear_delayed()
         return output
 
-    def _wants_sink(self) -> bool:
-        """Whether backward is to be heard of when it begins: unused outputs are sought, or a first backward is "
-        "watched."""
-        return not self.reducer.seen if self.static_graph else self.find_unused_parameters
+    def _clear_delayed(self) -> None:
+        if self._delayed is not None:
+            self._delayed.clear()
 
-    def _through_sink(self, output: Any) -> Any:
-        """The output behind a node that hears when backward begins, also of outputs that the loss does not use."""
-        members, rebuild = flattened(output)
-        passed = _Sink.apply(weakref.ref(self), *members)
-        kept = [
-            member if isinstance(member, Tensor) and member.grad_fn is None else new
-            for member, new in zip(members, passed, strict=True)
-        ]
-        return rebuild(kept)
+    def _wants_sink(self) -> bool:
+        """Whether backward is to be heard of when it begins: unused outputs are sought, or a first one is watched."""
+        return not self.reducer.seen if self.static_graph else self.find_unused_parameters
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -651,53 +623,6 @@ class DistributedDataParallel(Module, Joinable):
         for name, state in [*module.named_parameters(), *module.named_buffers()]:
             if name in params_and_buffers_to_ignore:
                 state._ddp_ignored = True
-
-    # -- parameters that are reduced together, when another one's gradient comes ------------------------------
-
-    def _delay(self, signal: Any) -> None:
-        params = [p for _, p in self._delayed]
-        _broadcast_coalesced(self.process_group, [p.detach() for p in params], _STATES_BYTES)
-        where = params[0].device
-        self._delay_buffer = zeros(sum(p.numel() for p in params), dtype=float32, device=where)
-        sizes = [p.numel() for p in params]
-        self._delay_views = [
-            part.view(p.shape) for p, part in zip(params, self._delay_buffer.split(sizes), strict=True)
-        ]
-        signal.register_hook(self._delayed_all_reduce_hook)
-
-    def _delayed_all_reduce_hook(self, grad: Any) -> Any:
-        self._delay_buffer.div_(self.process_group.size())
-        work = reduced(self.process_group, self._delay_buffer, async_op=True)
-        mode.walk.endings.append(work.wait)
-        return grad
-
-    def _clear_grad_buffer(self) -> None:
-        """Let gradients that were set to None add up in the buffer again, from zero."""
-        if self._delay_buffer is None:
-            return
-        with recording(False):
-            for (_, p), view in zip(self._delayed, self._delay_views, strict=True):
-                if p.grad is None:
-                    p.grad = view.zero_()
-
-
-class _Sink(Function):
-    """Outputs as they are; backward, gradients as they are, None for those that nobody used."""
-
-    @staticmethod
-    def forward(ctx: Any, owner: Any, *inputs: Any) -> Any:
-        ctx.set_materialize_grads(False)
-        ctx.owner = owner
-        if not owner()._ddp_sink_clone:
-            return inputs
-        return tuple([x.clone() if isinstance(x, Tensor) else x for x in inputs])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        reducer = ctx.owner().reducer
-        if reducer.static and not reducer.seen:
-            mode.walk.endings.append(reducer._delay_all_reduce)
-        return None, *grads
 
 
 class _DDPJoinHook(JoinHook):

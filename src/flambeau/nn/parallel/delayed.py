@@ -1,0 +1,40 @@
+"""`Delayed`: parameters whose gradients are reduced together, when the gradient of another parameter comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.dtype import float32
+from flambeau.distributed.agreement import _broadcast_coalesced, reduced
+from flambeau.tape.mode import mode, recording
+from flambeau.tensor.creation import zeros
+
+
+class Delayed:
+    """The gradients of `params` are parts of one buffer. All ranks get rank 0's values of `params` now.
+
+    owner: whose process group reduces them; its present one each time. signal: the other parameter.
+    """
+
+    def __init__(self, owner: Any, params: Sequence[Any], signal: Any, nbytes: int) -> None:
+        self._owner, self._params = owner, params
+        _broadcast_coalesced(owner.process_group, [p.detach() for p in params], nbytes)
+        sizes = [p.numel() for p in params]
+        self._buffer = zeros(sum(sizes), dtype=float32, device=params[0].device)
+        self._views = [part.view(p.shape) for p, part in zip(params, self._buffer.split(sizes), strict=True)]
+        signal.register_hook(self._reduce)
+
+    def _reduce(self, grad: Any) -> Any:
+        group = self._owner.process_group
+        self._buffer.div_(group.size())
+        work = reduced(group, self._buffer, async_op=True)
+        mode.walk.endings.append(work.wait)
+        return grad
+
+    def clear(self) -> None:
+        """Let gradients that were set to None add up in the buffer again, from zero."""
+        with recording(False):
+            for p, view in zip(self._params, self._views, strict=True):
+                if p.grad is None:
+                    p.grad = view.zero_()

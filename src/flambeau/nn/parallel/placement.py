@@ -1,0 +1,46 @@
+"""Where the parameters of a module that every rank has lie, and so where its inputs go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flambeau.core.device import device as Device
+from flambeau.runtime import current
+
+
+class Placement(NamedTuple):
+    """Where parameters lie: on `device`, the first of `several` or the only one.
+
+    device_ids, output: where inputs and outputs go; None: they stay.
+    """
+
+    device: Device
+    several: bool
+    device_ids: list[int] | None
+    output: int | None
+
+
+def placement_of(params: Sequence[Any], device_ids: Any, output_device: Any) -> Placement:
+    """That of parameters, checked against what the program asks for. ValueError: it does not fit."""
+    if device_ids is not None and len(device_ids) > 1:
+        raise ValueError("device_ids can only be None or contain a single element.")
+    devices = {p.device for p in params}
+    kinds = {where.type for where in devices}
+    if len(kinds) != 1:
+        raise ValueError(
+            "DistributedDataParallel's input module must be on the same type of devices, but input module "
+            f"parameters locate in {kinds}."
+        )
+    several = len(devices) > 1
+    if not device_ids or kinds == {"cpu"} or several:
+        if device_ids or output_device:
+            raise ValueError(
+                "DistributedDataParallel device_ids and output_device arguments only work with "
+                "single-device/multiple-device GPU modules or CPU modules, but got device_ids "
+                f"{device_ids}, output_device {output_device}, and module parameters {devices}."
+            )
+        return Placement(params[0].device, several, None, None)
+    chosen = device_ids[0] if output_device is None else output_device
+    ids = [current.index_of(where, optional=True) for where in device_ids]
+    return Placement(params[0].device, several, ids, current.index_of(chosen, optional=True))
