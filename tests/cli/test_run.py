@@ -81,6 +81,24 @@ def test_what_the_package_caught_within_is_no_part_of_a_traceback(tmp_path):
     assert "IndexError" in flambeau_run(tmp_path, "--quiet", "--full-traceback", script).err
 
 
+def test_an_exception_in_a_thread_shows_the_programs_frames_alone(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import threading, torch
+        threads = [threading.Thread(target=f) for f in (lambda: torch.ones(2) @ torch.ones(3), exit)]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        """,
+    )
+    done = flambeau_run(tmp_path, "--quiet", script)
+    assert done.status == 0
+    assert done.err.startswith("Exception in thread Thread-1 (<lambda>):\nTraceback"), done.err
+    assert done.err.count("Exception in thread") == 1
+    assert "flambeau/" not in done.err.replace(str(tmp_path), "")
+
+
 def test_full_traceback_shows_flambeaus_frames_too(tmp_path):
     script = program(tmp_path, "import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)\n")
     done = flambeau_run(tmp_path, "--quiet", "--full-traceback", script)

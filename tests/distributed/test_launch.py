@@ -143,6 +143,35 @@ print(f"{torch.__name__} {torch.cuda.device_count()} {x.tolist()}\\n", end="")
     assert (said.status, said.out) == (0, "flambeau 3 [3.0, 3.0]\n" * 2), said.err
 
 
+def test_the_store_of_all_ranks_is_where_programs_look_for_it(tmp_path: Path) -> None:
+    program = script(tmp_path, """
+import torch.distributed as dist
+find = dist.distributed_c10d._get_default_store
+try:
+    find()
+except ValueError as error:
+    print(error)
+dist.init_process_group("nccl")
+find().set("a key", "a value")
+print(find().get("a key"))
+""")  # fmt: skip
+    said = finish(start("-m", "flambeau", "launch", "--quiet", program))
+    assert said.out.splitlines() == [
+        "Default process group has not been initialized, please make sure to call init_process_group.", "b'a value'"
+    ], said.err  # fmt: skip
+
+
+def test_ranks_write_whole_lines(tmp_path: Path) -> None:
+    program = script(tmp_path, """
+import os, sys
+print(sys.stdout.line_buffering, sys.stdout.write_through)
+os.write(1, b"between ")
+print("a", "b")
+""")  # fmt: skip
+    said = finish(start("-m", "flambeau", "launch", "--quiet", program))
+    assert said.out.splitlines() == ["True False", "between a b"], said.err
+
+
 RACY = """
 import os
 import torch, torch.distributed as dist

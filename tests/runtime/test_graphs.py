@@ -14,7 +14,7 @@ import torch as oracle
 
 import flambeau as torch
 from flambeau.core.errors import InvalidAddressError, RaceError
-from flambeau.runtime import calls, witnesses
+from flambeau.runtime import calls, system, witnesses
 
 MIB = 1 << 20
 
@@ -931,3 +931,13 @@ def test_a_graph_within_another_races_with_what_nobody_orders() -> None:
         outer, _ = captured(unordered)
         with pytest.raises(RaceError, match=r"mul|add"):
             outer.replay()
+
+
+def test_graphed_callables_leave_the_certificate() -> None:
+    with torch.virtual(1, races="error"):
+        x = torch.ones(5, 6, device="cuda")
+        graphed = torch.cuda.make_graphed_callables(torch.nn.Linear(6, 2).cuda(), (x,))
+        graphed(x).sum().backward()
+        torch.cuda.synchronize()
+        found = system.accelerator().detector.certificate()
+    assert found.race_free, str(found)

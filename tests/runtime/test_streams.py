@@ -77,7 +77,9 @@ def test_malformed_streams() -> None:
     with pytest.raises(TypeError, match="stream_ptr"):
         torch.cuda.Stream(stream_ptr="1")
     for make in (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external):
-        with pytest.raises(NotSupportedError, match="virtual GPUs take over no other library's streams"):
+        with pytest.raises(
+            NotSupportedError, match="is another library's, which virtual GPUs do not take over"
+        ):
             make(0x12345)
 
 

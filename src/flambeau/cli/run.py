@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import io
 import os
 import runpy
 import sys
@@ -96,6 +97,7 @@ def run(options: argparse.Namespace) -> int:
             return 2
     _set_environment(options)
     finder.install()
+    _write_whole_lines()
     recorder = Recorder(timeline=bool(options.trace or options.picture))
     system.watch(recorder)
     outer = sys.modules["__main__"]
@@ -118,6 +120,14 @@ def run(options: argparse.Namespace) -> int:
     if recorder.failed:
         status = RACE_STATUS
     return _write_reports(options, recorder, status)
+
+
+def _write_whole_lines() -> None:
+    """Ranks share a screen: a line goes there at once, not word by word between the others' words."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _processes_so_far() -> int:
@@ -179,6 +189,7 @@ def execute(program: str, arguments: list[str], is_module: bool) -> None:
 def _outcome_of(program: Callable[[], None], full_traceback: bool) -> tuple[int, str]:
     """Run it as the interpreter would: its exit status, its traceback on stderr; and the first line of its error."""
     before, sys.excepthook = sys.excepthook, partial(_show, full_traceback)  # the program may set another
+    of_threads, threading.excepthook = threading.excepthook, partial(_show_of_thread, full_traceback)
     try:
         program()
     except SystemExit as exit:
@@ -189,7 +200,7 @@ def _outcome_of(program: Callable[[], None], full_traceback: bool) -> tuple[int,
         error.__traceback__ = None  # its frames hold tensors
         return _status_of_error(error), _first_line(error)
     finally:
-        sys.excepthook = before
+        sys.excepthook, threading.excepthook = before, of_threads
     return 0, ""
 
 
@@ -223,13 +234,25 @@ def _status_of_replay(options: argparse.Namespace, recorder: Recorder) -> int:
 
 def _show(full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Its traceback; a launcher that started this as a rank hears of it."""
-    shown = traceback.TracebackException(kind, error, trace)
-    if not full:
-        _cut(shown)
-    text = "".join(shown.format())
+    text = _text_of(full, kind, error, trace)
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         import_module("flambeau.distributed.excepthook").note(error, text)
     sys.stderr.write(text)  # at once: other ranks write to the same screen
+
+
+def _show_of_thread(full: bool, told: threading.ExceptHookArgs) -> None:
+    """That of an error that ended a thread of the program."""
+    if told.exc_type is not SystemExit and told.exc_value is not None:
+        name = told.thread.name if told.thread is not None else threading.get_ident()
+        text = _text_of(full, told.exc_type, told.exc_value, told.exc_traceback)
+        sys.stderr.write(f"Exception in thread {name}:\n{text}")
+
+
+def _text_of(full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
+    shown = traceback.TracebackException(kind, error, trace)
+    if not full:
+        _cut(shown)
+    return "".join(shown.format())
 
 
 def _cut(shown: traceback.TracebackException | None) -> None:

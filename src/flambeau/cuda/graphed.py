@@ -99,14 +99,14 @@ class _Passes:
         for _ in range(times):
             outputs: list[Tensor] = []
             _flattened(self.call(*self.sample), outputs)
-            self._gradients(outputs, _empty_like(outputs))
+            self._gradients(outputs, _zeros_like(outputs))
 
     def capture_forward(self, pool: PoolId, stream: Stream) -> None:
         with graph(self._forward, pool, stream):
             self.shape = _flattened(self.call(*self.sample), self.outputs)
 
     def capture_backward(self, pool: PoolId, stream: Stream) -> None:
-        self._grad_outputs = _empty_like(self.outputs)
+        self._grad_outputs = _zeros_like(self.outputs)
         self._grads = [None] * len(self.inputs)
         if any(x.requires_grad for x in self.outputs):
             with graph(self._backward, pool, stream):
@@ -183,8 +183,9 @@ def _replacing(passes: _Passes) -> Any:
     return module
 
 
-def _empty_like(outputs: Sequence[Tensor]) -> list[Tensor | None]:
-    return [functions["empty_like"](x) if x.requires_grad else None for x in outputs]
+def _zeros_like(outputs: Sequence[Tensor]) -> list[Tensor | None]:
+    """Gradients to warm up with. Not empty: the race detector would tell of reads of what was never written."""
+    return [functions["zeros_like"](x) if x.requires_grad else None for x in outputs]
 
 
 def _flattened(value: Any, into: list[Tensor]) -> Any:

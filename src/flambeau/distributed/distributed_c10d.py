@@ -88,7 +88,7 @@ from flambeau.distributed.setup import group_or_default as _group_or_default
 from flambeau.distributed.store import HashStore, PrefixStore, Store
 from flambeau.distributed.tcp_store import TCPStore
 from flambeau.distributed.work import Work
-from flambeau.distributed.world import ProcessGroup
+from flambeau.distributed.world import ProcessGroup, world
 
 __all__ = [
     "Backend",
@@ -181,6 +181,14 @@ __all__ = [
 def _get_default_group() -> ProcessGroup:
     """The group of all ranks. ValueError: there is none."""
     return _group_or_default(None)
+
+
+def _get_default_store() -> Store:
+    """What `init_process_group` made or was given, under its prefix. ValueError: it was not called."""
+    world().require_default()
+    found = world().store
+    assert found is not None
+    return found
 
 
 __getattr__ = lacking("torch.distributed.distributed_c10d")

@@ -96,7 +96,8 @@ class Queues:
         found = self.streams.get(native >> 4)
         if found is None or native & 15 or found.index != index:
             raise NotSupportedError(
-                f"cuda:{index} has no stream {native:#x}: virtual GPUs take over no other library's streams"
+                f"cuda:{index} has no stream {native:#x}: its Stream is gone, or it is another library's, "
+                "which virtual GPUs do not take over"
             )
         return found.handle
 

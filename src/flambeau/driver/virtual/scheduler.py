@@ -567,9 +567,10 @@ def _record(command: Command) -> CommandRecord:
 
 
 def _device_error(command: Command, error: Exception) -> DriverError:
+    what = f"{type(error).__name__}: {error}".rstrip(".")
     wrapped = DriverError(
         f"CUDA error: device-side assert triggered: '{command.name}' on cuda:{command.stream.index} (stream "
-        f"{command.stream.handle}) failed with {type(error).__name__}: {error}. The error was seen at a "
+        f"{command.stream.handle}) failed with {what}. The error was seen at a "
         "synchronization, and stays: no later work of this device runs."
     )
     # Without its traceback: that holds the frames, hence the tensors, of whoever happened to wait.
