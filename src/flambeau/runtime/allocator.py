@@ -29,10 +29,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.runtime import explain
 from flambeau.runtime.blocks import Bin, Block, Pool, label, pop
 from flambeau.runtime.context import Context
 from flambeau.runtime.heap import Heap
@@ -447,7 +447,10 @@ class CachingAllocator:
         free, _ = self._driver.mem_info(self._index)  # in the place of an address
         self._journal.write(REFUSE + pool.kind, size, nbytes, free, pool)
         self._journal.settle()
-        return OutOfMemoryError(explain.out_of_memory(self, pool, size) if self.explains else "out of memory")
+        if not self.explains:
+            return OutOfMemoryError("out of memory")
+        explain = import_module("flambeau.runtime.explain")  # seldom wanted
+        return OutOfMemoryError(explain.out_of_memory(self, pool, size))
 
     def stream_ended(self, handle: int) -> None:
         """A stream was destroyed: its memory goes back to the driver by and by."""
