@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from flambeau.core.dtype import bfloat16, dtype, float16
+from flambeau.core.sites import warn_program
 from flambeau.runtime import system
 from flambeau.tensor import autocast as state
 from flambeau.tensor.tensor import Tensor
@@ -57,15 +57,15 @@ class autocast:
     def _possible(self) -> bool:
         if self.device == "cuda":
             if not system.is_available():
-                warnings.warn(
-                    "CUDA is not available or torch_xla is imported. Disabling autocast.", stacklevel=3
+                warn_program(
+                    "CUDA is not available or torch_xla is imported. Disabling autocast.", UserWarning
                 )
                 return False
         elif self.fast_dtype not in (bfloat16, float16):
-            warnings.warn(
+            warn_program(
                 "In CPU autocast, but the target dtype is not supported. Disabling autocast.\n"
                 "CPU Autocast only supports dtypes of torch.bfloat16, torch.float16 currently.",
-                stacklevel=3,
+                UserWarning,
             )
             return False
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum
@@ -10,6 +9,7 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.dtype import float16, float32, int32
+from flambeau.core.sites import warn_program
 from flambeau.ops.optimizer import unscale
 from flambeau.runtime import system
 from flambeau.tape.mode import recording
@@ -65,8 +65,8 @@ class GradScaler:
         enabled: bool = True,
     ) -> None:
         if enabled and device == "cuda" and not system.is_available():
-            warnings.warn(
-                "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=2
+            warn_program(
+                "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", UserWarning
             )
             enabled = False
         self._device, self._enabled = device, enabled

@@ -63,11 +63,17 @@ def is_inside(code: CodeType) -> bool:
     return inside
 
 
-def warn_program(text: str, category: type[Warning]) -> None:
-    """A warning at the user's line, however deep in this package it arises."""
+def program_frame() -> FrameType:
+    """The innermost frame of the user's program; the thread's outermost one where all are of this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_inside(frame.f_code):
         frame = frame.f_back
+    return frame
+
+
+def warn_program(text: str, category: type[Warning]) -> None:
+    """A warning at the user's line, however deep in this package it arises."""
+    frame = program_frame()
     told = frame.f_globals.setdefault("__warningregistry__", {})  # by which a line is warned of once
     warnings.warn_explicit(
         text, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), told

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from flambeau import amp
 from flambeau.core.dtype import dtype, float16
 from flambeau.core.names import lacking
+from flambeau.core.sites import warn_program
 from flambeau.runtime.system import is_available
 
 
 def _warn(old: str, new: str) -> None:
-    warnings.warn(
-        f"`torch.cuda.amp.{old}(args...)` is deprecated. Please use `torch.amp.{new}` instead.",
-        FutureWarning,
-        stacklevel=3,
+    warn_program(
+        f"`torch.cuda.amp.{old}(args...)` is deprecated. Please use `torch.amp.{new}` instead.", FutureWarning
     )
 
 

@@ -6,11 +6,11 @@ Each function fills its tensor in place, outside of automatic differentiation, a
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from flambeau.core.sites import warn_program
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import creation
 from flambeau.tensor.arithmetic import where
@@ -90,10 +90,10 @@ def trunc_normal_(
 ) -> Tensor:
     """Normal numbers drawn until they fall into [a, b]."""
     if mean < a - 2 * std or mean > b + 2 * std:
-        warnings.warn(
+        warn_program(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. "
             "The distribution of values may be incorrect.",
-            stacklevel=2,
+            UserWarning,
         )
     likely = _normal_cdf((b - mean) / std) - _normal_cdf((a - mean) / std) > 0.3
     draw = _redraw_normal if likely else _redraw_uniform
@@ -229,7 +229,7 @@ def kaiming_normal_(
 def _is_empty(tensor: Tensor) -> bool:
     if 0 not in tensor.shape:
         return False
-    warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
+    warn_program("Initializing zero-element tensors is a no-op", UserWarning)
     return True
 
 
@@ -272,10 +272,9 @@ def _old(fill: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(fill)
     def with_warning(*args: Any, **kwargs: Any) -> Tensor:
-        warnings.warn(
+        warn_program(
             f"`nn.init.{fill.__name__[:-1]}` is now deprecated in favor of `nn.init.{fill.__name__}`.",
             FutureWarning,
-            stacklevel=2,
         )
         return fill(*args, **kwargs)
 

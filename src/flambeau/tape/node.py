@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
+from flambeau.core.sites import program_frame
 from flambeau.runtime import current
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
@@ -90,7 +91,7 @@ class Node:
         """Under anomaly detection: remember where this node was made, and in the walk of which."""
         import traceback  # at import it would cost what few programs need
 
-        self.metadata["traceback_"] = traceback.format_list(traceback.extract_stack()[:-3])
+        self.metadata["traceback_"] = traceback.format_list(traceback.extract_stack(program_frame()))
         if mode.walking:
             self.metadata["parent_"] = mode.walking[-1]
 

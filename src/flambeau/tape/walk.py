@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
+from flambeau.core.sites import warn_program
 from flambeau.runtime import current, system
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
@@ -407,4 +407,4 @@ def _warn(what: str, node: Node, where: str) -> None:
     lines = node.metadata.get("traceback_")
     if lines is None:
         where = "No forward pass information available. Enable detect anomaly during forward pass for more information."
-    warnings.warn(what + where + "".join(lines or ()), UserWarning, stacklevel=2)
+    warn_program(what + where + "".join(lines or ()), UserWarning)

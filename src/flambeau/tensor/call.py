@@ -12,7 +12,6 @@ autocasts, the warm path finds nothing and comes by the lists: see Note [Autocas
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +22,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
@@ -514,14 +514,13 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
                     f"{list(natural.shape)}"
                 )
             if target.meta.numel:
-                warnings.warn(
+                warn_program(
                     f"An output with one or more elements was resized since it had shape "
                     f"{list(target.meta.shape)}, which does not match the required output shape "
                     f"{list(natural.shape)}. This behavior is deprecated, and in a future PyTorch release "
                     "outputs will not be resized unless they have zero elements. You can explicitly reuse "
                     "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
                     UserWarning,
-                    stacklevel=4,
                 )
             resize_to(target, natural)
         if may_self_overlap(target.meta.shape, target.meta.strides):

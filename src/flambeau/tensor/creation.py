@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import warnings
 from typing import Any, Unpack, cast
 
 from flambeau.core import dtype as dtypes
@@ -18,6 +17,7 @@ from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape, Strides, contiguous_strides, span
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.ops import creation as ops
 from flambeau.runtime import current, system
 from flambeau.tensor.call import call
@@ -397,12 +397,11 @@ def _count(start: float, end: float, step: float) -> int:
 @creates
 def range(start: Any = 0, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
     """Numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
-    warnings.warn(
+    warn_program(
         "torch.range is deprecated and will be removed in a future release because its behavior is "
         "inconsistent with Python's range builtin. Instead, use torch.arange, which produces values in "
         "[start, end).",
         UserWarning,
-        stacklevel=2,
     )
     options = Options("range", given)
     start, end = (0, start) if end is None else (start, end)

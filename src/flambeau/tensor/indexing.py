@@ -10,7 +10,6 @@ device for their number, which synchronizes. An int in a 0-dim CUDA tensor synch
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Sequence
 from operator import index as as_int
 from typing import Any
@@ -21,6 +20,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.ops import indexing as ops
 from flambeau.ops import masks, scattering
 from flambeau.ops import view as records
@@ -170,12 +170,11 @@ def _parts(index: Any) -> list[Any]:
     if isinstance(index, tuple):
         listed: Sequence[Any] = index
     elif isinstance(index, list) and _means_tuple(index):
-        warnings.warn(
+        warn_program(
             "Using a non-tuple sequence for multidimensional indexing is deprecated and will be changed in "
             "pytorch 2.9; use x[tuple(seq)] instead of x[seq]. In pytorch 2.9 this will be interpreted as "
             "tensor index, x[torch.tensor(seq)], which will result either in an error or a different result",
             UserWarning,
-            stacklevel=4,
         )
         listed = index
     else:
@@ -274,10 +273,9 @@ def _expanded(t: Tensor, found: _Found) -> tuple[tuple[int, ...], list[Tensor]]:
             indices.append(index)
             continue
         if index.meta.dtype is dtypes.uint8:
-            warnings.warn(
+            warn_program(
                 "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.",
                 UserWarning,
-                stacklevel=3,
             )
         _check_mask(t, dim, index)
         dims += range(dim, dim + index.meta.ndim)
@@ -546,11 +544,10 @@ def _scatter_args(self: Tensor, src: Any, value: Any, reduce: str | None) -> tup
     source = src if src is not None else value
     if isinstance(source, Tensor):
         if reduce is not None:
-            warnings.warn(
+            warn_program(
                 "The reduce argument of torch.scatter with Tensor src is deprecated and will be removed in a "
                 "future PyTorch release. Use torch.scatter_reduce instead for more reduction options.",
                 UserWarning,
-                stacklevel=3,
             )
         return source, reduce or ""
     if not isinstance(source, _NUMBERS):

@@ -12,7 +12,6 @@ does not block, on the host otherwise.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,7 @@ def _check(target: Tensor, source: Tensor) -> None:
 
 
 def _warn_of_lost_imaginary() -> None:
-    warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=3)
+    warn_program("Casting complex values to real discards the imaginary part", UserWarning)
 
 
 def _alike(target: Meta, source: Meta) -> bool:

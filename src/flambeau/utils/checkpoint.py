@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from flambeau import amp
 from flambeau.autograd.function import Function
 from flambeau.autograd.graph import saved_tensors_hooks
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.core.size import Size
 from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording
@@ -122,13 +122,12 @@ def checkpoint(
 
 
 def _warn_of_no_choice(where: str) -> None:
-    warnings.warn(
+    warn_program(
         f"{where}: the use_reentrant parameter should be passed explicitly. Starting in PyTorch 2.9, calling "
         "checkpoint without use_reentrant will raise an exception. use_reentrant=False is recommended, but if you "
         "need to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for more "
         "details on the differences between the two variants.",
         UserWarning,
-        stacklevel=3,
     )
 
 
@@ -159,7 +158,7 @@ class _Reentrant(Function):
     @staticmethod
     def forward(ctx: Any, function: Any, preserve: bool, *args: Any) -> Any:
         if not any(ctx.needs_input_grad):
-            warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=4)
+            warn_program("None of the inputs have requires_grad=True. Gradients will be None", UserWarning)
         ctx.run_function = function
         ctx.state = _State(args, preserve)
         ctx.places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import bfloat16, bool_, dtype, float16
 from flambeau.core.flags import flags
+from flambeau.core.sites import warn_program
 from flambeau.nn.functional import attention_choice as choice
 from flambeau.nn.functional.activation import checked, softmax
 from flambeau.nn.functional.convolution import linear
@@ -182,9 +182,9 @@ def canonical_mask(mask: Given, name: str, other: Given, other_name: str, kind: 
     if mask.dtype is not bool_ and not mask.is_floating_point():
         raise AssertionError(f"only bool and floating types of {name} are supported")
     if other is not None and other.dtype is not mask.dtype:
-        warnings.warn(
+        warn_program(
             f"Support for mismatched {name} and {other_name} is deprecated. Use same type for both instead.",
-            stacklevel=3,
+            UserWarning,
         )
     if mask.dtype is not bool_:
         return mask

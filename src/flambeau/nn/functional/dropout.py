@@ -7,8 +7,8 @@ does for tensors that it reads four elements at a time, the others as `bernoulli
 from __future__ import annotations
 
 import math
-import warnings
 
+from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.tensor import creation
 from flambeau.tensor.public import function
@@ -102,7 +102,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=3)
+    warn_program(text, UserWarning)
 
 
 def _batched(input: Tensor, p: float, training: bool, inplace: bool, batched: bool) -> Tensor:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 
 from flambeau.core.dtype import FLOATING, int64
 from flambeau.core.layout import broadcast_shapes
+from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked, logsigmoid
 from flambeau.nn.functional.distance import pairwise_distance
 from flambeau.ops import loss as ops
@@ -26,10 +26,9 @@ def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str)
     if size_average is not None or reduce is not None:
         average = size_average is None or size_average
         reduction = "none" if reduce is False else "mean" if average else "sum"
-        warnings.warn(
+        warn_program(
             f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
             UserWarning,
-            stacklevel=3,
         )
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not a valid value for reduction")
@@ -46,11 +45,10 @@ def _reduced(loss: Tensor, mode: str) -> Tensor:
 def _pair(input: Tensor, target: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Both of the broadcast shape, with PyTorch's warning where they differ."""
     if checked(target, name, "target", 2).shape != checked(input, name).shape:
-        warnings.warn(
+        warn_program(
             f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will "
             "likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
             UserWarning,
-            stacklevel=3,
         )
     shape = broadcast_shapes([input.shape, target.shape])
     return input.expand(shape), target.expand(shape)
@@ -308,12 +306,11 @@ def kl_div(
     batch = reduction == "batchmean" and size_average is None and reduce is None
     mode = "sum" if batch else reduction_of(size_average, reduce, reduction)
     if mode == "mean":
-        warnings.warn(
+        warn_program(
             "reduction: 'mean' divides the total loss by both the batch size and the support size.'batchmean' "
             "divides only by the batch size, and aligns with the KL div math definition.'mean' will be changed to "
             "behave the same as 'batchmean' in the next major release.",
             UserWarning,
-            stacklevel=2,
         )
     if autocast.threads:
         input, target = autocast.cast("kl_div", input, target)
