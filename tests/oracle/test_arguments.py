@@ -215,6 +215,25 @@ def test_every_name_of_an_argument_is_taken(room: str) -> None:
     assert asked > 10 or room == "nn.functional"
 
 
+def test_every_name_of_a_methods_argument_is_taken() -> None:
+    """And NumPy's for it. 400 names."""
+    also = {"dim": "axis", "keepdim": "keepdims", "other": "x2"}
+    asked = 0
+    for name in sorted({*dir(torch.Tensor)} & {*dir(flambeau.Tensor)}):
+        define = getattr(torch.Tensor, name)
+        if name[0] == "_" or not inspect.ismethoddescriptor(define):
+            continue
+        for argument in parser_names(lambda *args, f=define: f(torch.ones(3, 3), *args)):
+            for named in {argument, also.get(argument, argument)}:
+                theirs, ours = (
+                    outcome(lambda m, n=name, a=named: getattr(m.ones(3, 3), n)(**{a: object()}), m)[0]
+                    for m in BOTH
+                )
+                assert "unexpected keyword" in theirs or "unexpected keyword" not in ours, f"{name}({named}=)"
+                asked += 1
+    assert asked > 400
+
+
 # -- arguments of wrong types ----------------------------------------------------------------------------------------
 
 WRONG = {

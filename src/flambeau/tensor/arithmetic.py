@@ -148,10 +148,14 @@ def bind_binary(op: Pointwise, second: str = "other") -> None:
             return binary_into(op, out, input, other, True)
         return run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
 
-    def of_self(self: Tensor, other: Any) -> Any:
+    def of_self(self: Tensor, other: Any = ..., **named: Any) -> Any:
+        if named:
+            return of_self(*_placed(name, named, self, other))
         return call(op, (self, other_of(other, name, second, 1)))
 
-    def in_place(self: Tensor, other: Any) -> Any:
+    def in_place(self: Tensor, other: Any = ..., **named: Any) -> Any:
+        if named:
+            return in_place(*_placed(f"{name}_", named, self, other))
         if isinstance(other, Tensor):
             return binary_into(op, self, self, other, False)
         return into(op, (self, other_of(other, f"{name}_", second, 1)))
@@ -210,12 +214,16 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
         pair = operand(input, name, "input", 1), operand(other, name, "other", 2)
         return run(*_with_alpha(plain, scaled, *pair, alpha), out)
 
-    def of_self(self: Tensor, other: Any, *late: Any, alpha: Any = 1) -> Any:
+    def of_self(self: Tensor, other: Any = ..., *late: Any, alpha: Any = 1, **named: Any) -> Any:
+        if named:
+            return of_self(*_placed(name, named, self, other), alpha=alpha)
         if late:
             alpha, other = moved_back(name, "", (other, *late), "alpha", "other")
         return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
 
-    def in_place(self: Tensor, other: Any, *late: Any, alpha: Any = 1) -> Any:
+    def in_place(self: Tensor, other: Any = ..., *late: Any, alpha: Any = 1, **named: Any) -> Any:
+        if named:
+            return in_place(*_placed(f"{name}_", named, self, other), alpha=alpha)
         if late:
             alpha, other = moved_back(f"{name}_", "", (other, *late), "alpha", "other")
         if isinstance(other, Tensor) and alpha.__class__ is int and alpha == 1:
@@ -261,11 +269,15 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -
     return run(_quotient(rounding_mode), pair, out)
 
 
-def _div(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
+def _div(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
+    if named:
+        return _div(*_placed("div", named, self, other), rounding_mode=rounding_mode)
     return call(_quotient(rounding_mode), (self, operand(other, "div", "other", 1)))
 
 
-def _div_(self: Tensor, other: Any, *, rounding_mode: Any = None) -> Any:
+def _div_(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
+    if named:
+        return _div_(*_placed("div_", named, self, other), rounding_mode=rounding_mode)
     return into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
 
 
@@ -608,7 +620,9 @@ publish(_where, "where", logic.where.summary, method)
 
 
 @both
-def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+def isclose(
+    input: Any, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Any:
     """Whether |input - other| <= atol + rtol * |other|, element by element. Raises for unlike dtypes."""
     if rtol < 0:
         raise RuntimeError(f"rtol must be greater than or equal to zero, but got {rtol:g}")
@@ -620,14 +634,14 @@ def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, eq
 
 @both
 def allclose(
-    input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    input: Any, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
     """Whether `isclose` holds everywhere."""
     return bool(isclose(input, other, float(rtol), float(atol), equal_nan).all().item())
 
 
 @both
-def equal(input: Any, other: Any) -> bool:
+def equal(input: Any, other: Tensor) -> bool:
     """Whether two tensors have the same shape and elements."""
     a, b = tensor_operand(input, "equal", "input", 1), tensor_operand(other, "equal", "other", 2)
     if a.meta.shape != b.meta.shape:

@@ -24,15 +24,17 @@ _NAMED = {*OURS.values(), *_FIRST}  # arguments that have other names, too
 
 # What PyTorch's parser calls arguments that its documentation, and we, call otherwise.
 _PARTS = {"indices": "indices_or_sections", "sections": "indices_or_sections"}
+_AXES = {"axis0": "dim0", "axis1": "dim1"}
 _BATCHES = {"batch1": "a", "batch2": "b"}
 PARSED = {
     "addbmm_": _BATCHES, "addmm_": {"mat1": "a", "mat2": "b"}, "addmv_": {"mat": "a", "vec": "b"},
     "addr_": {"vec1": "a", "vec2": "b"}, "baddbmm_": _BATCHES,
-    "cholesky_solve": {"input2": "L"}, "dsplit": _PARTS, "heaviside": {"values": "other"}, "hsplit": _PARTS,
+    "cholesky_solve": {"input2": "L"}, "dsplit": _PARTS, "heaviside": {"values": "other"},
+    "heaviside_": {"values": "other"}, "hsplit": _PARTS, "map_": {"other": "tensor", "x2": "tensor"},
     "isin": {"element": "elements", "test_element": "test_elements"}, "linalg_lstsq": {"b": "B"},
     "linalg_tensorsolve": {"other": "B"}, "orgqr": {"input2": "tau"}, "ormqr": {"input2": "tau", "input3": "other"},
     "result_type": {"tensor": "tensor1", "other": "tensor2"}, "split": {"split_size": "split_size_or_sections"},
-    "swapaxes": {"axis0": "dim0", "axis1": "dim1"}, "unsafe_split": {"split_size": "split_size_or_sections"},
+    "swapaxes": _AXES, "swapaxes_": _AXES, "unsafe_split": {"split_size": "split_size_or_sections"},
     "tensor_split": {"tensor_indices_or_sections": "indices_or_sections"}, "vsplit": _PARTS,
 }  # fmt: skip
 

@@ -111,11 +111,11 @@ def ldexp(input: Any, other: Any, *, out: Any = None) -> Any:
     return run(ops.ldexp, (x, exponent), out)
 
 
-def _ldexp(self: Tensor, other: Any) -> Any:
+def _ldexp(self: Tensor, other: Tensor) -> Any:
     return ldexp(self, other)
 
 
-def _ldexp_(self: Tensor, other: Any) -> Any:
+def _ldexp_(self: Tensor, other: Tensor) -> Any:
     return self.copy_(checked_cast(ldexp(self, other), self))
 
 

@@ -613,12 +613,14 @@ def zero_(self: Tensor) -> Tensor:
 
 
 @method
-def resize_(self: Tensor, *sizes: Any, memory_format: memory_format = contiguous_format) -> Tensor:
+def resize_(
+    self: Tensor, *sizes: Any, size: Any = None, memory_format: memory_format = contiguous_format
+) -> Tensor:
     """Give it another size; memory grows if it must, and what is new is uninitialized. Returns itself.
 
     Raises RuntimeError: it requires a gradient.
     """
-    shape = shape_of(sizes, "resize_")
+    shape = shape_of(sizes if size is None else (size,), "resize_")
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
     plain = self.meta.with_(shape=shape, strides=contiguous_strides(shape))
