@@ -413,3 +413,19 @@ def test_a_step_is_one_launch_for_all_parameters():
         with launches() as names:
             o.step()
         assert names == ["_adam"]
+
+
+def test_an_optimizer_around_another_need_not_be_initialized() -> None:
+    class Around(flambeau.optim.Optimizer):
+        def __init__(self, inner: optim.SGD) -> None:
+            self.inner, self.steps = inner, 0
+
+        def step(self, closure: None = None) -> None:
+            self.inner.step()
+            self.steps += 1
+
+    p = flambeau.nn.Parameter(flambeau.ones(1))
+    p.sum().backward()
+    around = Around(flambeau.optim.SGD([p], lr=0.25))
+    around.step()
+    assert around.steps == 1 and p.item() == 0.75

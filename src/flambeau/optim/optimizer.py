@@ -133,6 +133,10 @@ class Optimizer:
 
         @functools.wraps(step)
         def hooked_step(*args: Any, **kwargs: Any) -> Any:
+            if "_optimizer_step_pre_hooks" not in args[0].__dict__:
+                return step(
+                    *args, **kwargs
+                )  # one around another optimizer, whose `__init__` was never called
             if not annotations.heard():
                 return run(*args, **kwargs)
             with _Shown(args[0], "step"):
