@@ -10,6 +10,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 BLOCK = 1 << 15  # elements
+SHORT = 32  # elements of a row, and rows
 TILE = 128  # the side of a square whose columns, read and written, stay in the cache
 
 
@@ -82,6 +83,24 @@ def select(condition: Array, a: Any, b: Any, out: Array) -> None:
         np.negative(bits, out=bits)
         bits &= x[part] ^ y[part]
         np.bitwise_xor(bits, y[part], out=result[part])
+
+
+def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
+    """`np.where`, in `out` where it is given: an array of the dtype of a and b."""
+    if out is None:
+        return np.where(condition, a, b)
+    if selectable(condition, a, b, out):
+        select(condition, a, b, out)
+    else:
+        out[...] = np.where(condition, a, b)
+    return out
+
+
+def fold_rows(ufunc: np.ufunc, rows: Array) -> Array:
+    """An extreme of each row of a matrix. Where rows are short, NumPy takes longer for each than to transpose them."""
+    if rows.shape[1] > SHORT or len(rows) < SHORT:
+        return np.asarray(ufunc.reduce(rows, axis=1))
+    return np.asarray(ufunc.reduce(rows.T.copy(), axis=0))
 
 
 def contiguous(x: Array) -> Array:

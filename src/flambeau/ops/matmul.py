@@ -176,7 +176,8 @@ def _added_host(launch: Launch) -> Body:
     one, source = launch.inputs[:2]
     assert isinstance(one, Meta) and isinstance(source, Meta)
     product, widen = _product(launch, source.dtype), to_computing(one.dtype, one.dtype)
-    number = wide(source.dtype).numpy.type
+    number, out = wide(source.dtype).numpy.type, launch.outputs[0].dtype
+    native = out is source.dtype is one.dtype is wide(out)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         added, a, b, beta, alpha = inputs
@@ -184,8 +185,10 @@ def _added_host(launch: Launch) -> Body:
         if alpha != 1:
             result = result * number(alpha)
         if beta != 0:  # at 0 the added tensor is not read: its NaNs do not spread
-            result = result + (widen(added) if beta == 1 else widen(added) * number(beta))
-        np.copyto(outputs[0], result, casting="unsafe")
+            added = widen(added) if beta == 1 else widen(added) * number(beta)
+            result = np.add(result, added, out=outputs[0] if native else None)
+        if result is not outputs[0]:
+            np.copyto(outputs[0], result, casting="unsafe")
 
     return body
 

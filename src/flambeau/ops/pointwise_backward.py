@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from flambeau.driver.api import Launch
+from flambeau.ops.blocks import choose
 from flambeau.ops.gradients import conj
 from flambeau.ops.op import Derivative
-from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, FLOATS, NUMBERS, Pointwise, pointwise
+from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, FLOATS, NUMBERS, Into, Pointwise, pointwise
 
 relu_backward: Pointwise = pointwise(
     "relu_backward",
-    lambda grad, out: np.where(out <= 0, grad.dtype.type(0), grad),
+    Into(lambda grad, y, out=None: choose(y <= 0, grad.dtype.type(0), grad, out)),
     2,
     "The gradient of relu from that of its result and the result.",
     dtypes=NUMBERS,

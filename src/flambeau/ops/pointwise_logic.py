@@ -10,7 +10,7 @@ import numpy as np
 
 from flambeau.core.dtype import DTYPES, bool_, dtype, float8_e4m3fn
 from flambeau.core.meta import Meta
-from flambeau.ops.blocks import select, selectable
+from flambeau.ops.blocks import choose
 from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise import (
@@ -268,19 +268,9 @@ def _condition_is_bool(common: dtype, operands: Sequence[Operand]) -> None:
         )
 
 
-def _where(condition: Any, a: Any, b: Any, out: Any = None) -> Any:
-    if out is None:
-        return np.where(condition, a, b)
-    if selectable(condition, a, b, out):
-        select(condition, a, b, out)
-    else:
-        out[...] = np.where(condition, a, b)
-    return out
-
-
 where = pointwise(
     "where",
-    Into(_where),
+    Into(choose),
     3,
     "input where the condition holds, else other.",
     dtypes=DTYPES,

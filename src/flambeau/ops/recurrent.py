@@ -102,14 +102,19 @@ def _parts(gates: Array, count: int) -> list[Array]:
 
 
 def _lstm(gates: Array, cell: Array) -> Sequence[Array]:
-    i, f, g, o = _parts(gates, 4)
-    new = _sigmoid(f) * cell + _sigmoid(i) * np.tanh(g)
-    return _sigmoid(o) * np.tanh(new), new
+    i, f, g, o = _lstm_gates(gates)
+    new = f * cell + i * g
+    return o * np.tanh(new), new
+
+
+def _lstm_gates(gates: Array) -> Sequence[Array]:
+    """One call for all sigmoids: most cells are small."""
+    i, f, _, o = _parts(_sigmoid(gates), 4)
+    return i, f, np.tanh(_parts(gates, 4)[2]), o
 
 
 def _lstm_backward(grad: Array, grad_cell: Array, gates: Array, cell: Array) -> Sequence[Array]:
-    i, f, g, o = _parts(gates, 4)
-    i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
+    i, f, g, o = _lstm_gates(gates)
     t = np.tanh(f * cell + i * g)
     whole = grad_cell + grad * o * (1 - t * t)
     parts = (

@@ -24,7 +24,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
 from flambeau.driver.api import Fold as Form
 from flambeau.ops import quantile_gradients
-from flambeau.ops.blocks import contiguous
+from flambeau.ops.blocks import SHORT, contiguous, fold_rows
 from flambeau.ops.copy import caster
 from flambeau.ops.gradients import by_place, conj, count, restored, shared_among
 from flambeau.ops.op import (
@@ -123,11 +123,11 @@ def _product(x: Array) -> Array:
 
 
 def _greatest(x: Array) -> Array:
-    return np.asarray(np.maximum.reduce(x, axis=1))
+    return fold_rows(np.maximum, x)
 
 
 def _least(x: Array) -> Array:
-    return np.asarray(np.minimum.reduce(x, axis=1))
+    return fold_rows(np.minimum, x)
 
 
 def _nansum(x: Array) -> Array:
@@ -486,6 +486,8 @@ def _along_memory(fold: Fold, launch: Launch) -> Body | None:
     assert isinstance(source, Meta)
     native = source.dtype is how.kind is out.dtype is wide(out.dtype)
     if ufunc is None or not native or how.dims != (source.ndim - 1,) or source.strides[-1] != 1:
+        return None
+    if fold in (_greatest, _least) and source.shape[-1] <= SHORT:
         return None
     kept, count = out.ndim == source.ndim, out.dtype.to_real().numpy.type(source.shape[-1])
 

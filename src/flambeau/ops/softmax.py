@@ -11,7 +11,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.blocks import contiguous, row_blocks
+from flambeau.ops.blocks import contiguous, fold_rows, row_blocks
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, REALS
 from flambeau.ops.reduction import to_computing
@@ -25,13 +25,13 @@ Rows = Callable[[Array, Array], None]
 
 
 def _softmax(x: Array, out: Array) -> None:
-    np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
+    np.subtract(x, fold_rows(np.maximum, x)[:, None], out=out)
     np.exp(out, out=out)
     np.divide(out, np.add.reduce(out, axis=-1, keepdims=True), out=out)
 
 
 def _log_softmax(x: Array, out: Array) -> None:
-    np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
+    np.subtract(x, fold_rows(np.maximum, x)[:, None], out=out)
     np.subtract(out, np.log(np.add.reduce(np.exp(out), axis=-1, keepdims=True)), out=out)
 
 

@@ -215,16 +215,17 @@ def call_into(
     """
     target = outputs[0]
     memory = target.memory
-    alone = target.history is None and memory.version >= 0 and len(outputs) == 1
+    if target.history is not None or memory.version < 0 or len(outputs) != 1:
+        return _call_into(op, outputs, args, params, resize)
     metas: list[Any] = []
     for a in args:
         if isinstance(a, Tensor):
-            metas.append(a.meta)
             if a.history is not None or (a.memory is memory and a is not target):
-                alone = False
+                return _call_into(op, outputs, args, params, resize)
+            metas.append(a.meta)
         else:
             metas.append(a.__class__)
-    plan = plans.get((op, params, *metas, target.meta, "into")) if alone else None
+    plan = plans.get((op, params, *metas, target.meta, "into"))
     if plan is None:
         return _call_into(op, outputs, args, params, resize)
     stream = current.local.streams[plan.index].handle

@@ -23,7 +23,7 @@ from flambeau.driver.api import Body, Collective, DeviceProperties, Executable, 
 Array = np.ndarray[Any, Any]
 
 _DEFAULT = -1  # the handle of the default stream
-_KEPT = 64  # sets of addresses per executable
+_KEPT = 256  # sets of addresses per executable
 _ALIGNMENT = 512  # mem_alloc's contract; PyTorch's CPU tensors have 64
 
 
