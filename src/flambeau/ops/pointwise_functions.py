@@ -284,12 +284,25 @@ erfinv = _special(
     high=0.9,
     derivative=Derivative(lambda grad, out: grad * (out * out).exp() * (root(pi) / 2)),
 )
-lgamma = _special(
-    "gammaln",
+
+
+def _lgamma(launch: Launch) -> Any:
+    from scipy.special import gammaln  # see _special
+
+    return lambda x: np.where(x == -np.inf, -x, gammaln(x))  # SciPy's is -inf there
+
+
+lgamma = pointwise(
     "lgamma",
+    Lazy(_lgamma),
+    1,
     "The logarithm of the absolute gamma function.",
+    promotion=TO_FLOAT,
+    dtypes=FLOATS,
+    flops=20,
     low=0.1,
     stub="lgamma_vml_cpu",
+    cuda="lgamma_(a)",
     derivative=Derivative(lambda grad, a: grad * a.digamma()),
 )
 digamma = _special(

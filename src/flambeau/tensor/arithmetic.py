@@ -167,13 +167,14 @@ def bind_binary(op: Pointwise, second: str = "other") -> None:
 
 
 _NO_IN_PLACE = {
+    "abs",
     "isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "angle", "maximum", "minimum", "fmax", "fmin",
     "logaddexp", "logaddexp2",
 }  # fmt: skip
 _WRITTEN_OUT = {
     "add", "sub", "mul", "div", "pow", "float_power", "round", "clamp", "clamp_min", "clamp_max", "lerp", "addcmul",
     "addcdiv", "logit", "nan_to_num", "isclose", "where", "complex", "polar", "gelu", "silu", "softplus",
-    "leaky_relu", "elu",
+    "leaky_relu", "elu", "conj_physical",
 }  # fmt: skip
 
 
@@ -185,6 +186,29 @@ def _bind_table() -> None:
 
 
 _bind_table()
+
+
+def _abs_(self: Tensor) -> Any:
+    if self.meta.dtype.is_complex:
+        raise RuntimeError("In-place abs is not supported for complex tensors.")
+    return into(arithmetic.abs_, (self,))
+
+
+publish(_abs_, "abs_", "`abs` in place.", method)
+
+
+@both
+def conj_physical(input: Any, *, out: Any = None) -> Any:
+    """The complex conjugate, computed; a real tensor itself."""
+    x = tensor_operand(input, "conj_physical", "input", 1)
+    return run(functions.conj_physical, (x,), out) if x.dtype.is_complex or out is not None else x
+
+
+def _conj_physical_(self: Tensor) -> Any:
+    return into(functions.conj_physical, (self,)) if self.meta.dtype.is_complex else self
+
+
+publish(_conj_physical_, "conj_physical_", "`conj_physical` in place.", method)
 
 
 # -- sums, products, quotients --------------------------------------------------------------------------
@@ -408,17 +432,20 @@ def _bind_bound(op: Pointwise, bound: str) -> None:
     name = op.name
     ends = (lambda x: (x, None)) if bound == "min" else (lambda x: (None, x))
 
+    def end_of(args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        found = (*args, *given.values())
+        if len(found) != 1:
+            raise TypeError(f"{name}() takes one bound, {bound}, but {len(found)} were given")
+        return ends(found[0])
+
     def of_tensor(input: Any, *args: Any, out: Any = None, **given: Any) -> Any:
-        (end,) = (*args, *given.values())
-        return run(*_bounds(tensor_operand(input, name, "input", 1), *ends(end)), out)
+        return run(*_bounds(tensor_operand(input, name, "input", 1), *end_of(args, given)), out)
 
     def of_self(self: Tensor, *args: Any, **given: Any) -> Any:
-        (end,) = (*args, *given.values())
-        return call(*_bounds(self, *ends(end)))
+        return call(*_bounds(self, *end_of(args, given)))
 
     def in_place(self: Tensor, *args: Any, **given: Any) -> Any:
-        (end,) = (*args, *given.values())
-        return into(*_bounds(self, *ends(end)))
+        return into(*_bounds(self, *end_of(args, given)))
 
     publish(of_tensor, name, op.summary, function)
     publish(of_self, name, op.summary, method)
@@ -501,6 +528,8 @@ def _nan_to_num(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any =
 
 
 def _nan_to_num_(self: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+    if self.meta.dtype.category <= INTEGRAL:
+        return self
     return into(functions.nan_to_num, (self,), _replacements(self, nan, posinf, neginf))
 
 

@@ -26,7 +26,7 @@ from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import filled
 from flambeau.tensor.typing import contiguous_format
-from flambeau.tensor.views import diagonal, ints, reshape, tensors_of, unsqueeze
+from flambeau.tensor.views import diagonal, given_ints, ints, reshape, tensors_of, unsqueeze
 
 # -- cat and stack --------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ def repeat(self: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
 @both
 def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """`repeat`, where fewer sizes than dimensions leave the leading dimensions as they are."""
-    times = ints(args if dims is None else (dims,), "tile", "dims")
+    times = given_ints(args, dims, "tile", "dims")
     return repeat(input, (*[1] * (input.meta.ndim - len(times)), *times))
 
 
@@ -253,7 +253,7 @@ def _places(repeats: Tensor, total: int | None) -> Tensor:
 @both
 def flip(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """The order of some dimensions reversed; a copy."""
-    result: Tensor = call(ops.flip, (input,), (ints(args if dims is None else (dims,), "flip", "dims"),))
+    result: Tensor = call(ops.flip, (input,), (given_ints(args, dims, "flip", "dims"),))
     return result
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flambeau.core.device import CPU
 from flambeau.core.errors import LinAlgError, argument_type
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import linalg as ops
@@ -75,11 +76,15 @@ def inverted(A: Tensor, name: str, check_errors: bool = True, out: Out = None) -
     """The inverse and its info, refused in the name of a function."""
     inverse, info = call(ops.inv_ex, (tensor_of(A, name.replace(".", "_")),))
     if check_errors:
-        check(info, name, lambda code: (
-            f"The diagonal element {code} is zero, the inversion could not be completed because the input "
-            "matrix is singular."
-        ))  # fmt: skip
+        check(info, name, _singular)
     return _named(types.linalg_inv_ex, (inverse, info), out)
+
+
+def _singular(code: int) -> str:
+    return (
+        f"The diagonal element {code} is zero, the inversion could not be completed because the input matrix is "
+        "singular."
+    )
 
 
 def inv(A: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -223,6 +228,10 @@ def linalg_cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None
 @both
 def cholesky(input: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
     """`torch.linalg.cholesky`."""
+    if not input.numel():
+        return stored(input.contiguous().clone(), out)
+    ops.check_square("cholesky", input.meta)
+    ops.check_implemented("cholesky", input.meta)
     return stored(_cholesky(input, upper, "cholesky", True, None).L, out)
 
 
@@ -252,7 +261,17 @@ def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = Non
     """The inverse of A from its Cholesky factor."""
     ops.check_square("cholesky_inverse", L.meta)
     ops.check_implemented("cholesky_inverse_out", L.meta)
+    if L.device is CPU:
+        check(_zero_pivots(L), "cholesky_inverse", _singular)
     return _cholesky_solved(L.mH if upper else L, _identity(L), "cholesky_inverse", out)
+
+
+def _zero_pivots(x: Tensor) -> Tensor:
+    """The place of the first zero on each matrix' diagonal, from 1; 0 where none is."""
+    zero = (x.diagonal(dim1=-2, dim2=-1) == 0).long()
+    count = zero.meta.shape[-1]
+    found: Tensor = zero.any(-1).long() * (zero.argmax(-1) + 1) if count else zero.sum(-1)
+    return found
 
 
 def _identity(like: Tensor) -> Tensor:
@@ -325,6 +344,10 @@ def lu_unpack(
 
 
 def _unpacked(factors: Tensor, pivots: Tensor, data: bool, rows: bool) -> tuple[Tensor, Tensor, Tensor]:
+    if factors.ndim < 2:
+        raise RuntimeError(
+            f"torch.lu_unpack: Expected tensor with 2 or more dimensions. Got size: {list(factors.meta.shape)} instead"
+        )
     m, n = factors.meta.shape[-2:]
     k = min(m, n)
     permutation, lower, upper = (factors.new_empty(0) for _ in range(3))

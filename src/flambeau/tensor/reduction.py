@@ -115,6 +115,8 @@ def nanmean(
             "nanmean(): expected input to have floating point or complex dtype but got "
             f"{input.dtype.torch_name}"
         )
+    if input.dtype.is_complex and input.device is CPU:
+        raise RuntimeError("nansum on CPU does not support complex inputs")
     return _folded(ops.nanmean, "nanmean", input, dim, keepdim, dtype, out)
 
 
@@ -386,6 +388,9 @@ def _quantile(
             raise RuntimeError("quantile() q must be a scalar or 1D tensor")
         if q.dtype is not input.dtype:
             raise RuntimeError("quantile() q tensor must be same dtype as the input tensor")
+        probabilities: Any = q
+        if q.device is CPU and not ((probabilities >= 0) & (probabilities <= 1)).all():
+            raise RuntimeError("quantile() q values must be in the range [0, 1]")
     else:
         if not 0 <= q <= 1:
             raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q:g}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.core.dtype import bool_
 from flambeau.ops import reduction
 from flambeau.ops import sort as ops
 from flambeau.tensor import return_types
@@ -138,5 +139,8 @@ def isin(
         elements = tensor(elements, device=test_elements.device)
     if not isinstance(test_elements, Tensor):
         test_elements = tensor(test_elements, device=elements.device)
+    for x in (elements, test_elements):
+        if x.dtype is bool_:
+            raise RuntimeError(f"Unsupported input type encountered for isin(): {x.dtype.torch_name}")
     found: Tensor = run(ops.isin, (elements, test_elements), (bool(invert),), out)
     return found

@@ -56,6 +56,8 @@ def mvlgamma(input: Any, p: int, *, out: Any = None) -> Any:
 
 
 def _mvlgamma(x: Tensor, p: int) -> Any:
+    if x.dtype is bool_:
+        raise RuntimeError("The input tensor may not be a boolean tensor.")
     if p < 1:
         raise RuntimeError("p has to be greater than or equal to 1")
     kind = flags.default_dtype if x.dtype.category <= INTEGRAL else x.dtype

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64
+from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64, uint8
 from flambeau.core.layout import wrap_dim
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.arithmetic import publish
@@ -108,6 +108,8 @@ def gradient(input: Any, *, spacing: Any = None, dim: Any = None, edge_order: in
     """
     if edge_order not in (1, 2):
         raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
+    if input.dtype is uint8:
+        raise RuntimeError("torch.gradient does not support uint8 input.")
     dims = _gradient_dims(input, dim)
     for d in dims:
         if input.shape[d] < edge_order + 1:

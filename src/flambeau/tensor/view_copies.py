@@ -142,7 +142,7 @@ def as_strided_scatter(
 @method
 def sum_to_size(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """The sums over what broadcasting a tensor of `size` to this one's shape repeats; itself where nothing is."""
-    to = views.ints(sizes if size is None else (size,), "sum_to_size", "size")
+    to = views.given_ints(sizes, size, "sum_to_size", "size")
     shape = self.meta.shape
     if not _reaches(to, shape):
         raise RuntimeError(f"size {{{list(to)}}} is not expandable to size {{{list(shape)}}}.")

@@ -49,7 +49,7 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
         ) from None
 
 
-def _given(args: tuple[Any, ...], keyword: Any, function: str, name: str) -> tuple[int, ...]:
+def given_ints(args: tuple[Any, ...], keyword: Any, function: str, name: str) -> tuple[int, ...]:
     """Ints given as varargs, as one sequence, or by keyword."""
     if keyword is not None:
         if args:
@@ -177,7 +177,7 @@ def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None
                 f"{kind.torch_name} (different element sizes), but got {offset}"
             )
         return run(records.view_dtype, self, kind)
-    return run(records.view, self, _given(shape, size, "view", "size"))
+    return run(records.view, self, given_ints(shape, size, "view", "size"))
 
 
 def _is_dtype(x: Any) -> bool:
@@ -192,7 +192,7 @@ def view_as(self: Tensor, other: Tensor) -> Tensor:
 @both
 def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
     """Another shape of the same elements: a view where the strides allow it, else a copy."""
-    return _reshape(input, _given(args, shape, "reshape", "shape"))
+    return _reshape(input, given_ints(args, shape, "reshape", "shape"))
 
 
 def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
@@ -270,7 +270,7 @@ def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
 @method
 def expand(self: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """Dimensions of size 1 read as larger ones, without a copy; -1 keeps a size."""
-    return run(records.expand, self, _given(sizes, size, "expand", "size"))
+    return run(records.expand, self, given_ints(sizes, size, "expand", "size"))
 
 
 @method
@@ -307,7 +307,7 @@ alias("broadcast_shapes", _broadcast_shapes, as_method=False)
 @both
 def permute(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """The dimensions in another order."""
-    return run(records.permute, input, _given(args, dims, "permute", "dims"))
+    return run(records.permute, input, given_ints(args, dims, "permute", "dims"))
 
 
 @both

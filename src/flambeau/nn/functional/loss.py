@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from flambeau.core.dtype import FLOATING, int64
+from flambeau.core.dtype import FLOATING, INTEGRAL, int64
 from flambeau.core.layout import broadcast_shapes
 from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked, logsigmoid
@@ -303,6 +303,8 @@ def kl_div(
     reduction: str = "mean", log_target: bool = False,
 ) -> Tensor:  # fmt: skip
     """The Kullback-Leibler divergence of log-probabilities `input` from `target`; also reduction "batchmean"."""
+    if input.dtype.category <= INTEGRAL or target.dtype.category <= INTEGRAL:
+        raise RuntimeError("kl_div: Integral inputs not supported.")
     batch = reduction == "batchmean" and size_average is None and reduce is None
     mode = "sum" if batch else reduction_of(size_average, reduce, reduction)
     if mode == "mean":

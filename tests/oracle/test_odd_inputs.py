@@ -1,0 +1,66 @@
+"""Calls with odd inputs, each of which a search of random calls once found to differ: the result or the refusal."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from support import same, torch
+
+import flambeau
+
+CALLS = {
+    "abs_ of complex": lambda m: m.ones(2, dtype=m.complex64).abs_(),
+    "absolute_ of complex": lambda m: m.ones(2, dtype=m.complex64).absolute_(),
+    "clamp_max without": lambda m: m.clamp_max(m.ones(2)),
+    "clamp_min_ without": lambda m: m.ones(2).clamp_min_(),
+    "conj_physical_ of expanded": lambda m: m.ones(1).expand(3).conj_physical_(),
+    "nan_to_num_ of expanded": lambda m: m.tensor([2]).expand(3).nan_to_num_(),
+    "flip without": lambda m: m.ones(2).flip(),
+    "tile without": lambda m: m.tile(m.ones(2)),
+    "sum_to_size without": lambda m: m.ones(2).sum_to_size(),
+    "sum_to_size by name": lambda m: m.ones(2, 3).sum_to_size(size=(1, 3)),
+    "resize_ by name": lambda m: m.ones(4).resize_(size=(2, 2)),
+    "gradient of bytes": lambda m: m.gradient(m.tensor([1, 2], dtype=m.uint8)),
+    "lgamma": lambda m: m.lgamma(m.tensor([float("-inf"), float("inf"), float("nan"), -1.0, 0.0, 0.5, 1e30])),
+    "lgamma of halves": lambda m: m.lgamma(m.tensor([float("-inf"), 2.5], dtype=m.float16)),
+    "quantile of less than 0": lambda m: m.quantile(m.ones(3), m.tensor(-1.0)),
+    "quantile of nan": lambda m: m.quantile(m.ones(3), m.tensor([0.5, float("nan")])),
+    "isin of booleans": lambda m: m.isin(m.tensor([1]), m.tensor([True])),
+    "mvlgamma of booleans": lambda m: m.mvlgamma(m.tensor([True]), 1),
+    "nanmean of complex": lambda m: m.nanmean(m.ones(2, dtype=m.complex64)),
+    "kl_div of integers": lambda m: m.nn.functional.kl_div(m.tensor([1]), m.tensor([1.0])),
+    "lu_unpack of a number": lambda m: m.lu_unpack(m.ones(()), m.ones((), dtype=m.int32)),
+    "cholesky of bytes": lambda m: m.cholesky(m.ones(2, 2, dtype=m.uint8)),
+    "cholesky of nothing": lambda m: m.cholesky(m.empty(2, 0)),
+    "cholesky_inverse of zeros": lambda m: m.cholesky_inverse(m.zeros(2, 2)),
+    "cholesky_inverse of a batch": lambda m: m.cholesky_inverse(m.eye(2) * m.tensor([1.0, 0.0])[:, None, None]),
+    "matrix_norm of nothing": lambda m: m.linalg.matrix_norm(m.empty(2, 0, 3), 2),
+    "matrix_norm of no columns": lambda m: m.linalg.matrix_norm(m.empty(3, 0), 1),
+    "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls(name: str) -> None:
+    outcomes: list[Any] = []
+    for room in (torch, flambeau):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                outcomes.append(CALLS[name](room))
+            except Exception as error:
+                outcomes.append(error)
+    want, found = outcomes
+    if isinstance(want, Exception):
+        assert type(found).__name__.lstrip("_") == type(want).__name__.lstrip("_"), (found, want)
+        assert "received an invalid" in str(want) or str(found) == str(want)
+    else:
+        same(found, want, 4)
+
+
+def test_a_real_tensor_is_its_own_conjugate() -> None:
+    for room in (torch, flambeau):
+        x = room.ones(2)
+        assert room.conj_physical(x).data_ptr() == x.data_ptr() == x.conj().data_ptr()
