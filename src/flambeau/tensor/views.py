@@ -1,7 +1,7 @@
 """Views: the same memory as another tensor. A view shares storage and version counter with what it views.
 
 Conjugation is physical here (`conj` of a complex tensor is a new tensor), so `is_conj` and `is_neg` are
-always False; PyTorch's is lazy, which no value or error shows.
+always False; PyTorch's is a view that conjugates when it is read: docs/operators.md says why ours is not.
 """
 
 from __future__ import annotations

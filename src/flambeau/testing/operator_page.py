@@ -33,7 +33,14 @@ Each pair is tested on a virtual GPU against the CPU, bit by bit; the CPU is tes
 Names, signatures, dtypes and errors are PyTorch's; the last column says what differs. Besides, complex32 is
 computed on the CPU too, where PyTorch has few kernels for it, and np.complex64 scalars keep their imaginary part, which
 PyTorch drops. NumPy's names of arguments are taken as PyTorch takes them: `axis` and `keepdims` by all that has `dim`
-or `keepdim`; `x`, `a`, `x1` and `x2` by functions (methods without a `dim` have no `x2`).
+or `keepdim`; `x`, `a` and `x1` by functions, `x2` by methods too. `linalg.lstsq` of more rows than columns gives a
+solution that is dense in memory; PyTorch's is a part of a larger array.
+
+Conjugation is computed when it is asked for: `x.conj()`, `x.adjoint()`, `x.mH` and `x.H` of complex numbers are new
+tensors, where PyTorch's are views that share `x`'s memory and conjugate when they are read. So a change of `x` in place
+is not seen in them, nor theirs in `x`. A pending conjugation in a tensor's layout would cost a call nothing, but all
+that reads or writes bytes would have to ask for it: each kernel or a copy before it, copies between devices, lists of
+tensors, collectives, what is saved, lent to other libraries and printed.
 
 Forms: **f** function, **m** method, **i** in place, **o** takes `out=`. Dtypes by kind: **b** bool, **i** integers,
 **f** float16, bfloat16, float32, float64, **c** complex, **w** uint16, uint32, uint64, **8** float8; where not all of a
@@ -54,6 +61,9 @@ DIFFERENCES = {
     "det": "the gradient of a singular matrix is its adjugate; PyTorch's is 0",
     "cholesky_inverse": "only the triangle that is read gets a gradient",
     "cholesky_solve": "as `cholesky_inverse`",
+    "adjoint": "of complex numbers a new tensor, no view",
+    "conj": "of complex numbers a new tensor, no view: see above",
+    "histc": "counts of float16 and bfloat16 are exact to the last rounding; PyTorch's stop at 2048 or 256 per thread",
     "cdist": "differentiable more than once",
     "orgqr": "differentiable by one formula of matrices; PyTorch goes through the reflectors one by one",
     "pow": "uint16, uint32, uint64 and float8 are refused with any exponent; PyTorch takes 0 and 1",
