@@ -47,6 +47,47 @@ def test_the_example_project_passes_and_is_mostly_proved():
     assert "87 of them proved by a certificate" in text
 
 
+def test_there_are_gpus_while_tests_are_collected_and_for_a_sessions_fixtures(tmp_path):
+    text = """
+        import pytest, torch
+        needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+        @pytest.fixture(scope="session")
+        def name():
+            return torch.cuda.get_device_name(0)
+
+        @needs_two
+        def test_name(name):
+            assert name == torch.cuda.get_device_name(1) and "H100" in name
+    """
+    program(tmp_path, text, "test_it.py")
+    status, text = run(tmp_path, "--virtual-gpus=2", "--gpu-profile=h100", "--gpu-schedules=3")
+    assert status == 0, text
+    assert "3 passed" in text
+
+
+def test_a_failure_shows_the_tests_own_frames(tmp_path):
+    program(tmp_path, "import torch\ndef test_it():\n    torch.ones(2) @ torch.ones(3)\n", "test_it.py")
+    _, said = run(tmp_path, "--virtual-gpus=1")
+    assert "test_it.py:3: RuntimeError" in said
+    assert "flambeau/tensor" not in said
+    _, said = run(tmp_path, "--virtual-gpus=1", "--full-trace")
+    assert "flambeau/tensor" in said
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "1")])
+def test_a_conftest_may_import_torch(tmp_path, more):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "conftest.py").write_text("import torch\nHERE = torch.ones(3)\n")
+    (tmp_path / "tests" / "conftest.py").write_text(
+        "import pytest, torch\n@pytest.fixture\ndef x():\n    return torch.ones(3, device='cuda')\n"
+    )
+    program(tmp_path / "tests", "def test_x(x):\n    assert x.sum().item() == 3\n", "test_x.py")
+    status, text = run(tmp_path, "--virtual-gpus=1", *more)
+    assert status == 0, text
+    assert "1 passed" in text
+
+
 def test_the_example_with_a_wait_taken_out_fails(tmp_path):
     text = (EXAMPLE / "prefetch.py").read_text()
     without = text.replace("current.wait_stream(self._stream)", "pass")

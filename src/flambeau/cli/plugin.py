@@ -13,12 +13,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 import pytest
 
 from flambeau.cli import finder
+from flambeau.core.sites import is_inside
 from flambeau.observe.reports import Certificate
 from flambeau.runtime import settings, system
 
@@ -50,6 +52,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """A repository's `conftest.py` may import torch: it is Flambeau by then."""
+    options = early_config.known_args_namespace
+    if (options.virtual_gpus or 0) > 0:
+        with suppress(pytest.UsageError):  # told below, as other errors of the command line
+            _install(options.virtual_gpus, options.gpu_profile)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu_schedules(n): run this test under n schedules of virtual GPUs")
     config.stash[_CERTIFIED] = set()
@@ -59,10 +70,21 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--virtual-gpus and --gpu-schedules must be at least 1")
     _check(config, "gpu_profile", "flambeau.driver.virtual.profile", "load_profile")
     _check(config, "gpu_schedule", "flambeau.driver.virtual.policy", "open_policy")
-    if wanted is None:
-        return
-    for name in ("FLAMBEAU_SCHEDULE", "FLAMBEAU_RACES"):  # the options decide
+    if wanted is not None:
+        _install(wanted, config.getoption("gpu_profile"))
+
+
+def _install(count: int, profile: str | None) -> None:
+    """From now on `import torch` finds Flambeau. Again: nothing happens.
+
+    Outside of tests there are as many GPUs as in them: `skipif(not torch.cuda.is_available())` asks while tests are
+    collected, and fixtures of a session before its first test.
+    """
+    for name in ("FLAMBEAU_SCHEDULE", "FLAMBEAU_RACES", "FLAMBEAU_DRIVER"):  # the options decide
         os.environ.pop(name, None)
+    os.environ["FLAMBEAU_VIRTUAL_DEVICES"] = str(count)
+    if profile is not None:
+        os.environ["FLAMBEAU_VIRTUAL_PROFILE"] = profile
     try:
         finder.install()
     except RuntimeError as error:
@@ -155,8 +177,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """After the call: the certificate, or for a failure the line that repeats it."""
-    report = yield
     run = item.stash.get(_RUN, None)
+    if run is not None and call.excinfo is not None:
+        _hide_own_frames(call.excinfo)
+    report = yield
     if run is None or call.when != "call":
         return report
     machine, schedule, devices = run
@@ -173,6 +197,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed:
         report.sections.append(("virtual GPUs", _replay(item, machine, devices)))
     return report
+
+
+def _hide_own_frames(error: pytest.ExceptionInfo[BaseException]) -> None:
+    """As `flambeau run` does: where the program called is what it is about. `--full-trace` shows them all."""
+    for entry in error.traceback:
+        if is_inside(entry.frame.code.raw):
+            entry.frame.f_globals["__tracebackhide__"] = True
 
 
 def _certificate(machine: Any) -> Certificate | None:
