@@ -5,6 +5,7 @@ An operator's rule sees metas only, and plans are cached by them (see Note [The 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -17,6 +18,9 @@ DType: TypeAlias = dtype  # inside `Meta` the plain names are its fields
 Device: TypeAlias = device
 
 _interned: WeakValueDictionary[tuple[object, ...], Meta] = WeakValueDictionary()
+_latest: deque[Meta] = deque(
+    maxlen=256
+)  # kept a while: programs make tensors of the same few layouts over and over
 
 
 class Meta:
@@ -49,7 +53,10 @@ class Meta:
     def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
         key = (shape, strides, dtype, device)
         found = _interned.get(key)
-        return _interned.setdefault(key, _make(*key)) if found is None else found
+        if found is None:
+            found = _interned.setdefault(key, _make(*key))
+            _latest.append(found)
+        return found
 
     @staticmethod
     def contiguous_of(shape: tuple[int, ...], dtype: DType, device: Device) -> Meta:

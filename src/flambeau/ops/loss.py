@@ -176,14 +176,18 @@ def _nll_host(launch: Launch) -> Body:
         if x.ndim == 1:
             x, target = x[None], target[None]
         valid = target != ignored
-        bad = valid & ((target < 0) | (target >= x.shape[1]))
+        bad = valid & (target.view(np.uint64) >= x.shape[1])  # negative ones are large ones
         if bad.any():
             raise IndexError(f"Target {target[bad][0]} is out of bounds.")
         places = np.where(valid, target, 0)
-        chosen = widen(np.take_along_axis(x, places[:, None], 1)[:, 0])
-        weight = widen(inputs[2])[places] if len(inputs) > 2 else np.ones((), chosen.dtype)
-        weight = np.where(valid, weight, chosen.dtype.type(0))
-        loss = np.where(valid, -chosen * weight, chosen.dtype.type(0))
+        if x.ndim == 2:
+            chosen = widen(x[np.arange(len(x)), places])
+        else:
+            chosen = widen(np.take_along_axis(x, places[:, None], 1)[:, 0])
+        zero, weight = chosen.dtype.type(0), valid.astype(chosen.dtype)
+        if len(inputs) > 2:
+            weight = np.where(valid, widen(inputs[2])[places], zero)
+        loss = np.where(valid, -chosen * weight, zero)
         if reduction != "none":
             total = np.add.reduce(loss.reshape(-1))
             loss = total / np.add.reduce(weight.reshape(-1)) if reduction == "mean" else total

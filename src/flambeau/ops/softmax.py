@@ -56,17 +56,18 @@ def _host_of(rows: Rows) -> Callable[[Launch], Body]:
         source = launch.inputs[0]
         assert isinstance(source, Meta)
         convert = to_computing(kind, source.dtype)
+        length, last = (source.shape[axis], axis == source.ndim - 1) if source.ndim else (1, True)
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
-            x, out = np.atleast_1d(convert(inputs[0])), outputs[0]
-            lasting = contiguous(np.moveaxis(x, axis, -1))  # sums are pairwise along memory alone
-            direct = axis == x.ndim - 1 and out.dtype == x.dtype and out.flags.c_contiguous
-            result = out.reshape(x.shape) if direct else np.empty_like(lasting)
-            source, into = (y.reshape(-1, lasting.shape[-1]) for y in (lasting, result))
+            x, out = convert(inputs[0]), outputs[0]
+            lasting = contiguous(x if last else x.swapaxes(axis, -1))  # sums are pairwise along memory alone
+            direct = last and out.dtype == x.dtype and out.flags.c_contiguous
+            result = out if direct else np.empty_like(lasting)
+            source, into = lasting.reshape(-1, length), result.reshape(-1, length)
             for part in row_blocks(source):
                 rows(source[part], into[part])
             if not direct:
-                np.copyto(out, np.moveaxis(result, -1, axis).reshape(out.shape), casting="unsafe")
+                np.copyto(out, result if last else result.swapaxes(axis, -1), casting="unsafe")
 
         return body
 
