@@ -168,6 +168,59 @@ def test_backward_is_recorded() -> None:
     assert by_name(prof.key_averages())["aten::matmul"].count == 3
 
 
+def test_functions_of_the_tape_are_rows_as_pytorch_s_are() -> None:
+    def rows(module: Any, where: str) -> list[tuple[str, str | None]]:
+        x, w = (module.ones(3, device=where, requires_grad=True) for _ in range(2))
+        x.register_hook(lambda grad: grad * 2)
+        w.register_post_accumulate_grad_hook(lambda leaf: None)
+        activities = [module.profiler.ProfilerActivity.CPU]
+        with (
+            module.profiler.profile(activities=activities) as prof,
+            module.profiler.record_function("backward"),
+        ):
+            y = (x * w).exp()
+            (y.sum() + (y * 2).sum()).backward()
+        return [
+            (e.name, None if e.cpu_parent is None else e.cpu_parent.name)
+            for e in prof.events()
+            if "Backward" in e.name or "autograd" in e.name
+        ]
+
+    wanted = rows(oracle, "cpu")
+    for where in ("cpu", "cuda"):
+        found = rows(torch, where)
+        assert sorted(found) == sorted(wanted)
+        assert found[:4] == wanted[:4] and len(found) == 16, found
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    with profile() as prof:
+        x.exp().sum().backward()
+    (node,) = [e for e in prof.events() if e.name == "ExpBackward0"]
+    assert [k.name for call in node.cpu_children for k in call.kernels] == [
+        "mul"
+    ] and node.device_time_total > 0
+    ranges = Ranges(lambda: 0)
+    annotations.subscribe(ranges)
+    with torch.autograd.profiler.emit_nvtx():
+        x.exp().sum().backward()
+    annotations.unsubscribe(ranges)
+    assert "ExpBackward0" in [r.text for r in ranges.found]
+
+
+def test_a_profile_may_begin_and_end_within_a_walk() -> None:
+    x = torch.ones(3, requires_grad=True)
+    prof = profile(activities=[ProfilerActivity.CPU])
+    y = x.exp()
+    y.register_hook(lambda grad: prof.start())
+    y.sum().backward()
+    prof.stop()
+    assert "aten::mul" in {e.name for e in prof.events()}
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        y = x.exp()
+        y.register_hook(lambda grad: prof.stop())
+        y.sum().backward()
+    assert "SumBackward0" in {e.name for e in prof.events()}
+
+
 @simulated
 def test_work_of_before_is_not_counted_and_an_outer_listener_goes_on() -> None:
     machine = torch.virtual(devices=1)

@@ -160,12 +160,12 @@ class emit_nvtx:
 
     def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
         self.enabled, self.record_shapes = enabled, record_shapes
-        self.entered = False
+        self._begun = False
 
     def __enter__(self) -> emit_nvtx:
-        if self.entered:
+        if self._begun:
             raise RuntimeError("NVTX annotation context manager is not reentrant")
-        self.entered = True
+        self._begun = True
         if self.enabled:
             calls.subscribe(self)
         return self
@@ -181,4 +181,12 @@ class emit_nvtx:
 
     def after(self, exe: Executable, stream: int) -> None:
         """It is queued."""
+        annotations.pop()
+
+    def entered(self, name: str) -> None:
+        """A function of the tape runs."""
+        annotations.push(name)
+
+    def left(self) -> None:
+        """It has run."""
         annotations.pop()

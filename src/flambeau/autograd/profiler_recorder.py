@@ -79,9 +79,8 @@ class Recorder:
                 self._close(stack)
         if self.memory is not None:
             self.events += self.memory.top_level()
-        return sorted(
-            self.events, key=lambda e: (e.device_index, e.thread, e.time_range.start, -e.time_range.end)
-        )
+        # stable: where simulated time stands still, calls are in the order in which they began
+        return sorted(self.events, key=lambda e: (e.device_index, e.thread, e.time_range.start))
 
     def _synchronize(self) -> None:
         if self._use_cuda:
@@ -94,9 +93,8 @@ class Recorder:
             self._begin(text).is_user_annotation = True
 
     def ended(self, number: int | None) -> None:
-        stack = self._stack()
-        if number is None and stack:
-            self._close(stack)
+        if number is None:
+            self._close(self._stack())
 
     def marked(self, text: str) -> None:
         now = self._now()
@@ -122,6 +120,12 @@ class Recorder:
         request = self._requests.pop(stream, None)
         if self._work is not None and request is not None:
             self._work.end(request, gave=True)
+        self._close(self._stack())
+
+    def entered(self, name: str) -> None:
+        self._begin(name)
+
+    def left(self) -> None:
         self._close(self._stack())
 
     # -- other work -----------------------------------------------------------------------------------
@@ -188,8 +192,9 @@ class Recorder:
         return event
 
     def _close(self, stack: list[FunctionEvent]) -> None:
-        event = stack.pop()
-        event.time_range = Interval(event.time_range.start, self._now())
+        if stack:  # else it began before, or goes on after the end
+            event = stack.pop()
+            event.time_range = Interval(event.time_range.start, self._now())
 
     def _stack(self) -> list[FunctionEvent]:
         return self._open.setdefault(self._thread(), [])

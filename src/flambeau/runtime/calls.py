@@ -6,7 +6,8 @@ costs what it costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from flambeau.core.flags import flags
@@ -18,6 +19,10 @@ class Recorder(Protocol):
 
     def before(self, exe: Executable, stream: int, ptrs: Sequence[int], /) -> None: ...
     def after(self, exe: Executable, stream: int, /) -> None: ...
+    def entered(self, name: str, /) -> None:
+        """What is launched from now on, in this thread, is part of this, until `left`."""
+
+    def left(self) -> None: ...
 
 
 _recorders: tuple[Recorder, ...] = ()
@@ -35,6 +40,24 @@ def unsubscribe(recorder: Recorder) -> None:
     global _recorders
     _recorders = tuple([other for other in _recorders if other is not recorder])
     flags.profiled = bool(_recorders)
+
+
+def heard() -> bool:
+    """Whether anybody is told."""
+    return bool(_recorders)
+
+
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    """What is launched inside is part of `name`, a function of the tape."""
+    recorders = _recorders
+    for recorder in recorders:
+        recorder.entered(name)
+    try:
+        yield
+    finally:
+        for recorder in reversed(recorders):
+            recorder.left()
 
 
 def told(exe: Executable, launch: Launcher) -> Launcher:

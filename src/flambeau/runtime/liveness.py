@@ -64,6 +64,12 @@ class Liveness:
     def after(self, exe: Executable, stream: int) -> None:
         pass
 
+    def entered(self, name: str) -> None:
+        pass
+
+    def left(self) -> None:
+        pass
+
     # -- memory -------------------------------------------------------------------------------------------
     def handed_out(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
         if _part_of(block) is self._part:

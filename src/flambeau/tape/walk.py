@@ -23,7 +23,7 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.sites import warn_program
-from flambeau.runtime import current, system
+from flambeau.runtime import calls, current, system
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
@@ -77,6 +77,9 @@ class _Walk:
         self.here = here = current.local
         self.streams = here.streams
         self.anomaly, self.context = mode.anomaly, None
+        self.told = calls.heard()
+        self.aside = self.anomaly or self.told
+        step = self.told_step if self.told else self.step
         streams, device = list(here.streams), here.device
         recorded, around = mode.recording, mode.walk
         mode.recording, mode.walk = self.create, self
@@ -87,7 +90,7 @@ class _Walk:
                 if not self.waiting.get(node):
                     self.push(node)
             while self.leaves or self.ready:
-                self.step(self.leaves.pop(0) if self.leaves else heapq.heappop(self.ready)[1])
+                step(self.leaves.pop(0) if self.leaves else heapq.heappop(self.ready)[1])
         finally:
             here.streams[:] = streams
             here.device = device
@@ -147,6 +150,11 @@ class _Walk:
             with because(_crosses, source, target, producer, consumer):
                 order(consumer, producer)
 
+    def told_step(self, node: Node) -> None:
+        """`step` as profilers are told of it: what passes a gradient on is no part of the node itself."""
+        with calls.within(f"autograd::engine::evaluate_function: {node.name()}"):
+            self.step(node)
+
     def step(self, node: Node) -> None:
         """Run one node and pass on what it gives."""
         grads = self.buffers.pop(node, None)
@@ -175,7 +183,7 @@ class _Walk:
             return
         given = None
         if grads is not None:
-            if node.watchers is None and not self.anomaly:
+            if node.watchers is None and not self.aside:
                 given = node.gradients(grads) if self.runs is None else self.asked_of(node, grads)
                 if not self.keep:
                     node.release()
@@ -230,15 +238,27 @@ class _Walk:
         if watchers is None:
             held = [grad]
             del grad  # nobody but the callee may hold it: then its memory becomes the leaf's gradient
-            leaf.add(held.pop(), self.create)
+            if self.told:
+                self.told_add(leaf, held)
+            else:
+                leaf.add(held.pop(), self.create)
             return
         for prehook in list(watchers.pre.values()):
             (grad,) = _hooked_all(prehook, (grad,))
-        leaf.add(grad, self.create, holders=1)  # hooks are told of it: they may see the leaf's gradient then
+        if self.told:
+            self.told_add(leaf, [grad], holders=1)
+        else:
+            leaf.add(
+                grad, self.create, holders=1
+            )  # hooks are told of it: they may see the leaf's gradient then
         for hook in list(watchers.post_accumulate.values()):
             hook(leaf.variable)
         for hook in list(watchers.post.values()):
             hook((), (grad,))
+
+    def told_add(self, leaf: Leaf, held: list[Any], holders: int = 0) -> None:
+        with calls.within(leaf.name()):
+            leaf.add(held.pop(), self.create, holders)
 
     def rest_without(self, leaf: Leaf) -> None:
         """Tell who watches a leaf that no gradient came: what was computed from it was not used."""
@@ -256,12 +276,17 @@ class _Walk:
         asked = [edge is not None and self.leads(edge[0]) for edge in node.edges]
         return node.gradients_of(asked, grads)
 
+    def told_asked_of(self, node: Node, grads: Sequence[Any]) -> Sequence[Any]:
+        with calls.within(node.name()):
+            return self.asked_of(node, grads)
+
     def gradients(self, node: Node, grads: list[Any]) -> Sequence[Any]:
         watchers = node.watchers
         if watchers is not None:
             for hook in list(watchers.pre.values()):
                 grads = list(_hooked_all(hook, grads))
-        given = _explained(self.asked_of, node, grads) if self.anomaly else self.asked_of(node, grads)
+        ask = self.told_asked_of if self.told else self.asked_of
+        given = _explained(ask, node, grads) if self.anomaly else ask(node, grads)
         if watchers is not None:
             for hook in list(watchers.post.values()):
                 given = _hooked_all(hook, given, tuple(grads))
