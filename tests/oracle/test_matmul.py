@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -235,3 +236,34 @@ def test_products_of_halves_in_float32(name: str) -> None:
             RuntimeError, match=r"^out_dtype must be the same as the dtype of the provided out"
         ):
             flambeau.bmm(x, x, flambeau.float32, out=out.half())
+
+
+SHAPES = [
+    (3,),
+    (4,),
+    (2, 3),
+    (3, 2),
+    (4, 2),
+    (4, 2, 3),
+    (4, 3, 2),
+    (5, 3, 2),
+    (2, 4, 2, 3),
+    (1, 2, 3),
+    (0, 3),
+]
+
+
+@pytest.mark.parametrize("left", SHAPES)
+def test_products_of_all_shapes_and_what_is_said_of_those_that_do_not_fit(left: tuple[int, ...]) -> None:
+    def said(m: Any, right: tuple[int, ...], kind: str) -> Any:
+        try:
+            return (
+                m.arange(math.prod(left)).reshape(left).float() @ m.ones(right, dtype=getattr(m, kind))
+            ).tolist()
+        except RuntimeError as error:
+            return str(error).rstrip()
+
+    for right in SHAPES:
+        one_mistake = 0 not in left and (len(left) + len(right) > 2 or left == right)
+        for kind in ("float32", "float64") if one_mistake else ("float32",):
+            assert said(flambeau, right, kind) == said(torch, right, kind), (right, kind)

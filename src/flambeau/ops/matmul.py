@@ -34,10 +34,17 @@ TF32_SINCE = (8, 0)
 
 
 def mismatch(a: Meta, b: Meta) -> str:
-    """PyTorch's text for two matrices that do not fit."""
-    m, k = (1, *a.shape)[-2:]
-    n, p = b.shape[-2:] if b.ndim > 1 else (b.shape[0], 1)
-    return f"mat1 and mat2 shapes cannot be multiplied ({m}x{k} and {n}x{p})"
+    """PyTorch's text for matrices, or batches of them, that do not fit. Raises RuntimeError: batches that do not."""
+    *_, n, p = b.shape
+    if b.ndim == 2:
+        return (
+            f"mat1 and mat2 shapes cannot be multiplied ({math.prod(a.shape[:-1])}x{a.shape[-1]} and {n}x{p})"
+        )
+    count = math.prod(broadcast_shapes([a.shape[:-2], b.shape[:-2]]))
+    return (
+        f"Expected size for first two dimensions of batch2 tensor to be: [{count}, {a.shape[-1]}] but got: "
+        f"[{count}, {n}]."
+    )
 
 
 def _vector_mismatch(a: Meta, b: Meta) -> str:
@@ -90,12 +97,22 @@ def expanded(x: Meta, batch: tuple[int, ...]) -> Meta:
 
 def _check(a: Meta, b: Meta, where: str) -> None:
     if a.dtype is not b.dtype:
-        raise RuntimeError(
-            f"expected m1 and m2 to have the same dtype, but got: {c_name(a.dtype)} != {c_name(b.dtype)}"
-        )
+        raise RuntimeError(_unlike(a, b))
     refused = a.dtype not in PRODUCTS or (where == "cuda" and a.dtype.category < FLOATING)
     if refused:
         raise NotImplementedError(f"\"{_room(a, b, where)}\" not implemented for '{a.dtype.torch_name}'")
+
+
+def _unlike(a: Meta, b: Meta) -> str:
+    """PyTorch's text for two dtypes, in the words of the routine that takes such shapes."""
+    one, other = a.dtype.torch_name, b.dtype.torch_name
+    if a.ndim == b.ndim == 1:
+        return f"dot : expected both vectors to have same dtype, but found {one} and {other}"
+    if b.ndim == 1:
+        return f"addmv input tensors must have the same dtype, but got {other}, {one}, and {other}"
+    if b.ndim > 2:
+        return f"expected scalar type {one} but found {other}"
+    return f"expected m1 and m2 to have the same dtype, but got: {c_name(a.dtype)} != {c_name(b.dtype)}"
 
 
 def _room(a: Meta, b: Meta, where: str) -> str:
@@ -162,7 +179,7 @@ def _host(launch: Launch) -> Body:
     product, out = _product(launch, a.dtype), launch.outputs[0]
     shape = (*a.shape[:-1], b.shape[-1])
     if product is np.matmul and out.plain and out.dtype is a.dtype:
-        if len(out.shape) == len(shape) == 2:
+        if out.shape == shape and len(shape) == 2:
             return lambda outputs, inputs: np.dot(inputs[0], inputs[1], outputs[0])
         return lambda outputs, inputs: np.matmul(inputs[0], inputs[1], out=outputs[0].reshape(shape))
 
