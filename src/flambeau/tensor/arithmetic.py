@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import BOOL, INTEGRAL, uint8
+from flambeau.core.dtype import BOOL, INTEGRAL, complex64, complex128, float64, uint8
 from flambeau.core.errors import argument_type
 from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
@@ -350,11 +350,23 @@ def _bind_power(op: Pointwise) -> None:
         return call(op, powers(self, exponent, name))
 
     def in_place(self: Tensor, exponent: Any) -> Any:
+        if op is arithmetic.float_power:
+            _require_double(self, exponent)
         return into(op, powers(self, exponent, name))
 
     publish(of_both, name, op.summary, function)
     publish(of_self, name, op.summary, method)
     publish(in_place, f"{name}_", f"`{name}` in place.", method)
+
+
+def _require_double(base: Tensor, exponent: Any) -> None:
+    of_complex = base.dtype.is_complex or getattr(exponent, "dtype", None) in (complex64, complex128)
+    kind = complex128 if of_complex or isinstance(exponent, complex) else float64
+    if base.dtype is not kind:
+        raise RuntimeError(
+            f"the base given to float_power_ has dtype {base.dtype.torch_name} but the operation's result requires "
+            f"dtype {kind.torch_name}"
+        )
 
 
 _bind_power(arithmetic.pow_)

@@ -59,6 +59,13 @@ def method(define: F) -> F:
     return define
 
 
+def method_of(function: Callable[..., Any], define: Any) -> None:
+    """Make `define` the method of a function's name: one that takes its numbers one by one, too."""
+    define.__name__, define.__qualname__ = function.__name__, f"Tensor.{function.__name__}"
+    define.__doc__ = function.__doc__
+    method(define)
+
+
 def both(define: F) -> F:
     """Make it `torch.<name>` and `Tensor.<name>`: the first argument is the tensor."""
     return method(function(define))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from flambeau.core.device import CPU
-from flambeau.core.dtype import BOOL, FLOATING, dtype, float32, float64
+from flambeau.core.dtype import BOOL, FLOATING, bool_, dtype, float32, float64
 from flambeau.core.errors import type_name
 from flambeau.core.layout import wrap_dim
 from flambeau.core.sites import warn_program
@@ -21,9 +21,10 @@ from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.norms import matrix_norm
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver, require_dtype, run
-from flambeau.tensor.public import both, function, functions, method
+from flambeau.tensor.public import both, function, functions, method, method_of
 from flambeau.tensor.settings import alert_not_deterministic
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.views import dims_given
 
 
 def _dims(dim: Any, function: str) -> Any:
@@ -230,10 +231,17 @@ def _test(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor
     return run(op, (input,), (dims, keepdim, None), out)
 
 
-@both
+@function
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
     """How many elements are not zero, in all or along `dim`. int64."""
     return call(ops.count_nonzero, (input,), (_dims(dim, "count_nonzero"), False, None))
+
+
+def _count_nonzero(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
+    return count_nonzero(self, dims_given(dims, dim, "count_nonzero"))
+
+
+method_of(count_nonzero, _count_nonzero)
 
 
 # -- spread ---------------------------------------------------------------------------------------------
@@ -422,7 +430,10 @@ def _scanned(op: Op, name: str, input: Tensor, dim: int, kind: dtype | None, out
 
 def _in_place(op: Op, name: str) -> None:
     def define(self: Tensor, dim: int, *, dtype: dtype | None = None) -> Tensor:
-        return run(op, (self,), (_one_dim(dim, name), dtype or self.dtype), self)
+        kind = dtype or self.dtype
+        if kind is bool_:
+            raise NotImplementedError(f"\"{name}_out_{self.device.type}\" not implemented for 'Bool'")
+        return run(op, (self,), (_one_dim(dim, name), kind), self)
 
     define.__name__ = name + "_"
     define.__doc__ = f"`{name}` in place."

@@ -29,7 +29,7 @@ from flambeau.tensor.history import (
     run_several,
 )
 from flambeau.tensor.integers import int_or_none
-from flambeau.tensor.public import alias, both, function, method
+from flambeau.tensor.public import alias, both, function, method, method_of
 from flambeau.tensor.tensor import History, Tensor, make
 
 
@@ -278,10 +278,17 @@ def expand_as(self: Tensor, other: Tensor) -> Tensor:
     return run(records.expand, self, other.meta.shape)
 
 
-@both
+@function
 def broadcast_to(input: Tensor, size: Any) -> Tensor:
     """The tensor expanded to a shape."""
     return run(records.expand, input, ints((size,), "broadcast_to", "size"))
+
+
+def _broadcast_to(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
+    return broadcast_to(self, given_ints(sizes, size, "broadcast_to", "size"))
+
+
+method_of(broadcast_to, _broadcast_to)
 
 
 @function
@@ -347,11 +354,25 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     return run(records.permute, input, tuple(order))
 
 
-@both
+@function
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """Without dimensions of size 1: all, one, or those of a tuple."""
     dims = None if dim is None else ints((dim,), "squeeze", "dim")
     return run(records.squeeze, input, dims)
+
+
+def _squeeze(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
+    return squeeze(self, dims_given(dims, dim, "squeeze"))
+
+
+def dims_given(args: tuple[Any, ...], keyword: Any, function: str) -> tuple[int, ...] | None:
+    """The dimensions that a method was given, each by itself, as a tuple or by keyword; None without any."""
+    if keyword is None and args in ((), (None,)):
+        return None
+    return given_ints(args, keyword, function, "dim")
+
+
+method_of(squeeze, _squeeze)
 
 
 @both
@@ -589,6 +610,13 @@ def tensor_split(
     return tuple([run(view, input, *params) for view, params in cuts])
 
 
+def _split_at(args: tuple[Any, ...], keyword: Any, name: str) -> Any:
+    """How many parts, or where each ends, as a method was given it."""
+    if len(args) == 1 and keyword is None:
+        return args[0]
+    return keyword if not args and keyword is not None else given_ints(args, keyword, name, "indices")
+
+
 def _split_along(t: Tensor, given: Any, name: str, least: int, dim: int) -> tuple[Tensor, ...]:
     if t.meta.ndim < least:
         raise RuntimeError(
@@ -604,22 +632,43 @@ def _split_along(t: Tensor, given: Any, name: str, least: int, dim: int) -> tupl
     return tensor_split(t, given, dim)
 
 
-@both
+@function
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """`tensor_split` along the columns (dimension 1, or 0 of a vector)."""
     return _split_along(input, indices_or_sections, "hsplit", 1, 0 if input.meta.ndim == 1 else 1)
 
 
-@both
+def _hsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
+    return hsplit(self, _split_at(sections, indices_or_sections, "hsplit"))
+
+
+method_of(hsplit, _hsplit)
+
+
+@function
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """`tensor_split` along the rows (dimension 0)."""
     return _split_along(input, indices_or_sections, "vsplit", 2, 0)
 
 
-@both
+def _vsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
+    return vsplit(self, _split_at(sections, indices_or_sections, "vsplit"))
+
+
+method_of(vsplit, _vsplit)
+
+
+@function
 def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """`tensor_split` along dimension 2."""
     return _split_along(input, indices_or_sections, "dsplit", 3, 2)
+
+
+def _dsplit(self: Tensor, *sections: Any, indices_or_sections: Any = None) -> tuple[Tensor, ...]:
+    return dsplit(self, _split_at(sections, indices_or_sections, "dsplit"))
+
+
+method_of(dsplit, _dsplit)
 
 
 # -- complex numbers --------------------------------------------------------------------------------------
@@ -716,8 +765,8 @@ def _become(self: Tensor, view: Tensor) -> Tensor:
 
 
 @method
-def squeeze_(self: Tensor, dim: Any = None) -> Tensor:
-    return _become(self, squeeze(self, dim))
+def squeeze_(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
+    return _become(self, squeeze(self, dims_given(dims, dim, "squeeze_")))
 
 
 @method
