@@ -23,7 +23,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, wide
-from flambeau.ops.reduction import grouped, pairwise_sum, to_computing
+from flambeau.ops.reduction import grouping, pairwise_sum, to_computing
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -111,38 +111,44 @@ def _host_of(centered: bool, given_moments: bool = False) -> Callable[[Launch], 
     def host(launch: Launch) -> Body:
         seen, eps, given = launch.params
         kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
-        widen = to_computing(kind, kind)
+        widen, mean, total = to_computing(kind, kind), _mean(seen), _total(seen)
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
             grad, x = (widen(a).reshape(seen.shape) for a in inputs[:2])
             scaled = grad * inputs[-1].astype(grad.dtype).reshape(seen.row) if given[0] else grad
             if given_moments:
-                mean, scale = (a.reshape(seen.row) for a in inputs[2:4])
-                away = x - mean
+                middle, scale = (a.reshape(seen.row) for a in inputs[2:4])
+                away = x - middle
             else:
-                away = x - _mean(x, seen) if centered else x
-                scale = 1 / np.sqrt(_mean(away * away, seen) + x.dtype.type(eps))
+                away = x - mean(x) if centered else x
+                scale = 1 / np.sqrt(mean(away * away) + x.dtype.type(eps))
             away = away * scale
-            inner = scaled - away * _mean(scaled * away, seen)
-            inner = inner - _mean(scaled, seen) if centered else inner
-            np.copyto(outputs[0], (inner * scale).reshape(shape), casting="unsafe")
+            inner = scaled - away * mean(scaled * away)
+            if centered:
+                inner -= mean(scaled)
+            inner *= scale
+            np.copyto(outputs[0], inner.reshape(shape), casting="unsafe")
             if given[0]:
-                np.copyto(outputs[1], _sum(grad * away, seen, outputs[1].shape), casting="unsafe")
+                np.copyto(outputs[1], total(grad * away).reshape(outputs[1].shape), casting="unsafe")
             if given[1]:
-                np.copyto(outputs[-1], _sum(grad, seen, outputs[-1].shape), casting="unsafe")
+                np.copyto(outputs[-1], total(grad).reshape(outputs[-1].shape), casting="unsafe")
 
         return body
 
     return host
 
 
-def _mean(x: Array, seen: Seen) -> Array:
+def _mean(seen: Seen) -> Callable[[Array], Array]:
+    """Means over what one mean and one scale belong to."""
+    group, length = grouping(seen.shape, seen.dims), max(seen.length, 1)
     shape = [1 if d in seen.dims else n for d, n in enumerate(seen.shape)]
-    return pairwise_sum(grouped(x, seen.dims)).reshape(shape) / x.dtype.type(max(seen.length, 1))
+    return lambda x: pairwise_sum(group(x)).reshape(shape) / x.dtype.type(length)
 
 
-def _sum(x: Array, seen: Seen, shape: Ints) -> Array:
-    return pairwise_sum(grouped(x, seen.others)).reshape(shape)
+def _total(seen: Seen) -> Callable[[Array], Array]:
+    """Sums over all that shares a weight."""
+    group = grouping(seen.shape, seen.others)
+    return lambda x: pairwise_sum(group(x))
 
 
 # -- the derivative: of a gradient, by the result's gradient, x and the weight -------------------------------------
