@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_kit import HERE, Said, finish, run_ranks, start
 
-from flambeau.distributed.meeting_place import MeetingPlace
+from flambeau.distributed.meeting_place import MeetingPlace, processor_seconds
 
 PROGRAM = str(HERE / "exchange_program.py")
 VIRTUAL = {"FLAMBEAU_VIRTUAL_DEVICES": "3", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}
@@ -351,6 +354,31 @@ def test_who_polls_is_kept_back_while_others_work_and_no_longer() -> None:
 def _asked(step: list[Any]) -> tuple[str, list[Any]]:
     operation, *args = step
     return operation, args
+
+
+def test_who_waits_for_data_works_as_long_as_its_workers_do(tmp_path: Path) -> None:
+    """As /proc tells it: process 7 sleeps, its children 8 and 9 load for it; 10 is 9's."""
+
+    def say(process: int, state: str, ticks: int, *children: int) -> None:
+        threads = tmp_path / str(process) / "task" / str(process)
+        threads.mkdir(parents=True, exist_ok=True)
+        (threads / "children").write_text(" ".join(map(str, children)))
+        (tmp_path / str(process) / "stat").write_text(
+            f"{process} (a b) c) {state} {'0 ' * 10}{ticks} {ticks}"
+        )
+
+    second = os.sysconf("SC_CLK_TCK")
+    say(7, "S", second, 8, 9)
+    say(8, "S", 0)
+    say(9, "S", second, 10)
+    say(10, "S", 2 * second)
+    assert processor_seconds(7, tmp_path) == 8.0
+    for state in ("R", "D"):
+        say(10, state, 2 * second)
+        assert processor_seconds(7, tmp_path) == math.inf
+    say(9, "S", second)
+    assert processor_seconds(7, tmp_path) == 4.0
+    assert processor_seconds(11, tmp_path) == math.inf, "nothing is known of it"
 
 
 def test_communicators_that_cannot_be() -> None:

@@ -15,14 +15,14 @@ import flambeau
 import flambeau as torch
 from flambeau.runtime import system
 
-TENSORS, PINNED, EVENTS, STREAMS = 4, 2, 2, 3
+TENSORS, PINNED, EVENTS, STREAMS, GRAPHS = 4, 2, 2, 3, 2
 SIZES = (64, 64, 300, 3000)  # elements: mostly one size, so that memory is reused
 PROFILE = "a100-40g"
 
 DEVICES = (0, 0, 0, 1)
 
 # Steps, how likely they are in careless programs, and what their arguments choose from.
-T, P, E, S = range(TENSORS), range(PINNED), range(EVENTS), range(STREAMS)
+T, P, E, S, G = range(TENSORS), range(PINNED), range(EVENTS), range(STREAMS), range(GRAPHS)
 SIZE, YES = range(len(SIZES)), (True, False)
 STEPS = {
     "nothing": (2,),
@@ -62,6 +62,31 @@ STEPS = {
     "empty_cache": (1,),
     "event_drop": (1, E),
     "renew": (1, S),
+    # in families of their own
+    "empty": (0, T, DEVICES, SIZE),
+    "window": (0, T, T, range(4)),
+    "column": (0, T, T, range(3)),
+    "whole": (0, T, T),
+    "resize": (0, T, SIZE),
+    "draw": (0, T),
+    "sort": (0, T, T),
+    "put": (0, T, range(5)),
+    "pick": (0, T, T, T),
+    "pin_part": (0, P, range(4)),
+    "external": (0, S),
+    "capture": (0, G, T, T, range(6)),
+    "replay": (0, G),
+    "graph_drop": (0, G),
+    "train": (0, S, T),
+    "backward": (0, S, T),
+    "gradient": (0, T),
+    "step": (0, range(2)),
+    "checkpoint": (0, S, T),
+    "all_reduce": (0, T, T),
+    "broadcast": (0, T, T),
+    "gather": (0, T, T, T),
+    "ask": (0, E),
+    "ask_stream": (0, S),
 }
 CAREFUL = {"select": 0, "hand_over": 14, "upload": 2, "download": 1, "cpu": 1}  # otherwise as above
 
@@ -71,6 +96,17 @@ def _programs(**weights):
     names = [name for name, (weight, *_) in STEPS.items() for _ in range(weights.get(name, weight))]
     few = st.integers(0, 11)
     return st.lists(st.tuples(st.sampled_from(names), few, few, few, few), min_size=24, max_size=32)
+
+
+_ORDER = {
+    "hand_over": 12,
+    "wait_stream": 3,
+    "record": 3,
+    "wait": 4,
+    "slow": 3,
+    "sync_stream": 1,
+    "nothing": 1,
+}
 
 
 def _only(**weights):
@@ -92,12 +128,42 @@ buffers = _only(
     upload=6, download=6, cpu=4, write=5, read=5, pin=2, pin_drop=3, select=4, slow=3, mul_=4, record=2,
     sync_event=2, sync_stream=3, sync=1, across=1, nothing=1,
 )  # fmt: skip
+# Slots that share memory, in part or not at all, and memory that is only partly written.
+views = _only(
+    new=3, empty=3, window=5, column=4, half=2, whole=4, fill_back=3, mul_=4, add=3, into=2, resize=2, put=2,
+    pick=2, sort=2, draw=2, item=1, drop=3, select=3, **_ORDER,
+)  # fmt: skip
+# Graphs beside other work on the same memory: launched anywhere, again, after their streams and captures are gone.
+graphs = _only(
+    new=3, capture=6, replay=12, graph_drop=2, add=3, mul_=4, into=2, drop=3, temporaries=2, item=1, select=6,
+    record_stream=2, empty_cache=1, renew=1, draw=2, **{**_ORDER, "hand_over": 6},
+)  # fmt: skip
+# Backward walks on streams that the forward pass did not have, over parameters that live on.
+gradients = _only(
+    new=3, train=6, backward=7, gradient=3, step=3, checkpoint=2, add=3, mul_=2, drop=2, item=1, select=4,
+    temporaries=1, record_stream=1, renew=1, **_ORDER,
+)  # fmt: skip
+# One host, two GPUs: collectives and copies between them.
+machines = _only(
+    new=5, all_reduce=6, broadcast=4, gather=3, across=4, copy_=3, mul_=4, add=3, drop=2, item=1, select=5, join=4,
+    record_stream=2, sync=1, external=2, pin_part=2, upload=2, download=2, read=1, **_ORDER,
+)  # fmt: skip
+# The program asks whether work is done, and goes by the answer.
+askers = _only(
+    new=3, add=4, mul_=4, into=2, sum=1, ask=3, ask_stream=2, record=5, wait=4, select=5, slow=3, drop=3,
+    temporaries=2, sync_event=2, sync_stream=2, hand_over=4, nothing=1,
+)  # fmt: skip
 FAMILIES = {
     "careless": careless,
     "careful": careful,
     "events": events,
     "tenants": tenants,
     "buffers": buffers,
+    "views": views,
+    "graphs": graphs,
+    "gradients": gradients,
+    "machines": machines,
+    "askers": askers,
 }
 
 
@@ -122,6 +188,10 @@ class Run:
         self.pinned = [None] * PINNED
         self.events = [None] * EVENTS
         self.streams = {}
+        self.graphs = [None] * GRAPHS  # (graph, device)
+        self.parameters = [torch.full((64,), 1.0, device="cuda:0", requires_grad=True) for _ in range(2)]
+        self.optimizer = torch.optim.SGD(self.parameters, lr=0.5, momentum=0.5)
+        self.loss = None
         self.seen = []
         self.count = 0
         for slot in range(TENSORS):
@@ -142,7 +212,7 @@ class Run:
     def step(self, name, *arguments):
         _, *ranges = STEPS[name]
         chosen = [values[a % len(values)] for values, a in zip(ranges, arguments, strict=False)]
-        getattr(self, name)(*chosen)
+        getattr(self, {"put": "put_at", "step": "step_"}.get(name, name))(*chosen)
 
     def nothing(self):
         pass
@@ -227,7 +297,175 @@ class Run:
         if t is not None:
             t[::step] = self.number()
 
+    def empty(self, slot, device, size):
+        self.put(slot, torch.empty((SIZES[size],), device=f"cuda:{device}"))
+
+    def window(self, slot, other, at):
+        """A part of another slot's tensor, which overlaps with other parts."""
+        t = self.tensors[other]
+        if t is not None and t.numel() > 16:
+            self.put_view(slot, t[at * 4 : at * 4 + t.numel() // 2])
+
+    def column(self, slot, other, at):
+        """One of three columns that lie interleaved."""
+        t = self.tensors[other]
+        if t is not None and t.numel() > 16:
+            self.put_view(slot, t[at::3])
+
+    def put_view(self, slot, view):
+        self.tensors[slot] = view
+
+    def whole(self, slot, other):
+        """As `add`, into memory that both slots may share."""
+        to, t = self.tensors[slot], self.tensors[other]
+        if to is not None and t is not None and to.device == t.device:
+            to.mul_(2).add_(t.sum() % 7)
+
+    def resize(self, slot, size):
+        t = self.tensors[slot]
+        if t is not None and t._base is None and not t.storage_offset():
+            t.resize_(SIZES[size])
+            t.fill_(self.number())
+
+    def draw(self, slot):
+        t = self.tensors[slot]
+        if t is not None:
+            t.random_(0, 50)
+
+    def sort(self, slot, other):
+        t = self.tensors[other]
+        if t is not None:
+            values, order = torch.sort(t, descending=True)
+            self.put(slot, values + order % 5)
+
+    def put_at(self, slot, at):
+        t = self.tensors[slot]
+        if t is not None and t.numel() > 16:
+            t.index_put_((torch.arange(at, 10, 2, device=t.device),), t[:1].clone(), accumulate=True)
+            t.remainder_(1009)
+
+    def pick(self, slot, other, chooser):
+        t, c = self.tensors[other], self.tensors[chooser]
+        if t is not None and c is not None and c.device == t.device:
+            self.put(slot, t[(c[:8].abs() % t.numel()).nan_to_num(0, 0, 0).long().clamp(0, t.numel() - 1)])
+
+    # -- graphs
+    def capture(self, slot, one, other, what):
+        """A graph of two tensors of the current device, perhaps of two streams, perhaps with a short-lived tensor."""
+        a, b = self.here(one), self.here(other)
+        here = torch.cuda.current_stream()
+        if a is None or b is None:
+            return
+        if here == torch.cuda.default_stream():
+            here = torch.cuda.Stream()
+        graph, inner = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(graph, stream=here):
+            if what & 1:
+                inner.wait_stream(here)
+                with torch.cuda.stream(inner):
+                    a.mul_(3).remainder_(1009)
+            if what & 2:
+                a.add_((b[:1] * 2).sum() % 97)
+            if what & 4:
+                b.random_(0, 9)
+            else:
+                b.add_(1)
+            if what & 1:
+                here.wait_stream(inner)
+        self.graphs[slot] = graph, here.device_index
+
+    def replay(self, slot):
+        if self.graphs[slot] is not None and self.graphs[slot][1] == torch.cuda.current_device():
+            self.graphs[slot][0].replay()
+
+    def graph_drop(self, slot):
+        self.graphs[slot] = None
+
+    # -- gradients
+    def train(self, which, slot):
+        """A loss, on a stream."""
+        t = self.tensors[slot]
+        if t is not None and t.device.index == 0 and t.numel() >= 64:
+            with torch.cuda.stream(self.stream(which, 0)):
+                first, second = self.parameters
+                self.loss = ((first * t[:64].remainder(5)).sum() + (first * second).sum()) / 64
+
+    def backward(self, which, slot):
+        """Perhaps on another stream, perhaps with a gradient that a slot's tensor gives."""
+        if self.loss is not None:
+            loss, self.loss = self.loss, None
+            t = self.tensors[slot]
+            given = t.sum().remainder(3) if t is not None and t.device.index == 0 and slot % 2 else None
+            with torch.cuda.stream(self.stream(which, 0)):
+                loss.backward(given)
+
+    def gradient(self, slot):
+        if self.parameters[0].grad is not None:
+            self.put(slot, self.parameters[0].grad.remainder(11))
+
+    def step_(self, zero):
+        if torch.cuda.current_device() == 0:
+            self.loss = None  # it was computed with what changes now
+            self.optimizer.step()
+            if zero:
+                self.optimizer.zero_grad()
+
+    def checkpoint(self, which, slot):
+        t = self.tensors[slot]
+        if t is not None and t.device.index == 0 and t.numel() >= 64:
+            with torch.cuda.stream(self.stream(which, 0)):
+                self.loss = torch.utils.checkpoint.checkpoint(
+                    lambda p, x: (p * x).sigmoid().sum(), self.parameters[1], t[:64], use_reentrant=False
+                )
+
+    # -- GPUs among themselves
+    def pair(self, one, other):
+        """Two tensors of one size, of the two devices in their order."""
+        found = [self.tensors[one], self.tensors[other]]
+        found.sort(key=lambda t: -1 if t is None else t.device.index)
+        alike = all(t is not None and t.is_contiguous() and t.shape == found[0].shape for t in found)
+        return found if alike and found[0].device != found[1].device else None
+
+    def all_reduce(self, one, other):
+        found = self.pair(one, other)
+        if found is not None:
+            torch.cuda.nccl.all_reduce(found)
+            for t in found:
+                with torch.cuda.device(t.device):
+                    t.remainder_(1009)
+
+    def broadcast(self, one, other):
+        found = self.pair(one, other)
+        if found is not None:
+            torch.cuda.nccl.broadcast(found)
+
+    def gather(self, slot, one, other):
+        found = self.pair(one, other)
+        if found is not None:
+            self.put(slot, torch.nn.parallel.comm.gather(found, destination=0)[:64].clone())
+
+    # -- questions
+    def ask(self, slot):
+        if self.events[slot] is not None and self.events[slot].query():
+            self.seen.append("done")
+
+    def ask_stream(self, which):
+        if self.stream(which).query():
+            self.seen.append("done")
+
     # -- host
+    def pin_part(self, slot, at):
+        """From now on the slot is a part of its buffer."""
+        p = self.pinned[slot]
+        if p is not None and p.numel() > 64:
+            self.pinned[slot] = p[at : at + 64]
+
+    def external(self, which):
+        """The current stream waits for another one that it knows by its handle."""
+        handle = self.stream(which).cuda_stream
+        if handle:
+            torch.cuda.current_stream().wait_stream(torch.cuda.ExternalStream(handle))
+
     def pin(self, slot, size):
         self.pinned[slot] = torch.full((SIZES[size],), self.number()).pin_memory()
 
@@ -327,7 +565,7 @@ class Run:
     def finish(self):
         for device in range(torch.cuda.device_count()):
             torch.cuda.synchronize(device)
-        self.seen += [None if t is None else t.tolist() for t in self.tensors + self.pinned]
+        self.seen += [None if t is None else t.tolist() for t in self.tensors + self.pinned + self.parameters]
 
 
 def alike(to, source):

@@ -6,12 +6,11 @@ import os
 import warnings
 
 import pytest
+from addresses import Addresses
 from mutants import applied, find, reached
 from ordering_programs import PROGRAMS
 
 import flambeau as torch
-from flambeau.driver.api import HostMemory
-from flambeau.observe.forward import Forward
 from flambeau.runtime import system
 
 SCHEDULES = ["random:0"]
@@ -40,20 +39,6 @@ EQUIVALENT = {
         "the source's stream waits for the copy in before the staging memory is freed, and its use is recorded then"
     ),
 }
-
-
-class Addresses(Forward):
-    """Keeps no host memory alive for its queue, as a real GPU's driver, which is given addresses."""
-
-    def copy_in(self, target, source, stream):
-        self.inner.copy_in(target, _bare(source), stream)
-
-    def copy_out(self, target, source, stream):
-        self.inner.copy_out(_bare(target), source, stream)
-
-
-def _bare(memory):
-    return HostMemory(memory.ptr, memory.nbytes, None, memory.pinned) if memory.pinned else memory
 
 
 def outcome(run, schedule):

@@ -97,11 +97,11 @@ def test_observers_see_each_life_end_when_the_copies_are_done() -> None:
     driver.work(1)
     allocator.record_use(block, stream)
     allocator.free(block)
-    assert driver.lives == [("alloc", block.ptr, 100, 0)]
+    assert driver.lives == [("alloc", block.ptr, 100, 0), ("wait", block.ptr, 100, 0)]
     driver.finish(1)
     assert allocator.allocate(50) is block
     allocator.free(block)
-    assert driver.lives[1:] == [
+    assert driver.lives[2:] == [
         ("free", block.ptr, 100, 0), ("alloc", block.ptr, 50, 0), ("free", block.ptr, 50, 0),
     ]  # fmt: skip
 

@@ -20,6 +20,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -331,15 +332,25 @@ def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
     return mine.request is not None and mine.request[0] != "idle" and mine.alone
 
 
-def processor_seconds(process: int) -> float:
-    """What a process has used so far; infinitely much of one that works right now, or where that cannot be known."""
+def processor_seconds(process: int, root: Path = Path("/proc")) -> float:
+    """What a process and its children (who load data for it) have used so far; infinitely much where one works right
+    now, or where that cannot be known."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        fields = (root / str(process) / "stat").read_text().rpartition(")")[2].split()
         if fields[0] in ("R", "D"):  # it would work, if the machine let it
             return math.inf
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        mine = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return math.inf
+    return mine + sum([processor_seconds(child, root) for child in _children(process, root)])
+
+
+def _children(process: int, root: Path) -> list[int]:
+    found: list[int] = []
+    for thread in (root / str(process) / "task").glob("*/children"):  # not all systems tell
+        with suppress(OSError, ValueError):
+            found += map(int, thread.read_text().split())
+    return found
 
 
 def _impatient(mine: Participant) -> bool:

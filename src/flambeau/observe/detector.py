@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TypeAlias
 
@@ -60,6 +61,9 @@ class Detector(Order):
         self._pending_host: dict[Cell, None] = {}
         self._freed: list[Block] = []  # not looked at yet
         self._loose: dict[Agent, dict[Agent, tuple[Command, Block]]] = {}  # by owner: each user's last use
+        self._capturing = 0
+        self._captured_from: list[int] = []  # numbers between which something was captured
+        self._captured_to: list[int] = []
 
     # -- answers --------------------------------------------------------------------------------------
     @property
@@ -233,6 +237,41 @@ class Detector(Order):
             "reused too early in this run, but under another schedule it may be: where tensors lie depends on "
             f"when the runtime finds other memory free. Call tensor.record_stream(stream), with {last[0]}, there",
         )
+
+    # -- captures --------------------------------------------------------------------------------------
+    def capture_begins(self) -> None:
+        if not self._capturing:
+            self._captured_from.append(self._next())
+        self._capturing += 1
+
+    def capture_ends(self) -> None:
+        self._capturing -= 1
+        if not self._capturing:
+            self._captured_to.append(self._next())
+
+    def lent(self, ptrs: Sequence[int]) -> list[Block]:
+        """Whose memory a captured command uses: what lives, and was not made for a graph, which keeps that."""
+        blocks = dict.fromkeys([self.shadow.owner(ptr) for ptr in ptrs])
+        return [b for b in blocks if b is not NOWHERE and not b.freed and not self._made_for_a_graph(b)]
+
+    def _made_for_a_graph(self, block: Block) -> bool:
+        at = bisect(self._captured_from, block.born) - 1
+        return at >= 0 and (at == len(self._captured_to) or block.born < self._captured_to[at])
+
+    def check_lent(self, lent: Mapping[Block, int], site: Site) -> None:
+        """A graph is launched that uses these blocks, each in the life that began at a number: does it last?
+
+        What it does to the memory of others is looked at as any access is. But whose memory that is, if anybody's,
+        depends on when it was handed out again, and that on the schedule.
+        """
+        for block, born in lent.items():
+            if block.born != born or block.freed:
+                freed = f" at {place(block.freed_at)}" if block.freed and block.freed_at else ""
+                self.findings.freed_early(
+                    site,
+                    f"the graph launched at {place(site)} uses memory that was there when it was captured, and was "
+                    f"freed{freed}: whose it is now depends on the schedule. Keep the tensor while the graph is used",
+                )
 
     def forget(self, ptr: int, nbytes: int) -> None:
         """Memory went back to the driver, after a wait for all that used it."""

@@ -345,7 +345,7 @@ class RaceDriver(Forward):
                 if ptrs.__class__ is not tuple:
                     ptrs = tuple(ptrs)
                 if tapes and stream in tapes:
-                    tapes[stream].command(stream, check, ptrs, caller())
+                    tapes[stream].command(stream, check, ptrs, caller(), detector.lent(ptrs))
                 else:
                     check(stream, ptrs, None, depth)
                 inner(ptrs, scalars, stream)
@@ -381,6 +381,7 @@ class RaceDriver(Forward):
         with self._lock:
             self.inner.capture_begin(stream, mode)
             self._tapes[stream] = Tape(stream)
+            self.detector.capture_begins()
 
     def capture_end(self, stream: int) -> int:
         with self._lock:
@@ -389,6 +390,7 @@ class RaceDriver(Forward):
                 graph = self.inner.capture_end(stream)
             finally:
                 if tape is not None and tape.origin == stream:
+                    self.detector.capture_ends()
                     for joined in [s for s, t in self._tapes.items() if t is tape]:
                         del self._tapes[joined]
             assert tape is not None
@@ -456,7 +458,7 @@ class RaceDriver(Forward):
         ptrs = tuple([ptr for ptr, _ in keys])
         tape = self._tapes.get(stream)
         if tape is not None:
-            tape.command(stream, check, ptrs, caller(), pinned)
+            tape.command(stream, check, ptrs, caller(), self.detector.lent(ptrs), pinned)
             return
         check(stream, ptrs)
         if pinned is not None:

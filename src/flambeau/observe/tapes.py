@@ -9,9 +9,10 @@ come one after the other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flambeau.core.sites import Site
+from flambeau.observe.accesses import Block
 from flambeau.observe.detector import Check, Detector
 
 _keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
@@ -28,6 +29,9 @@ class Tape:
         self.streams: dict[int, tuple[int, Site | None]] = {}  # those that joined: device and where
         self.origin = origin
         self._steps: list[_Step] = []
+        self._lent: dict[
+            Block, int
+        ] = {}  # memory that the program keeps for it: the number at which its life began
         self._lanes: dict[int, int] = {}
         self._events: dict[int, int] = {}
         self._last = next(_keys)
@@ -42,9 +46,11 @@ class Tape:
         check: Check,
         ptrs: tuple[int, ...],
         site: Site,
+        lent: Sequence[Block],
         pinned: tuple[int, int] | None = None,
     ) -> None:
-        """A command, and the pinned memory that it uses."""
+        """A command, the memory of the program that it uses, and the pinned memory."""
+        self._lent |= {block: block.born for block in lent}
 
         def play(detector: Detector, handles: dict[int, int]) -> None:
             check(handles[stream], ptrs, site)
@@ -67,6 +73,7 @@ class Tape:
         lanes = {joined: next(_keys) for joined in inner.streams}
         self.streams |= {lanes[joined]: about for joined, about in inner.streams.items()}
         names = {**lanes, inner.origin: stream}
+        self._lent |= inner._lent
         self._steps += [_renamed(step, names) for step in inner._steps]
 
     def play(self, detector: Detector, stream: int, site: Site) -> None:
@@ -75,6 +82,7 @@ class Tape:
             if joined not in self._lanes:
                 self._lanes[joined] = next(_keys)
                 detector.add_stream(device, self._lanes[joined], where)
+        detector.check_lent(self._lent, site)
         detector.wait(stream, self._last, site)
         handles = {**self._lanes, self.origin: stream}
         for step in self._steps:

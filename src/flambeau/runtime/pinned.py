@@ -54,7 +54,7 @@ class PinnedAllocator:
         self._driver = driver
         self._cap = cap
         self._kept: Holes[PinnedBlock] = Holes()
-        self._uses: Uses[PinnedBlock] = Uses()
+        self._uses: Uses[PinnedBlock] = Uses(self._outlives if driver.observes_blocks else None)
         self._freed: deque[PinnedBlock] = deque()
         self._turn = Turn(self._freed, self._try_receive)
         self._closed = False
@@ -196,6 +196,10 @@ class PinnedAllocator:
     def _end_life(self, block: PinnedBlock, after: Sequence[int] = ()) -> None:
         if self._driver.observes_blocks:
             self._driver.block_free(block.ptr, block.requested, _HOST, after)
+
+    def _outlives(self, block: PinnedBlock, events: Sequence[int]) -> None:
+        """A freed block waits for these events of its uses."""
+        self._driver.block_wait(block.ptr, block.requested, _HOST, events)
 
 
 class _Figures:

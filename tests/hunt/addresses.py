@@ -1,0 +1,21 @@
+"""`Addresses`: a virtual GPU's driver that keeps no host memory alive for its queue, as a real GPU's, which is given
+addresses."""
+
+from __future__ import annotations
+
+from flambeau.driver.api import HostMemory
+from flambeau.observe.forward import Forward
+
+
+class Addresses(Forward):
+    """See the module's docstring."""
+
+    def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        self.inner.copy_in(target, _bare(source), stream)
+
+    def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        self.inner.copy_out(_bare(target), source, stream)
+
+
+def _bare(memory: HostMemory) -> HostMemory:
+    return HostMemory(memory.ptr, memory.nbytes, None, memory.pinned) if memory.pinned else memory
