@@ -7,6 +7,7 @@ import random
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
