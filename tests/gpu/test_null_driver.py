@@ -321,7 +321,7 @@ def watched(*given):
     return wait(*given)
 cu.cuStreamWaitEvent = watched
 driver.stream_wait(first, event)
-assert seen == [int(driver._devices[0].context)] != [int(driver._devices[1].context)], seen
+assert seen == [int(driver._contexts.devices[0].context)] != [int(driver._contexts.devices[1].context)], seen
 """
     run(library, program, devices=2)
 

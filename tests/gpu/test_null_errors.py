@@ -16,9 +16,9 @@ from flambeau.runtime import system
 x, places = torch.zeros(10, device="cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")
 for i in range(3):
     torch.gather(x, 0, places)
-torch.gather(x, 0, places); sent = system.accelerator()._devices[0].assertions._launches
+torch.gather(x, 0, places); sent = system.accelerator()._contexts.devices[0].assertions._launches
 x.index_add_(0, places, torch.ones(2, device="cuda"))
-assertions = system.accelerator()._devices[0].assertions
+assertions = system.accelerator()._contexts.devices[0].assertions
 assert assertions._launches > sent
 {more}
 assertions.words[:] = [sent << 16 | 1, 12, 10, 0]  # what the kernel of the fourth gather would write

@@ -44,7 +44,7 @@ def run(folder: Path, program: str) -> list[str]:
 KIT = """
 from flambeau.driver.cuda.driver import CudaDriver
 driver = CudaDriver()
-device = driver._devices[0]
+device = driver._contexts.devices[0]
 handle = driver.stream_create(0, 0)
 stream, default = driver._queues[handle].native, driver._queues[1].native
 start = driver.mem_info(0)[0]
@@ -107,7 +107,7 @@ x, y = m.ones(2, 3, 8, 8, device="cuda"), m.zeros(2, dtype=m.int64, device="cuda
 dnn, blas = ctypes.CDLL("libcudnn.so.9"), ctypes.CDLL("libcublasLt.so.13")
 count = lambda: (ctypes.c_int.in_dll(dnn, "null_executions").value, ctypes.c_int.in_dll(blas, "null_products").value)
 described = lambda: ctypes.c_int.in_dll(dnn, "null_descriptors").value
-device_dnn = lambda: x.memory.context.backing._devices[0].libraries["cudnn"]
+device_dnn = lambda: x.memory.context.backing._contexts.devices[0].libraries["cudnn"]
 def step():
     net.zero_grad()
     m.nn.functional.cross_entropy(net(x), y).backward()

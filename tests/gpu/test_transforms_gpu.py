@@ -128,7 +128,7 @@ def test_the_cache_of_plans_is_bounded() -> None:
             x = random((n,), np.complex64)
             close(flambeau.fft.fft(flambeau.tensor(x, device=GPU)), np.fft.fft(x), np.float32)
         assert cache.size == 4 == kept.size
-        assert len(system.accelerator()._devices[0].libraries["cufft"].open) == 4  # type: ignore[attr-defined]
+        assert len(system.accelerator()._contexts.devices[0].libraries["cufft"].open) == 4  # type: ignore[attr-defined]
     finally:
         cache.max_size = limit
     cache.clear()

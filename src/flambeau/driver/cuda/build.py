@@ -38,7 +38,7 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
     if isinstance(form, Scan):
         built = scan.program(launch, form, device.properties.multi_processor_count)
         return (
-            passes.sequence(launch, built, device, driver._function)
+            passes.sequence(launch, built, device, driver.functions.of)
             if isinstance(built, passes.Plan)
             else built
         )
@@ -47,14 +47,14 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
     if isinstance(form, Lists):
         listed = lists.program(launch, form)
         if isinstance(listed, passes.Plan):
-            return passes.sequence(launch, listed, device, driver._function)
+            return passes.sequence(launch, listed, device, driver.functions.of)
         return listed
     if isinstance(form, Routine) and form.name in routines.LIBRARIES:
         return routines.LIBRARIES[form.name](launch, device, driver)
     if isinstance(form, Routine) and form.name in routines.TABLE:
         built = routines.TABLE[form.name](launch, device)
         return (
-            passes.sequence(launch, built, device, driver._function)
+            passes.sequence(launch, built, device, driver.functions.of)
             if isinstance(built, passes.Plan)
             else built
         )
