@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import can_cast, dtype
+from flambeau.core.errors import type_name
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tape.mode import mode
@@ -19,9 +20,19 @@ def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -
     if out is None:
         return unary(op, args[0], params) if len(args) == 1 else call(op, args, params)
     outputs = (out,) if isinstance(out, Tensor) else tuple(out)
-    for natural, target in zip(signature(op, args, params).outputs, outputs, strict=True):
+    wanted = signature(op, args, params).outputs
+    if len(wanted) == 1 and not isinstance(out, Tensor):
+        raise TypeError(f"{op.name}(): argument 'out' must be Tensor, not {type_name(out)}")
+    for natural, target in zip(wanted, outputs, strict=True):
         require_dtype(natural.dtype, target)
     return call_into(op, outputs, args, params, resize=True)
+
+
+def run_cast(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -> Any:
+    """`run` where PyTorch casts the one result to whatever dtype `out` has."""
+    if not isinstance(out, Tensor) or signature(op, args, params).outputs[0].dtype is out.meta.dtype:
+        return run(op, args, params, out)
+    return deliver(call(op, args, params), out)
 
 
 def require_dtype(kind: dtype, out: Tensor) -> None:

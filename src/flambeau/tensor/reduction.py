@@ -20,7 +20,7 @@ from flambeau.tensor.data import tensor
 from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.norms import matrix_norm
 from flambeau.tensor.options import integer
-from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.outputs import deliver, require_dtype, run, run_cast
 from flambeau.tensor.public import both, function, functions, method, method_of
 from flambeau.tensor.settings import alert_not_deterministic
 from flambeau.tensor.tensor import Tensor
@@ -180,7 +180,7 @@ def _max_or_min(name: str, whole: Op, along: Op, input: Tensor, args: Any, kwarg
 
 
 def _whole(name: str, op: Op, input: Tensor, *, out: Tensor | None = None) -> Any:
-    return run(op, (input,), (None, False, None), out)
+    return run_cast(op, (input,), (None, False, None), out)
 
 
 def _along(name: str, op: Op, input: Tensor, dim: int, keepdim: bool = False, *, out: Any = None) -> Any:
@@ -283,7 +283,7 @@ def _spread(op: Op, name: str, input: Tensor, dim: Any, args: Any, kwargs: Any) 
             "factor (input numel divided by output numel).",
             UserWarning,
         )
-    return run(op, (input,), (dims, keepdim, None, correction), out)
+    return run_cast(op, (input,), (dims, keepdim, None, correction), out)
 
 
 _MISSING: Any = object()
@@ -328,7 +328,7 @@ def norm(
 @both
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
     """log(sum(exp(input))) over `dim`, without overflow."""
-    return run(ops.logsumexp, (input,), (_dims(dim, "logsumexp"), keepdim, None), out)
+    return run_cast(ops.logsumexp, (input,), (_dims(dim, "logsumexp"), keepdim, None), out)
 
 
 # -- order statistics -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import memory_order, span, wrap_dim
 from flambeau.tensor import views
-from flambeau.tensor.outputs import require_dtype
+from flambeau.tensor.outputs import deliver, require_dtype
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import contiguous_format
@@ -116,10 +116,15 @@ def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 @both
 def slice_scatter(
-    input: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Tensor:
+    input: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1,
+    *, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """`input` with `src` in a slice of a dimension."""
-    return _replaced(input, src, lambda t: _slice(t, dim, start, end, step))
+    found = _replaced(input, src, lambda t: _slice(t, dim, start, end, step))
+    if out is not None:
+        require_dtype(found.dtype, out)
+    result: Tensor = deliver(found, out)
+    return result
 
 
 @both

@@ -303,8 +303,22 @@ def _in_place(define: Any, name: str) -> Any:
 relu_, elu_, selu_, celu_ = (_in_place(f, f"{f.__name__}_") for f in (relu, elu, selu, celu))
 leaky_relu_, hardtanh_ = (_in_place(f, f"{f.__name__}_") for f in (leaky_relu, hardtanh))
 threshold_, rrelu_ = (_in_place(f, f"{f.__name__}_") for f in (threshold, rrelu))
-for _public in (celu, celu_, selu, selu_, threshold, threshold_, rrelu, rrelu_):
+for _public in (celu, celu_, selu, selu_, threshold_, rrelu, rrelu_, prelu):
     function(_public)
 for _public in (hardshrink, prelu):
-    function(_public)
     method(_public)
+
+
+def _threshold(input: Tensor, threshold: float, value: float, *, out: Tensor | None = None) -> Tensor:
+    """x where it is greater than `threshold`, else `value`."""
+    return run(ops.threshold, (checked(input, "threshold"), threshold, value), (), out)
+
+
+def _hardshrink(input: Tensor, lambd: float = 0.5, *, out: Tensor | None = None) -> Tensor:
+    """x, or 0 within [-lambd, lambd]."""
+    return run(ops.hardshrink, (checked(input, "hardshrink"), lambd), (), out)
+
+
+for _public, _name in ((_threshold, "threshold"), (_hardshrink, "hardshrink")):
+    _public.__name__ = _public.__qualname__ = _name
+    function(_public)
