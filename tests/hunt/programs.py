@@ -415,7 +415,10 @@ class Run:
         if t is not None and t.device.index == 0 and t.numel() >= 64:
             with torch.cuda.stream(self.stream(which, 0)):
                 self.loss = torch.utils.checkpoint.checkpoint(
-                    lambda p, x: (p * x).sigmoid().sum(), self.parameters[1], t[:64], use_reentrant=False
+                    lambda p, x: (p * x).sigmoid().sum(),
+                    self.parameters[1],
+                    t[:64].clone(),
+                    use_reentrant=False,
                 )
 
     # -- GPUs among themselves
