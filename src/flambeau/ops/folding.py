@@ -45,7 +45,8 @@ def _add_rows(ufunc: np.ufunc, out: Array, dim: int, places: tuple[Any, ...], so
     given = np.moveaxis(whole, dim, 0)
     if width >= _LONG:
         for place, more in zip(flat.tolist(), given, strict=True):
-            ufunc(rows[place], more, out=rows[place])
+            row = rows[place]
+            ufunc(row, more, out=row)
         return
     turns = _turns(flat)
     counts = np.bincount(turns)
