@@ -69,3 +69,28 @@ def test_what_cannot_be_explored_is_refused(folder, arguments, why):
 def test_the_exit_status_is_the_programs_own_where_nothing_is_wrong(folder):
     program(folder, "import sys; print('done'); sys.exit(5)")
     assert flambeau(folder, "explore", "program.py").returncode == 5
+
+
+def test_polls_of_the_runtime_leave_the_first_runs_certificate(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch
+        side = torch.cuda.Stream()
+        for i in range(3):
+            x = torch.full((1000,), float(i), device="cuda")
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                y = x * 2
+            x.record_stream(side)
+            del x
+        side.synchronize()
+        print(y[0].item())
+        """,
+    )
+    done = flambeau(tmp_path, "explore", "--schedules", "4", str(script))
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, why, verdict = done.stdout.splitlines()[-3:]
+    assert "conflicting pairs" not in first and first.startswith("4 schedules")
+    assert why.startswith("each a run of the whole program")
+    assert verdict.endswith("by the first run's certificate, in every legal order.")

@@ -717,3 +717,17 @@ def test_the_command_is_installed_under_its_name():
         pytest.skip("flambeau is not installed here")
     assert commands[0].load()(["run", "/nothing/there.py"]) == 2
     assert "torch" not in sys.modules or sys.modules["torch"] is not sys.modules["flambeau"]
+
+
+def test_a_failure_is_heard_of_where_the_program_asked_not_at_its_end(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch
+        y = torch.zeros(3, device="cuda")[torch.tensor([7], device="cuda")]
+        torch.cuda.synchronize()
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    (violated,) = done.report["machines"][0]["certificate"]["violated"]
+    assert "was told at program.py:4: which call" in violated

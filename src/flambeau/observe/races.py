@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, TypeVar, cast
 
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import caller
+from flambeau.core.sites import caller, is_within
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.meetings import spans
 from flambeau.observe import handovers
@@ -497,7 +497,7 @@ class RaceDriver(Forward):
 
     def _heard(self, error: DriverError) -> None:
         """The program is told of a failure."""
-        if error.late:
+        if error.late and not is_within("cli"):  # else it has ended
             self.detector.findings.failed(caller())
 
     def _enter(self) -> None:

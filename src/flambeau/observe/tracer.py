@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from flambeau.core.sites import Site, caller
+from flambeau.core.sites import Site, caller, is_within
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory
 from flambeau.observe.forward import Forward
 from flambeau.observe.measured import Measured
@@ -33,18 +33,22 @@ Change = tuple[int, int, int, int]
 
 
 class Queue:
-    """A stream: its device, the how manieth side stream of it (0: the default stream), where it was made."""
+    """A stream: its device, its number among the side streams (0: the default stream), whether a group has it, where it
+    was made."""
 
-    __slots__ = ("index", "ordinal", "site")
+    __slots__ = ("grouped", "index", "ordinal", "site")
 
     def __init__(self, index: int, ordinal: int, site: Site | None) -> None:
         self.index = index
         self.ordinal = ordinal
         self.site = site
+        self.grouped = is_within("distributed")
 
     @property
     def name(self) -> str:
-        return f"side stream {self.ordinal}" if self.ordinal else "default stream"
+        if not self.ordinal:
+            return "default stream"
+        return f"{'group' if self.grouped else 'side'} stream {self.ordinal}"
 
 
 class Tracer(Forward):

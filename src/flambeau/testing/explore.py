@@ -83,7 +83,7 @@ class Exploration:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        lines = [self.coverage]
+        lines = [self.coverage, *([f"each a run of the whole program: {self.whole}"] if self.whole else [])]
         if self.expected.error is not None:
             lines.append(f"failure: earliest: the recorded run {self.expected}")
         lines += [f"race: {race}" for race in self.races]
@@ -94,21 +94,23 @@ class Exploration:
 
     @property
     def coverage(self) -> str:
-        orders = f"{self.orders} distinct orders of {self.pairs} unordered conflicting pairs"
-        return (
-            f"{self.schedules} schedules of {self.commands} commands, {orders}, {self.outcomes} distinct outcomes, "
-            f"{self.runs} runs of the program"
-        )
+        counts = [
+            f"{self.schedules} schedules of {self.commands} commands",
+            f"{self.outcomes} distinct outcomes",
+            f"{self.runs} runs of the program",
+        ]
+        if not self.whole:  # else pairs were not looked for
+            counts.insert(1, f"{self.orders} distinct orders of {self.pairs} unordered conflicting pairs")
+        return ", ".join(counts)
 
     def _verdict(self) -> str:
-        why = [*filter(None, [self.whole]), *self.violated]
-        if self.complete and not why:
+        if self.violated:
+            return "\n  - ".join(["The same outcome in all of them. Not proved for others:", *self.violated])
+        if self.complete:
             return "The same outcome in every legal order of these commands: all that can differ were run."
-        return (
-            "\n  - ".join(["The same outcome in all of them. Not proved for others:", *why])
-            if why
-            else ("The same outcome in all of them; more orders can differ.")
-        )
+        if self.whole:  # by the runtime itself, which no outcome depends on: else it were violated
+            return "The same outcome in all of them; by the first run's certificate, in every legal order."
+        return "The same outcome in all of them; more orders can differ."
 
 
 def explore(
