@@ -261,6 +261,15 @@ def _searchsorted_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
     device = common_device(operands)
     kind = int32 if narrow else int64
     common = promote_types(boundaries.dtype, values.dtype)
+    if boundaries.ndim != 1 and values.ndim == 0:
+        raise RuntimeError(
+            "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension is 1, but we got "
+            f"boundaries tensor dim({boundaries.ndim}) and input value's dim(0) numel(1)"
+        )
+    if boundaries.ndim == 0:
+        raise RuntimeError(
+            "torch.searchsorted(): boundaries tensor should have positive dimension, but got 0 dimension"
+        )
     if boundaries.ndim != 1 and (
         boundaries.ndim != values.ndim or boundaries.shape[:-1] != values.shape[:-1]
     ):

@@ -7,6 +7,7 @@ of their own are written out below. PyTorch's other names (`multiply`, `arccos`)
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -499,19 +500,31 @@ publish(_round_, "round_", "`round` in place.", method)
 @function
 def logit(input: Any, eps: float | None = None, *, out: Any = None) -> Any:
     """log(x / (1 - x)); with `eps`, x is first held to [eps, 1 - eps]."""
-    return run(functions.logit, (tensor_operand(input, "logit", "input", 1),), out, (eps,))
+    return run(
+        functions.logit, (tensor_operand(input, "logit", "input", 1),), out, (_real(eps, "logit", "eps"),)
+    )
 
 
 def _logit(self: Tensor, eps: float | None = None) -> Any:
-    return call(functions.logit, (self,), (eps,))
+    return call(functions.logit, (self,), (_real(eps, "logit", "eps"),))
 
 
 def _logit_(self: Tensor, eps: float | None = None) -> Any:
-    return into(functions.logit, (self,), (eps,))
+    return into(functions.logit, (self,), (_real(eps, "logit_", "eps"),))
 
 
 publish(_logit, "logit", functions.logit.summary, method)
 publish(_logit_, "logit_", "`logit` in place.", method)
+
+
+def _real(x: Any, function: str, name: str) -> float | None:
+    """A float, or what acts as one; None as it is."""
+    if x is None or x.__class__ is float:
+        return x
+    value = x.item() if isinstance(x, Tensor) and not x.meta.ndim else x
+    if not isinstance(value, Real):
+        raise TypeError(argument_type(function, name, 2, "float", x))
+    return float(value)
 
 
 def _replacements(x: Tensor, nan: Any, posinf: Any, neginf: Any) -> tuple[Any, ...]:
@@ -520,9 +533,9 @@ def _replacements(x: Tensor, nan: Any, posinf: Any, neginf: Any) -> tuple[Any, .
         return (0.0, 0.0, 0.0)
     largest = float(finfo(kind).max)
     return (
-        0.0 if nan is None else nan,
-        largest if posinf is None else posinf,
-        -largest if neginf is None else neginf,
+        _real(0.0 if nan is None else nan, "nan_to_num", "nan"),
+        _real(largest if posinf is None else posinf, "nan_to_num", "posinf"),
+        _real(-largest if neginf is None else neginf, "nan_to_num", "neginf"),
     )
 
 

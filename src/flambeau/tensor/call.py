@@ -452,6 +452,8 @@ def _operands(args: Sequence[Any]) -> list[Operand]:
 
 
 def _with_flags(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
+    if any(isinstance(p, Tensor) for p in params):
+        raise TypeError(f"{op.name}(): an argument is a Tensor where a number or the like belongs")
     return params + tuple([getattr(flags, name) for name in op.flags])
 
 

@@ -109,12 +109,6 @@ def searchsorted(
             f"{list(sorted_sequence.meta.shape)} and got sorter tensor {list(sorter.meta.shape)}"
         )
     if not isinstance(input, Tensor):
-        if sorted_sequence.ndim != 1:
-            raise RuntimeError(
-                "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension "
-                "is 1, but "
-                f"we got boundaries tensor dim({sorted_sequence.ndim}) and input value's dim(0) numel(1)"
-            )
         input = tensor(input, device=sorted_sequence.device)
     args = (sorted_sequence, input) if sorter is None else (sorted_sequence, input, sorter)
     return run(ops.searchsorted, args, (bool(right) or side == "right", bool(out_int32)), out)
