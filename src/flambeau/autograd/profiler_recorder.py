@@ -45,7 +45,9 @@ class Recorder:
         self._shapes, self._flops, self._stacks = shapes, flops, stacks
         self._threads: dict[int, int] = {}
         self._open: dict[int, list[FunctionEvent]] = {}
-        self._requests: dict[int, Request] = {}  # by stream: the launch that is under way
+        self._requests: dict[
+            tuple[int, int], Request
+        ] = {}  # by thread and stream: the launch that is under way
         seen = self._use_cuda or system.is_initialized()
         self._contexts: list[Context] = system.contexts() if seen else []
         self._clock: Callable[[], int] = time.perf_counter_ns
@@ -111,13 +113,12 @@ class Recorder:
             self.memory.launched(event)
         if self._work is not None and not _on_host(exe):
             index = _context_of(exe, stream).driver_index
-            request = self._requests[stream] = request_of(
-                exe.launch.kernel.name, stream, index, 0, exe.launch
-            )
+            request = request_of(exe.launch.kernel.name, stream, index, launch=exe.launch)
+            self._requests[threading.get_ident(), stream] = request
             self._work.begin(request, event)
 
     def after(self, exe: Executable, stream: int) -> None:
-        request = self._requests.pop(stream, None)
+        request = self._requests.pop((threading.get_ident(), stream), None)
         if self._work is not None and request is not None:
             self._work.end(request, gave=True)
         self._close(self._stack())
