@@ -26,7 +26,7 @@ from flambeau.ops.blocks import (
 )
 from flambeau.ops.copy import caster
 from flambeau.ops.folding import fold_at
-from flambeau.ops.reduction import pairwise_sum
+from flambeau.ops.folds import pairwise_sum
 
 KINDS = [np.float32, np.float64, np.complex64, np.int8, np.int64, np.bool_, ml_dtypes.bfloat16]
 

@@ -18,10 +18,10 @@ from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.attention_gradients import attention_backward
+from flambeau.ops.computing import to_computing
 from flambeau.ops.matmul import c_name, product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 

@@ -14,10 +14,10 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.computing import to_computing
 from flambeau.ops.matmul import product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise import FLOATS
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]

@@ -19,11 +19,11 @@ import numpy as np
 from flambeau.core.dtype import complex32, dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.computing import to_computing
 from flambeau.ops.gradients import conj
 from flambeau.ops.matmul import c_name, product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, wide
-from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import Ints, padded, spread, windows
 
 Array = np.ndarray[Any, Any]

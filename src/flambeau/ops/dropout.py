@@ -18,10 +18,10 @@ from flambeau.core.layout import dense_strides, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Policy
 from flambeau.driver.api import Body, Kernel, Launch, Source
+from flambeau.ops.computing import to_computing
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import Pointwise, pointwise
 from flambeau.ops.random import FLOATS, walked
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 EACH = 4  # elements of a draw

@@ -17,9 +17,9 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
+from flambeau.ops.computing import to_computing
 from flambeau.ops.joining import cat
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 

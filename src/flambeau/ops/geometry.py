@@ -14,11 +14,11 @@ from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import linalg_gradients as back
+from flambeau.ops.computing import to_computing
 from flambeau.ops.linalg import broadcast, pair_of
 from flambeau.ops.matmul import expanded
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import ALL
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 

@@ -16,9 +16,9 @@ import numpy as np
 from flambeau.core.dtype import dtype, float64, uint8
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.computing import to_computing
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS
-from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import summed_at
 
 Array = np.ndarray[Any, Any]

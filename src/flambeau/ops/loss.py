@@ -14,9 +14,9 @@ import numpy as np
 from flambeau.core.dtype import dtype, int64, uint8
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.computing import to_computing
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 

@@ -19,10 +19,10 @@ from flambeau.core.dtype import FLOATING, bfloat16, bool_, dtype, float16, float
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
+from flambeau.ops.computing import to_computing
 from flambeau.ops.gradients import conj, refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, common_device, define
 from flambeau.ops.pointwise import ALL, wide
-from flambeau.ops.reduction import to_computing
 from flambeau.ops.view import expand
 
 Array = np.ndarray[Any, Any]

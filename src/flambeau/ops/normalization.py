@@ -17,9 +17,9 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import normalization_gradients as gradients
 from flambeau.ops.blocks import contiguous, row_blocks
+from flambeau.ops.computing import to_computing
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, wide
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]

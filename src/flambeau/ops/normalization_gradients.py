@@ -20,10 +20,11 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.computing import to_computing
+from flambeau.ops.folds import grouping, pairwise_sum
 from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, wide
-from flambeau.ops.reduction import grouping, pairwise_sum, to_computing
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]

@@ -15,9 +15,9 @@ import numpy as np
 from flambeau.core.dtype import dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.computing import to_computing
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise import FLOATS
-from flambeau.ops.reduction import to_computing
 from flambeau.ops.windows import Array, Ints, Windows, bounds_of, divisors, summed_at
 
 Params = tuple[Any, ...]

@@ -17,10 +17,10 @@ from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import matmul
+from flambeau.ops.computing import to_computing
 from flambeau.ops.joining import cat
 from flambeau.ops.op import Derivative, Make, Op, Operand, Rule, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]

@@ -23,10 +23,10 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Steps
 from flambeau.driver.api import Fold as Form
-from flambeau.ops import quantile_gradients
-from flambeau.ops.blocks import SHORT, contiguous, fold_rows
-from flambeau.ops.copy import caster
-from flambeau.ops.gradients import by_place, conj, count, restored, shared_among
+from flambeau.ops import folds, quantile_gradients
+from flambeau.ops.blocks import SHORT
+from flambeau.ops.computing import computing_steps, to_computing
+from flambeau.ops.folds import Array, Fold, grouped, grouping
 from flambeau.ops.op import (
     MISSING,
     NOT_DIFFERENTIABLE,
@@ -39,15 +39,21 @@ from flambeau.ops.op import (
     define,
 )
 from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, REALS, wide
+from flambeau.ops.reduction_gradients import (
+    extreme_back,
+    logsumexp_back,
+    mean_back,
+    nanmean_back,
+    norm_back,
+    place_back,
+    prod_back,
+    std_back,
+    summed_back,
+    var_back,
+)
 
-Array = np.ndarray[Any, Any]
 Dims = tuple[int, ...] | int | None
-Fold = Callable[..., Any]
-"""`fold(x, *extra)`: folds the last axis of a two-dimensional array; an array, or a tuple of several."""
 Empty = Callable[[str, Meta, tuple[int, ...], bool], None]
-
-
-_RUN = 16  # summands one after the other, as many as in NumPy's own pairwise sums
 
 
 # -- shapes ---------------------------------------------------------------------------------------------
@@ -68,213 +74,6 @@ def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> t
     if keepdim:
         return tuple([1 if d in dims else n for d, n in enumerate(shape)])
     return tuple([n for d, n in enumerate(shape) if d not in dims])
-
-
-def grouping(shape: Sequence[int], dims: Sequence[int]) -> Callable[[Array], Array]:
-    """What brings an array of `shape` to two axes: the dims kept, then those reduced; a view where it can be."""
-    kept = [d for d in range(len(shape)) if d not in dims]
-    axes = (*kept, *dims)
-    rows = math.prod([shape[d] for d in kept]), math.prod([shape[d] for d in dims])
-    if axes != tuple(range(len(shape))):
-        return lambda x: _as_rows(x.transpose(axes), rows)
-    return (lambda x: x) if rows == tuple(shape) else lambda x: x.reshape(rows)
-
-
-def _as_rows(x: Array, rows: tuple[int, int]) -> Array:
-    try:
-        return x.reshape(rows, copy=False)
-    except ValueError:
-        return contiguous(x).reshape(rows)
-
-
-def grouped(x: Array, dims: Sequence[int]) -> Array:
-    """`x` as two axes: the dims kept, then those reduced."""
-    return grouping(x.shape, dims)(x)
-
-
-# -- arithmetic -----------------------------------------------------------------------------------------
-
-
-def pairwise_sum(x: Array) -> Array:
-    """Sums along the last axis with an error that grows with the logarithm of its length."""
-    if x.dtype.kind not in "fc" or x.shape[1] < _RUN or x.strides[1] == x.itemsize:
-        return np.asarray(np.add.reduce(x, axis=1))
-    if x.strides[0] == x.itemsize and len(x) >= _RUN:
-        return _sum_of_columns(x.T)
-    return np.asarray(np.add.reduce(contiguous(x), axis=1))
-
-
-def _sum_of_columns(x: Array) -> Array:
-    """Sums along the first axis: rows are added by runs, then runs of runs."""
-    while len(x) > _RUN:
-        whole = len(x) // _RUN * _RUN
-        runs = x[:whole].reshape(-1, _RUN, x.shape[1], copy=False)
-        rest = [np.add.reduce(x[whole:], axis=0)[None]] if whole < len(x) else []
-        x = np.concatenate((np.add.reduce(runs, axis=1), *rest))
-    return np.asarray(np.add.reduce(x, axis=0))
-
-
-def _sum(x: Array) -> Array:
-    return pairwise_sum(x)
-
-
-def _product(x: Array) -> Array:
-    return np.asarray(np.multiply.reduce(x, axis=1))
-
-
-def _greatest(x: Array) -> Array:
-    return fold_rows(np.maximum, x)
-
-
-def _least(x: Array) -> Array:
-    return fold_rows(np.minimum, x)
-
-
-def _nansum(x: Array) -> Array:
-    return (
-        pairwise_sum(np.where(np.isnan(x), x.dtype.type(0), x)) if x.dtype.kind in "fc" else pairwise_sum(x)
-    )
-
-
-def _mean(x: Array) -> Array:
-    return np.asarray(pairwise_sum(x) / x.real.dtype.type(x.shape[1]))
-
-
-def _nanmean(x: Array) -> Array:
-    return np.asarray(_nansum(x) / np.count_nonzero(~np.isnan(x), axis=1).astype(x.real.dtype))
-
-
-_UFUNCS: dict[Fold, np.ufunc] = {
-    _sum: np.add, _mean: np.add, _product: np.multiply, _greatest: np.maximum, _least: np.minimum,
-}  # fmt: skip
-
-
-def _median_place(count: Any) -> Any:
-    return np.maximum(count - 1, 0) // 2
-
-
-def _var(x: Array, correction: float) -> tuple[Array, Array]:
-    """Variance and mean by two passes, in doubles, as PyTorch's CPU computes them."""
-    x = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64, copy=False)
-    mean = pairwise_sum(x) / x.shape[1] if x.shape[1] else np.full(x.shape[0], np.nan, x.dtype)
-    away = x - mean[:, None]
-    squares = pairwise_sum(away.real**2)
-    if x.dtype.kind == "c":
-        squares = squares + pairwise_sum(away.imag**2)
-    return squares / np.float64(max(x.shape[1] - correction, 0)), mean
-
-
-def _std(x: Array, correction: float) -> tuple[Array, Array]:
-    variance, mean = _var(x, correction)
-    return np.sqrt(variance), mean
-
-
-def _norm(x: Array, p: float) -> Array:
-    size = np.abs(x)
-    if size.dtype == np.float32:
-        size = size.astype(np.float64)
-    if p == 0:
-        return np.asarray(np.add.reduce(size != 0, axis=1, dtype=size.dtype))
-    if math.isinf(p):
-        if not x.shape[1]:
-            return np.zeros(x.shape[0])
-        return np.asarray(np.maximum.reduce(size, axis=1) if p > 0 else np.minimum.reduce(size, axis=1))
-    if p == 1:
-        return pairwise_sum(size)
-    if p == 2:
-        return np.sqrt(pairwise_sum(size * size))
-    return pairwise_sum(size**p) ** (1 / p)
-
-
-def _logsumexp(x: Array) -> Array:
-    if not x.shape[1]:
-        return np.full(x.shape[0], -np.inf)
-    top = np.maximum.reduce(x.real, axis=1)
-    top = np.where(np.isfinite(top), top, 0).astype(x.real.dtype)
-    return np.asarray(np.log(pairwise_sum(np.exp(x - top[:, None]))) + top)
-
-
-def _ordered(x: Array) -> Array:
-    """Booleans as bytes: `minimum` and `maximum` of NumPy take both, `argmin` is faster."""
-    return x.view(np.uint8) if x.dtype == np.bool_ else x
-
-
-def _nan_or(x: Array, at: Array) -> Array:
-    """Where a row has a NaN, the place of its first; else `at`."""
-    if x.dtype.kind != "f":
-        return at
-    nan = np.isnan(x)
-    return np.where(nan.any(axis=1), nan.argmax(axis=1), at)
-
-
-def _kth(x: Array, rank: Array, skip_nan: bool) -> tuple[Array, Array]:
-    """The value of a rank (an index into the sorted row) in each row, and where it stands."""
-    at = np.argsort(x, axis=1, kind="stable")
-    at = np.take_along_axis(at, rank[:, None], 1)[:, 0]
-    if not skip_nan:
-        at = _nan_or(x, at)
-    return np.take_along_axis(x, at[:, None], 1)[:, 0], at
-
-
-def _median(x: Array) -> tuple[Array, Array]:
-    return _kth(x, np.full(x.shape[0], _median_place(x.shape[1])), False)
-
-
-def _nanmedian(x: Array) -> tuple[Array, Array]:
-    valid = x.shape[1] - (
-        np.count_nonzero(np.isnan(x), axis=1) if x.dtype.kind == "f" else np.zeros(x.shape[0], int)
-    )
-    return _kth(x, _median_place(valid), True)
-
-
-def _global(fold: Callable[[Array], tuple[Array, Array]]) -> Callable[[Array], Array]:
-    def first(x: Array) -> Array:
-        return fold(x)[0] if x.shape[1] else np.full(x.shape[0], np.nan)
-
-    return first
-
-
-def _kthvalue(x: Array, k: int) -> tuple[Array, Array]:
-    return _kth(x, np.full(x.shape[0], k - 1), True)
-
-
-def _mode(x: Array) -> tuple[Array, Array]:
-    """The smallest of the most frequent values of each row, and the last place that holds it."""
-    at = np.argsort(x, axis=1, kind="stable")
-    ordered = np.take_along_axis(x, at, 1)
-    place = np.arange(x.shape[1])
-    starts = np.ones(x.shape, bool)
-    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    run = place - np.maximum.accumulate(np.where(starts, place, 0), axis=1)
-    best = run.argmax(axis=1)
-    found = np.take_along_axis(at, best[:, None], 1)[:, 0]
-    return np.take_along_axis(x, found[:, None], 1)[:, 0], found
-
-
-def _quantile(x: Array, interpolation: str, skip_nan: bool, q: Array) -> Array:
-    """Quantiles by rows: (len(q), rows). A row with a NaN gives NaN unless they are skipped."""
-    ordered = np.sort(x, axis=1)
-    nan = np.isnan(x)
-    count = x.shape[1] - np.count_nonzero(nan, axis=1) if skip_nan else np.full(x.shape[0], x.shape[1])
-    rank = q[:, None] * np.maximum(count - 1, 0).astype(x.dtype)
-    low = np.floor(rank).astype(np.int64)
-    high = np.ceil(rank).astype(np.int64)
-    if interpolation == "nearest":
-        low = high = np.rint(rank).astype(np.int64)
-    elif interpolation == "lower":
-        high = low
-    elif interpolation == "higher":
-        low = high
-    rows = np.arange(x.shape[0])
-    a, b = ordered[rows, low], ordered[rows, high]
-    weight = np.full_like(rank, 0.5) if interpolation == "midpoint" else rank - np.floor(rank)
-    out = np.where(low == high, a, _lerp(a, b, weight))
-    spoiled = count == 0 if skip_nan else nan.any(axis=1)
-    return np.where(spoiled, np.nan, out)
-
-
-def _lerp(a: Array, b: Array, weight: Array) -> Array:
-    return np.asarray(np.where(weight < 0.5, a + weight * (b - a), b - (b - a) * (1 - weight)))
 
 
 # -- refusals of empty dimensions -----------------------------------------------------------------------
@@ -445,55 +244,21 @@ def _flops(launch: Launch) -> int:
     return source.numel if isinstance(source, Meta) else 0
 
 
-def computing_steps(kind: dtype, source: dtype) -> Steps:
-    """The dtypes that `source` is converted through to what a body for `kind` computes in."""
-    target = wide(kind)
-    if kind is not target and source is not kind:  # dtype=: rounded to it first, as PyTorch converts
-        return kind, target
-    return () if target is source else (target,)
-
-
-def to_computing(kind: dtype, source: dtype) -> Callable[[Array], Array]:
-    """A function that brings an array of `source` to what a body for `kind` computes in."""
-    target = wide(kind)
-    steps = computing_steps(kind, source)
-    if len(steps) == 2:
-        first, second = caster(source, kind), caster(kind, target)
-
-        def through(x: Array) -> Array:
-            narrow, out = np.empty(x.shape, kind.numpy), np.empty(x.shape, target.numpy)
-            first(narrow, x)
-            second(out, narrow)
-            return out
-
-        return through
-    if not steps:
-        return lambda x: x
-    cast = caster(source, target)
-
-    def convert(x: Array) -> Array:
-        out = np.empty_like(x, dtype=target.numpy)
-        cast(out, x)
-        return out
-
-    return convert
-
-
 def _along_memory(fold: Fold, launch: Launch) -> Body | None:
     """A body that folds lines of memory straight into its output, where NumPy computes in these dtypes."""
     how, source, out = launch.params[0], launch.inputs[0], launch.outputs[0]
-    ufunc = _UFUNCS.get(fold)
+    ufunc = folds.UFUNCS.get(fold)
     assert isinstance(source, Meta)
     native = source.dtype is how.kind is out.dtype is wide(out.dtype)
     if ufunc is None or not native or how.dims != (source.ndim - 1,) or source.strides[-1] != 1:
         return None
-    if fold in (_greatest, _least) and source.shape[-1] <= SHORT:
+    if fold in (folds.greatest, folds.least) and source.shape[-1] <= SHORT:
         return None
     kept, count = out.ndim == source.ndim, out.dtype.to_real().numpy.type(source.shape[-1])
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         ufunc.reduce(inputs[0], axis=-1, keepdims=kept, out=outputs[0])
-        if fold is _mean:
+        if fold is folds.mean:
             np.divide(outputs[0], count, out=outputs[0])
 
     return body
@@ -565,144 +330,57 @@ _FIRST_LEAST = ("Placed<T>", "{highest<T>(), NOWHERE}", "{x, i}", "first_least(a
 # -- the records -------------------------------------------------------------------
 
 
-def _summed_back(grad: Any, metas: Any, params: Any) -> Any:
-    return restored(grad, metas[0], *params[:2]).expand(metas[0].shape)
-
-
-def _mean_back(grad: Any, metas: Any, params: Any) -> Any:
-    return _summed_back(grad, metas, params) / count(metas[0], params[0])
-
-
-def _nanmean_back(grad: Any, a: Any, metas: Any, params: Any) -> Any:
-    there = ~a.isnan()
-    dims = None if params[0] == () else params[0]
-    return _summed_back(grad, metas, params) * there / there.sum(dims, True)
-
-
-def _extreme_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """Elements that tie share the gradient."""
-    where = restored(out, a.meta, *params[:2])
-    mask = (a == where) | (a.isnan() & where.isnan())
-    return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
-
-
-def _place_back(grad: Any, places: Any, meta: Any, params: Any) -> Any:
-    """At the place that the index names."""
-    (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
-    if not meta.ndim:
-        return grad.reshape(())
-    keep = params[1]
-    return by_place(restored(grad, meta, dim, keep), restored(places, meta, dim, keep), meta, dim)
-
-
-def _prod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    grad, whole = restored(grad, a.meta, *params[:2]), restored(out, a.meta, *params[:2])
-    if not bool((a == 0).any()):
-        return grad * conj(whole / a)
-    if params[0] is None or params[0] == ():
-        rest = _products_of_others(a.reshape(-1), 0).reshape(a.meta.shape)
-    else:
-        (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
-        rest = _products_of_others(a, dim) if a.meta.ndim else a * 0 + 1
-    return grad * conj(rest)
-
-
-def _products_of_others(a: Any, dim: int) -> Any:
-    """For each element the product of all others along a dimension."""
-    size = a.meta.shape[dim]
-    ones = a.narrow(dim, 0, 1) * 0 + 1
-    before = ones.expand(a.meta.shape).clone()
-    after = before.clone()
-    if size > 1:
-        before.narrow(dim, 1, size - 1).copy_(a.narrow(dim, 0, size - 1).cumprod(dim))
-        after.narrow(dim, 0, size - 1).copy_(a.narrow(dim, 1, size - 1).flip([dim]).cumprod(dim).flip([dim]))
-    return before * after
-
-
-def _var_back(grad: Any, a: Any, params: Any) -> Any:
-    dims, keepdim, _, correction = params
-    listed = None if dims == () else dims
-    left = max(count(a.meta, dims) - correction, 0)
-    apart = a - (a.mean(listed, True) if a.meta.ndim else a.mean())
-    return restored(grad, a.meta, dims, keepdim) * (2.0 / left if left else math.nan) * apart
-
-
-def _std_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    return _var_back((grad / (out * 2)).masked_fill(out == 0, 0), a, params)
-
-
-def _norm_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    dims, keepdim, _, p = params
-    grad, size = restored(grad, a.meta, dims, keepdim), restored(out, a.meta, dims, keepdim)
-    if p == 0:
-        return a * 0
-    if p == 1:
-        return grad * a.sgn()
-    if p == 2:
-        return grad * (a / size).masked_fill(size == 0, 0)
-    if math.isinf(p):
-        return a.sgn() * shared_among(a.abs() == size, grad, dims)
-    if p < 1:
-        slope = a.sgn() * a.abs().pow(p - 1).masked_fill(a == 0, 0)
-        return slope * grad * size.pow(1 - p)
-    if p < 2:
-        return a.sgn() * a.abs().pow(p - 1) * (grad / size.pow(p - 1)).masked_fill(size == 0, 0)
-    return a * a.abs().pow(p - 2) * (grad / size.pow(p - 1)).masked_fill(size == 0, 0)
-
-
-sum_ = reduction("sum", _sum, _summed, cuda=_SUM, derivative=Derivative(_summed_back))
+sum_ = reduction("sum", folds.total, _summed, cuda=_SUM, derivative=Derivative(summed_back))
 nansum = reduction(
     "nansum",
-    _nansum,
+    folds.nansum,
     _summed,
     dtypes=REALS,
     cuda=_form("T", "T{}", "is_nan(x) ? T{} : x", "add(a, b)", "s"),
     derivative=Derivative(
-        lambda grad, a, metas, params: _summed_back(grad, metas, params).masked_fill(a.isnan(), 0)
+        lambda grad, a, metas, params: summed_back(grad, metas, params).masked_fill(a.isnan(), 0)
     ),
 )
 mean = reduction(
     "mean",
-    _mean,
+    folds.mean,
     _averaged,
     dtypes=FLOATING_OR_COMPLEX,
     cuda=_form("T", "T{}", "x", "a + b", "over(s, n)"),
-    derivative=Derivative(
-        lambda grad, metas, params: _summed_back(grad, metas, params) / count(metas[0], params[0])
-    ),
+    derivative=Derivative(mean_back),
 )
 nanmean = reduction(
     "nanmean",
-    _nanmean,
+    folds.nanmean,
     _averaged,
     dtypes=FLOATING_OR_COMPLEX,
     cuda=_form("Counted<T>", "{}", "{is_nan(x) ? T{} : x, !is_nan(x)}", "a + b", "over(s.v, s.n)"),
-    derivative=Derivative(_nanmean_back),
+    derivative=Derivative(nanmean_back),
 )
 prod = reduction(
     "prod",
-    _product,
+    folds.product,
     _summed,
     cuda=_form("T", "one<T>()", "x", "mul(a, b)", "s"),
-    derivative=Derivative(_prod_back),
+    derivative=Derivative(prod_back),
 )
 amax = reduction(
     "amax",
-    _greatest,
+    folds.greatest,
     _real_kept,
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_GREATEST,
-    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
+    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
 )
 amin = reduction(
     "amin",
-    _least,
+    folds.least,
     _real_kept,
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_LEAST,
-    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
+    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
 )
 aminmax = reduction(
     "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _real_kept,
@@ -711,29 +389,29 @@ aminmax = reduction(
                "{lesser(a.low, b.low), greater(a.high, b.high)}", "s.low", "s.high"),
     derivative=Derivative(
         lambda grads, a, outs, params: (
-            _extreme_back(grads[0], a, outs[0], params) + _extreme_back(grads[1], a, outs[1], params)
+            extreme_back(grads[0], a, outs[0], params) + extreme_back(grads[1], a, outs[1], params)
         )
     ),
 )  # fmt: skip
 max_all = reduction(
     "max_all",
-    _greatest,
+    folds.greatest,
     _real_kept,
     label="max()",
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_GREATEST,
-    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
+    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
 )
 min_all = reduction(
     "min_all",
-    _least,
+    folds.least,
     _real_kept,
     label="min()",
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_LEAST,
-    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
+    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
 )
 
 
@@ -750,7 +428,7 @@ def _one_dim(name: str, refused: bool = False) -> Result:
 
 def _with_place(arg: Callable[..., Any]) -> Fold:
     def fold(x: Array) -> tuple[Array, Array]:
-        x = _ordered(x)
+        x = folds.ordered(x)
         at = arg(x, axis=1)
         if x.flags.c_contiguous:
             return x.reshape(-1)[at + np.arange(0, x.size, x.shape[1])], at
@@ -768,7 +446,7 @@ max_dim = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
-    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
 )
 min_dim = reduction(
     "min",
@@ -779,7 +457,7 @@ min_dim = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
-    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
 )
 _NUMBERS = tuple(d for d in REALS if d is not bool_)
 argmax = reduction(
@@ -823,19 +501,19 @@ count_nonzero = reduction(
 )
 var_mean = reduction(
     "var_mean",
-    _var,
+    folds.var,
     _spread,
     also=("input",),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
     cuda=_moments("{}", "mean_of(s, first, n)"),
     derivative=Derivative(
-        lambda grads, a, metas, params: _var_back(grads[0], a, params) + _mean_back(grads[1], metas, params)
+        lambda grads, a, metas, params: var_back(grads[0], a, params) + mean_back(grads[1], metas, params)
     ),
 )
 std_mean = reduction(
     "std_mean",
-    _std,
+    folds.std,
     _spread,
     also=("input",),
     dtypes=FLOATING_OR_COMPLEX,
@@ -843,27 +521,27 @@ std_mean = reduction(
     cuda=_moments("sqrt({})", "mean_of(s, first, n)"),
     derivative=Derivative(
         lambda grads, a, outs, metas, params: (
-            _std_back(grads[0], a, outs[0], params) + _mean_back(grads[1], metas, params)
+            std_back(grads[0], a, outs[0], params) + mean_back(grads[1], metas, params)
         )
     ),
 )
 var = reduction(
     "var",
-    lambda x, correction: _var(x, correction)[0],
+    lambda x, correction: folds.var(x, correction)[0],
     _spread,
     cuda=_moments("{}"),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
-    derivative=Derivative(_var_back),
+    derivative=Derivative(var_back),
 )
 std = reduction(
     "std",
-    lambda x, correction: _std(x, correction)[0],
+    lambda x, correction: folds.std(x, correction)[0],
     _spread,
     cuda=_moments("sqrt({})"),
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
-    derivative=Derivative(_std_back),
+    derivative=Derivative(std_back),
 )
 
 
@@ -879,71 +557,67 @@ def _check_norm(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 
 
 norm = reduction(
-    "norm", _norm, _normed, dtypes=FLOATING_OR_COMPLEX, extra=((2.0,), (1.0,), (math.inf,), (3.0,), (0.0,)),
+    "norm", folds.norm, _normed, dtypes=FLOATING_OR_COMPLEX, extra=((2.0,), (1.0,), (math.inf,), (3.0,), (0.0,)),
     check=_check_norm,
     cuda=_form("double", "k0 == -INF ? (double)INF : 0.0", "norm_lift(absolute(x), k0)", "norm_join(a, b, k0)",
-               "norm_lower(s, k0)", constants=_extra), derivative=Derivative(_norm_back),
+               "norm_lower(s, k0)", constants=_extra), derivative=Derivative(norm_back),
 )  # fmt: skip
 logsumexp = reduction(
     "logsumexp",
-    _logsumexp,
+    folds.logsumexp,
     _whole_or_default,
     default=True,
     cuda=_form("LogSum<T>", "{-INF, T{}}", "log_lift(x)", "a + b", "log_lower(s)"),
-    derivative=Derivative(
-        lambda grad, a, out, params: (
-            restored(grad, a.meta, *params[:2]) * conj((a - restored(out, a.meta, *params[:2])).exp())
-        )
-    ),
+    derivative=Derivative(logsumexp_back),
 )
 median = reduction(
     "median",
-    _median,
+    folds.median,
     _ranked,
     also=("index",),
     empty=_needs_dim,
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("median"),
-    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
 )
 nanmedian = reduction(
     "nanmedian",
-    _nanmedian,
+    folds.nanmedian,
     _ranked,
     also=("index",),
     empty=_needs_dim,
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("nanmedian"),
-    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
 )
 median_all = reduction(
     "median_all",
-    _global(_median),
+    folds.whole(folds.median),
     _ranked,
     dtypes=_NUMBERS,
     cuda=Routine("median_all"),
-    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
+    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
 )
 nanmedian_all = reduction(
     "nanmedian_all",
-    _global(_nanmedian),
+    folds.whole(folds.nanmedian),
     _ranked,
     dtypes=_NUMBERS,
     cuda=Routine("nanmedian_all"),
-    derivative=Derivative(lambda grad, a, out, params: _extreme_back(grad, a, out, params)),
+    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
 )
 mode = reduction(
     "mode",
-    _mode,
+    folds.mode,
     _real_kept,
     also=("index",),
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
     cuda=Routine("mode"),
-    derivative=Derivative(lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
 )
 
 
@@ -956,11 +630,11 @@ def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 
 
 kthvalue = reduction(
-    "kthvalue", _kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
+    "kthvalue", folds.kthvalue, _ranked, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
     check=_check_rank, cuda=Routine("kthvalue"),
     derivative=Derivative(
-        lambda grad, outs, metas, params: _place_back(grad, outs[1], metas[0], params),
+        lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params),
     ),
 )  # fmt: skip
 
@@ -985,7 +659,7 @@ def _quantile_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, q = inputs
-        outputs[0][...] = _quantile(grouped(x, dims), interpolation, skip_nan, q.reshape(-1)).reshape(
+        outputs[0][...] = folds.quantile(grouped(x, dims), interpolation, skip_nan, q.reshape(-1)).reshape(
             outputs[0].shape
         )
 
@@ -1034,7 +708,7 @@ trace = define(
     Op(
         "trace",
         _trace_rule,
-        Kernel("trace", _host(_sum), _flops, cuda=_SUM),
+        Kernel("trace", _host(folds.total), _flops, cuda=_SUM),
         ALL,
         lambda make, kind: [((make(3, 4),), ())],
         derivative=Derivative(lambda grad, metas: grad * _identity(grad, metas[0].shape)),

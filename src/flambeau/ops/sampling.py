@@ -11,10 +11,10 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.ops.computing import to_computing
 from flambeau.ops.interpolation import cubic_slopes, cubic_weights
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS
-from flambeau.ops.reduction import to_computing
 from flambeau.ops.sampling_gradients import gradient
 
 Array = np.ndarray[Any, Any]

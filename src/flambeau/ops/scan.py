@@ -27,6 +27,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Scan
 from flambeau.ops.blocks import BLOCK, row_blocks
+from flambeau.ops.computing import to_computing
 from flambeau.ops.gradients import by_place, conj, refused
 from flambeau.ops.op import (
     MISSING,
@@ -40,7 +41,6 @@ from flambeau.ops.op import (
     define,
 )
 from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Array, int], Any]

@@ -12,9 +12,9 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.blocks import contiguous, fold_rows, row_blocks
+from flambeau.ops.computing import to_computing
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise import FLOATS, REALS
-from flambeau.ops.reduction import to_computing
 from flambeau.ops.softmax_gradients import log_softmax_backward, softmax_backward
 
 Array = np.ndarray[Any, Any]

@@ -16,6 +16,7 @@ from flambeau.core.layout import Shape, contiguous_strides, dense_strides, wrap_
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.blocks import contiguous
+from flambeau.ops.computing import to_computing
 from flambeau.ops.gradients import Refusal, by_place
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
@@ -29,7 +30,6 @@ from flambeau.ops.op import (
     define,
 )
 from flambeau.ops.pointwise import REALS
-from flambeau.ops.reduction import to_computing
 
 Array = np.ndarray[Any, Any]
 NUMBERS = tuple(d for d in REALS if d is not bool_)

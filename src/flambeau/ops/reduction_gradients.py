@@ -1,0 +1,98 @@
+"""The gradients of reductions. Formulas of Note [Derivatives]: their params begin with the dims and `keepdim`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flambeau.ops.gradients import by_place, conj, count, restored, shared_among
+
+
+def summed_back(grad: Any, metas: Any, params: Any) -> Any:
+    return restored(grad, metas[0], *params[:2]).expand(metas[0].shape)
+
+
+def mean_back(grad: Any, metas: Any, params: Any) -> Any:
+    return summed_back(grad, metas, params) / count(metas[0], params[0])
+
+
+def nanmean_back(grad: Any, a: Any, metas: Any, params: Any) -> Any:
+    there = ~a.isnan()
+    dims = None if params[0] == () else params[0]
+    return summed_back(grad, metas, params) * there / there.sum(dims, True)
+
+
+def extreme_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    """Elements that tie share the gradient."""
+    where = restored(out, a.meta, *params[:2])
+    mask = (a == where) | (a.isnan() & where.isnan())
+    return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
+
+
+def place_back(grad: Any, places: Any, meta: Any, params: Any) -> Any:
+    """At the place that the index names."""
+    (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
+    if not meta.ndim:
+        return grad.reshape(())
+    keep = params[1]
+    return by_place(restored(grad, meta, dim, keep), restored(places, meta, dim, keep), meta, dim)
+
+
+def prod_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    grad, whole = restored(grad, a.meta, *params[:2]), restored(out, a.meta, *params[:2])
+    if not bool((a == 0).any()):
+        return grad * conj(whole / a)
+    if params[0] is None or params[0] == ():
+        rest = _products_of_others(a.reshape(-1), 0).reshape(a.meta.shape)
+    else:
+        (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
+        rest = _products_of_others(a, dim) if a.meta.ndim else a * 0 + 1
+    return grad * conj(rest)
+
+
+def _products_of_others(a: Any, dim: int) -> Any:
+    """For each element the product of all others along a dimension."""
+    size = a.meta.shape[dim]
+    ones = a.narrow(dim, 0, 1) * 0 + 1
+    before = ones.expand(a.meta.shape).clone()
+    after = before.clone()
+    if size > 1:
+        before.narrow(dim, 1, size - 1).copy_(a.narrow(dim, 0, size - 1).cumprod(dim))
+        after.narrow(dim, 0, size - 1).copy_(a.narrow(dim, 1, size - 1).flip([dim]).cumprod(dim).flip([dim]))
+    return before * after
+
+
+def var_back(grad: Any, a: Any, params: Any) -> Any:
+    dims, keepdim, _, correction = params
+    listed = None if dims == () else dims
+    left = max(count(a.meta, dims) - correction, 0)
+    apart = a - (a.mean(listed, True) if a.meta.ndim else a.mean())
+    return restored(grad, a.meta, dims, keepdim) * (2.0 / left if left else math.nan) * apart
+
+
+def std_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    return var_back((grad / (out * 2)).masked_fill(out == 0, 0), a, params)
+
+
+def norm_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    dims, keepdim, _, p = params
+    grad, size = restored(grad, a.meta, dims, keepdim), restored(out, a.meta, dims, keepdim)
+    if p == 0:
+        return a * 0
+    if p == 1:
+        return grad * a.sgn()
+    if p == 2:
+        return grad * (a / size).masked_fill(size == 0, 0)
+    if math.isinf(p):
+        return a.sgn() * shared_among(a.abs() == size, grad, dims)
+    if p < 1:
+        slope = a.sgn() * a.abs().pow(p - 1).masked_fill(a == 0, 0)
+        return slope * grad * size.pow(1 - p)
+    if p < 2:
+        return a.sgn() * a.abs().pow(p - 1) * (grad / size.pow(p - 1)).masked_fill(size == 0, 0)
+    return a * a.abs().pow(p - 2) * (grad / size.pow(p - 1)).masked_fill(size == 0, 0)
+
+
+def logsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    out = restored(out, a.meta, *params[:2])
+    return restored(grad, a.meta, *params[:2]) * conj((a - out).exp())
