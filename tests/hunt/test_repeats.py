@@ -20,7 +20,8 @@ HERE = Path(__file__).parent
 def outcomes(collect=False):
     """What fixed programs give; with the garbage collector let loose at random points."""
     rng, other = random.Random(5), random.Random(6)
-    names = [name for name, (weight, *_) in STEPS.items() for _ in range(weight)]
+    # Each step may come, also those of families of their own.
+    names = [name for name, (weight, *_) in STEPS.items() for _ in range(weight or 1)]
 
     def between():
         if collect and other.random() < 0.3:
