@@ -15,7 +15,7 @@ import flambeau
 
 LISTED = (Path(__file__).parents[1] / "goldens" / "cuda_names.txt").read_text().split()[1::2]
 OWN = ["cuda.elementwise", "cuda.random.set_portable", "cuda.nccl.init_rank", "cuda.profiler.profile"]
-TYPES = ("Tensor", "Storage")  # told in one place for all
+TYPES = ("Tensor", "Storage", "CallError")  # told in one place for all, or of no arguments
 
 # What takes any value, or hands its arguments on.
 CANNOT_FAIL = {

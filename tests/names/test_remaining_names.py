@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch as oracle
 
 import flambeau as torch
 from flambeau.driver import registry
@@ -218,6 +219,11 @@ def test_error_codes_of_the_runtime_library() -> None:
     assert isinstance(caught.value, RuntimeError)
     assert torch.cuda.cudaStatus.ERROR_NOT_READY == 34
     assert torch.cuda.cudart().cudaGetErrorString(12345) == "unrecognized error code"
+
+
+def test_programs_may_wait_for_errors_that_pytorch_raises() -> None:
+    ours, theirs = torch.cuda.DeferredCudaCallError, oracle.cuda.DeferredCudaCallError
+    assert ours.__bases__ == theirs.__bases__ and ours.__name__ == theirs.__name__
 
 
 def test_what_the_build_has() -> None:

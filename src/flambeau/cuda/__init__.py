@@ -119,7 +119,7 @@ def __getattr__(name: str) -> Any:
         return cuda_defaults()
     if name == "elementwise":
         return import_module("flambeau.cuda.elementwise_kernel").elementwise
-    if name in ("CudaError", "check_error", "cudaStatus", "cudart"):
+    if name in ("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "cudart"):
         return getattr(import_module("flambeau.cuda.library"), name)
     if name == "make_graphed_callables":
         return import_module("flambeau.cuda.graphed").make_graphed_callables

@@ -12,7 +12,7 @@ from flambeau.core.names import lacks
 from flambeau.cuda import profiler
 from flambeau.runtime import current, system
 
-__all__ = ["CudaError", "check_error", "cudaStatus", "cudart"]
+__all__ = ["CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "cudart"]
 
 
 class cudaError(enum.IntEnum):
@@ -91,6 +91,13 @@ class CudaError(RuntimeError):
 
     def __init__(self, code: int) -> None:
         super().__init__(f"{_runtime.cudaGetErrorString(code)} ({code})")
+
+
+class DeferredCudaCallError(Exception):
+    """PyTorch's error for a call from before CUDA was initialized, which failed when it was; here it is never raised.
+
+    Such calls initialize CUDA here, and raise what they raise themselves.
+    """
 
 
 def check_error(res: int) -> None:

@@ -36,6 +36,7 @@ DIFFERENCES = {
     "cuda.CUDAGraph": "no `get_graph_data`",
     "cuda.graph": "no annotations; each capture has a stream of its own, if none is given",
     "cuda.Event": "no `external` events",
+    "cuda.DeferredCudaCallError": "never raised: calls before CUDA is initialized initialize it",
     "cuda.CUDAPluggableAllocator": "takes objects with `allocate` and `free` too",
     "cuda.get_device_name": "a negative index gives None, as the documentation says; PyTorch raises",
     "cuda.get_device_capability": "as `get_device_name`",
@@ -62,7 +63,6 @@ DIFFERENCES = {
 }
 INSTEAD = {
     "cuda.sparse": "there are no sparse tensors",
-    "cuda.DeferredCudaCallError": "calls before CUDA is initialized initialize it",
     "cuda.GreenContext": "a GPU's multiprocessors are not divided",
     "cuda.tunable": "products are chosen by cuBLASLt's heuristic",
     "backends.cuda.cuFFTPlanCacheAttrContextProp": "how PyTorch makes `size` and `max_size`",
