@@ -7,7 +7,7 @@ interrupt is held back until the command that runs is done. What is left stays q
 
 from __future__ import annotations
 
-import signal
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps: that looks up enumerations, 10 us a wait
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -26,17 +26,17 @@ class Interrupts:
         self.pending = False
         self._outer: Callable[[int, Any], Any] | None = None
         if threading.get_ident() == threading.main_thread().ident:
-            outer = signal.getsignal(signal.SIGINT)
+            outer = _signal.getsignal(_signal.SIGINT)
             if callable(outer):  # not ignored, nor left to the system
                 self._outer = outer
-                signal.signal(signal.SIGINT, self._note)
+                _signal.signal(_signal.SIGINT, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._outer is not None:
-            signal.signal(signal.SIGINT, self._outer)
+            _signal.signal(_signal.SIGINT, self._outer)
             if self.pending:
-                self._outer(signal.SIGINT, None)
+                self._outer(_signal.SIGINT, None)
 
     def _note(self, signum: int, frame: Any) -> None:
         self.pending = True
