@@ -53,7 +53,7 @@ def flambeau_run(
     report = folder / "report.json"
     command = [sys.executable, "-m", "flambeau", "run", "--report", str(report), *map(str, arguments)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment(**env or {}), cwd=cwd or folder
+        command, capture_output=True, text=True, timeout=300, env=environment(**env or {}), cwd=cwd or folder
     )
     return Done(done.returncode, done.stdout, done.stderr, report)
 

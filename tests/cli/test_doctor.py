@@ -22,7 +22,7 @@ from flambeau.runtime import system
 def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "flambeau", "doctor", *arguments],
-        capture_output=True, text=True, env=environment(**variables), timeout=60,
+        capture_output=True, text=True, env=environment(**variables), timeout=300,
     )  # fmt: skip
 
 

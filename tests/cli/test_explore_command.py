@@ -25,7 +25,7 @@ RACY = """
 def flambeau(folder, *arguments):
     command = [sys.executable, "-m", "flambeau", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment(), cwd=folder, check=False
+        command, capture_output=True, text=True, timeout=300, env=environment(), cwd=folder, check=False
     )
 
 

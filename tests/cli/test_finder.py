@@ -12,7 +12,7 @@ from cli.cli_kit import environment, flambeau_run, program
 def python(folder, text, **env):
     """A script under plain Python."""
     command = [sys.executable, str(program(folder, text))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**env))
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment(**env))
 
 
 def test_the_modules_are_the_same_objects(tmp_path):

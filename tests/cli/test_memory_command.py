@@ -83,7 +83,7 @@ def test_the_page_draws_in_a_browser(snapshot: Path, tmp_path: Path) -> None:
     </script></body>"""
     output.write_text(output.read_text().replace("</body>", script))
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{output}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
     assert title, done.stderr
     drawn, tip, segments = title[1].split("|")

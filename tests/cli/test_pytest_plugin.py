@@ -35,7 +35,7 @@ def run(folder, *arguments):
     command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "--rootdir", str(folder)]
     command += ["-W", "error", *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env=environment(), cwd=folder, check=False
+        command, capture_output=True, text=True, timeout=300, env=environment(), cwd=folder, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

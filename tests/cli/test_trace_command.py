@@ -36,7 +36,7 @@ needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no
 
 def flambeau_trace(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flambeau", "trace", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), cwd=folder)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment(), cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_each_rank_of_a_launch_writes_its_own(tmp_path: Path) -> None:
     command = [*flambeau, "launch", "--nproc-per-node", "2", "--no-python", *flambeau, "trace", "--quiet"]
     command += ["-o", "run.{rank}.json", str(script)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path
+        command, capture_output=True, text=True, timeout=300, env=environment(), cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
@@ -193,7 +193,7 @@ def in_browser(page: Path, script: str, *options: str) -> None:
         "--dump-dom",
     ]
     done = subprocess.run(
-        [*command, *options, f"file://{looked}"], capture_output=True, text=True, timeout=120
+        [*command, *options, f"file://{looked}"], capture_output=True, text=True, timeout=300
     )
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
     assert title and title[1] == "passed", title and title[1]

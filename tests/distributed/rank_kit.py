@@ -59,7 +59,7 @@ def start(*command: str, **more: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 60) -> Said:
+def finish(process: subprocess.Popen[str], timeout: float = 300) -> Said:
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

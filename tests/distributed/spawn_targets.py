@@ -17,19 +17,19 @@ def leave_file(number: int, folder: str) -> None:
 def raise_in(number: int, which: int) -> None:
     if number == which:
         raise ValueError(f"from {number}")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def exit_in(number: int, which: int, code: int) -> None:
     if number == which:
         sys.exit(code)
-    time.sleep(60)
+    time.sleep(600)
 
 
 def die_in(number: int, which: int) -> None:
     if number == which:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(600)
 
 
 def stubborn(number: int, folder: str) -> None:
@@ -40,7 +40,7 @@ def stubborn(number: int, folder: str) -> None:
         raise ValueError("from 0")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Path(folder, "deaf").write_text("")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def fail_one_after_the_other(number: int, folder: str) -> None:

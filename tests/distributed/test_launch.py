@@ -40,7 +40,7 @@ def launch(*args: str, **more: str) -> Said:
 
 def gone(process: int) -> bool:
     """Soon, if not yet: whoever inherits it must have seen it."""
-    for _ in range(200):
+    for _ in range(6000):
         try:
             os.kill(process, 0)
         except ProcessLookupError:

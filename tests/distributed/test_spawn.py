@@ -84,7 +84,7 @@ def test_a_context_can_be_joined_piece_by_piece(tmp_path: Path) -> None:
     assert context is not None
     processes = context.pids()
     folder = Path(context.error_files[0]).parent
-    while not context.join(timeout=20):
+    while not context.join(timeout=300):
         pass
     assert context.join(), "again is allowed"
     assert not any(map(alive, processes))
@@ -107,7 +107,7 @@ def test_other_start_methods_are_told_off_by_spawn(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning, match="only supports start_method=spawn"):
         context = spawn(spawn_targets.leave_file, (str(tmp_path),), nprocs=1, join=False, start_method="fork")
     assert context is not None
-    assert context.join(30)
+    assert context.join(300)
     with pytest.warns(UserWarning, match="renamed to ProcessContext"):
         module.SpawnContext([], [])
 

@@ -44,7 +44,7 @@ def test_it_runs_under_flambeau_launch(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     losses = [float(x) for x in re.findall(r"epoch \d: loss ([\d.]+) on 2 ranks", done.stdout)]

@@ -18,7 +18,7 @@ PAIRS = sorted((ROOT / "streambugs" / "pairs").glob("*.py"))
 def page():
     command = [sys.executable, "-W", "error", "-m", "streambugs", "--page"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, cwd=ROOT, check=False,
+        command, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False,
         env={"PYTHONPATH": str(ROOT / "src"), "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -55,7 +55,7 @@ def test_the_runner_fails_on_a_bug_that_is_not_found(tmp_path):
     text = PAIRS[0].read_text().replace("if fixed else", "if True else").replace("if fixed", "if True")
     (tmp_path / "mended.py").write_text(text)
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, cwd=ROOT,
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=300, cwd=ROOT,
         env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "0 of 1 found" in done.stdout, done.stderr

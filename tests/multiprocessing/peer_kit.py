@@ -37,7 +37,7 @@ class Peer:
     def stop(self) -> int | None:
         """Let it end by itself; its exit code."""
         self.pipe.send(None)
-        self.process.join(20)
+        self.process.join(300)
         code = self.process.exitcode
         self.process.close()
         self.pipe.close()
@@ -45,7 +45,7 @@ class Peer:
 
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)
-        self.process.join(20)
+        self.process.join(300)
 
 
 def serve(pipe: Any) -> None:

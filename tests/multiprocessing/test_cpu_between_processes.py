@@ -136,7 +136,7 @@ def test_put_pickles_at_once():
     numbers = [1]
     queue.put(numbers)
     numbers.append(2)
-    assert queue.get(timeout=20) == [1]
+    assert queue.get(timeout=300) == [1]
     with pytest.raises(RuntimeError, match="Cowardly"):
         queue.put(flambeau.ones(2, requires_grad=True) * 2)
     queue.put(1)
@@ -144,10 +144,10 @@ def test_put_pickles_at_once():
     for _ in range(3):
         with pytest.raises(Full):
             queue.put(x, block=False)
-    assert queue.get(timeout=20) == 1
+    assert queue.get(timeout=300) == 1
     joinable = mp.JoinableQueue()
     joinable.put(x)
-    assert joinable.get(timeout=20).data_ptr() == x.data_ptr()
+    assert joinable.get(timeout=300).data_ptr() == x.data_ptr()
     joinable.task_done()
     joinable.join()
     for one in (queue, joinable):
@@ -168,8 +168,8 @@ def test_arguments_of_processes_and_queues(method):
     x.share_memory_()
     process = context.Process(target=kit.increment, args=(x, queue))
     process.start()
-    assert queue.get(timeout=30) == 4
-    process.join(20)
+    assert queue.get(timeout=300) == 4
+    process.join(300)
     assert process.exitcode == 0 and x.tolist() == [[1, 1], [1, 1]]
     queue.close()
     queue.join_thread()
@@ -285,7 +285,7 @@ def test_a_sender_that_has_ended_is_named():
     ours, theirs = mp.Pipe()
     process = mp.get_context("fork").Process(target=kit.send_and_end, args=(theirs,))
     process.start()
-    process.join(20)
+    process.join(300)
     assert process.exitcode == 3
     with pytest.raises(FileNotFoundError, match="the process that sent this tensor has ended"):
         ours.recv()
@@ -302,6 +302,6 @@ def test_hogwild_as_pytorchs_documentation_has_it():
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
     assert kit.loss_of(model) < before / 20

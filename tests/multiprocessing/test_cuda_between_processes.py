@@ -368,7 +368,7 @@ def test_the_stream_of_the_thread_that_sends_counts(peer, method):
         x.fill_(6)
         (queue.put if method == "queue" else peer.pipe.send)((kit.values, (x,)))
     if method == "queue":
-        peer.pipe.send(queue.get(timeout=20))
+        peer.pipe.send(queue.get(timeout=300))
         queue.close()
         queue.join_thread()
     assert peer.answer() == [6, 6, 6, 6]

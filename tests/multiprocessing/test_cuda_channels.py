@@ -42,7 +42,7 @@ def test_every_channel_brings_the_memory_itself(method: str) -> None:
             assert answers.get() == (f"cuda:{i % 2}", [i] * 3)
             assert x.tolist() == [i + 1] * 3
         mine.send(None)
-        child.join(20)
+        child.join(300)
         assert child.exitcode == 0
         for queue in queues[:2]:
             queue.close()

@@ -246,7 +246,7 @@ def test_what_a_finished_command_kept_goes_where_the_lock_is_free() -> None:
         def __del__(self) -> None:
             asks = threading.Thread(target=driver.stream_query, args=(stream,), daemon=True)
             asks.start()
-            asks.join(timeout=10)
+            asks.join(timeout=300)
             free.append(not asks.is_alive())
 
     memory = driver.host_alloc(512)
