@@ -168,6 +168,19 @@ def test_backward_is_recorded() -> None:
     assert by_name(prof.key_averages())["aten::matmul"].count == 3
 
 
+@simulated
+def test_each_gpu_s_part_of_a_collective_is_a_call_s() -> None:
+    parts = [torch.ones(1024, device=f"cuda:{i}") for i in range(2)]
+    with profile() as prof:
+        torch.cuda.nccl.all_reduce(parts)
+    told = [e for e in prof.events() if e.name == "nccl:all_reduce"]
+    assert [[(k.name, k.device_index) for k in call.kernels] for call in told] == [
+        [("all_reduce", 0)],
+        [("all_reduce", 1)],
+    ]
+    assert all(call.device_time_total > 0 for call in told)
+
+
 def test_functions_of_the_tape_are_rows_as_pytorch_s_are() -> None:
     def rows(module: Any, where: str) -> list[tuple[str, str | None]]:
         x, w = (module.ones(3, device=where, requires_grad=True) for _ in range(2))
