@@ -11,6 +11,7 @@ from flambeau.core.dtype import DTYPES, bool_, dtype, int64
 from flambeau.core.layout import broadcast_shapes, dense_strides, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
+from flambeau.ops.matmul import c_name
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Derivative,
@@ -31,7 +32,7 @@ def _masked_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
     where = one_device([x, mask])
     if mask.dtype is not bool_:
         raise RuntimeError(
-            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype.name}"
+            f"masked_fill_ only supports boolean masks, but got mask with dtype {c_name(mask.dtype)}"
         )
     shape = broadcast_shapes([x.shape, mask.shape])
     views = [m.with_(shape, expand_strides(m.shape, m.strides, shape)) for m in (x, mask)]

@@ -164,8 +164,9 @@ def _summed(grad: Any, meta: Meta, run: Any, target: Shape) -> Any:
 def expand(meta: Meta, target: Shape) -> Layout:
     lead = len(target) - meta.ndim
     if lead < 0:
+        kind = f"torch.{'cuda.' if meta.device.type == 'cuda' else ''}{meta.dtype.torch_name}Tensor"
         raise RuntimeError(
-            f"expand({list(meta.shape)}, size={list(target)}): the number of sizes provided ({len(target)}) "
+            f"expand({kind}{{{list(meta.shape)}}}, size={list(target)}): the number of sizes provided ({len(target)}) "
             f"must be greater or equal to the number of dimensions in the tensor ({meta.ndim})"
         )
     shape, strides = [0] * len(target), [0] * len(target)

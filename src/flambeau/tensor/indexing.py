@@ -73,7 +73,10 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
     view, found = _apply(self, index)
     if not found:
         if isinstance(value, Tensor):
-            view.copy_(_without_leading_ones(value))
+            value = _without_leading_ones(value)
+            if value.meta.shape != view.meta.shape:
+                records.expand.rule(value.meta, view.meta.shape)  # says what does not fit
+            view.copy_(value)
         else:
             view.fill_(value)
         return

@@ -185,7 +185,12 @@ def bernoulli_(self: Tensor, p: float | Tensor = 0.5, *, generator: Generator | 
     return _fill(ops.bernoulli, self, generator, float(p), wide=self.dtype is float64)
 
 
-def _compare_with_uniform(p: Tensor, source: Generator | None) -> Tensor:
+def _compare_with_uniform(p: Any, source: Generator | None) -> Tensor:
+    if p.device is CPU and not ((p >= 0) & (p <= 1)).all():
+        raise RuntimeError(
+            "Expected p_in >= 0 && p_in <= 1 to be true, but got false.  (Could this error message be improved?  If "
+            "so, please report an enhancement request to PyTorch.)"
+        )
     u = creation.empty(p.shape, dtype=p.dtype if p.dtype is float64 else flags.default_dtype, device=p.device)
     return uniform_(u, generator=source) < p
 
