@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -267,3 +268,21 @@ def test_products_of_all_shapes_and_what_is_said_of_those_that_do_not_fit(left: 
         one_mistake = 0 not in left and (len(left) + len(right) > 2 or left == right)
         for kind in ("float32", "float64") if one_mistake else ("float32",):
             assert said(flambeau, right, kind) == said(torch, right, kind), (right, kind)
+
+
+@pytest.mark.parametrize(
+    "kinds", [*itertools.product(("float32", "float64", "int64"), repeat=3)], ids="-".join
+)
+def test_added_products_of_several_dtypes_are_refused_in_pytorchs_words(kinds: tuple[str, ...]) -> None:
+    def said(m: Any, name: str, shapes: Any) -> str:
+        ones = [m.ones(shape, dtype=getattr(m, kind)) for shape, kind in zip(shapes, kinds, strict=True)]
+        try:
+            return str((m.nn.functional.linear if name == "linear" else getattr(m, name))(*ones))
+        except RuntimeError as error:
+            return str(error)
+
+    for name, shapes in {
+        "addmm": [(2, 2), (2, 3), (3, 2)], "baddbmm": [(4, 2, 2), (4, 2, 3), (4, 3, 2)],
+        "linear": [(2, 2), (3, 2), (3,)],
+    }.items():  # fmt: skip
+        assert said(flambeau, name, shapes) == said(torch, name, shapes)

@@ -284,17 +284,25 @@ def _added_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     assert isinstance(added, Meta) and isinstance(a, Meta) and isinstance(b, Meta)
     where = _device([added, a, b])
     left, right, shape = _laid_out(a, b)
-    if added.dtype is not a.dtype or added.dtype is not b.dtype:
-        other = b if added.dtype is not b.dtype else a
-        raise RuntimeError(
-            f"self and mat2 must have the same dtype, but got {added.dtype.torch_name} "
-            f"and {other.dtype.torch_name}"
-        )
+    _check_added(added, a, b)
     _check(a, b, where.type)
     strides = expand.rule(added, shape).strides
     numbers = [float64 if x is float else int64 for x in (beta, alpha)]
     out = Meta.contiguous_of(shape, a.dtype, where)
     return Signature((out,), (added.with_(shape, strides), left, right, *numbers), _rounded_only(b, params))
+
+
+def _check_added(added: Meta, a: Meta, b: Meta) -> None:
+    if a.ndim > 2 and added.dtype is not a.dtype:
+        raise RuntimeError(
+            f"Input dtypes must be the same, got: input {c_name(added.dtype)}, batch1: {c_name(a.dtype)}, batch2: "
+            f"{c_name(b.dtype)}"
+        )
+    for name, other in (("self", added), ("mat1", a)) if a.ndim == 2 else ():
+        if other.dtype is not b.dtype:
+            raise RuntimeError(
+                f"{name} and mat2 must have the same dtype, but got {other.dtype.torch_name} and {b.dtype.torch_name}"
+            )
 
 
 def _samples(make: Make, kind: dtype) -> Iterable[Sample]:

@@ -64,12 +64,6 @@ def _check_batches(a: Tensor, b: Tensor) -> None:
             "Expected size for first two dimensions of batch2 tensor to be: "
             f"[{want[0]}, {want[1]}] but got: [{b.meta.shape[0]}, {b.meta.shape[1]}]."
         )
-    if a.dtype is not b.dtype:
-        names = {"float32": "Float", "float64": "Double"}
-        raise RuntimeError(
-            f"expected scalar type {names.get(a.dtype.name, a.dtype.torch_name)} but found "
-            f"{b.dtype.torch_name}"
-        )
 
 
 @both

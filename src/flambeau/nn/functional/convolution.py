@@ -31,7 +31,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is not None and bias.meta.ndim == 1:
         if checked(input, "linear").meta.ndim == 2:
             return addmm(bias, input, turned)
-        if input.dim() > 2 and input.is_contiguous() and input.shape[-1] == turned.shape[0]:
+        if input.dim() > 0 and input.is_contiguous() and input.shape[-1] == turned.shape[0]:
             flat = addmm(bias, input.view(math.prod(input.shape[:-1]), input.shape[-1]), turned)
             return flat.view(*input.shape[:-1], flat.shape[-1])
     product = matmul(checked(input, "linear"), turned)
