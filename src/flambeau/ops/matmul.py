@@ -145,10 +145,13 @@ def c_name(kind: dtype) -> str:
 
 def round_to_tf32(x: Array) -> Array:
     """float32 to 10 bits of mantissa, to nearest, ties away from zero; infinities and NaNs as they are."""
-    bits = np.ascontiguousarray(x).view(np.uint32)
-    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    finite = (bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
-    return np.where(finite, rounded, bits).view(np.float32)
+    x = np.ascontiguousarray(x)
+    bits = x.view(np.uint32) + np.uint32(0x1000)
+    bits &= np.uint32(0xFFFFE000)
+    rounded, finite = bits.view(np.float32), np.isfinite(x)
+    if not finite.all():
+        np.copyto(rounded, x, where=~finite)
+    return rounded
 
 
 def uses_tf32(launch: Launch) -> bool:
