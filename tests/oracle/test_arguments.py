@@ -71,6 +71,13 @@ INTS = {
     "zeros": lambda m, i: m.zeros(i(2), 3),
     "cat": lambda m, i: m.cat([m.ones(2, 1), m.ones(2, 1)], i(1)),
     "transpose": lambda m, i: m.ones(2, 3).transpose(i(0), 1).contiguous(),
+    "sort": lambda m, i: m.ones(2, 3).sort(i(0))[1],
+    "gather": lambda m, i: m.ones(2, 3).gather(i(1), m.tensor([[1]])),
+    "index_fill_": lambda m, i: m.ones(2, 3).index_fill_(i(1), m.tensor([1]), i(4)),
+    "quantile": lambda m, i: m.ones(2, 3).quantile(0.5, i(1)),
+    "group_norm": lambda m, i: m.nn.functional.group_norm(m.arange(4.0).view(1, 2, 2), i(2)),
+    "nll_loss": lambda m, i: m.nn.functional.nll_loss(m.ones(2, 3), m.tensor([0, 1]), ignore_index=i(0)),
+    "normal of a size": lambda m, i: m.normal(i(2), i(0), (3,)),
 }
 
 

@@ -30,7 +30,7 @@ from flambeau.tensor import public
 from flambeau.tensor.call import binary_into, call, call_into, unary, with_scalar
 from flambeau.tensor.deprecated import moved_back
 from flambeau.tensor.numpy_names import OURS
-from flambeau.tensor.public import alias, both, function, method, plain_function
+from flambeau.tensor.public import alias, both, function, method, plain_function, plain_method
 from flambeau.tensor.tensor import Tensor
 
 SCALARS: tuple[Any, ...] = (bool, int, float, complex)
@@ -108,7 +108,7 @@ def _placed(name: str, named: dict[str, Any], *given: Any) -> list[Any]:
 
 def publish(define: Callable[..., Any], name: str, summary: str, bind: Callable[[Any], Any]) -> None:
     define.__name__ = name
-    define.__qualname__ = f"Tensor.{name}" if bind is method else name
+    define.__qualname__ = f"Tensor.{name}" if bind in (method, plain_method) else name
     define.__doc__ = summary
     bind(define)
 
@@ -162,9 +162,9 @@ def bind_binary(op: Pointwise, second: str = "other") -> None:
         return into(op, (self, other_of(other, f"{name}_", second, 1)))
 
     publish(of_both, name, op.summary, plain_function)
-    publish(of_self, name, op.summary, method)
+    publish(of_self, name, op.summary, plain_method)
     if name not in _NO_IN_PLACE:
-        publish(in_place, f"{name}_", f"`{name}` in place.", method)
+        publish(in_place, f"{name}_", f"`{name}` in place.", plain_method)
 
 
 _NO_IN_PLACE = {
@@ -256,8 +256,8 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
         return into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
 
     publish(of_both, name, plain.summary, plain_function)
-    publish(of_self, name, plain.summary, method)
-    publish(in_place, f"{name}_", f"`{name}` in place.", method)
+    publish(of_self, name, plain.summary, plain_method)
+    publish(in_place, f"{name}_", f"`{name}` in place.", plain_method)
 
 
 _bind_scaled(arithmetic.add, arithmetic.add_alpha)
@@ -306,8 +306,8 @@ def _div_(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named:
     return into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
 
 
-publish(_div, "div", arithmetic.div.summary, method)
-publish(_div_, "div_", "`div` in place.", method)
+publish(_div, "div", arithmetic.div.summary, plain_method)
+publish(_div_, "div_", "`div` in place.", plain_method)
 
 
 def _floor_divide(input: Any, other: Any, *, out: Any = None) -> Any:

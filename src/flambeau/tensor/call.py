@@ -177,6 +177,8 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
             return call(op, cast, params)
         plan = plans.get(key)
         if plan is None:
+            if any(isinstance(p, Tensor) for p in params):
+                return call(op, args, _numbers(op, params))
             plan = plans[key] = _plan(op, args, params)
     node = None
     if tracked and mode.recording:
@@ -277,6 +279,8 @@ def _call_into(
         _refuse_out(op, outputs, args)
     plan = plans.get((op, params, *metas, "into"))
     if plan is None:
+        if any(isinstance(p, Tensor) for p in params):
+            return _call_into(op, outputs, args, _numbers(op, params), resize)
         plan = _plan_into(op, outputs, args, params, resize)
         if plan is None:
             return _through_temporary(op, outputs, args, params)
@@ -451,9 +455,15 @@ def _operands(args: Sequence[Any]) -> list[Operand]:
     return [a.meta if isinstance(a, Tensor) else type(a) for a in args]
 
 
+def _numbers(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same with the numbers of tensors of no dimensions in their place, as PyTorch's parser takes them."""
+    for p in params:
+        if isinstance(p, Tensor) and (p.meta.shape or p.requires_grad):
+            raise TypeError(f"{op.name}(): an argument is a Tensor where a number or the like belongs")
+    return tuple([p.item() if isinstance(p, Tensor) else p for p in params])
+
+
 def _with_flags(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
-    if any(isinstance(p, Tensor) for p in params):
-        raise TypeError(f"{op.name}(): an argument is a Tensor where a number or the like belongs")
     return params + tuple([getattr(flags, name) for name in op.flags])
 
 

@@ -26,10 +26,11 @@ _FUNCTIONS_IN_PLACE = {
 }  # fmt: skip
 
 
-def _bind_method(name: str, define: Any) -> None:
+def _bind_method(name: str, define: Any, plain: bool = False) -> None:
     if name in Tensor.__dict__:
         raise ValueError(f"Tensor.{name} is bound twice")
-    setattr(Tensor, name, accepting(define, name, method=True))
+    plain = plain and name not in PARSED
+    setattr(Tensor, name, define if plain else accepting(define, name, method=True))
     if name in _FUNCTIONS_IN_PLACE:
         _bind_function(name, define)
 
@@ -56,6 +57,12 @@ def plain_function(define: F) -> F:
 def method(define: F) -> F:
     """Make it `Tensor.<name>`."""
     _bind_method(define.__name__, define)
+    return define
+
+
+def plain_method(define: F) -> F:
+    """Make it `Tensor.<name>` without a call around it, as `plain_function`."""
+    _bind_method(define.__name__, define, plain=True)
     return define
 
 

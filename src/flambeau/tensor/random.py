@@ -25,7 +25,7 @@ from flambeau.tensor import creation
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.composites import Composite, recorded
 from flambeau.tensor.data import tensor
-from flambeau.tensor.options import creates
+from flambeau.tensor.options import creates, number
 from flambeau.tensor.outputs import deliver
 from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.tensor import Tensor
@@ -344,10 +344,11 @@ def normal(
     **options: Any,
 ) -> Tensor:
     """Normal numbers of the given means and standard deviations: numbers with `size`, or tensors, broadcast."""
-    if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
-        if size is None:
-            raise TypeError("normal() of two numbers needs a size")
+    if size is not None:
+        mean, std = number(mean, "normal", "mean", 1), number(std, "normal", "std", 2)
         return normal_(_made((size,), out, options), float(mean), float(std), generator=generator)
+    if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
+        raise TypeError("normal() of two numbers needs a size")
     like = mean if isinstance(mean, Tensor) else std
     shape = (mean + std).shape if isinstance(mean, Tensor) and isinstance(std, Tensor) else like.shape
     if isinstance(std, Tensor) and std.numel() and bool((std < 0).any()):
