@@ -9,11 +9,25 @@ import numpy as np
 import pytest
 from virtual_kit import NOTHING, adder, download, failing, upload
 
+import flambeau
 from flambeau.core.errors import DriverError
 from flambeau.driver.api import HostMemory, Kernel
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual import scheduler as core
 from flambeau.driver.virtual.policy import Earliest
+
+
+def test_a_kernels_error_says_the_line_that_launched_it():
+    with flambeau.virtual(devices=1):
+        x, bad = flambeau.ones(3, device="cuda"), flambeau.tensor([7], device="cuda")
+        for i in range(3):
+            x[bad - 7 + i]
+        x[bad]  # this line
+        x + 1
+        with pytest.raises(
+            DriverError, match=r"launched at .*test_faults.py:\d+ \(x\[bad\]  # this line\)\. The error"
+        ):
+            flambeau.cuda.synchronize()
 
 
 def test_a_kernels_error_comes_late_names_it_and_stays():

@@ -99,6 +99,14 @@ def place(site: Site) -> str:
     return f"{path}:{line_of(site)}"
 
 
+def launched_at(site: Site | None) -> str:
+    """What an error of a device adds where the line that launched the work is known."""
+    if site is None:
+        return ""
+    text = source(site)
+    return f" It was launched at {place(site)}{f' ({text})' if text else ''}."
+
+
 def source(site: Site) -> str:
     """The text of the line, stripped; empty where the file cannot be read."""
     return linecache.getline(site[0].co_filename, line_of(site)).strip()

@@ -20,7 +20,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import Site, caller, place, source
+from flambeau.core.sites import Site, caller, launched_at
 from flambeau.driver.cuda.calls import check
 
 _WORDS = 4  # the launch's number and the assertion's, index, size, dim
@@ -85,10 +85,7 @@ class Assertions:
     def _origin(self, launch: int) -> str:
         """The line that a launch came from, if it is known still."""
         site = self._sites.get(launch % _KEPT)
-        if site is None or not 0 < launch <= self._launches < launch + _KEPT:
-            return ""
-        text = source(site)
-        return f" It was launched at {place(site)}{f' ({text})' if text else ''}."
+        return launched_at(site if 0 < launch <= self._launches < launch + _KEPT else None)
 
     def close(self) -> None:
         if self._address:

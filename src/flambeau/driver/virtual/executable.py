@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Executable, Launch
 from flambeau.driver.virtual import cost
@@ -45,7 +46,7 @@ class VirtualExecutable(Executable):
     """A launch with its body, windows for its operands and its duration worked out."""
 
     __slots__ = (
-        "body", "code", "cycles", "name", "nbytes", "outputs", "scalars", "sms", "spans", "windows", "work",
+        "body", "code", "cycles", "may_fail", "name", "nbytes", "outputs", "scalars", "sms", "spans", "windows", "work",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,8 @@ class VirtualExecutable(Executable):
         self.outputs = len(launch.outputs)
         self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
         self.nbytes = launch.nbytes
+        inputs = launch.operands[self.outputs :]
+        self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)  # they may number places
         self.cycles = launch.kernel.cycles
         self.sms = 1 if self.cycles else cost.kernel_sms(launch, profile)
         self.work = 0 if self.cycles else cost.kernel_ns(launch, profile, self.sms)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.errors import DriverError
+from flambeau.core.sites import caller
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual import cost, scheduler
 from flambeau.driver.virtual.capture import Captures
@@ -58,6 +59,8 @@ class Launches:
                 scheduler.KERNEL, exe.name, queue, exe.nbytes, device.processors, exe.sms, costs.kernel_ns,
                 work, self._run, (exe, ptrs, scalars), exe.code,
             )  # fmt: skip
+            if exe.may_fail:
+                command.site = caller(1)
             core = self._core
             core.now += costs.launch_ns
             if self._captures.of:

@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import Site
+from flambeau.core.sites import Site, launched_at
 from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.interrupts import Interrupts
 from flambeau.driver.virtual.policy import STOP, Policy
@@ -205,7 +205,7 @@ class Command:
     `latency` is ns that no engine shortens, `work` ns on all the multiprocessors that it wants. `origin`
     tells it from others in the trace: a code of its name, or a relative address. A marker has no engine.
     `seq` and `ready` come with `Scheduler.enqueue`, `start` and `end` when it runs. `site` is the program's line,
-    known of what other streams may wait for, or may make them wait.
+    known of what other streams may wait for, or may make them wait, and of kernels that may fail.
     """
 
     __slots__ = (
@@ -570,7 +570,7 @@ def _device_error(command: Command, error: Exception) -> DriverError:
     what = f"{type(error).__name__}: {error}".rstrip(".")
     wrapped = DriverError(
         f"CUDA error: device-side assert triggered: '{command.name}' on cuda:{command.stream.index} (stream "
-        f"{command.stream.handle}) failed with {what}. The error was seen at a "
+        f"{command.stream.handle}) failed with {what}.{launched_at(command.site)} The error was seen at a "
         "synchronization, and stays: no later work of this device runs."
     )
     # Without its traceback: that holds the frames, hence the tensors, of whoever happened to wait.
