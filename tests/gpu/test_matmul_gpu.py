@@ -263,6 +263,7 @@ def test_same_bits_each_time() -> None:
         assert (numpy_of(a @ a.t()) == first).all()
 
 
+@needs_gpu
 @pytest.mark.parametrize("kind", (float16, bfloat16), ids=lambda kind: kind.name)
 def test_halves_are_multiplied_into_float32(kind: dtype) -> None:
     x, y = random_array((4, 30, 70), kind, 0), random_array((4, 70, 50), kind, 1)

@@ -116,7 +116,7 @@ def cholesky(grad: Any, out: Any, params: tuple[Any, ...], call: Call) -> Any:
 def solve_triangular(
     grad: Any, a: Any, out: Any, params: tuple[Any, ...], call: Call, needs: Sequence[bool]
 ) -> tuple[Any, Any]:
-    upper, ones = params
+    upper, ones, *_ = params
     for_b = _triangular(call, a.mH, grad, not upper, ones)
     return _triangle(-(for_b @ out.mH), upper, ones) if needs[0] else None, for_b
 
