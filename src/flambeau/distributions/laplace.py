@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from numbers import Number
 from typing import Any
 
-from flambeau.core.size import Size
 from flambeau.core.typeinfo import finfo
-from flambeau.distributions import constraints
-from flambeau.distributions.distribution import Distribution
-from flambeau.distributions.utils import broadcast_all
+from flambeau.distributions.families import LocationScale
 from flambeau.tensor import creation
 from flambeau.tensor.tensor import Tensor
 
 
-class Laplace(Distribution):
+class Laplace(LocationScale):
     """The Laplace distribution with mean `loc` and this scale."""
-
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast_all(loc, scale)
-        both = isinstance(loc, Number) and isinstance(scale, Number)
-        super().__init__(() if both else self.loc.shape, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Laplace:
-        shape = Size(batch_shape)
-        parts = {"loc": self.loc.expand(shape), "scale": self.scale.expand(shape)}
-        return self._expanded(shape, _instance, **parts)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
 
     @property
     def variance(self) -> Tensor:

@@ -1,0 +1,81 @@
+"""What several distributions are made of: `LocationScale` (`loc` and `scale`), `BinaryOdds` (`probs` or `logits`)."""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any, Self
+
+from flambeau.core.size import Size
+from flambeau.distributions import constraints
+from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.utils import (
+    broadcast_all,
+    lazy_property,
+    logits_to_probs,
+    one_of_two,
+    probs_to_logits,
+)
+from flambeau.tensor.tensor import Tensor
+
+
+class LocationScale(Distribution):
+    """A distribution of real numbers around `loc`, symmetric, of a width that `scale` says: numbers or tensors."""
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast_all(loc, scale)
+        both = isinstance(loc, Number) and isinstance(scale, Number)
+        super().__init__(() if both else self.loc.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        shape = Size(batch_shape)
+        parts = {"loc": self.loc.expand(shape), "scale": self.scale.expand(shape)}
+        return self._expanded(shape, _instance, **parts)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
+
+
+class BinaryOdds(Distribution):
+    """A distribution by the probability `probs` of one of two outcomes, or by its log-odds `logits`: one is given."""
+
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        one_of_two(probs, logits)
+        given = logits if probs is None else probs
+        (self._param,) = broadcast_all(given)
+        if probs is None:
+            self.logits = self._param
+        else:
+            self.probs = self._param
+        super().__init__(() if isinstance(given, Number) else self._param.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        names = [name for name in ("_param", "probs", "logits") if name in self.__dict__]
+        parts = {name: self.__dict__[name].expand(Size(batch_shape)) for name in names}
+        return self._expanded(batch_shape, _instance, **self._kept(), **parts)
+
+    def _kept(self) -> dict[str, Any]:
+        """What `expand` takes over as it is."""
+        return {}
+
+    @lazy_property
+    def logits(self) -> Tensor:
+        return probs_to_logits(self.probs, is_binary=True)
+
+    @lazy_property
+    def probs(self) -> Tensor:
+        return logits_to_probs(self.logits, is_binary=True)
+
+    @property
+    def param_shape(self) -> Size:
+        return self._param.size()
