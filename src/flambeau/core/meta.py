@@ -18,9 +18,8 @@ DType: TypeAlias = dtype  # inside `Meta` the plain names are its fields
 Device: TypeAlias = device
 
 _interned: WeakValueDictionary[tuple[object, ...], Meta] = WeakValueDictionary()
-_latest: deque[Meta] = deque(
-    maxlen=256
-)  # kept a while: programs make tensors of the same few layouts over and over
+_KEPT = 256  # of the latest: programs make tensors of the same few layouts over and over
+_latest: deque[Meta] = deque(maxlen=_KEPT)
 
 
 class Meta:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 Answer = list[Any]
+Place = tuple[bytes, tuple[int, ...]]  # of a meeting: the communicator, the number in it
 _PATIENCE_S, _HURRY_S = 10.0, 0.5  # how long nobody must have worked; the same once that has happened
 _LONGEST_S = 120.0  # that a rank is kept back where others work
 _WORKS = 0.1  # of a core: who uses less does not
@@ -50,9 +51,7 @@ class Participant:
         self.used = 0.0  # seconds of a processor, at the last look
         self.idles = False  # it was told of meetings while its host is idle, and goes on with them
         self.came = 0  # to so many meetings
-        self.pending: dict[
-            tuple[bytes, tuple[int, ...]], int
-        ] = {}  # it waits for others at; which it is of those
+        self.pending: dict[Place, int] = {}  # where it waits for others, and which of those it is
         self.outcomes: dict[int, Any] = {}  # complete ones that it has not been told of, by the same number
         self.reserved: dict[tuple[int, int], int] = {}  # bytes of each allocation, by device and a number
 

@@ -1,4 +1,5 @@
-"""What several distributions are made of: `LocationScale` (`loc` and `scale`), `BinaryOdds` (`probs` or `logits`)."""
+"""What several distributions are made of: `LocationScale` (`loc` and `scale`), `BinaryOdds` (`probs` or `logits`),
+`Relaxed` (a `temperature` beside those)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, Self
 from flambeau.core.size import Size
 from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.transformed_distribution import TransformedDistribution
 from flambeau.distributions.utils import (
     broadcast_all,
     lazy_property,
@@ -79,3 +81,22 @@ class BinaryOdds(Distribution):
     @property
     def param_shape(self) -> Size:
         return self._param.size()
+
+
+class Relaxed(TransformedDistribution):
+    """A discrete variable relaxed to numbers between: a transform of what has its temperature and its odds."""
+
+    has_rsample = True  # type: ignore[assignment]
+    base_dist: Any
+
+    @property
+    def temperature(self) -> Tensor:
+        return self.base_dist.temperature
+
+    @property
+    def logits(self) -> Tensor:
+        return self.base_dist.logits
+
+    @property
+    def probs(self) -> Tensor:
+        return self.base_dist.probs

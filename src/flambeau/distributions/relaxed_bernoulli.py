@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.distributions import constraints
-from flambeau.distributions.families import BinaryOdds
-from flambeau.distributions.transformed_distribution import TransformedDistribution
+from flambeau.distributions.families import BinaryOdds, Relaxed
 from flambeau.distributions.transforms import SigmoidTransform
 from flambeau.distributions.utils import broadcast_all, clamp_probs
 from flambeau.tensor.random import rand
@@ -42,13 +41,11 @@ class LogitRelaxedBernoulli(BinaryOdds):
         return self.temperature.log() + away - 2 * away.exp().log1p()
 
 
-class RelaxedBernoulli(TransformedDistribution):
+class RelaxedBernoulli(Relaxed):
     """A Bernoulli variable relaxed to (0, 1): the nearer to 0 the temperature, the nearer to 0 and 1."""
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.unit_interval
-    has_rsample = True  # type: ignore[assignment]
-    base_dist: LogitRelaxedBernoulli  # type: ignore[assignment]
 
     def __init__(
         self, temperature: Tensor, probs: Any = None, logits: Any = None, validate_args: bool | None = None
@@ -56,15 +53,3 @@ class RelaxedBernoulli(TransformedDistribution):
         super().__init__(
             LogitRelaxedBernoulli(temperature, probs, logits), SigmoidTransform(), validate_args=validate_args
         )
-
-    @property
-    def temperature(self) -> Tensor:
-        return self.base_dist.temperature
-
-    @property
-    def logits(self) -> Tensor:
-        return self.base_dist.logits
-
-    @property
-    def probs(self) -> Tensor:
-        return self.base_dist.probs

@@ -9,7 +9,7 @@ from flambeau.core.size import Size
 from flambeau.distributions import constraints
 from flambeau.distributions.categorical import Categorical
 from flambeau.distributions.distribution import Distribution
-from flambeau.distributions.transformed_distribution import TransformedDistribution
+from flambeau.distributions.families import Relaxed
 from flambeau.distributions.transforms import ExpTransform
 from flambeau.distributions.utils import broadcast_all, clamp_probs
 from flambeau.tensor.random import rand
@@ -65,13 +65,11 @@ class ExpRelaxedCategorical(Distribution):
         return (score - score.logsumexp(-1, keepdim=True)).sum(-1) + scale
 
 
-class RelaxedOneHotCategorical(TransformedDistribution):
+class RelaxedOneHotCategorical(Relaxed):
     """A one-hot variable relaxed to the simplex: the nearer to 0 the temperature, the nearer to one-hot."""
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     support = constraints.simplex
-    has_rsample = True  # type: ignore[assignment]
-    base_dist: ExpRelaxedCategorical  # type: ignore[assignment]
 
     def __init__(
         self, temperature: Tensor, probs: Tensor | None = None, logits: Tensor | None = None,
@@ -79,15 +77,3 @@ class RelaxedOneHotCategorical(TransformedDistribution):
     ) -> None:  # fmt: skip
         base = ExpRelaxedCategorical(temperature, probs, logits, validate_args=validate_args)
         super().__init__(base, ExpTransform(), validate_args=validate_args)
-
-    @property
-    def temperature(self) -> Tensor:
-        return self.base_dist.temperature
-
-    @property
-    def logits(self) -> Tensor:
-        return self.base_dist.logits
-
-    @property
-    def probs(self) -> Tensor:
-        return self.base_dist.probs

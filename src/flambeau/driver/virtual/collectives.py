@@ -54,16 +54,17 @@ class Offer(NamedTuple):
         return self.text
 
 
+Outcome = tuple[bytes, Key, dict[int, Offer]]
+"""A meeting, by its communicator and its number there, whose parts have all come: each place's."""
+Meanwhile = Callable[[list[Outcome]], None]
+
+
 class Outside(Protocol):
     """Where members of several processes meet: see Note [Members of other processes]. Calls raise DriverError with a
     report when a process has died, or when all wait in vain."""
 
     def join(
-        self,
-        unique: bytes,
-        size: int,
-        members: Sequence[tuple[int, int]],
-        meanwhile: Callable[[list[tuple[bytes, Key, dict[int, Offer]]]], None],
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], meanwhile: Meanwhile
     ) -> dict[int, int]:
         """Bring (rank, device) of a communicator's members. Waits until all have come: every rank's device.
 
@@ -74,15 +75,15 @@ class Outside(Protocol):
         """A part has arrived; `place` is its rank, of a message 0 for the sender and 1 for the receiver."""
         ...
 
-    def wait(self, why: Callable[[], str]) -> list[tuple[bytes, Key, dict[int, Offer]]]:
+    def wait(self, why: Callable[[], str]) -> list[Outcome]:
         """Nothing can run here: the next meetings whose parts are all offered. `why()` is told if there never are."""
         ...
 
-    def look(self) -> list[tuple[bytes, Key, dict[int, Offer]]]:
+    def look(self) -> list[Outcome]:
         """The same without waiting: those that are there."""
         ...
 
-    def idle(self, other: socket) -> tuple[list[tuple[bytes, Key, dict[int, Offer]]], bool]:
+    def idle(self, other: socket) -> tuple[list[Outcome], bool]:
         """The host waits for something else: meetings without which others do not go on; whether `other` has come."""
         ...
 
@@ -460,7 +461,7 @@ class Communicators:
                 offer = Offer(part.call, str(part), data, arrival.end)
                 self.outside.offer(meeting.comm.unique, meeting.key, slot, offer)
 
-    def _take(self, outcomes: Sequence[tuple[bytes, Key, dict[int, Offer]]]) -> None:
+    def _take(self, outcomes: Sequence[Outcome]) -> None:
         """Parts of other processes have come, each time for the only time. DriverError: some disagree."""
         failure: DriverError | None = None
         for unique, key, offers in outcomes:
@@ -497,7 +498,7 @@ class Communicators:
     def _waits_for_others(self) -> bool:
         return any(member.comm.meetings for member in self._members.values())
 
-    def _go_on_with(self, outcomes: Sequence[tuple[bytes, Key, dict[int, Offer]]]) -> None:
+    def _go_on_with(self, outcomes: Sequence[Outcome]) -> None:
         self._take(outcomes)
         self._core.run_all()
 

@@ -21,15 +21,13 @@ from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.core.wire import Inbox, send
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import Key
-from flambeau.driver.virtual.collectives import Offer
+from flambeau.driver.virtual.collectives import Meanwhile, Offer, Outcome
 from flambeau.driver.virtual.interrupts import Interrupts
 
 GREETING = "flambeau store 1"
 _WHY = "why"  # an answer that asks back
 _LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed
 _KINDS = {kind.name: kind for kind in dtypes.DTYPES}
-
-Outcome = tuple[bytes, Key, dict[int, Offer]]
 
 
 class Machine(Protocol):
@@ -56,11 +54,7 @@ class Exchange:
 
     # -- Outside --------------------------------------------------------------------------------------------
     def join(
-        self,
-        unique: bytes,
-        size: int,
-        members: Sequence[tuple[int, int]],
-        meanwhile: Callable[[list[Outcome]], None],
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], meanwhile: Meanwhile
     ) -> dict[int, int]:
         devices, news = self._ask("join", unique, size, [list(member) for member in members])
         while devices is None:  # others wait for what these members can do once they know

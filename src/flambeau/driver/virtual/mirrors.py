@@ -12,9 +12,7 @@ from socket import socket
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.meetings import Key
-from flambeau.driver.virtual.collectives import Offer
-
-Outcome = tuple[bytes, Key, dict[int, Offer]]
+from flambeau.driver.virtual.collectives import Meanwhile, Offer, Outcome
 
 
 class Mirrors:
@@ -26,11 +24,7 @@ class Mirrors:
         self._met: list[Outcome] = []
 
     def join(
-        self,
-        unique: bytes,
-        size: int,
-        members: Sequence[tuple[int, int]],
-        meanwhile: Callable[[list[Outcome]], None],
+        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], meanwhile: Meanwhile
     ) -> dict[int, int]:
         """All ranks' GPUs, numbered through the nodes."""
         if list(members) != [(0, 0)] or size != self._size:
