@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from flambeau.cli.race_entries import write_races
-from flambeau.cli.screen import GREEN, MARGIN, YELLOW, Screen, time_text
+from flambeau.cli.race_entries import write_races, write_uncertified
+from flambeau.cli.screen import GREEN, Screen, time_text
 from flambeau.runtime.statistics import format_size
 
 REPORT = "report.json"
@@ -78,6 +78,4 @@ def _write_races(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> None
     elif all(certificate["race_free"] for _, certificate in certificates):
         screen.entry("races", "Race-free under every schedule, each rank in itself", GREEN)
     else:
-        screen.entry("races", "No race in this run, but not certified for every schedule:", YELLOW)
-        for text in dict.fromkeys(text for _, c in certificates for text in c["violated"]):
-            screen.entry(" " * MARGIN + "-", text, margin=MARGIN + 2)
+        write_uncertified(dict.fromkeys(text for _, c in certificates for text in c["violated"]), screen)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from flambeau.cli.screen import GREEN, MARGIN, RED, Screen
+from flambeau.cli.screen import GREEN, MARGIN, RED, YELLOW, Screen
 
 Found = dict[str, Any]
 """A race as the report's JSON has it (`report.race_fields`); of several ranks, with its "rank"."""
 
 _KINDS = 4  # as many kinds are shown whole
 _LIKE = 3  # as many further races of a kind are named
+
+
+def write_uncertified(violated: Iterable[str], screen: Screen) -> None:
+    """No race was found, but these assumptions do not hold."""
+    screen.entry("races", "No race in this run, but not certified for every schedule:", YELLOW)
+    screen.items(violated)
 
 
 def write_races(races: list[Found], screen: Screen) -> None:

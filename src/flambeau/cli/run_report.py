@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TextIO
 
-from flambeau.cli.race_entries import write_races
+from flambeau.cli.race_entries import write_races, write_uncertified
 from flambeau.cli.report import DeviceReport, MachineReport, Recorder, race_fields
-from flambeau.cli.screen import GREEN, MARGIN, YELLOW, Screen, time_text
+from flambeau.cli.screen import GREEN, Screen, time_text
 from flambeau.observe.reports import Certificate
 from flambeau.runtime.statistics import format_size
 
@@ -67,10 +67,9 @@ def _write_memory(devices: list[DeviceReport], screen: Screen) -> None:
 def _write_certificate(certificate: Certificate, screen: Screen) -> None:
     if certificate.race_free:
         screen.entry("races", "Race-free under every schedule, given that:", GREEN)
+        screen.items(certificate.assumptions)
     else:
-        screen.entry("races", "No race in this run, but not certified for every schedule:", YELLOW)
-    for text in certificate.assumptions if certificate.race_free else certificate.violated:
-        screen.entry(" " * MARGIN + "-", text, margin=MARGIN + 2)
+        write_uncertified(certificate.violated, screen)
 
 
 def _short(text: str | None) -> str:

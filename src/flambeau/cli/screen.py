@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from textwrap import wrap
 from typing import TextIO
 
@@ -33,6 +34,11 @@ class Screen:
         lines = wrap(text, WIDTH - margin, break_long_words=False, break_on_hyphens=False) or [""]
         for i, part in enumerate(lines):
             self.line((label if i == 0 else "").ljust(margin) + part, style)
+
+    def items(self, texts: Iterable[str]) -> None:
+        """A list below an entry."""
+        for text in texts:
+            self.entry(" " * MARGIN + "-", text, margin=MARGIN + 2)
 
     def detail(self, label: str, text: str, style: str = "") -> None:
         """An entry within an entry."""

@@ -39,8 +39,7 @@ class Categorical(Distribution):
         super().__init__(self._param.shape[:-1], validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Categorical:
-        names = [name for name in ("_param", "probs", "logits") if name in self.__dict__]
-        parts = {name: self.__dict__[name].expand((*batch_shape, self._num_events)) for name in names}
+        parts = self._grown_parts((*batch_shape, self._num_events), "_param", "probs", "logits")
         return self._expanded(batch_shape, _instance, _num_events=self._num_events, **parts)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)

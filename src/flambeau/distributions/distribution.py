@@ -145,6 +145,10 @@ class Distribution:
         made._validate_args = self._validate_args
         return made
 
+    def _grown_parts(self, shape: Any, *names: str) -> dict[str, Any]:
+        """These attributes, as far as they are there, expanded."""
+        return {name: self.__dict__[name].expand(shape) for name in names if name in self.__dict__}
+
     def _extended_shape(self, sample_shape: Any = ()) -> Size:
         return Size(sample_shape) + self._batch_shape + self._event_shape
 

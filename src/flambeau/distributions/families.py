@@ -34,8 +34,7 @@ class LocationScale(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         shape = Size(batch_shape)
-        parts = {"loc": self.loc.expand(shape), "scale": self.scale.expand(shape)}
-        return self._expanded(shape, _instance, **parts)
+        return self._expanded(shape, _instance, **self._grown_parts(shape, "loc", "scale"))
 
     @property
     def mean(self) -> Tensor:
@@ -62,8 +61,7 @@ class BinaryOdds(Distribution):
         super().__init__(() if isinstance(given, Number) else self._param.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
-        names = [name for name in ("_param", "probs", "logits") if name in self.__dict__]
-        parts = {name: self.__dict__[name].expand(Size(batch_shape)) for name in names}
+        parts = self._grown_parts(Size(batch_shape), "_param", "probs", "logits")
         return self._expanded(batch_shape, _instance, **self._kept(), **parts)
 
     def _kept(self) -> dict[str, Any]:

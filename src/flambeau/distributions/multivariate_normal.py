@@ -57,9 +57,9 @@ class MultivariateNormal(Distribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> MultivariateNormal:
         (n,) = self._event_shape
         parts = {"loc": self.loc.expand((*batch_shape, n))}
-        for name in ("covariance_matrix", "precision_matrix", "scale_tril"):
-            if name in self.__dict__:
-                parts[name] = self.__dict__[name].expand((*batch_shape, n, n))
+        parts |= self._grown_parts(
+            (*batch_shape, n, n), "covariance_matrix", "precision_matrix", "scale_tril"
+        )
         factor = self._unbroadcasted_scale_tril
         return self._expanded(batch_shape, _instance, _unbroadcasted_scale_tril=factor, **parts)
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.distributions.families import LocationScale
-from flambeau.tensor import creation
-from flambeau.tensor.random import normal
+from flambeau.tensor.random import normal, randn
 from flambeau.tensor.tensor import Tensor
 
 
@@ -51,4 +50,5 @@ class Normal(LocationScale):
 
 def standard_normal(shape: Any, like: Tensor) -> Tensor:
     """Normal numbers of a shape, of the dtype and device of `like`."""
-    return creation.empty(shape, dtype=like.dtype, device=like.device).normal_()
+    drawn: Tensor = randn(shape, dtype=like.dtype, device=like.device)
+    return drawn

@@ -23,7 +23,7 @@ class TransformedDistribution(Distribution):
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
         self.transforms = _listed(transforms)
-        whole = ComposeTransform(self.transforms)
+        whole = self._whole
         shape = base_distribution.batch_shape + base_distribution.event_shape
         events = len(base_distribution.event_shape)
         wanted = max([events, *[part.domain.event_dim for part in self.transforms]])
@@ -42,6 +42,10 @@ class TransformedDistribution(Distribution):
         return self._expanded(batch_shape, _instance, transforms=self.transforms, base_dist=base)
 
     @property
+    def _whole(self) -> ComposeTransform:
+        return ComposeTransform(self.transforms)
+
+    @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         return bool(self.base_dist.has_rsample)
 
@@ -55,15 +59,10 @@ class TransformedDistribution(Distribution):
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         with no_grad():
-            return self._forth(self.base_dist.sample(sample_shape))
+            return self._whole(self.base_dist.sample(sample_shape))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return self._forth(self.base_dist.rsample(sample_shape))
-
-    def _forth(self, x: Tensor) -> Tensor:
-        for transform in self.transforms:
-            x = transform(x)
-        return x
+        return self._whole(self.base_dist.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The base's, less the logarithms of the transforms' slopes on the way."""
@@ -82,20 +81,17 @@ class TransformedDistribution(Distribution):
 
     def _turned(self, value: Tensor) -> Tensor:
         """A probability, or its complement where the transforms turn the order around."""
-        sign: Any = 1
-        for transform in self.transforms:
-            sign = sign * transform.sign
+        sign = self._whole.sign
         return value if isinstance(sign, int) and sign == 1 else sign * (value - 0.5) + 0.5  # type: ignore[no-any-return]
 
     def cdf(self, value: Tensor) -> Tensor:
-        for transform in reversed(self.transforms):
-            value = transform._inv_call(value)
+        value = self._whole._inv_call(value)
         if self._validate_args:
             self.base_dist._validate_sample(value)
         return self._turned(self.base_dist.cdf(value))
 
     def icdf(self, value: Tensor) -> Tensor:
-        return self._forth(self.base_dist.icdf(self._turned(value)))
+        return self._whole(self.base_dist.icdf(self._turned(value)))
 
 
 def _listed(transforms: Any) -> list[Transform]:

@@ -9,7 +9,7 @@ from typing import Any
 from flambeau.core.names import lacking
 from flambeau.distributions import constraints
 from flambeau.distributions.independent import sum_rightmost
-from flambeau.distributions.utils import broadcast_all, clamp_probs
+from flambeau.distributions.utils import broadcast_all, clamp_probs, probs_to_logits
 from flambeau.nn.functional import softplus
 from flambeau.tensor import creation
 from flambeau.tensor.tensor import Tensor
@@ -218,8 +218,7 @@ class SigmoidTransform(Transform):
         return clamp_probs(x.sigmoid())
 
     def _inverse(self, y: Tensor) -> Tensor:
-        y = clamp_probs(y)
-        return y.log() - (-y).log1p()
+        return probs_to_logits(y, is_binary=True)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return -softplus(-x) - softplus(x)

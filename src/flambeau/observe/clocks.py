@@ -32,6 +32,11 @@ Snapshot: TypeAlias = "tuple[Agent, int, Clock]"
 NOTHING: Clock = {}
 
 
+def side_stream(ordinal: int, grouped: bool) -> str:
+    """What a stream beside the default one is called, wherever it is shown."""
+    return f"{'group' if grouped else 'side'} stream {ordinal}"
+
+
 class Agent:
     """A stream as the detector sees it: its last command's number, what it knows of other streams.
 
@@ -69,8 +74,7 @@ class Agent:
     def __str__(self) -> str:
         if self.ordinal == 0:
             return f"the default stream of cuda:{self.device}"
-        kind = "group" if self.grouped else "side"
-        return f"{kind} stream {self.ordinal} of cuda:{self.device}"
+        return f"{side_stream(self.ordinal, self.grouped)} of cuda:{self.device}"
 
 
 NOBODY = Agent(-1)

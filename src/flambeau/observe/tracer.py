@@ -13,6 +13,7 @@ from typing import Any
 
 from flambeau.core.sites import Site, caller, is_within
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory
+from flambeau.observe.clocks import side_stream
 from flambeau.observe.forward import Forward
 from flambeau.observe.measured import Measured
 from flambeau.observe.requests import (
@@ -48,7 +49,7 @@ class Queue:
     def name(self) -> str:
         if not self.ordinal:
             return "default stream"
-        return f"{'group' if self.grouped else 'side'} stream {self.ordinal}"
+        return side_stream(self.ordinal, self.grouped)
 
 
 class Tracer(Forward):

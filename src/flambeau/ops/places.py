@@ -38,7 +38,7 @@ def start_from(out: Array, x: Array) -> None:
 
 def in_range(index: Array, size: int, dim: int) -> Array:
     """Indices that must be in [0, size). Raises RuntimeError for one out of range."""
-    places = index.astype(np.intp)
+    places = index.astype(np.intp, copy=False)
     if places.size and (places.min() < 0 or places.max() >= size):
         bad = (places < 0) | (places >= size)
         raise RuntimeError(f"index {places[bad][0]} is out of bounds for dimension {dim} with size {size}")

@@ -118,7 +118,8 @@ class Event:
                 f"{end.context.device}; time is measured between events of one device"
             )
         driver = start.context.driver
-        # The runtime's own look, not the program's poll: observers must not take it for an order.
+        # The runtime's own look, not the program's poll: observers must not take it for an order. Errors that come late
+        # are raised here; whether both are done is said below.
         for mark in (start, end):
             driver.event_query(mark.handle, internal=True)
         try:

@@ -37,13 +37,12 @@ class Generator:
     Raises RuntimeError: there is no such device, or it is of another type.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_seed", "device", "engine", "lock", "philox")
+    __slots__ = ("__dict__", "__weakref__", "device", "engine", "lock", "philox")
 
     def __init__(self, device: Any = "cpu") -> None:
         self.device: device = _as_device(device)
         self.lock = threading.Lock()
         self.engine = MersenneTwister(DEFAULT_SEED) if self.device is CPU else None
-        self._seed = DEFAULT_SEED  # of the engine
         self.philox = Philox(DEFAULT_SEED)  # which other generators may share
 
     def __repr__(self) -> str:
@@ -62,7 +61,6 @@ class Generator:
         seed = checked_seed(seed)
         if self.engine is not None:
             with self.lock:
-                self._seed = seed
                 self.engine.reseed(seed)
         elif self._draws() is None:
             with self.philox.lock:
@@ -80,7 +78,7 @@ class Generator:
 
     def initial_seed(self) -> int:
         """The seed it was last started from."""
-        return self.philox.seed if self.engine is None else self._seed
+        return self.philox.seed if self.engine is None else self.engine.seed
 
     def get_offset(self) -> int:
         """How many numbers of each subsequence are used up; CUDA generators. RuntimeError: the CPU's has none."""
@@ -135,7 +133,7 @@ class Generator:
             return _of_state(self.device, self.philox.copy())
         twin = Generator(self.device)
         with self.lock:
-            twin.engine, twin._seed = self.engine.copy(), self._seed
+            twin.engine = self.engine.copy()
         return twin
 
     def _require_philox(self, what: str) -> None:
@@ -170,7 +168,6 @@ class Generator:
         if self.engine is not None:
             with self.lock:
                 _unpack_cpu_state(self.engine, state)
-                self._seed = self.engine.seed
             return
         seed, offset = struct.unpack("<Qq", state)
         draws, philox = self._draws(), self.philox
@@ -300,29 +297,29 @@ class Defaults:
     """What the default generators have come to, the CPU's, each GPU's and that of GPUs which are opened later."""
 
     def __init__(
-        self, cpu: tuple[Any, int], cuda: dict[Context, Generator], early: dict[int, int], seed: int
+        self, cpu: MersenneTwister, cuda: dict[Context, Generator], early: dict[int, int], seed: int
     ) -> None:
-        self.cpu = cpu  # engine, seed
+        self.cpu = cpu
         self.cuda = cuda
         self.early = early
         self.seed = seed
 
     def copy(self) -> Defaults:
         """The same numbers to come, for somebody else to draw."""
-        engine, seed = self.cpu
         cuda = {context: _of_state(made.device, made.philox.copy()) for context, made in self.cuda.items()}
-        return Defaults((engine.copy(), seed), cuda, dict(self.early), self.seed)
+        return Defaults(self.cpu.copy(), cuda, dict(self.early), self.seed)
 
 
 def defaults() -> Defaults:
     """Those that are drawn from now, not a copy."""
-    return Defaults((default_cpu.engine, default_cpu._seed), _default_cuda, _early_seeds, _cuda_seed)
+    assert default_cpu.engine is not None
+    return Defaults(default_cpu.engine, _default_cuda, _early_seeds, _cuda_seed)
 
 
 def use_defaults(defaults: Defaults) -> None:
     """Let these be the default generators."""
     global _default_cuda, _early_seeds, _cuda_seed
-    default_cpu.engine, default_cpu._seed = defaults.cpu
+    default_cpu.engine = defaults.cpu
     _default_cuda, _early_seeds, _cuda_seed = defaults.cuda, defaults.early, defaults.seed
 
 

@@ -112,10 +112,10 @@ class CUDAGraph:
         for state in (default_of(context.device).philox, *self._registered):
             self._draws.take(state, 0)
         allocator: Any = context.allocator
-        self._before = allocator.route(memory.part_of(context))
+        part = memory.part_of(context)
+        self._before = allocator.route(part)
         memory._uses += 1
         if check_input_liveness:  # imported then: few ask
-            part = memory.part_of(context)
             self._liveness = import_module("flambeau.runtime.liveness").Liveness(context, part)
 
     def capture_end(self) -> None:

@@ -86,7 +86,7 @@ def _compare(actual: Any, expected: Any, rules: _Rules) -> None:
         _compare_sequences(actual, expected, rules)
     elif all(isinstance(x, Mapping) for x in kinds):
         _compare_mappings(actual, expected, rules)
-    elif None in [x if x is None else 0 for x in kinds]:
+    elif actual is None or expected is None:
         if actual is not expected:
             rules.fail(f"None mismatch: {actual} is not {expected}")
     elif all(isinstance(x, bool | np.bool_) for x in kinds):

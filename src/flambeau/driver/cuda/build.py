@@ -37,30 +37,25 @@ def build(launch: Launch, device: Device, driver: Any) -> Program | Run:
         return reduction.program(launch, form, device.properties.multi_processor_count)
     if isinstance(form, Scan):
         built = scan.program(launch, form, device.properties.multi_processor_count)
-        return (
-            passes.sequence(launch, built, device, driver.functions.of)
-            if isinstance(built, passes.Plan)
-            else built
-        )
+        return _whole(built, launch, device, driver)
     if isinstance(form, Source):
         return source.program(launch, form)
     if isinstance(form, Lists):
-        listed = lists.program(launch, form)
-        if isinstance(listed, passes.Plan):
-            return passes.sequence(launch, listed, device, driver.functions.of)
-        return listed
+        return _whole(lists.program(launch, form), launch, device, driver)
     if isinstance(form, Routine) and form.name in routines.LIBRARIES:
         return routines.LIBRARIES[form.name](launch, device, driver)
     if isinstance(form, Routine) and form.name in routines.TABLE:
-        built = routines.TABLE[form.name](launch, device)
-        return (
-            passes.sequence(launch, built, device, driver.functions.of)
-            if isinstance(built, passes.Plan)
-            else built
-        )
+        return _whole(routines.TABLE[form.name](launch, device), launch, device, driver)
     raise NotSupportedError(
         f"operator {launch.kernel.name!r} has no CUDA form yet: it runs on the CPU and on virtual GPUs only"
     )
+
+
+def _whole(built: Program | passes.Plan, launch: Launch, device: Device, driver: Any) -> Program | Run:
+    """Several passes as one run."""
+    if isinstance(built, passes.Plan):
+        return passes.sequence(launch, built, device, driver.functions.of)
+    return built
 
 
 def _nothing(ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:

@@ -332,6 +332,8 @@ class CudaDriver:
                 raise DriverError(f"event_elapsed_ns: event {event} was never recorded")
             events.append(found.native)
         if start == end:
+            if not self.event_query(start):
+                raise error_of(NOT_READY)
             return 0
         return round(check(cu.cuEventElapsedTime(*events)) * 1e6)
 
