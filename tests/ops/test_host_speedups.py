@@ -272,6 +272,13 @@ def test_large_choices_are_those_of_numpy_by_bits(kind: str, number: str) -> Non
     assert out.tobytes() == np.where(mask, given_a, given_b).tobytes()
 
 
+def test_large_choices_go_into_transposed_memory() -> None:
+    mask = flambeau.arange(2 * BLOCK).reshape(2, BLOCK) % 3 == 0
+    out = flambeau.zeros(BLOCK, 2).t()
+    flambeau.where(mask, flambeau.ones(2, BLOCK), flambeau.full((2, BLOCK), 2.0), out=out)
+    assert (out.numpy() == np.where(mask.numpy(), 1, 2)).all()
+
+
 def test_where_of_large_tensors_may_store_into_either() -> None:
     x = flambeau.arange(BLOCK, dtype=flambeau.float32)
     mask, want = x % 3 == 0, np.where(np.arange(BLOCK) % 3 == 0, np.arange(BLOCK), -1)

@@ -49,6 +49,8 @@ NAN, NAN
 NAN, NAN, equal_nan=True
 INF, INF
 INF, 1.0
+1.0, INF
+t([1e6, 1.]), t([1e6 + 1, 1.5])
 True, False
 True, True
 None, None
@@ -60,6 +62,7 @@ t([1.]), 1.0
 (1, 2), [1, 2]
 [t([1.]), t([2.])], [t([1.]), t([3.])]
 {"a": [t([1.])]}, {"a": [t([2.])]}
+[{"a": t([1.])}], [{"a": t([0.])}]
 {"a": 1, "b": 2}, {"b": 3, "c": 1}
 t([1.]), t([2.]), msg="mine"
 t([1.]), t([2.]), msg=lambda text: "so " + text

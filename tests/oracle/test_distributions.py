@@ -82,6 +82,7 @@ ERRORS = [
     "D.kl_divergence(D.Categorical(s), D.Categorical(m.tensor([1.0, 0.0, 1.0])))",
     "D.kl_divergence(D.Categorical(m.tensor([1.0, 0.0, 1.0])), D.Categorical(s))",
     "D.kl_divergence(D.Bernoulli(m.tensor([0.0, 1.0, 0.5])), D.Bernoulli(m.tensor([0.5, 0.0, 1.0])))",
+    "D.kl_divergence(D.Bernoulli(m.tensor([0.0, 1.0])), D.Bernoulli(m.tensor([0.0, 1.0])))",
     "D.kl_divergence(D.Uniform(0.0, 1.0), D.Uniform(m.tensor([-1.0, 0.5]), 2.0))",
     "D.Normal(0.0, 1.0).sample(3)",
     "D.MixtureSameFamily(D.Normal(0.0, 1.0), D.Normal(x, s))",

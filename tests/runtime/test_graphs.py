@@ -394,6 +394,16 @@ def line_of(text: str) -> int:
     return 1 + Path(__file__).read_text().splitlines().index(text)
 
 
+def test_results_of_graphs_of_one_pool_are_no_inputs_that_die(gpu: None) -> None:
+    x = torch.ones(8, device="cuda")
+    first, y = captured(lambda: x * 2, check_input_liveness=True)
+    second, z = captured(lambda: y + 1, pool=first.pool(), check_input_liveness=True)
+    y = None
+    first.replay(), second.replay()
+    assert z.tolist() == [3.0] * 8
+    first.reset(), second.reset()
+
+
 def test_a_watched_graph_is_watched_until_it_is_reset(gpu: None) -> None:
     x = torch.ones(8, device="cuda")
     first, _ = captured(lambda: x.mul_(2), check_input_liveness=True)

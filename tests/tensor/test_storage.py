@@ -86,8 +86,10 @@ def test_what_a_node_saved_follows_too() -> None:
     x = torch.tensor([2.0, 3.0], requires_grad=True)
     y = (x * x).sum()
     x.untyped_storage().resize_(4000)
+    others = [torch.full((2,), 9.0) for _ in range(50)]  # one of them where the numbers were
     y.backward()
     assert x.grad.tolist() == [4, 6]
+    assert len(others) == 50
 
 
 def test_a_device_gets_back_what_a_storage_gives_up() -> None:

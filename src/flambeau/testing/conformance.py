@@ -25,13 +25,20 @@ import numpy as np
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float32, int64
-from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
+from flambeau.core.errors import (
+    DriverError,
+    InvalidAddressError,
+    NotReadyError,
+    NotSupportedError,
+    OutOfMemoryError,
+)
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Collective, Driver, Executable, Expression, HostMemory, Kernel, Launch
 
 _COUNT = 1000
 _NBYTES = 4 * _COUNT
+_LARGE = 1 << 24
 
 
 # -- devices ---------------------------------------------------------------------------------------------
@@ -556,6 +563,22 @@ def event_elapsed_ns_measures_between_records(driver: Driver) -> None:
     driver.event_sync(end)
     assert driver.event_elapsed_ns(start, end) > 0
     assert driver.event_elapsed_ns(end, start) == -driver.event_elapsed_ns(start, end)
+
+
+def event_elapsed_ns_refuses_events_that_are_not_done(driver: Driver) -> None:
+    stream, event, ptr = driver.stream_default(0), driver.event_create(0, True), driver.mem_alloc(0, _LARGE)
+    for _ in range(16):
+        driver.fill(ptr, 0, _LARGE, stream)
+    driver.event_record(event, stream)
+    # Whether the device is still at it is the device's affair: a time is only told of what is done.
+    try:
+        assert driver.event_elapsed_ns(event, event) == 0
+    except NotReadyError:
+        pass
+    else:
+        assert driver.event_query(event)
+    driver.event_sync(event)
+    assert driver.event_elapsed_ns(event, event) == 0
 
 
 def event_elapsed_ns_refuses_events_without_timing_or_record(driver: Driver) -> None:
