@@ -21,6 +21,9 @@ if os.environ.get("CI"):
 else:
     torch = pytest.importorskip("torch", reason="oracle PyTorch is not installed")
 
+INTEGER_PRODUCTS: tuple[str, ...] = ("int32", "int64", "uint8")
+"""The integers whose matrices both libraries multiply here."""
+
 
 def to_torch(ours: Tensor) -> Any:
     """A PyTorch tensor with the bytes, dtype, shape and strides of ours."""

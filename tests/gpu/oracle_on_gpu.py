@@ -9,7 +9,6 @@ cases in which they do are named in `oracle_on_gpu.txt` beside this file, each w
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._device import _device_constructors  # noqa: E402
 
 import flambeau  # noqa: E402
-from flambeau.runtime import system  # noqa: E402
 from flambeau.tensor.tensor import Tensor  # noqa: E402
 
 OPERATORS = [
@@ -76,6 +74,7 @@ def move_births() -> None:
     support.to_torch = lambda ours: to_torch(ours.detach()).cuda()
     support.values = lambda ours: values(ours.cpu())
     Tensor.numpy = lambda self, **named: to_numpy(self.cpu(), **named)
+    support.INTEGER_PRODUCTS = ()  # no integer products on CUDA devices, in PyTorch neither
     import layouts
 
     layouts.of_torch = whole
@@ -121,42 +120,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Ours are made on the GPU too. What needs virtual GPUs, or ends in a kernel's assertion, is skipped and says so."""
+def pytest_runtest_setup() -> Iterator[None]:
+    return (yield from _skipping_virtual())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Ours are made on the GPU too."""
     switches = flambeau.backends.cuda.matmul, flambeau.backends.cudnn
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
         switch.allow_tf32 = False
     flambeau.set_default_device("cuda")
     try:
+        return (yield from _skipping_virtual())
+    finally:
+        flambeau.set_default_device(None)
+        for switch, value in zip(switches, before, strict=True):
+            switch.allow_tf32 = value
+        _end_if_dead()
+
+
+def _skipping_virtual() -> Iterator[None]:
+    """What needs virtual GPUs is skipped and says so."""
+    try:
         return (yield)
     except Exception as error:
         if "flambeau.virtual() was called" in str(error):
             pytest.skip("of virtual GPUs alone")
         raise
-    finally:
-        flambeau.set_default_device(None)
-        for switch, value in zip(switches, before, strict=True):
-            switch.allow_tf32 = value
-        _begin_anew_if_asserted()
-
-
-def _begin_anew_if_asserted() -> None:
-    """Where the CPU raises, a kernel asserts, and takes all later work of its device with it: the driver is opened anew."""
-    try:
-        flambeau.cuda.synchronize()
-    except flambeau.DriverError as error:
-        gc.collect()
-        system.close_all()
-        _end_if_dead()
-        pytest.skip(f"a kernel asserts: {error}")
-    _end_if_dead()
 
 
 def _end_if_dead() -> None:
-    """PyTorch's assertions are the context's end: the process goes, and the next test has another."""
+    """Where the CPU raises, a kernel asserts, ours or PyTorch's: the end of the context, which both share.
+
+    The process goes, and the next test has another.
+    """
     try:
+        flambeau.cuda.synchronize()
         torch.cuda.synchronize()
     except RuntimeError:
-        print("PyTorch's kernel asserts:", os.environ["PYTEST_CURRENT_TEST"], file=sys.stderr, flush=True)
+        print("a kernel asserts:", os.environ["PYTEST_CURRENT_TEST"], file=sys.stderr, flush=True)
         os._exit(1)

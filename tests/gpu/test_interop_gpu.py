@@ -141,6 +141,7 @@ def test_the_producers_stream_is_waited_for() -> None:
     torch = others.torch
     ours, theirs = flambeau.cuda.Stream(), torch.cuda.Stream()
     y = torch.zeros(1 << 20, device="cuda")
+    flambeau.from_dlpack(y).sum()  # compiled: else the sleep below is over first
     torch.cuda.synchronize()
     with torch.cuda.stream(theirs), flambeau.cuda.stream(ours):
         torch.cuda._sleep(200_000_000)

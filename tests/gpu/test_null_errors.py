@@ -46,3 +46,25 @@ def test_the_lines_of_very_many_launches_are_forgotten(library: Path) -> None:
     more = "for i in range(8200): torch.gather(x, 0, places)"
     said = run(library, PROGRAM.format(more=more))
     assert "failed: index 12 is out of bounds" in said and "launched at" not in said
+
+
+LOST = """
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+import flambeau as torch
+from flambeau.runtime import system
+from cuda.bindings import driver as cu
+for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+    with torch.cuda.stream(stream):
+        torch.ones(1 << 22, device="cuda").sort()
+pool = system.accelerator()._contexts.devices[0].pool
+assert len([kept for _, kept in pool._kept.values() if kept]) == 2
+cu.cuMemFreeAsync = lambda *given: (cu.CUresult.CUDA_ERROR_ASSERT,)
+system.close_all()
+assert pool._pool is None
+print("closed")
+"""
+
+
+def test_a_lost_context_is_closed_without_a_word(library: Path) -> None:
+    assert run(library, LOST) == "closed\n"

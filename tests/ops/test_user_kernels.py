@@ -319,6 +319,7 @@ def test_a_text_and_a_name_are_strings() -> None:
         torch.cuda.elementwise("x", name=3)
 
 
+@pytest.mark.simulated
 def test_races_name_the_kernel() -> None:
     with torch.virtual(races="error"):
         x = torch.zeros(4, device="cuda")

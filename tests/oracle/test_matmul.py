@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import from_torch, same, torch
+from support import INTEGER_PRODUCTS, from_torch, same, torch
 from test_reductions import agree
 
 import flambeau
 
-KINDS = ("int32", "int64", "uint8", "float16", "bfloat16", "float32", "float64", "complex64")
+KINDS = (*INTEGER_PRODUCTS, "float16", "bfloat16", "float32", "float64", "complex64")
 
 
 def number(rng: Any, shape: Any, kind: str) -> Any:

@@ -57,8 +57,11 @@ def test_folds_over_dims(x: Any, name: str, dim: Any, keepdim: bool) -> None:
     def run(room: Any, t: Any) -> Any:
         return getattr(room, name)(t, dim=dim, keepdim=keepdim)
 
-    if not (name in ("amax", "amin", "logsumexp") and dim is None):
-        agree(run, x, ulps=4)
+    if name in ("amax", "amin", "logsumexp") and dim is None:
+        return
+    if name == "mean" and not (x.is_floating_point() or x.is_complex()):
+        x = x.float()  # else which of two refusals comes first is the kernel's affair
+    agree(run, x, ulps=4)
 
 
 ONE_DIM = ("max", "min", "argmax", "argmin", "prod")

@@ -234,6 +234,7 @@ def test_default_generators_are_those_that_draw() -> None:
 
 
 def test_offsets_and_clones() -> None:
+    needs(2)
     generator = torch.Generator("cuda:1").manual_seed(3)
     assert generator.get_offset() == 0
     torch.rand(5, device="cuda:1", generator=generator)
