@@ -1,5 +1,10 @@
 """Call sites: the user's line, through any depth of this package."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from race_kit import kernel, machine, meta
 
 from flambeau.core import sites
@@ -30,3 +35,21 @@ def test_a_line_of_no_file_has_a_place_and_no_source():
     found = scope["ask"]()
     assert sites.place(found) == "<made up>:2"
     assert sites.source(found) == ""
+
+
+def test_the_outermost_line_of_a_program_is_searched_for_once(tmp_path):
+    """Nobody calls it; it is known after the first search all the same."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from flambeau.core import sites\n"
+        "search, searches = sites._slow_caller, []\n"
+        "sites._slow_caller = lambda *given: searches.append(given) or search(*given)\n"
+        "for _ in range(3):\n"
+        "    place = sites.place(sites.caller(0))\n"
+        "print(len(searches), place)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(sites.__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, cwd=tmp_path, env=environment, check=True
+    )
+    assert done.stdout == "1 program.py:5\n"

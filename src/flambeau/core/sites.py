@@ -37,8 +37,11 @@ def caller(depth: int = 1) -> Site:
 
 
 def _slow_caller(frame: FrameType, depth: int) -> Site:
-    """The same for files not seen before, and where fewer frames are there than were known to be."""
-    while frame.f_back is not None and (depth > 0 or is_inside(frame.f_code)):
+    """The same for files not seen before, and where fewer frames are there than were known to be.
+
+    Asked of each file before who called it: a program's outermost frame, which nobody calls, is known from then on.
+    """
+    while (depth > 0 or is_inside(frame.f_code)) and frame.f_back is not None:
         frame = frame.f_back
         depth -= 1
     return frame.f_code, frame.f_lasti
