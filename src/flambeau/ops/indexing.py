@@ -417,7 +417,7 @@ def _index_copy_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _index_fill_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    return [((make(5, 4), sample_indices(0, 4, 3), 1), (1,))]
+    return [((make(5, 4), sample_indices(0, 4, 3), value), (1,)) for value in (1, make())]
 
 
 def _index_reduce_samples(make: Make, kind: dtype) -> Iterable[Sample]:

@@ -37,7 +37,10 @@ def _masked_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
     shape = broadcast_shapes([x.shape, mask.shape])
     views = [m.with_(shape, expand_strides(m.shape, m.strides, shape)) for m in (x, mask)]
     strides = dense_strides(shape, views[0].strides)
-    return Signature((Meta.of(shape, strides, x.dtype, where),), (*views, by_value(value, x)))
+    filler = by_value(value, x)
+    if isinstance(filler, Meta):
+        filler = filler.with_(shape, expand_strides(filler.shape, filler.strides, shape))
+    return Signature((Meta.of(shape, strides, x.dtype, where),), (*views, filler))
 
 
 def _masked_fill_host(launch: Launch) -> Body:
@@ -140,7 +143,7 @@ def _select_host(launch: Launch) -> Body:
 
 def _masked_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     mask = np.array([True, False, True, True])
-    return [((make(5, 4), mask, 1), ()), ((make(), np.array(True), 1), ())]
+    return [((make(5, 4), mask, 1), ()), ((make(5, 4), mask, make()), ()), ((make(), np.array(True), 1), ())]
 
 
 def _masked_scatter_samples(make: Make, kind: dtype) -> Iterable[Sample]:
