@@ -26,6 +26,7 @@ import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._device import _device_constructors  # noqa: E402
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # noqa: E402
 
 import flambeau  # noqa: E402
 from flambeau.tensor.tensor import Tensor  # noqa: E402
@@ -59,9 +60,26 @@ class Birthplace(TorchFunctionMode):
             or kwargs.get("device") is not None
             or kwargs.get("out") is not None
         ):
-            return func(*args, **kwargs)
+            try:
+                return func(*args, **kwargs)
+            except NotImplementedError:
+                return on_cpu(func, args, kwargs)
         wants_grad = kwargs.pop("requires_grad", False)
         return func(*args, **kwargs).cuda().requires_grad_(wants_grad)
+
+
+def on_cpu(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A call that PyTorch has no CUDA kernel for, done by its CPU: results and what changed in place come back."""
+    leaves, shape = tree_flatten((args, kwargs))
+    moved = [leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    versions = [leaf._version if isinstance(leaf, torch.Tensor) else None for leaf in moved]
+    args, kwargs = tree_unflatten(moved, shape)
+    result = func(*args, **kwargs)
+    back = {}
+    for leaf, twin, version in zip(leaves, moved, versions, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            back[id(twin)] = leaf if twin._version == version else leaf.copy_(twin)
+    return tree_map(lambda x: back.get(id(x), x.cuda()) if isinstance(x, torch.Tensor) else x, result)
 
 
 def move_births() -> None:
