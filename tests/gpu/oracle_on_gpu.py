@@ -41,6 +41,9 @@ OPERATORS = [
 ]  # fmt: skip
 """The modules that are about operators; the others are about the host's side, or run on GPUs by themselves."""
 
+WIDER = ["functional_pooling", "indexing", "numerics", "pointwise", "special"]
+"""Those in which our CUDA kernels take dtypes that PyTorch's do not: there its CPU is asked instead."""
+
 DIFFER = [
     line.split(": ", 1)
     for line in Path(__file__).with_suffix(".txt").read_text().splitlines()
@@ -63,6 +66,8 @@ class Birthplace(TorchFunctionMode):
             try:
                 return func(*args, **kwargs)
             except NotImplementedError:
+                if not any(f"test_{name}.py" in os.environ.get("PYTEST_CURRENT_TEST", "") for name in WIDER):
+                    raise
                 return on_cpu(func, args, kwargs)
         wants_grad = kwargs.pop("requires_grad", False)
         return func(*args, **kwargs).cuda().requires_grad_(wants_grad)

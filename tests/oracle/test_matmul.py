@@ -62,7 +62,7 @@ def test_named_products(kind: str, n: int, k: int, m: int, seed: int) -> None:
 
 
 @given(
-    st.sampled_from(("int64", "float32", "float64")),
+    st.sampled_from((*INTEGER_PRODUCTS, "float32", "float64")),
     st.sampled_from((0, 1, 2)),
     st.sampled_from((1, 3)),
     st.integers(0, 9),
