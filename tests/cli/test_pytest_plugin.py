@@ -109,6 +109,90 @@ def test_each_failing_schedule_has_a_line_that_replays_it(tmp_path):
     assert status == 1 and "1 failed" in again, again
 
 
+@pytest.mark.parametrize("schedules", [1, 3])
+def test_a_replay_line_repeats_one_test_of_several_parameters(tmp_path, schedules):
+    program(tmp_path, RACY, "test_it.py")
+    _, text = run(tmp_path, "--virtual-gpus=1", f"--gpu-schedules={schedules}")
+    lines = re.findall(r"replay: pytest (.*)", text)
+    assert len(lines) == 2 * schedules
+    status, again = run(tmp_path, *shlex.split(lines[0]))
+    assert status == 1 and "1 failed in" in again, again
+
+
+def test_a_failure_of_a_fixture_has_its_line_too(tmp_path):
+    text = (
+        RACY.replace("def test_sum(size)", "def test_sum(size, made)")
+        + """
+    @pytest.fixture
+    def made():
+        x = torch.ones(3, device="cuda")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x.add_(1)
+    """
+    )
+    program(tmp_path, text, "test_it.py")
+    _, said = run(tmp_path, "--virtual-gpus=1", "--gpu-schedules=2")
+    lines = re.findall(r"replay: pytest (.*)", said)
+    assert "4 errors" in said and len(lines) == 4, said
+    _, again = run(tmp_path, *shlex.split(lines[0]))
+    assert "1 error in" in again, again
+
+
+UNITTEST = """
+    import pytest, torch, unittest
+
+    class TestSums(unittest.TestCase):
+        ran = []
+
+        def setUp(self):
+            self.x = torch.zeros(10, device="cuda")
+
+        @classmethod
+        def tearDownClass(cls):
+            print("ran", *cls.ran)
+
+        def test_proved(self):
+            self.ran.append("proved")
+            self.assertEqual(self.x.sum().item(), 0)
+
+        @pytest.mark.gpu_schedules(2)
+        def test_marked(self):
+            torch.cuda.current_stream().query()
+            self.ran.append("marked")
+
+        def test_racy(self):
+            side = torch.cuda.Stream()
+            torch.cuda.synchronize()
+            self.x.fill_(1.0)
+            with torch.cuda.stream(side):
+                y = self.x * 2
+            torch.cuda.synchronize()
+            self.assertEqual(y.sum().item(), 20)
+"""
+
+
+def test_methods_of_a_testcase_run_under_each_schedule(tmp_path):
+    program(tmp_path, UNITTEST, "test_it.py")
+    status, text = run(tmp_path, "--virtual-gpus=1", "--gpu-schedules=6", "--gpu-races=off", "-k", "racy")
+    assert status == 1 and re.search(r"[1-5] failed, [1-5] passed, 8 deselected", text), text
+    lines = re.findall(r"replay: pytest (.*)", text)
+    status, again = run(tmp_path, *shlex.split(lines[0]))
+    assert status == 1 and "1 failed in" in again, again
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "1")])
+def test_a_method_of_a_testcase_that_is_proved_runs_once(tmp_path, more):
+    program(tmp_path, UNITTEST, "test_it.py")
+    status, text = run(
+        tmp_path, "--virtual-gpus=1", "--gpu-schedules=6", "-k", "not racy", "-v", "-rA", *more
+    )
+    assert status == 0 and "8 passed" in text, text
+    assert "test_it.py::TestSums::test_proved[random:0]" in text
+    one = "test_it.py::TestSums::test_proved[random:0]"
+    status, text = run(tmp_path, "--virtual-gpus=1", "--gpu-schedules=6", "-v", one)
+    assert status == 0 and one in text and "1 passed in" in text, text
+
+
 def test_races_are_failures_by_default_and_reports_if_asked(tmp_path):
     program(tmp_path, RACY, "test_it.py")
     status, text = run(tmp_path, "--virtual-gpus=1")

@@ -5,13 +5,15 @@ test has virtual GPUs of its own, and runs once per schedule. Without `--virtual
 that ask for the fixture `virtual_gpus`.
 
 A schedule is part of a test's name, so the name alone repeats it. A test whose first run, in the same process, was
-certified race-free under every schedule passes under the others without being run.
+certified race-free under every schedule passes under the others without being run. Methods of `unittest.TestCase`,
+which pytest gives no parameters, are collected once for each schedule instead.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import unittest
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -108,24 +110,80 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
     if config.getoption("virtual_gpus") is None and "virtual_gpus" not in metafunc.fixturenames:
         return
-    schedules = _schedules(metafunc)
+    schedules = _schedules(metafunc.definition)
     if schedules != ["earliest"]:
         metafunc.fixturenames.append(_FIXTURE)
         metafunc.parametrize(_FIXTURE, schedules, indirect=True, ids=[s[:_LONGEST] for s in schedules])
 
 
-def _schedules(metafunc: pytest.Metafunc) -> list[str]:
-    one = metafunc.config.getoption("gpu_schedule")
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> Any:
+    """A `unittest.TestCase` has each of its methods once for each schedule."""
+    found = yield
+    if (
+        isinstance(found, pytest.Class)
+        and _is_unittest(obj)
+        and collector.config.getoption("virtual_gpus") is not None
+    ):
+        collect = found.collect
+        found.collect = lambda: [one for item in collect() for one in _under_each_schedule(item)]  # type: ignore[method-assign]
+    return found
+
+
+def _is_unittest(obj: object) -> bool:
+    return isinstance(obj, type) and issubclass(obj, unittest.TestCase)
+
+
+def _under_each_schedule(item: Any) -> list[Any]:
+    schedules = _schedules(item)
+    if schedules == ["earliest"]:
+        return [item]
+    kind: Any = type("ScheduledMethod", (_ScheduledMethod, type(item)), {})
+    return [kind.from_parent(item.parent, name=f"{item.name}[{s[:_LONGEST]}]", schedule=s) for s in schedules]
+
+
+class _ScheduledMethod:
+    """Mixed into pytest's item for a method of a TestCase, which takes the item's name for the method's."""
+
+    name: str
+    parent: Any
+
+    def __init__(self, *args: Any, schedule: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.schedule = schedule
+
+    @property
+    def originalname(self) -> str:
+        return self.name.partition("[")[0]
+
+    @originalname.setter
+    def originalname(self, value: str) -> None:
+        """pytest writes the name that it was given."""
+
+    def _getinstance(self) -> unittest.TestCase:
+        case: unittest.TestCase = self.parent.obj(self.originalname)
+        return case
+
+    def runtest(self) -> None:
+        if _is_certified(self):
+            return
+        name, self.name = self.name, self.originalname
+        try:
+            super().runtest()  # type: ignore[misc]
+        finally:
+            self.name = name
+
+
+def _schedules(item: pytest.Item) -> list[str]:
+    one = item.config.getoption("gpu_schedule")
     if one is not None:
         return [one]
-    marker = metafunc.definition.get_closest_marker("gpu_schedules")
-    count = metafunc.config.getoption("gpu_schedules")
+    marker = item.get_closest_marker("gpu_schedules")
+    count = item.config.getoption("gpu_schedules")
     if marker is not None:
         count = marker.args[0] if len(marker.args) == 1 and not marker.kwargs else None
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise pytest.UsageError(
-                f"{metafunc.definition.nodeid}: gpu_schedules takes one integer of at least 1"
-            )
+            raise pytest.UsageError(f"{item.nodeid}: gpu_schedules takes one integer of at least 1")
     kinds = len(_KINDS)
     return ["earliest", *[_KINDS[i % kinds].format(i // kinds) for i in range(count - 1)]]
 
@@ -142,8 +200,7 @@ def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
     if config.getoption("virtual_gpus") is None and "virtual_gpus" not in request.fixturenames:
         yield None
         return
-    spec = getattr(request.node, "callspec", None)
-    schedule = "earliest" if spec is None else spec.params.get(_FIXTURE, "earliest")
+    schedule = _schedule_of(request.node)
     devices = config.getoption("virtual_gpus") or settings.DEVICES
     with system.virtual(
         devices, config.getoption("gpu_profile"), schedule, config.getoption("gpu_races")
@@ -152,6 +209,14 @@ def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield machine
         for index in range(_opened()):
             system.accelerator().device_sync(index)
+
+
+def _schedule_of(item: Any) -> str:
+    if isinstance(item, _ScheduledMethod):
+        return item.schedule
+    spec = getattr(item, "callspec", None)
+    schedule: str = "earliest" if spec is None else spec.params.get(_FIXTURE, "earliest")
+    return schedule
 
 
 @pytest.fixture
@@ -167,10 +232,14 @@ def _opened() -> int:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Pass a test that is certified for every schedule; otherwise leave it to pytest."""
-    run = pyfuncitem.stash.get(_RUN, None)
-    if run is None or run[1] == "earliest" or _name(pyfuncitem) not in pyfuncitem.config.stash[_CERTIFIED]:
-        return None
-    _count(pyfuncitem, "certified")
+    return True if _is_certified(pyfuncitem) else None
+
+
+def _is_certified(item: Any) -> bool:
+    run = item.stash.get(_RUN, None)
+    if run is None or run[1] == "earliest" or _name(item) not in item.config.stash[_CERTIFIED]:
+        return False
+    _count(item, "certified")
     return True
 
 
@@ -181,9 +250,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if run is not None and call.excinfo is not None:
         _hide_own_frames(call.excinfo)
     report = yield
-    if run is None or call.when != "call":
+    if run is None:
         return report
     machine, schedule, devices = run
+    if call.when == "call":
+        _judge(item, machine, schedule, report)
+    if report.failed:
+        report.sections.append(("virtual GPUs", _replay(item, machine, devices)))
+    return report
+
+
+def _judge(item: pytest.Item, machine: Any, schedule: str, report: pytest.TestReport) -> None:
+    """What the detector says of a test that has run: proved, or failed for a race that it swallowed."""
     certificate = _certificate(machine)
     _count(item, "runs")
     if report.passed and schedule == "earliest" and certificate is not None and certificate.race_free:
@@ -194,9 +272,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         else:
             report.sections.append(("races", str(certificate)))
             _count(item, "racy")
-    if report.failed:
-        report.sections.append(("virtual GPUs", _replay(item, machine, devices)))
-    return report
 
 
 def _hide_own_frames(error: pytest.ExceptionInfo[BaseException]) -> None:
@@ -223,12 +298,19 @@ def _replay(item: pytest.Item, machine: Any, devices: int) -> str:
     if races != "error":
         options += ["--gpu-races", races]
     token = "replay:" + machine.driver.token()
+    return "replay: " + shlex.join(
+        ["pytest", *options, "--gpu-schedule", token, _named(item, token[:_LONGEST])]
+    )
+
+
+def _named(item: pytest.Item, token: str) -> str:
+    """What a test is called under the schedule of a token."""
     spec = getattr(item, "callspec", None)
-    if spec is not None and _FIXTURE in spec.params:
-        test = item.nodeid.replace(spec.params[_FIXTURE][:_LONGEST], token[:_LONGEST])
-    else:
-        test = item.nodeid.partition("[")[0]
-    return "replay: " + shlex.join(["pytest", *options, "--gpu-schedule", token, test])
+    if spec is None:
+        return item.nodeid.partition("[")[0]
+    if _FIXTURE in spec.params:
+        return item.nodeid.replace(spec.params[_FIXTURE][:_LONGEST], token)
+    return f"{item.nodeid.removesuffix(f'[{spec.id}]')}[{token}-{spec.id}]"
 
 
 def _name(item: pytest.Item) -> str:
