@@ -20,7 +20,7 @@ TYPES = ("Tensor", "Storage", "CallError")  # told in one place for all, or of n
 # What takes any value, or hands its arguments on.
 CANNOT_FAIL = {
     "cuda.CudaError", "cuda.Stream.wait_event", "cuda.Stream.wait_stream", "cuda.StreamContext",
-    "cuda.Stream.record_event", "cuda.MemPool", "cuda.MemPool.part_of", "cuda.device_of", "cuda.MemPool.snapshot", "cuda.is_bf16_supported",
+    "cuda.Stream.record_event", "cuda.MemPool.part_of", "cuda.device_of", "cuda.MemPool.snapshot", "cuda.is_bf16_supported",
     "cuda.memory_snapshot", "cuda.cudart",
 }  # fmt: skip
 

@@ -262,6 +262,25 @@ def test_memory_by_address() -> None:
         torch.cuda.caching_allocator_delete(first)
     with pytest.raises(TypeError, match="Invalid type for stream argument"):
         torch.cuda.caching_allocator_alloc(10, stream="side")
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.cuda.caching_allocator_alloc(-1)
+    for wrong in (
+        lambda: torch.cuda.caching_allocator_alloc("10"),
+        lambda: torch.cuda.caching_allocator_delete("x"),
+    ):
+        with pytest.raises(TypeError):
+            wrong()
+    assert torch.cuda.memory_allocated() == 0
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_gives_no_memory_is_no_resource() -> None:
+    for make_it in (torch.cuda.MemPool, torch.cuda.memory.CUDAPluggableAllocator):
+        with pytest.raises(TypeError, match="allocate and free"):
+            make_it(5)
+    with pytest.raises(TypeError, match="CUDAPluggableAllocator lacks them"):  # its `.allocator()` is one
+        torch.cuda.MemPool(torch.cuda.memory.CUDAPluggableAllocator(DriverMemory()))
+    assert torch.ones(3, device="cuda").sum().item() == 3  # nothing changed
 
 
 @pytest.mark.usefixtures("gpu")
@@ -370,6 +389,12 @@ def test_wrong_recordings_are_refused() -> None:
         record("everything")
     with pytest.raises(RuntimeError, match="expected context to be"):
         record("all", "some")
+    with pytest.raises(RuntimeError, match="expected stacks to be"):
+        record("all", stacks="C++")
+    with pytest.raises(TypeError, match="max_entries"):
+        record("all", max_entries=-1)
+    with pytest.raises(NotSupportedError, match=r"torch\.fx"):
+        torch.cuda.memory._snapshot(augment_with_fx_traces=True)
     record(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)  # as PyTorch 2.0 had it
     x = torch.ones(3, device="cuda")
     assert torch.cuda.memory._allocation_traceback(x.data_ptr())[0]["filename"] == __file__
@@ -481,6 +506,7 @@ def test_an_error_names_the_largest_tensors_and_their_lines() -> None:
         torch.cuda.memory._record_memory_history()
         kept = [floats(n * 100 * MIB) for n in range(1, 8)]
         side = torch.cuda.Stream()
+        native = side.cuda_stream
         with torch.cuda.stream(side):
             kept.append(floats(64 * MIB))
         with pytest.raises(torch.OutOfMemoryError) as caught:
@@ -488,7 +514,8 @@ def test_an_error_names_the_largest_tensors_and_their_lines() -> None:
     text = str(caught.value)
     lines = [line for line in text.splitlines() if "made at" in line]
     assert len(lines) == 5 and "700.00 MiB" in lines[0] and "test_memory_features.py" in lines[0]
-    assert "Held by stream: the default stream" in text and "the largest free hole" in text
+    assert "Held by stream: the default stream" in text and f"stream {native:#x} 64.00 MiB" in text
+    assert "the largest free hole" in text
     assert "No setting would have made it fit" in text
 
 

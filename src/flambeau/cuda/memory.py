@@ -7,6 +7,7 @@ Before CUDA is initialized, and without a GPU, every figure is 0.
 
 from __future__ import annotations
 
+import operator
 import pickle
 import sys
 import warnings
@@ -15,13 +16,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, cast
 
+from flambeau.core.errors import NotSupportedError, OutOfMemoryError
 from flambeau.core.names import lacking
 from flambeau.runtime import current, system
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.history import Recording
 from flambeau.runtime.mempool import MemPool, use_mem_pool
 from flambeau.runtime.policy import policy_of
-from flambeau.runtime.resources import DriverMemory, LibraryMemory, Resource
+from flambeau.runtime.resources import DriverMemory, LibraryMemory, Resource, as_resource
 from flambeau.runtime.snapshot import snapshot
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 from flambeau.runtime.stream import Stream
@@ -42,6 +44,7 @@ __all__ = [
 _MIB = 1 << 20
 _ENABLED = (None, "state", "all")
 _CONTEXTS = (None, "state", "alloc", "all")
+_STACKS = ("python", "all")
 
 __getattr__ = lacking("torch.cuda.memory")
 
@@ -282,8 +285,12 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
 
     `caching_allocator_delete` gives them back.
 
-    Raises TypeError: the stream is neither a Stream nor an int; RuntimeError: no such device; OutOfMemoryError.
+    Raises TypeError: the size is no int, or the stream neither a Stream nor an int; RuntimeError: no such device;
+    OutOfMemoryError: a negative size too, as in PyTorch, which takes it for a huge one.
     """
+    size = operator.index(size)
+    if size < 0:
+        raise OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes")
     context = current.context_at(_index(device))
     if stream is None:
         stream = current.stream_at(context.index)
@@ -298,7 +305,11 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Give back what `caching_allocator_alloc` returned. RuntimeError: it did not return this address."""
+    """Give back what `caching_allocator_alloc` returned.
+
+    Raises RuntimeError: it did not return this address; TypeError: this is no address.
+    """
+    mem_ptr = operator.index(mem_ptr)
     if mem_ptr and not any(_allocator(i).free_raw(mem_ptr) for i in range(system.device_count())):
         raise RuntimeError(f"invalid device pointer: {mem_ptr:#x}")
 
@@ -336,14 +347,14 @@ class CUDAPluggableAllocator:
         alloc_fn_name: of the library's `void* f(ssize_t size, int device, cudaStream_t stream)`.
         free_fn_name: of its `void f(void* ptr, ssize_t size, int device, cudaStream_t stream)`.
 
-    Raises OSError: there is no such library; AttributeError: it has no such function.
+    Raises OSError: there is no such library; AttributeError: it has no such function; TypeError: the object lacks them.
     """
 
     def __init__(self, path_to_so_file: Any, alloc_fn_name: str = "", free_fn_name: str = "") -> None:
         if isinstance(path_to_so_file, str):
             self._allocator: Resource = LibraryMemory(path_to_so_file, alloc_fn_name, free_fn_name)
         else:
-            self._allocator = path_to_so_file
+            self._allocator = as_resource(path_to_so_file)
 
     def allocator(self) -> Resource:
         """The source itself, as MemPool takes it."""
@@ -371,7 +382,7 @@ def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> N
     Args:
         enabled: "all" (default: live memory, and a history of all requests), "state" (live memory only), None.
         context: whose stacks are kept: "all" (default), "alloc", "state" (not who frees), None.
-        stacks: accepted; Flambeau has Python's frames alone.
+        stacks: "all" (default) or "python", which are the same: Flambeau has Python's frames alone.
         max_entries: how many events the history keeps (default: all).
         clear_history: forget what was recorded before.
         skip_actions: kinds of events that snapshots leave out.
@@ -399,6 +410,10 @@ def _record(
         raise RuntimeError(f"expected enabled to be None, 'state', or 'all', not {enabled!r}")
     if context not in _CONTEXTS:
         raise RuntimeError(f"expected context to be None, 'state', 'alloc', or 'all', not {context!r}")
+    if stacks not in _STACKS:
+        raise RuntimeError(f"expected stacks to be 'python', or 'all', not {stacks!r}")
+    if operator.index(max_entries) < 0:
+        raise TypeError(f"max_entries must not be negative, but is {max_entries}")
     for one in system.contexts():
         recording = None
         if enabled is not None:
@@ -423,15 +438,21 @@ def _record_as_before(
     )
 
 
-def _snapshot(device: Any = None) -> dict[str, Any]:
-    """The state and the history of all devices' allocators, as PyTorch's memory viewer reads them."""
+def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    """The state and the history of all devices' allocators, as PyTorch's memory viewer reads them.
+
+    Raises NotSupportedError: traces of torch.fx, which Flambeau lacks.
+    """
+    if augment_with_fx_traces:
+        raise NotSupportedError("augment_with_fx_traces: Flambeau has no torch.fx")
     return _whole(None, True)
 
 
-def _dump_snapshot(filename: Any = "dump_snapshot.pickle") -> None:
+def _dump_snapshot(filename: Any = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
     """Write `_snapshot()` to a file: a pickle, for PyTorch's memory viewer and for `flambeau memory`."""
+    found = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
     with open(filename, "wb") as file:
-        file.write(pickle.dumps(_snapshot()))  # faster than into the file, piece by piece
+        file.write(pickle.dumps(found))  # faster than into the file, piece by piece
 
 
 def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:

@@ -96,8 +96,14 @@ def _made_by(block: Block) -> str:
 
 
 def _stream(allocator: CachingAllocator, handle: int) -> str:
-    default = handle == allocator.context.driver.stream_default(allocator.context.driver_index)
-    return "the default stream" if default else f"stream {handle}"
+    """By its `cuda_stream`, as programs and snapshots have it."""
+    driver = allocator.context.backing
+    if handle == driver.stream_default(allocator.context.driver_index):
+        return "the default stream"
+    try:
+        return f"stream {driver.stream_native(handle):#x}"
+    except RuntimeError:
+        return f"a stream that has ended ({handle})"
 
 
 def _advice(allocator: CachingAllocator, size: int, free: int) -> str:

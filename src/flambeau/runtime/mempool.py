@@ -12,7 +12,7 @@ from flambeau.runtime import current
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
 from flambeau.runtime.pools import PoolId, PrivatePool
-from flambeau.runtime.resources import Resource
+from flambeau.runtime.resources import Resource, as_resource
 from flambeau.runtime.snapshot import snapshot
 
 _numbers = itertools.count(1)
@@ -28,14 +28,17 @@ class MemPool:
         no_split: each block is a segment of its own.
 
     Its segments go back when it is gone and they are free; `empty_cache` leaves them while it lives.
+
+    Raises TypeError: `allocator` is no resource.
     """
 
     def __init__(
         self, allocator: Resource | None = None, use_on_oom: bool = False, no_split: bool = False
     ) -> None:
+        source = None if allocator is None else as_resource(allocator)
         self._id = new_id()
         _alive[self._id] = self
-        self._source = allocator
+        self._source = source
         self._use_on_oom = bool(use_on_oom)
         self._no_split = bool(no_split)
         self._uses = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from flambeau.core.errors import NotSupportedError, OutOfMemoryError
 from flambeau.driver.api import Driver
@@ -26,6 +26,16 @@ class Resource(Protocol):
     def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
         """Take back what `allocate` returned."""
         ...
+
+
+def as_resource(source: object) -> Resource:
+    """`source` itself. TypeError: it cannot be asked for memory."""
+    if not all(callable(getattr(source, name, None)) for name in ("allocate", "free")):
+        raise TypeError(
+            f"a source of memory has the methods allocate and free (see flambeau.runtime.resources), and "
+            f"{type(source).__name__} lacks them"
+        )
+    return cast(Resource, source)
 
 
 class DriverMemory:
