@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from textwrap import dedent
 
 import pytest
 from cli_kit import environment, program
@@ -44,6 +45,17 @@ def test_a_race_is_shown_and_its_line_replays_it(folder):
     line = re.search(r"replay: flambeau (.*)", done.stdout)[1]
     again = flambeau(folder, *shlex.split(line))
     assert again.stdout == "0.0\n", again.stderr
+
+
+def test_how_many_orders_and_which_may_stand_last(folder):
+    program(folder, "import sys\n" + dedent(RACY.format(wait="sys.argv[1:] == ['-x'] or sys.exit(7)")))
+    said = "is this command's own"
+    for last in (["--schedules", "3", "--policy", "random"], ["--policy=random", "--schedules=3"]):
+        done = flambeau(folder, "explore", "program.py", "-x", *last)
+        assert done.returncode == 3 and done.stdout.startswith("3 schedules"), done.stdout + done.stderr
+        assert done.stderr.count(said) == 2 and "program.py -x\n" in done.stdout
+    done = flambeau(folder, "explore", "--schedules", "3", "program.py", "-x", "--schedules", "2")
+    assert done.returncode == 7 and said not in done.stderr
 
 
 def test_a_mended_program_is_proved(folder):

@@ -343,6 +343,18 @@ def test_the_token_shown_runs_the_same_order_again(tmp_path):
     again = flambeau_run(tmp_path, "--schedule", f"replay:{token}", script)
     assert again.machine["trace_hash"] == hashed
     assert again.machine["time_ns"] > 0
+    first.file.unlink()
+    last = flambeau_run(tmp_path, script, "x", "--schedule", f"replay:{token}")
+    assert last.machine["trace_hash"] == hashed and "the last --schedule is this command's own" in last.err
+
+
+def test_a_programs_own_schedule_is_its_own(tmp_path):
+    script = program(tmp_path, "import sys; print(sys.argv[1:])")
+    for schedule in ("cosine", "random:5"):
+        done = flambeau_run(tmp_path, script, "--schedule", schedule)
+        assert done.out == f"['--schedule', '{schedule}']\n"
+    last = ["--schedule", "replay:x"]
+    assert flambeau_run(tmp_path, "--schedule", "earliest", script, *last).out == f"{last}\n"
 
 
 def test_a_token_of_another_program_is_refused(tmp_path):

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from flambeau.cli import finder
 from flambeau.cli.run import RACE_STATUS, execute, exit_status, why_not_readable
+from flambeau.cli.trailing import take_last
 from flambeau.runtime import settings
 from flambeau.testing.explore import POLICIES, explore
+
+_SCHEDULES = 100
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,10 +27,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Run a program written for torch.cuda once, record its command graph, put the graph into other "
         "legal orders, and run the program again in each that can give another result. What it prints, raises and "
         "exits with is compared.",
-        epilog="The exit status is the program's own if all orders agree and no race was found, 3 otherwise.",
+        epilog="--schedules and --policy may stand last, too. The exit status is the program's own if all orders agree "
+        "and no race was found, 3 otherwise.",
     )
     parser.add_argument(
-        "--schedules", metavar="N", type=int, default=100, help="how many orders to look at (100)"
+        "--schedules", metavar="N", type=int, help=f"how many orders to look at ({_SCHEDULES})"
     )
     parser.add_argument(
         "--policy",
@@ -53,11 +57,12 @@ def run(options: argparse.Namespace) -> int:
     if not options.module and (why := why_not_readable(Path(options.program))):
         print(f"flambeau explore: can't open file {options.program!r}: {why}", file=sys.stderr)
         return 2
+    _take_last(options)
     finder.install()
     try:
         found = explore(
             partial(_printed, options),
-            options.schedules,
+            _SCHEDULES if options.schedules is None else options.schedules,
             options.policy or POLICIES,
             seed=options.seed,
             devices=options.devices,
@@ -72,6 +77,18 @@ def run(options: argparse.Namespace) -> int:
         return RACE_STATUS
     status: int = found.expected.value[1]
     return status
+
+
+def _take_last(options: argparse.Namespace) -> None:
+    """Take this command's own options from the end of the program's arguments, unless they stand before it."""
+    takes_policy = options.policy is None
+    while True:
+        if options.schedules is None and (count := take_last(options, ["--schedules"], str.isdecimal)):
+            options.schedules = int(count)
+        elif takes_policy and (policy := take_last(options, ["--policy"], POLICIES.__contains__)):
+            options.policy = [policy, *(options.policy or ())]
+        else:
+            return
 
 
 def _printed(options: argparse.Namespace) -> tuple[str, int]:

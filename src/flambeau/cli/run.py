@@ -22,6 +22,7 @@ from flambeau.cli import finder
 from flambeau.cli.environment import export_options
 from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
 from flambeau.cli.run_report import write_screen
+from flambeau.cli.trailing import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.runtime import settings, system, threads
 
@@ -95,6 +96,8 @@ def run(options: argparse.Namespace) -> int:
         if why:
             _say(options, f"can't write {str(file)!r}: {why}")
             return 2
+    if options.schedule is None:  # `flambeau run program.py --schedule replay:TOKEN`
+        options.schedule = take_last(options, ["--schedule"], lambda text: text.startswith("replay:"))
     _set_environment(options)
     finder.install()
     _write_whole_lines()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from flambeau.cli.run import add_options, run
+from flambeau.cli.trailing import take_last
 
 _FORMS = (".html", ".svg", ".json", ".json.gz")
 
@@ -36,7 +37,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def trace(options: argparse.Namespace) -> int:
     """Run the program as `options` say; the exit status, as that of `flambeau run`."""
-    output = options.output or _last(options) or "trace.html"
+    last = (
+        None if options.output else take_last(options, ("-o", "--output"), lambda name: name.endswith(_FORMS))
+    )
+    output = options.output or last or "trace.html"
     options.output = Path(str(output).replace("{rank}", os.environ.get("RANK", "0")))
     name = options.output.name
     if not name.endswith(_FORMS):
@@ -47,16 +51,3 @@ def trace(options: argparse.Namespace) -> int:
     else:
         options.trace = [options.output]
     return run(options)
-
-
-def _last(options: argparse.Namespace) -> str | None:
-    """The file of an `-o FILE` that the program's arguments end with; it is taken from them. Said: it may be theirs."""
-    *rest, option, name = ("", "", *options.arguments)
-    if option not in ("-o", "--output") or not name.endswith(_FORMS):
-        return None
-    options.arguments = rest[2:]
-    print(
-        f"flambeau trace: the last {option} is this command's own; with another before the program it is the program's",
-        file=sys.stderr,
-    )
-    return str(name)

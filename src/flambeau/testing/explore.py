@@ -378,7 +378,7 @@ def _names(kinds: list[str], seed: int, count: int | None = None) -> Iterator[st
 
 
 def _called(step: Any) -> str:
-    return f"command #{step.seq} '{step.name}' of stream {step.stream.handle}"
+    return f"command #{step.seq} '{step.name}' of {step.stream}"
 
 
 @contextmanager

@@ -1,0 +1,26 @@
+"""Options of a command that stand behind the program: `flambeau explore program.py --schedules 1000`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+
+def take_last(options: argparse.Namespace, names: Sequence[str], fits: Callable[[str], bool]) -> str | None:
+    """The value of an option that the program's arguments end with, if it fits; it is taken from them.
+
+    Whoever calls asks for it where no such option stands before the program. Said, since it may be the program's.
+    """
+    *rest, option, value = ("", *options.arguments) if options.arguments else ("", "")
+    if "=" in value and value.startswith("--"):
+        rest, (option, _, value) = [*rest, option], value.partition("=")
+    if option not in names or not fits(value):
+        return None
+    options.arguments = rest[1:]
+    print(
+        f"flambeau {options.command}: the last {option} is this command's own; with another before the program it is "
+        "the program's",
+        file=sys.stderr,
+    )
+    return str(value)
