@@ -1,6 +1,8 @@
 """The explorer: each order that can differ runs once, failures replay from one line, what was proved is said."""
 
 import itertools
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -23,6 +25,26 @@ def handed_over(wait):
         y = x * 2
     torch.cuda.synchronize()
     return y
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        (
+            "testing.explore(lambda: torch.ones(3, device='cuda').sum().item(), schedules=3).expected.value",
+            "0x1.8000000000000p+1",
+        ),
+        ("testing.ranks(torch.cuda.current_device, 2)", "[0, 1]"),
+    ],
+)
+def test_the_kit_is_called_by_its_names(call, result):
+    """In a fresh process, where nothing of it was imported, and where its modules were."""
+    for more in ("", "import flambeau.testing.explore, flambeau.testing.ranks; "):
+        code = f"import flambeau as torch; from flambeau import testing; {more}print({call})"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.stdout == f"{result}\n", done.stderr
 
 
 def test_a_missing_wait_is_found_and_its_line_replays_it():

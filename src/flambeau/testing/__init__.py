@@ -1,17 +1,37 @@
-"""The public test kit; `torch.testing`."""
+"""The public test kit; `torch.testing`.
+
+`flambeau.testing.explore(fn)` and `flambeau.testing.ranks(fn, n)` call what the modules of these names are about.
+"""
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from flambeau.core.names import lacking
 
 _LATER = {"assert_close": "flambeau.testing.closeness"}  # it imports all of Flambeau
+_CALLED = ("explore", "ranks")  # likewise
 _absent = lacking("torch.testing")
 
 
+class _Called(ModuleType):
+    """A module that may be called as its function of the same name is."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+
+def called(module: str) -> None:
+    """Let a module be called; it says so itself, in its end."""
+    sys.modules[module].__class__ = _Called
+
+
 def __getattr__(name: str) -> Any:
+    if name in _CALLED:
+        return import_module(f"flambeau.testing.{name}")
     if name not in _LATER:
         return _absent(name)
     found = globals()[name] = getattr(import_module(_LATER[name]), name)

@@ -21,6 +21,7 @@ import flambeau as torch
 from flambeau.core.collector import without_collections
 from flambeau.observe.reports import Race
 from flambeau.runtime import system
+from flambeau.testing import called
 from flambeau.testing.conflicts import MOST_PAIRS, Conflicts, Pair
 from flambeau.testing.outcome import Outcome, frozen
 
@@ -397,3 +398,6 @@ def _quiet_collector() -> Iterator[None]:
     gc.collect()
     with without_collections():
         yield
+
+
+called(__name__)

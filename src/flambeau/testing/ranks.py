@@ -27,6 +27,7 @@ from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
 from flambeau.distributed.store import HashStore
 from flambeau.runtime import current, generator, system
+from flambeau.testing import called
 
 
 def ranks(
@@ -147,3 +148,6 @@ def rank() -> int:
     if mine is None:
         raise RuntimeError("this thread is no rank of testing.ranks")
     return mine.number
+
+
+called(__name__)
