@@ -123,6 +123,20 @@ def check_moves(group, ranks):
         )
 
 
+def check_layouts(ranks):
+    """Dense tensors in another order of dimensions; what a wider dtype is reduced in too."""
+    me = ranks.index(dist.get_rank())
+    for kind in ("float32", "float16"):
+        inputs = [values(rank, 6, kind, 5).view(2, 3).t() for rank in ranks]
+        mine = inputs[me].clone()
+        assert not mine.is_contiguous()
+        dist.all_reduce(mine)
+        same(mine, reduced(inputs, "SUM", kind), ("transposed", kind))
+        outs = [torch.zeros(3, 2, dtype=mine.dtype) for _ in ranks]
+        dist.all_gather(outs, inputs[me])
+        same(torch.stack(outs), np.stack([x.double().numpy() for x in inputs]), ("gathered", kind))
+
+
 def check_messages(rank, size):
     right, left = (rank + 1) % size, (rank - 1) % size
     for tag in (3, 1):  # received in another order than sent
@@ -184,6 +198,7 @@ def main():
     check_reductions(None, everybody)
     check_averages(None, everybody)
     check_moves(None, everybody)
+    check_layouts(everybody)
     check_messages(rank, size)
     check_objects(rank, size)
     for ranks in ([size - 1], everybody[1:], everybody[::2]):

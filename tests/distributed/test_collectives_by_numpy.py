@@ -224,6 +224,49 @@ def test_any_schedule_gives_the_same(schedule):
     ranks(program, 3, "nccl", [None, [2, 0]], ["float32"], schedule=schedule, poison=True, order=5)
 
 
+def transposed(backend):
+    """A transposed tensor, as a gradient in channels last is: dense, but in another order."""
+    dist.init_process_group(backend)
+    where, rank, size = "cuda" if backend == "nccl" else "cpu", dist.get_rank(), dist.get_world_size()
+    values = [numbers(r, "float32", (3, 2)) for r in range(size)]
+
+    def mine():
+        return there(values[rank].T.copy(), "float32", where).t()
+
+    assert not mine().is_contiguous()
+    dist.all_reduce(summed := mine())
+    same(summed, reduce(np.add, values))
+    dist.broadcast(given := mine(), 1)
+    same(given, values[1])
+    dist.reduce(rooted := mine(), 0, dist.ReduceOp.MAX)
+    same(rooted, reduce(np.maximum, values) if rank == 0 else values[rank])
+    outputs = [torch.zeros((2, 3), device=where).t() for _ in values[1:]]
+    outputs.insert(0, torch.zeros((3, 2), device=where))
+    dist.all_gather(outputs, mine())
+    for output, expected in zip(outputs, values, strict=True):
+        same(output, expected)
+    part = torch.zeros((3, 2), device=where)
+    dist.reduce_scatter(part, [mine() + n for n in range(size)])
+    same(part, reduce(np.add, values) + size * rank)
+    if rank == 0:
+        dist.send(mine(), 1)
+    elif rank == 1:
+        dist.recv(got := mine(), 0)
+        same(got, values[0])
+    for refused in (
+        lambda: dist.all_reduce(torch.zeros((4, 4), device=where)[:, ::2]),
+        lambda: dist.all_reduce(torch.zeros(1, device=where).expand(4)),
+        lambda: dist.all_gather_single(torch.zeros((2, 3 * size), device=where).t(), mine()),
+    ):
+        with pytest.raises(ValueError, match="Tensors must be contiguous"):
+            refused()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dense_tensors_may_have_any_order_of_dimensions(backend):
+    ranks(transposed, 2, backend)
+
+
 def averaged():
     dist.init_process_group("nccl")
     whole = torch.full((3,), 7.0 * (dist.get_rank() + 1), device="cuda")

@@ -19,7 +19,7 @@ from typing import Any
 from flambeau.core.errors import DriverError
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError
-from flambeau.distributed.flat import Build, FlatBackend, _nothing
+from flambeau.distributed.flat import Build, FlatBackend, _nothing, dense
 from flambeau.distributed.work import StreamWork, Work
 from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
@@ -82,13 +82,14 @@ class DeviceBackend(FlatBackend):
 
     def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
         """One group; the work of all is one. Tags are ignored, as NCCL has none."""
+        tensors = dense([tensor for _, tensor, _, _ in messages])
         calls = [
             Collective("send", 0, t.ptr, t.numel(), t.dtype, peer=peer)
             if kind == "send"
             else Collective("recv", t.ptr, 0, t.numel(), t.dtype, peer=peer)
             for kind, t, peer, _ in messages
         ]
-        return [self._run([t for _, t, _, _ in messages], lambda: calls, async_op=True)]
+        return [self._run(tensors, lambda: calls, async_op=True)]
 
     def close(self) -> None:
         self._leave(abort=False)
@@ -201,8 +202,6 @@ def _check(tensors: Sequence[Any]) -> int:
     for tensor in tensors:
         if tensor.device is not first:
             raise ValueError("Tensor list must be on the same device")
-        if not tensor.is_contiguous():
-            raise ValueError("Tensors must be contiguous")
         if tensor.dtype.torch_name in _ABSENT:
             raise TypeError(
                 f"Input tensor data type is not supported for NCCL process group: {tensor.dtype.torch_name}"

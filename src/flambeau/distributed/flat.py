@@ -2,6 +2,9 @@
 
 A subclass runs groups of `driver.api.Collective` (`_run`). Lists of equal sizes go through one buffer; those of unequal
 sizes, and what has a root that NCCL lacks, are groups of broadcasts, reductions or messages.
+
+What acts on a tensor in place takes its numbers in the order of its memory, channels last too, as PyTorch does: the
+ranks' tensors have the same strides. Lists of equal sizes are copied by index, whatever the strides.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
+from flambeau.core.layout import is_dense
 from flambeau.distributed.backend import Backend
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
@@ -53,22 +57,22 @@ class FlatBackend(Backend):
     # -- all ranks --------------------------------------------------------------------------------------
     def all_reduce(self, tensors: Sequence[Any], op: Any, async_op: bool = False) -> Work:
         return self._run(
-            tensors,
+            dense(tensors),
             lambda: [Collective("all_reduce", t.ptr, t.ptr, t.numel(), t.dtype, op) for t in tensors],
             async_op=async_op,
         )
 
     def broadcast(self, tensor: Any, root: int, async_op: bool = False) -> Work:
-        return self._run([tensor], lambda: [_broadcast(tensor, tensor, root)], async_op=async_op)
+        return self._run(dense([tensor]), lambda: [_broadcast(tensor, tensor, root)], async_op=async_op)
 
     def reduce(self, tensor: Any, root: int, op: Any, async_op: bool = False) -> Work:
-        return self._run([tensor], lambda: [_reduce(tensor, tensor, root, op)], async_op=async_op)
+        return self._run(dense([tensor]), lambda: [_reduce(tensor, tensor, root, op)], async_op=async_op)
 
     def all_gather(self, outputs: Sequence[Any], tensor: Any, async_op: bool = False) -> Work:
         used = [*outputs, tensor]
         if not _alike(outputs):
             return self._run(
-                used,
+                contiguous(used),
                 lambda: [
                     _broadcast(output, tensor if rank == self.place.rank else output, rank)
                     for rank, output in enumerate(outputs)
@@ -80,14 +84,16 @@ class FlatBackend(Backend):
 
         def build() -> list[Collective]:
             whole.append(_buffer(tensor, self.place.size))
-            return [_all_gather(whole[0], tensor)]
+            with no_grad():
+                used.append(tensor.contiguous())
+            return [_all_gather(whole[0], used[-1])]
 
-        return self._run(used, build, lambda: _spread(whole[0], outputs), async_op, outputs)
+        return self._run(dense(used), build, lambda: _spread(whole[0], outputs), async_op, outputs)
 
     def all_gather_into(self, outputs: Sequence[Any], tensors: Sequence[Any], async_op: bool = False) -> Work:
         pairs = list(zip(outputs, tensors, strict=True))
         return self._run(
-            [*outputs, *tensors],
+            contiguous([*outputs, *tensors]),
             lambda: [_all_gather(output, tensor) for output, tensor in pairs],
             async_op=async_op,
             results=outputs,
@@ -104,7 +110,7 @@ class FlatBackend(Backend):
         used = [output, *inputs]
         if not _alike(inputs):
             return self._run(
-                used,
+                contiguous(used),
                 lambda: [
                     _reduce(output if rank == self.place.rank else tensor, tensor, rank, op)
                     for rank, tensor in enumerate(inputs)
@@ -113,20 +119,22 @@ class FlatBackend(Backend):
                 results=[output],
             )
 
+        contiguous([output])
+
         def build() -> list[Collective]:
             whole = _buffer(output, self.place.size)
             _collect(whole, inputs)
             used.append(whole)
             return [_reduce_scatter(output, whole, op)]
 
-        return self._run(used, build, async_op=async_op, results=[output])
+        return self._run(dense(used), build, async_op=async_op, results=[output])
 
     def reduce_scatter_from(
         self, outputs: Sequence[Any], tensors: Sequence[Any], op: Any, async_op: bool = False
     ) -> Work:
         pairs = list(zip(outputs, tensors, strict=True))
         return self._run(
-            [*outputs, *tensors],
+            contiguous([*outputs, *tensors]),
             lambda: [_reduce_scatter(output, tensor, op) for output, tensor in pairs],
             async_op=async_op,
             results=outputs,
@@ -141,7 +149,7 @@ class FlatBackend(Backend):
     ) -> Work:
         """A collective of messages: (tensor, peer) of each."""
         return self._run(
-            [tensor for tensor, _ in [*sent, *received]],
+            contiguous([tensor for tensor, _ in [*sent, *received]]),
             lambda: [_send(t, to) for t, to in sent] + [_recv(t, origin) for t, origin in received],
             async_op=async_op,
             results=[tensor for tensor, _ in received],
@@ -150,11 +158,32 @@ class FlatBackend(Backend):
 
     # -- two ranks --------------------------------------------------------------------------------------
     def send(self, tensor: Any, to: int, tag: int = 0) -> Work:
-        return self._run([tensor], lambda: [_send(tensor, to)], async_op=True, pair=to, channel=tag)
+        return self._run(dense([tensor]), lambda: [_send(tensor, to)], async_op=True, pair=to, channel=tag)
 
     def recv(self, tensor: Any, origin: int | None, tag: int = 0) -> Work:
         peer = -1 if origin is None else origin
-        return self._run([tensor], lambda: [_recv(tensor, peer)], async_op=True, pair=peer, channel=tag)
+        return self._run(
+            dense([tensor]), lambda: [_recv(tensor, peer)], async_op=True, pair=peer, channel=tag
+        )
+
+
+# -- what memory the tensors have -----------------------------------------------------------------------------
+
+
+def dense(tensors: list[Any]) -> list[Any]:
+    """Tensors without gaps, in any order of dimensions. ValueError: another."""
+    for tensor in tensors:
+        meta = tensor.meta
+        if not (meta.contiguous or is_dense(meta.shape, meta.strides)):
+            raise ValueError("Tensors must be contiguous")
+    return tensors
+
+
+def contiguous(tensors: list[Any]) -> list[Any]:
+    """Contiguous tensors. ValueError: another."""
+    if not all(tensor.meta.contiguous for tensor in tensors):
+        raise ValueError("Tensors must be contiguous")
+    return tensors
 
 
 # -- one part each ------------------------------------------------------------------------------------------

@@ -105,9 +105,6 @@ class MpiBackend(FlatBackend):
         channel: object = None,
     ) -> Work:
         self._check_alive()
-        for tensor in tensors:
-            if not tensor.is_contiguous():
-                raise ValueError("Tensors must be contiguous")
         site = caller()
         calls = list(build())
         if self.agreement is not None:

@@ -136,9 +136,6 @@ class ThreadBackend(FlatBackend):
         pair: int | None = None,
         channel: object = None,
     ) -> Work:
-        for tensor in tensors:
-            if not tensor.is_contiguous():
-                raise ValueError("Tensors must be contiguous")
         site = caller()
         parts = [Part(self.place.rank, call, site, tensors, self.place.ranks) for call in build()]
         for part in parts:
