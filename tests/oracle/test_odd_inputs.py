@@ -74,8 +74,87 @@ CALLS = {
     "cholesky_inverse of a batch": lambda m: m.cholesky_inverse(m.eye(2) * m.tensor([1.0, 0.0])[:, None, None]),
     "matrix_norm of nothing": lambda m: m.linalg.matrix_norm(m.empty(2, 0, 3), 2),
     "matrix_norm of no columns": lambda m: m.linalg.matrix_norm(m.empty(3, 0), 1),
+    "take_along_dim from the end": lambda m: m.take_along_dim(m.arange(6.0).view(2, 3), m.tensor([[-1]]), 1),
+    "take_along_dim round and round": lambda m: m.take_along_dim(m.arange(5.0), m.tensor([12, -6]), 0),
+    "take_along_dim by int32": lambda m: m.take_along_dim(m.ones(2), m.tensor([1], dtype=m.int32), 0),
+    "linalg.vander of a number": lambda m: m.linalg.vander(m.tensor(2.0), N=3),
+    "addmm by a complex number": lambda m: m.addmm(_i(m, 2, 2), _i(m, 2, 3), _i(m, 3, 2), beta=2j, alpha=1 - 1j),
+    "addmm_ by a complex number": lambda m: _i(m, 2, 2).addmm_(_i(m, 2, 3), _i(m, 3, 2), beta=2j),
+    "addmv by a complex number": lambda m: m.addmv(_i(m, 2), _i(m, 2, 3), _i(m, 3), beta=0, alpha=1j),
+    "baddbmm by a complex number": lambda m: m.baddbmm(_i(m, 2), _i(m, 1, 2, 3), _i(m, 1, 3, 2), alpha=1j),
+    "addmm of reals by a complex number": lambda m: m.addmm(m.ones(2, 2), m.ones(2, 2), m.ones(2, 2), alpha=1j),
+    "addmm by a complex number that is real": lambda m: m.addmm(m.ones(1, 1), m.ones(1, 1), m.ones(1, 1), beta=2 + 0j),
+    "linspace of vectors": lambda m: m.linspace(m.ones(2), m.ones(3), 4),
+    "linspace between whole numbers": lambda m: m.linspace(4.3, -3, 50, dtype=m.int64),
+    "logspace between whole numbers": lambda m: m.logspace(1, 2.9, 4, dtype=m.int32),
+    "bitwise_and of numbers": lambda m: m.bitwise_and(1, 2),
+    "remainder of numbers": lambda m: m.remainder(1, 2),
+    "xlogy of numbers": lambda m: m.xlogy(1, 2),
+    "mul of numbers": lambda m: m.mul(3, 2),
+    "gather into doubles": lambda m: m.gather(m.ones(2), 0, m.tensor([1]), out=m.empty(1, dtype=m.float64)),
+    "gather into itself": lambda m: (lambda x: m.gather(x, 0, m.tensor([2, 1, 0]), out=x))(m.arange(3.0)),
+    "scatter into itself": lambda m: (lambda x: m.scatter(x, 0, m.tensor([0]), m.ones(1), out=x))(m.zeros(3)),
+    "gather of none by floats": lambda m: m.gather(m.ones(3), 0, m.empty(0)),
+    "scatter of none by floats": lambda m: m.scatter(m.ones(3), 0, m.empty(0), m.ones(3)),
+    "scatter_add_ of none by floats": lambda m: m.ones(3).scatter_add_(0, m.empty(0), m.ones(3)),
+    "complex into complex128": lambda m: m.complex(m.ones(2), m.ones(2), out=m.empty(2, dtype=m.complex128)),
+    "polar into complex128": lambda m: m.polar(m.ones(2), m.ones(2), out=m.empty(2, dtype=m.complex128)),
+    "multinomial into doubles": lambda m: m.multinomial(m.ones(2), 1, out=m.empty(1, dtype=m.float64)),
+    "where into doubles": lambda m: m.where(m.tensor([True]), m.ones(1), m.ones(1), out=m.empty(1, dtype=m.float64)),
+    "tril into doubles": lambda m: m.tril(m.ones(2, 2), out=m.empty(2, 2, dtype=m.float64)),
+    "diag into doubles": lambda m: m.diag(m.ones(2), out=m.empty(2, 2, dtype=m.float64)),
+    "nonzero into int32": lambda m: m.nonzero(m.ones(2), out=m.empty(2, 1, dtype=m.int32)),
+    "randint into doubles": lambda m: m.randint(1, (3,), out=m.empty(3, dtype=m.float64)),
+    "all into bytes": lambda m: m.all(m.ones(2), 0, out=m.empty((), dtype=m.uint8)),
+    "any of bytes into booleans": lambda m: m.any(m.ones(2, dtype=m.uint8), 0, out=m.empty((), dtype=m.bool)),
+    "rand_like by a generator": lambda m: m.rand_like(m.ones(2), generator=m.Generator().manual_seed(3)),
+    "randn_like by a generator": lambda m: m.randn_like(m.ones(2), generator=m.Generator().manual_seed(3)),
+    "randint_like by a generator": lambda m: m.randint_like(m.ones(2), 9, generator=m.Generator().manual_seed(3)),
+    "tensordot of one against several": lambda m: m.tensordot(m.ones(1, 1), m.ones(2, 1, 3), ((0, 1), (2, 0))),
+    "put_ of a number": lambda m: m.ones(()).put_(m.tensor(0), m.tensor(2.0), accumulate=True),
+    "put of a number": lambda m: m.ones(()).put(m.tensor(0), m.tensor(2.0)),
+    "multi_dot of nothing between": lambda m: m.linalg.multi_dot([m.ones(2, 0), m.ones(0, 2)]),
+    "circular padding of what is cut": lambda m: m.nn.functional.pad(
+        m.arange(32.0).view(1, 2, 4, 4), (-1, 1, -2, 1), "circular"
+    ),
+    "istft of both sides": lambda m: m.istft(m.arange(30.0).view(10, 3).to(m.complex64), 10).round(decimals=4),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
+
+GRADIENTS = {
+    "nextafter": lambda m, x: m.nextafter(x, m.tensor([1.0, 0.0, 3.0])),
+    "nextafter of the other": lambda m, x: m.nextafter(m.zeros(3), x),
+    "take of a number": lambda m, x: x.sum().take(m.tensor(0)),
+    "index_fill twice": lambda m, x: m.zeros(4).index_fill(0, m.tensor([1, 1]), x[2]),
+    "pdist of one": lambda m, x: m.nn.functional.pdist(x[None]),
+    "scatter_reduce of zeros": lambda m, x: x.scatter_reduce(0, m.tensor([0, 1, 1]), m.tensor([2.0, 0.0, 3.0]), "prod"),
+    "scatter_reduce from zeros": lambda m, x: m.tensor([4.0, 5.0, 6.0]).scatter_reduce(0, m.tensor([1, 1, 2]), x, "prod"),
+    "scatter_reduce of a zero": lambda m, x: x.scatter_reduce(0, m.tensor([0, 0]), m.tensor([2.0, 3.0]), "prod"),
+    "scatter_reduce without itself": lambda m, x: x.scatter_reduce(
+        0, m.tensor([0, 0]), m.tensor([2.0, 3.0]), "prod", include_self=False
+    ),
+    "index_reduce of zeros": lambda m, x: x.index_reduce(0, m.tensor([0, 0]), m.tensor([2.0, 0.0]), "prod"),
+    "index_reduce from zeros": lambda m, x: m.tensor([4.0, 5.0]).index_reduce(0, m.tensor([0, 0, 1]), x, "prod"),
+    "circular padding of what is cut": lambda m, x: m.nn.functional.pad(x[None], (-1, 1), "circular"),
+    "istft of both sides": lambda m, x: m.istft((x * x[:, None]).to(m.complex64), 3, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str) -> None:
+    found = []
+    for room in (torch, flambeau):
+        x = room.tensor([0.0, 2.0, 3.0], requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = GRADIENTS[name](room, x)
+        given = room.arange(1.0, y.numel() + 1).view(y.shape)
+        found.append(room.autograd.grad(y, x, given)[0].round(decimals=4))
+    same(found[1], found[0], 4)
+
+
+def _i(m: Any, *shape: int) -> Any:
+    return m.full(shape, 1 + 2j)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -21,7 +21,7 @@ def array_at(
     ptr: int, shape: tuple[int, ...], numpy_dtype: Any, byte_strides: tuple[int, ...] | None = None
 ) -> np.ndarray[Any, Any]:
     """The memory at host address `ptr` as an array. The caller keeps the memory alive."""
-    if ptr == 0:  # an empty tensor has no memory
+    if ptr < _FIRST:  # an empty tensor has no memory: 0, and an offset in a view
         return np.empty(shape, numpy_dtype)
     return np.ndarray(shape, numpy_dtype, _EVERYTHING, ptr - _FIRST, byte_strides)
 

@@ -459,6 +459,14 @@ index_copy = define(
        ),
 )
 )  # fmt: skip
+
+
+def _fill_value_back(grad: Any, b: Any, params: Any) -> Any:
+    """The sum over all that was filled, each place once however often the index names it."""
+    kept = grad.new_ones(grad.shape, dtype=bool_).index_fill(params[0], b, False)
+    return grad.masked_fill(kept, 0).sum()
+
+
 index_fill = define(
     Op(
         "index_fill",
@@ -469,7 +477,7 @@ index_fill = define(
         derivative=Derivative(
             lambda grad, b, params: grad.index_fill(params[0], b, 0),
             None,
-            lambda grad, b, params: grad.index_select(params[0], b).sum(),
+            _fill_value_back,
         ),
     )
 )

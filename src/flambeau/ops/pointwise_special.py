@@ -412,7 +412,9 @@ nextafter = _special(
     dtypes=FLOATS,
     cuda=_next_text,
     flops=1,
-    derivative=Derivative(_no_order, _no_order),
+    derivative=Derivative(
+        lambda grad, a, b: grad.masked_fill(a == b, 0), lambda grad: grad.new_zeros(grad.shape)
+    ),
 )
 frexp_mantissa = _special(
     "frexp.mantissa",

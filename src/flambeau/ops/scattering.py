@@ -186,7 +186,8 @@ def scatter_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any) -> An
     elif how in ("amax", "amin"):
         given = (a == out) * (grad / _share_of_extreme(a, b, c, out, params))
     elif how == "prod":
-        given = (grad * out).masked_fill(a == 0, 0) / a.masked_fill(a == 0, 1)
+        own = a.masked_fill(a == 0, 1)
+        given = grad * _product(own, b, c, params) / own
     else:
         given = grad
     return given if how and include_self else given.scatter(dim, b, 0)
@@ -202,10 +203,17 @@ def scatter_source_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any
         return _to_source((part == out.gather(dim, b)) * share.gather(dim, b), metas[2])
     elif how == "prod":
         part = _as_source(b, c)
-        return _to_source(
-            (grad * out).gather(dim, b).masked_fill(part == 0, 0) / part.masked_fill(part == 0, 1), metas[2]
-        )
+        zero = part == 0
+        zeros = grad.new_zeros(grad.shape).scatter_add(dim, b, zero.to(grad.dtype)).gather(dim, b)
+        alone = zero & (zeros == 1)  # the product of the others is not zero there
+        others = _product(a, b, part.masked_fill(alone, 1), params).gather(dim, b).masked_fill(~alone, 0)
+        share = out.gather(dim, b) / part.masked_fill(zero, 1) + others
+        return _to_source(grad.gather(dim, b) * share, metas[2])
     return _to_source(grad.gather(dim, b), metas[2])
+
+
+def _product(a: Any, index: Any, source: Any, params: Any) -> Any:
+    return a.scatter_reduce(params[0], index, source, "prod", include_self=params[2])
 
 
 def _share_of_mean(grad: Any, index: Any, dim: int, include_self: bool) -> Any:
@@ -313,8 +321,9 @@ def _put_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, index, source = inputs
         out = outputs[0]
-        places = np.unravel_index(_flat_places(index, x.size).reshape(-1) % x.size, out.shape)
         start_from(out, x)
+        out = np.atleast_1d(out)
+        places = np.unravel_index(_flat_places(index, x.size).reshape(-1) % max(x.size, 1), out.shape)
         if accumulate:
             fold_at(np.add, out, places, source.reshape(-1))
         else:

@@ -27,7 +27,7 @@ from flambeau.ops import (
 )
 from flambeau.ops.pointwise import Pointwise
 from flambeau.tensor import public
-from flambeau.tensor.call import binary_into, call, call_into, unary, with_scalar
+from flambeau.tensor.call import binary_into, call, call_into, signature, unary, with_scalar
 from flambeau.tensor.deprecated import moved_back
 from flambeau.tensor.numpy_names import OURS
 from flambeau.tensor.public import alias, both, function, method, plain_function, plain_method
@@ -136,8 +136,11 @@ def bind_unary(op: Pointwise) -> None:
         publish(in_place, f"{name}_", f"`{name}` in place.", method)
 
 
-def bind_binary(op: Pointwise, second: str = "other") -> None:
-    """torch.atan2(input, other, *, out=None), Tensor.atan2(other), Tensor.atan2_(other)."""
+def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> None:
+    """torch.atan2(input, other, *, out=None), Tensor.atan2(other), Tensor.atan2_(other).
+
+    numbers: whether the function takes two of them.
+    """
     name = op.name
     first = operand if 0 in op.scalars else tensor_operand
     other_of = operand if 1 in op.scalars else tensor_operand
@@ -147,6 +150,8 @@ def bind_binary(op: Pointwise, second: str = "other") -> None:
             return of_both(*_placed(name, named, input, other), out=out)
         if _are_tensors(input, other, out):
             return binary_into(op, out, input, other, True)
+        if not (numbers or isinstance(input, Tensor) or isinstance(other, Tensor)):
+            input = tensor_operand(input, name, "input", 1)
         return run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
 
     def of_self(self: Tensor, other: Any = ..., **named: Any) -> Any:
@@ -262,7 +267,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
 
 _bind_scaled(arithmetic.add, arithmetic.add_alpha)
 _bind_scaled(arithmetic.sub, arithmetic.sub_alpha)
-bind_binary(arithmetic.mul)
+bind_binary(arithmetic.mul, numbers=True)
 
 
 @function
@@ -563,11 +568,17 @@ publish(_nan_to_num_, "nan_to_num_", "`nan_to_num` in place.", method)
 
 
 def _of_parts(real: Any, imag: Any, *, out: Any = None) -> Any:
-    return run(
-        functions.complex_,
-        (tensor_operand(real, "complex", "real", 1), tensor_operand(imag, "complex", "imag", 2)),
-        out,
-    )
+    real, imag = tensor_operand(real, "complex", "real", 1), tensor_operand(imag, "complex", "imag", 2)
+    return _run_complex(functions.complex_, real, imag, out)
+
+
+def _run_complex(op: Pointwise, first: Tensor, second: Tensor, out: Any) -> Any:
+    if isinstance(out, Tensor) and out.dtype is not first.dtype.to_complex():
+        raise RuntimeError(
+            f"Expected object of scalar type {first.dtype.to_complex().torch_name} but got scalar type "
+            f"{out.dtype.torch_name} for argument 'out'"
+        )
+    return run(op, (first, second), out)
 
 
 publish(
@@ -578,11 +589,8 @@ publish(
 @function
 def polar(abs: Any, angle: Any, *, out: Any = None) -> Any:
     """A complex tensor of its absolute values and angles, of one floating dtype."""
-    return run(
-        functions.polar,
-        (tensor_operand(abs, "polar", "abs", 1), tensor_operand(angle, "polar", "angle", 2)),
-        out,
-    )
+    abs, angle = tensor_operand(abs, "polar", "abs", 1), tensor_operand(angle, "polar", "angle", 2)
+    return _run_complex(functions.polar, abs, angle, out)
 
 
 @function
@@ -656,11 +664,12 @@ def where(condition: Any, input: Any = None, other: Any = None, *, out: Any = No
     if condition.dtype is uint8:
         warn_program(_BYTE_CONDITION, UserWarning)
         condition = condition.bool()
-    return run(
-        logic.where,
-        (condition, operand(input, "where", "input", 2), operand(other, "where", "other", 3)),
-        out,
-    )
+    args = condition, operand(input, "where", "input", 2), operand(other, "where", "other", 3)
+    if isinstance(out, Tensor):
+        kind = signature(logic.where, args, ()).outputs[0].dtype
+        if kind is not out.dtype:
+            raise RuntimeError(f"Expected out type to be {kind.torch_name} but got {out.dtype.torch_name}")
+    return run(logic.where, args, out)
 
 
 def _where(self: Tensor, condition: Any, other: Any) -> Any:

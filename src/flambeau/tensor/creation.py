@@ -430,6 +430,15 @@ def _spaced(
     name: str, op: Any, start: Any, end: Any, steps: Any, own: tuple[Any, ...], given: Given
 ) -> Tensor:
     options = Options(name, given)
+    wide = [
+        f"{at} with {x.ndim} dimension(s)"
+        for at, x in (("start", start), ("end", end))
+        if getattr(x, "ndim", 0)
+    ]
+    if wide:
+        raise RuntimeError(
+            f"{name} only supports 0-dimensional start and end tensors, but got {' and '.join(wide)}."
+        )
     start, end = number(start, name, "start", 1), number(end, name, "end", 2)
     count = integer(steps, name, "steps", 3)
     if count < 0:
@@ -438,4 +447,6 @@ def _spaced(
     kind = _kind(options, default_complex() if complexes else flags.default_dtype)
     if kind.category == BOOL:
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
+    if kind.category == INTEGRAL:  # between whole numbers, as PyTorch has it
+        start, end = int(start), int(end)
     return _computed(op, (start, end), (count,), kind, own, options)

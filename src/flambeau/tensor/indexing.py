@@ -30,7 +30,8 @@ from flambeau.ops.places import INDEX_TYPES
 from flambeau.tensor import autocast, data
 from flambeau.tensor.call import call, call_into, refuse_overlap
 from flambeau.tensor.history import run
-from flambeau.tensor.public import alias, both, method
+from flambeau.tensor.outputs import require_dtype
+from flambeau.tensor.public import alias, both, functions, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.views import tensors_of, unbind, unsqueeze
 
@@ -314,6 +315,10 @@ def nonzero(input: Tensor, *, out: Tensor | None = None, as_tuple: bool = False)
         return unbind(_nonzero(input if input.meta.ndim else unsqueeze(input, 0)), 1)
     if out is None:
         return _nonzero(input)
+    if out.dtype is not dtypes.int64:
+        raise RuntimeError(
+            f"nonzero: Expected out tensor to have scalar type Long but got scalar type{out.dtype.torch_name}"
+        )
     count, before = call(masks.nonzero_count, (input,))
     return call_into(masks.nonzero, (out,), (input, before), (int(count.item()),), resize=True)
 
@@ -345,12 +350,18 @@ def _common_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
     return broadcast_shapes([a.meta.shape, b.meta.shape])
 
 
-def _into(op: Op, out: Tensor | None, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Tensor:
-    result: Tensor
-    if out is None:
-        result = call(op, args, params)
-    else:
-        result = call_into(op, (out,), args, params, resize=True)
+def _into(
+    op: Op, out: Tensor | None, args: Sequence[Any], params: tuple[Any, ...] = (), over_input: bool = True
+) -> Tensor:
+    """Run it; into `out` where given, which may be the input itself if `over_input`."""
+    if out is not None:
+        require_dtype(args[0].meta.dtype, out)
+        for t in args[1:] if over_input and out is args[0] else args:
+            if isinstance(t, Tensor) and t.memory is out.memory:
+                refuse_overlap(out, t)
+    result: Tensor = (
+        call(op, args, params) if out is None else call_into(op, (out,), args, params, resize=True)
+    )
     return result
 
 
@@ -405,7 +416,7 @@ def masked_scatter_(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 @both
 def index_select(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The slices of a dimension that a vector of indices names."""
-    return _into(ops.index_select, out, (input, index), (dim,))
+    return _into(ops.index_select, out, (input, index), (dim,), over_input=False)
 
 
 @both
@@ -493,22 +504,31 @@ def index_put(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
 # -- element by element --------------------------------------------------------------------------------
 
 
+def _grid_index(index: Tensor) -> Tensor:
+    """An index of gather and scatter; of an empty one PyTorch does not ask for the dtype."""
+    return index if index.meta.numel else index.to(dtypes.int64)
+
+
 @both
 def gather(
     input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: Tensor | None = None
 ) -> Tensor:
     """The elements that `index` names along `dim`, each at its own place along the others."""
-    return _into(scattering.gather, out, (input, index), (dim,))
+    return _into(scattering.gather, out, (input, _grid_index(index)), (dim,), over_input=False)
 
 
 @both
 def take_along_dim(
     input: Tensor, indices: Tensor, dim: int | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """`gather` with broadcasting; over all elements without `dim`."""
+    """`gather` with broadcasting, indices modulo the size of `dim`; over all elements without `dim`."""
     if dim is None:
         flat = input.reshape(-1)
         return gather(flat, 0, indices.reshape(-1), out=out)
+    if indices.dtype is not dtypes.int64:
+        raise RuntimeError(
+            f"torch.take_along_dim(): dtype of indices should be Long but got {indices.dtype.torch_name}"
+        )
     if input.meta.ndim != indices.meta.ndim:
         raise RuntimeError(
             "torch.take_along_dim(): input and indices should have the same number of dimensions, but got "
@@ -520,13 +540,13 @@ def take_along_dim(
     shape = list(broadcast_shapes([places, own]))
     wide = run(records.expand, input, (*shape[:d], input.meta.shape[d], *shape[d + 1 :]))
     narrow = run(records.expand, indices, (*shape[:d], indices.meta.shape[d], *shape[d + 1 :]))
-    return gather(wide, d, narrow, out=out)
+    return gather(wide, d, functions["remainder"](narrow, max(input.meta.shape[d], 1)), out=out)
 
 
 @both
 def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The elements that `index` names in the flattened tensor, in the shape of `index`."""
-    return _into(scattering.take, out, (input, index))
+    return _into(scattering.take, out, (input, index), over_input=False)
 
 
 @both
@@ -567,7 +587,7 @@ def scatter(
 ) -> Tensor:  # fmt: skip
     """`src` (or one value) put at the places that `index` names along `dim`; the last of repeats wins."""
     source, how = _scatter_args(input, src, value, reduce)
-    return _into(scattering.scatter, out, (input, index, source), (dim, how, True, "scatter"))
+    return _into(scattering.scatter, out, (input, _grid_index(index), source), (dim, how, True, "scatter"))
 
 
 @method
@@ -575,7 +595,7 @@ def scatter_(
     self: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Tensor:
     source, how = _scatter_args(self, src, value, reduce)
-    return _in_place(scattering.scatter, self, (index, source), (dim, how, True, "scatter"))
+    return _in_place(scattering.scatter, self, (_grid_index(index), source), (dim, how, True, "scatter"))
 
 
 @both
@@ -583,12 +603,12 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Ten
     """`src` added at the places that `index` names along `dim`; repeated places add up."""
     if autocast.threads and out is None:
         input, src = autocast.cast("scatter_add", input, src)
-    return _into(scattering.scatter, out, (input, index, src), (dim, "sum", True, "scatter"))
+    return _into(scattering.scatter, out, (input, _grid_index(index), src), (dim, "sum", True, "scatter"))
 
 
 @method
 def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return _in_place(scattering.scatter, self, (index, src), (dim, "sum", True, "scatter"))
+    return _in_place(scattering.scatter, self, (_grid_index(index), src), (dim, "sum", True, "scatter"))
 
 
 def _reduction(reduce: str) -> str:
@@ -604,7 +624,7 @@ def scatter_reduce(
 ) -> Tensor:  # fmt: skip
     """`src` reduced (sum, prod, mean, amax, amin) into the places that `index` names along `dim`."""
     params = (dim, _reduction(reduce), include_self, "scatter")
-    return _into(scattering.scatter, out, (input, index, src), params)
+    return _into(scattering.scatter, out, (input, _grid_index(index), src), params)
 
 
 @method

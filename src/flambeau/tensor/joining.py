@@ -22,6 +22,7 @@ from flambeau.tensor.call import call, call_into
 from flambeau.tensor.history import run
 from flambeau.tensor.indexing import index_select
 from flambeau.tensor.options import place
+from flambeau.tensor.outputs import require_dtype
 from flambeau.tensor.public import alias, both, function, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import filled
@@ -310,6 +311,7 @@ def _triangle(op: Any, input: Tensor, diagonal: int, out: Tensor | None) -> Tens
     if out is None:
         result: Tensor = call(op, (input,), (as_int(diagonal),))
     else:
+        require_dtype(input.dtype, out)
         result = call_into(op, (out,), (input,), (as_int(diagonal),), resize=True)
     return result
 
@@ -376,6 +378,7 @@ def diag(input: Tensor, diagonal: int = 0, *, out: Tensor | None = None) -> Tens
         result = diag_embed(input, diagonal)
     if out is None:
         return result
+    require_dtype(input.dtype, out)
     return _cat([result], out=out)
 
 

@@ -118,8 +118,8 @@ def multi_dot(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor
         raise RuntimeError(f"multi_dot(): expected at least 2 tensors but got {len(tensors)}")
     _check_chain_dims(tensors)
     shape = [*tensors[0].meta.shape[:-1], *tensors[-1].meta.shape[1:]]
-    tensors[0] = tensors[0].reshape(-1, tensors[0].meta.shape[-1])
-    tensors[-1] = tensors[-1].reshape(tensors[-1].meta.shape[0], -1)
+    tensors[0] = tensors[0] if tensors[0].ndim == 2 else tensors[0].unsqueeze(0)
+    tensors[-1] = tensors[-1] if tensors[-1].ndim == 2 else tensors[-1].unsqueeze(1)
     for at, (a, b) in enumerate(pairwise(tensors)):
         if a.meta.shape[1] != b.meta.shape[0]:
             raise RuntimeError(
@@ -216,7 +216,7 @@ def linalg_vander(x: Tensor, *, N: int | None = None) -> Tensor:
     count = (x.meta.shape[-1] if x.ndim else 1) if N is None else N
     if count <= 1:
         raise RuntimeError("N must be greater than 1.")
-    return _powers(x, count)
+    return _powers(x if x.ndim else x.unsqueeze(0), count)
 
 
 @function

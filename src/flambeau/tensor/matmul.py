@@ -11,7 +11,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.ops import matmul as ops
 from flambeau.tensor import autocast, unrounded
 from flambeau.tensor.call import call
-from flambeau.tensor.outputs import deliver, run
+from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 
@@ -166,6 +166,12 @@ def _number(x: Any, like: Tensor) -> Any:
         return x
     if isinstance(x, Tensor):
         x = x.item()
+    if isinstance(x, complex):
+        if not x.imag:
+            return _number(x.real, like)
+        if not like.dtype.is_complex:
+            kind = "int64_t" if like.dtype.category < FLOATING else ops.c_name(like.dtype)
+            raise RuntimeError(f"value cannot be converted to type {kind} without overflow")
     return int(x) if like.dtype.category < FLOATING or isinstance(x, bool) else x
 
 
@@ -198,7 +204,20 @@ def _added(
     args = (input, a, b, _number(beta, input), _number(alpha, input))
     if kind is not None:
         return unrounded.added("addmm" if a.ndim == 2 else "baddbmm", input, a, b, args[3:], kind, out)
-    return run(ops.addmm, args, (), out)
+    return _run_added(args, out)
+
+
+def _run_added(args: tuple[Any, ...], out: Tensor | None) -> Tensor:
+    """The record, whose factors are real; with complex ones, what it means."""
+    input, a, b, beta, alpha = args
+    if not (isinstance(beta, complex) or isinstance(alpha, complex)):
+        return run(ops.addmm, args, (), out)
+    product = functions["matmul"](a, b) * alpha
+    result = product + input * beta if beta != 0 else product  # at 0 the input is not read
+    if out is not None:
+        require_dtype(result.dtype, out)
+    found: Tensor = deliver(result, out)
+    return found
 
 
 @both
@@ -257,8 +276,7 @@ def _addmv(input: Tensor, mat: Tensor, vec: Tensor, beta: Any, alpha: Any, out: 
         raise RuntimeError(
             f"addmv input tensors must have the same dtype, but got {names[0]}, {names[1]}, and {names[2]}"
         )
-    args = (input, mat, vec, _number(beta, input), _number(alpha, input))
-    return run(ops.addmm, args, (), out)
+    return _run_added((input, mat, vec, _number(beta, input), _number(alpha, input)), out)
 
 
 @both
@@ -348,7 +366,11 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any, out: Tensor | None) -> Tensor:
         raise RuntimeError("both dimension lists should have same length")
     for i, j in zip(left, right, strict=True):
         n, m = a.meta.shape[wrap_dim(i, a.ndim)], b.meta.shape[wrap_dim(j, b.ndim)]
-        if n != m:
+        if n == 1 != m:  # as if expanded
+            b = b.sum(j, keepdim=True, dtype=b.dtype)
+        elif m == 1 != n:
+            a = a.sum(i, keepdim=True, dtype=a.dtype)
+        elif n != m:
             raise RuntimeError(
                 f"contracted dimensions need to match, but first has size {n} in dim {i} and second has "
                 f"size {m} "

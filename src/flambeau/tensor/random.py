@@ -261,8 +261,7 @@ def randint(
 ) -> Tensor:
     """Integers in [low, high) of a shape: `randint(high, size)`, `randint(low, high, size)`; int64 by default."""
     low, high, size = _randint_arguments(args, options)
-    options.setdefault("dtype", int64)
-    made = _made((size,), out, options)
+    made = _made((size,), out, options if out is not None else {"dtype": int64, **options})
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     return random_(made, low, high, generator=generator)
@@ -291,24 +290,24 @@ def _made(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]) -> T
 
 @function
 @creates
-def rand_like(input: Tensor, **options: Any) -> Tensor:
+def rand_like(input: Tensor, *, generator: Generator | None = None, **options: Any) -> Tensor:
     """`rand` of the shape, dtype and device of `input`."""
-    return uniform_(creation.empty_like(input, **options))
+    return uniform_(creation.empty_like(input, **options), generator=generator)
 
 
 @function
 @creates
-def randn_like(input: Tensor, **options: Any) -> Tensor:
+def randn_like(input: Tensor, *, generator: Generator | None = None, **options: Any) -> Tensor:
     """`randn` of the shape, dtype and device of `input`."""
-    return normal_(creation.empty_like(input, **options))
+    return normal_(creation.empty_like(input, **options), generator=generator)
 
 
 @function
 @creates
-def randint_like(input: Tensor, *bounds: int, **options: Any) -> Tensor:
+def randint_like(input: Tensor, *bounds: int, generator: Generator | None = None, **options: Any) -> Tensor:
     """`randint` of the shape, dtype and device of `input`: `(input, high)` or `(input, low, high)`."""
     values = [*bounds, *[options.pop(name) for name in ("low", "high") if name in options]]
-    return random_(creation.empty_like(input, **options), *values)
+    return random_(creation.empty_like(input, **options), *values, generator=generator)
 
 
 @function
@@ -443,6 +442,8 @@ def multinomial(
         chosen = _raced(weights, num_samples, generator)
     else:
         chosen = _looked_up(weights, num_samples, generator)
+    if out is not None and out.dtype is not int64:
+        raise RuntimeError(f"multinomial expects Long tensor out, got: {out.dtype.torch_name}")
     return deliver(chosen, out)
 
 

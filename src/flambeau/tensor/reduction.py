@@ -227,8 +227,10 @@ def _test(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor
         raise RuntimeError(f"{name} only supports bool tensor for result, got: {out.dtype.torch_name}")
     dims = _dims(dim, name)
     if dims == () and input.meta.ndim:  # of each element by itself
-        return run(op, (input.unsqueeze(0),), (0, False, None), out)
-    return run(op, (input,), (dims, keepdim, None), out)
+        input, dims, keepdim = input.unsqueeze(0), (0,), False
+    if out is not None and out.dtype is bool_:
+        return run_cast(op, (functions["ne"](input, 0),), (dims, keepdim, None), out)
+    return run_cast(op, (input,), (dims, keepdim, None), out)
 
 
 @function

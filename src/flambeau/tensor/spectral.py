@@ -238,9 +238,9 @@ def istft(
         raise RuntimeError("Cannot have onesided output if window or input is complex")
     spectra = input.transpose(-2, -1) if input.ndim == 3 else input.transpose(-2, -1).unsqueeze(0)
     norm = "ortho" if normalized else None
-    frames: Any = irfft(spectra, n_fft, norm=norm) if one else ifft(spectra, norm=norm)
-    if not one and not return_complex:
-        frames = frames.real
+    if not one and not return_complex:  # the half that is not read is that of a real signal
+        spectra = spectra.narrow(-1, 0, n_fft // 2 + 1)
+    frames: Any = ifft(spectra, norm=norm) if return_complex else irfft(spectra, n_fft, norm=norm)
     kind = frames.dtype.to_real()
     weight = functions["ones"](size, dtype=kind, device=input.device) if window is None else window
     weight = _fitted(weight, n_fft)

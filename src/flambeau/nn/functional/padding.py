@@ -66,6 +66,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         )
     if autocast.threads:
         (input,) = autocast.cast(f"{mode}_pad{dims}d", input)
+    if mode == "circular" and min(pad) < 0:  # what is cut off is not what comes round
+        input = constant_pad(input, [min(n, 0) for n in pad])
+        pad = [max(n, 0) for n in pad]
     return call(op, (input,), (mode, _pairs(pad, input.dim())))
 
 
