@@ -18,37 +18,24 @@ from flambeau.tensor.options import place, shape_of
 from flambeau.tensor.promotion import set_default_dtype
 from flambeau.tensor.public import function, method
 from flambeau.tensor.settings import set_default_device
-from flambeau.tensor.storages import Face, TypedStorage, over_storage
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import parse_type
 from flambeau.tensor.uninitialized import filled_if_wanted
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
-    """What the constructors of old make: nothing, of sizes (uninitialized), of data, or over a storage."""
+    """What the constructors of old make: nothing, of sizes (uninitialized), or of data."""
     if not args:
         return empty(Meta.contiguous_of((0,), kind, where))
     data = args[0]
     if len(args) == 1 and isinstance(data, Tensor):
         return data.detach()
-    if len(args) == 1 and isinstance(data, Face):
-        return _over(data, kind, where)
     if len(args) == 1 and (isinstance(data, (list, np.ndarray)) or data.__class__ is tuple):
         return made_of(data, kind, where)
     if len(args) == 1 and isinstance(data, float):
         raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
     sizes = (tuple(data),) if isinstance(data, tuple) else args
     return filled_if_wanted(empty(Meta.contiguous_of(shape_of(sizes, "new"), kind, where)))
-
-
-def _over(storage: Face, kind: dtype, where: device) -> Tensor:
-    if isinstance(storage, TypedStorage) and storage.dtype is not kind:
-        raise RuntimeError(
-            f"Expected a Storage of type {kind.torch_name} or an UntypedStorage, but got type "
-            f"{storage.dtype.torch_name} for argument 1 'storage'"
-        )
-    _require_kind_of_device(where.type, storage.device)
-    return over_storage(storage._row, kind, 0, None, None)
 
 
 def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
