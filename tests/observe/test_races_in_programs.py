@@ -105,6 +105,7 @@ def fetched(wait):
 def test_result_read_too_early():
     (race,) = races_of(lambda: fetched(False)).races
     assert race.first.operator == "copy_out" and race.second.kind == "reads"
+    assert str(race).startswith("an access on the host at ")
     assert races_of(lambda: fetched(True)).race_free
 
 

@@ -528,7 +528,7 @@ class HostRaceDriver(Forward):
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         if self.detector.watches_host:
             self._touched(
-                [(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], ("the host", (), 0)
+                [(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], ("an access", (), 0)
             )
         self.inner.host_touch(ptr, nbytes, write)
 
