@@ -164,7 +164,7 @@ def test_old_storage_types(room: Any, name: str) -> None:
     assert not isinstance(values, other)
     tensor = getattr(room, f"{name}Tensor")(3)
     assert isinstance(tensor, getattr(room, f"{name}Tensor")) and isinstance(tensor.storage(), kind)
-    with pytest.raises(TypeError, match="takes a size or a sequence"):
+    with pytest.raises(RuntimeError, match="Too many positional arguments"):
         kind(1, 2)
 
 

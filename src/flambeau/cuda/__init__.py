@@ -93,8 +93,7 @@ from flambeau.cuda.streams import (
     synchronize,
 )
 from flambeau.runtime.generator import cuda_defaults
-from flambeau.tensor.constructor import cuda_types
-from flambeau.tensor.storages import cuda_storages
+from flambeau.tensor.constructor import cuda_storages, cuda_types
 
 globals().update(cuda_types | cuda_storages)
 publish(globals())

@@ -1,4 +1,4 @@
-"""`torch.Tensor(...)` and the tensor types of old: `torch.FloatTensor`, `torch.cuda.LongTensor`."""
+"""`torch.Tensor(...)`, and the types of old of tensors and storages: `torch.FloatTensor`, `torch.cuda.LongStorage`."""
 
 from __future__ import annotations
 
@@ -18,24 +18,37 @@ from flambeau.tensor.options import place, shape_of
 from flambeau.tensor.promotion import set_default_dtype
 from flambeau.tensor.public import function, method
 from flambeau.tensor.settings import set_default_device
+from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, over_storage, wrapped_row
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import parse_type
 from flambeau.tensor.uninitialized import filled_if_wanted
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
-    """What the constructors of old make: nothing, of sizes (uninitialized), or of data."""
+    """What the constructors of old make: nothing, of sizes (uninitialized), of data, or over a storage."""
     if not args:
         return empty(Meta.contiguous_of((0,), kind, where))
     data = args[0]
     if len(args) == 1 and isinstance(data, Tensor):
         return data.detach()
+    if len(args) == 1 and isinstance(data, Face):
+        return _over(data, kind, where)
     if len(args) == 1 and (isinstance(data, (list, np.ndarray)) or data.__class__ is tuple):
         return made_of(data, kind, where)
     if len(args) == 1 and isinstance(data, float):
         raise TypeError(f"new(): data must be a sequence (got {type(data).__name__})")
     sizes = (tuple(data),) if isinstance(data, tuple) else args
     return filled_if_wanted(empty(Meta.contiguous_of(shape_of(sizes, "new"), kind, where)))
+
+
+def _over(storage: Face, kind: dtype, where: device) -> Tensor:
+    if isinstance(storage, TypedStorage) and storage.dtype is not kind:
+        raise RuntimeError(
+            f"Expected a Storage of type {kind.torch_name} or an UntypedStorage, but got type "
+            f"{storage.dtype.torch_name} for argument 1 'storage'"
+        )
+    _require_kind_of_device(where.type, storage.device)
+    return over_storage(storage._row, kind, 0, None, None)
 
 
 def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
@@ -85,6 +98,43 @@ def _old_type(kind: dtype, where: str) -> Any:
     return made
 
 
+class _StorageType(type):
+    """The type of the old storage types: instances are the storages of their dtype and kind of device."""
+
+    kind: dtype
+    where: str
+
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return isinstance(obj, TypedStorage) and obj.dtype is cls.kind and obj.device.type == cls.where
+
+
+def _storage_type(kind: dtype, where: str) -> Any:
+    """`torch.FloatStorage(3)` is uninitialized, `torch.FloatStorage([1, 2])` holds 1 and 2."""
+    room = "torch" if where == "cpu" else "torch.cuda"
+    function = f"{room}.{kind.torch_name}Storage.__new__"
+
+    def construct(cls: Any, *args: Any, wrap_storage: Any = None) -> TypedStorage:
+        if wrap_storage is None:
+            row = new_row(args, kind, place(where), function)
+        else:
+            row = wrapped_row(wrap_storage, kind, function)
+            if args or row.meta.device.type != where:
+                raise no_storage(function, f"'wrap_storage' goes alone and lies on {where}")
+        made: TypedStorage = face(TypedStorage, row)
+        return made
+
+    def from_buffer(*args: Any, **named: Any) -> TypedStorage:
+        """As `TypedStorage.from_buffer`, of this dtype."""
+        return TypedStorage.from_buffer(*args, dtype=kind, **named)
+
+    members = {"__new__": construct, "__module__": room, "dtype": kind}
+    if where == "cpu":
+        members["from_buffer"] = staticmethod(from_buffer)
+    made = _StorageType(f"{kind.torch_name}Storage", (), members)
+    made.kind, made.where = kind, where
+    return made
+
+
 @method
 def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
     """A tensor of this one's dtype, on its device, of sizes (uninitialized) or of data; as `torch.Tensor(...)`."""
@@ -115,12 +165,14 @@ def set_default_tensor_type(t: Any) -> None:
     )
 
 
-_OLD = [
-    d
-    for d in DTYPES
-    if d.name
-    in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
-]
+_NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+_COMPLEX = ("complex64", "complex128")
+_OLD = [d for d in DTYPES if d.name in _NAMES]
 public.functions.update({f"{d.torch_name}Tensor": _old_type(d, "cpu") for d in _OLD})
 cuda_types: dict[str, Any] = {f"{d.torch_name}Tensor": _old_type(d, "cuda") for d in _OLD}
-"""The types of `torch.cuda`, by name."""
+"""The types of tensors of `torch.cuda`, by name."""
+
+_OLD_STORAGES = [d for d in DTYPES if d.name in _NAMES + _COMPLEX]
+public.functions.update({f"{d.torch_name}Storage": _storage_type(d, "cpu") for d in _OLD_STORAGES})
+cuda_storages: dict[str, Any] = {f"{d.torch_name}Storage": _storage_type(d, "cuda") for d in _OLD_STORAGES}
+"""The types of storages of `torch.cuda`, by name."""

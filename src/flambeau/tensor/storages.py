@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 from typing import Any
+
+import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
-from flambeau.core.errors import type_name
+from flambeau.core.errors import NotSupportedError, type_name
+from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, span
+from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.tensor import public
 from flambeau.tensor.call import empty
@@ -21,6 +26,7 @@ from flambeau.tensor.public import method
 from flambeau.tensor.storage import PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.transfer import copy_, cuda, is_pinned, item, pin_memory, resized, to, tolist
+from flambeau.tensor.typing import parse_type
 
 
 class Face:
@@ -28,6 +34,7 @@ class Face:
 
     __slots__ = ("_held",)
     _held: Tensor
+    is_sparse = False
 
     @property
     def _row(self) -> Tensor:
@@ -83,9 +90,33 @@ class Face:
         """A copy on the CPU; itself if it is there."""
         return self._of(to(self._row, CPU))
 
+    def to(self, *, device: Any, non_blocking: bool = False) -> Any:
+        """A copy on a device; itself if it is there."""
+        return self._of(to(self._row, place(device), non_blocking=non_blocking))
+
+    def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
+        """Its type's name, "torch.cuda.FloatStorage"; or its elements as a storage of the type given; itself if it is.
+
+        Raises ValueError: there is no such type.
+        """
+        if dtype is None:
+            return self._type_name()
+        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+        kind, where = parse_type(
+            f"{name.removesuffix('Storage')}Tensor" if name.endswith("Storage") else name
+        )
+        at = self.device if where.type == self.device.type else place(where)
+        row = to(self._row, at, kind, non_blocking=non_blocking)
+        return self if row is self._row else face(TypedStorage, row)
+
+    def _type_name(self) -> str:
+        return "torch.storage.UntypedStorage"
+
     def clone(self) -> Any:
         """A copy."""
         return self._of(to(self._row, copy=True))
+
+    __copy__ = clone
 
     def copy_(self, source: Face, non_blocking: bool = False) -> Any:
         """Copy the elements of another storage of this size. Returns itself."""
@@ -135,10 +166,19 @@ class Face:
     def __getitem__(self, at: int) -> Any:
         return item(self._element(at))
 
-    def __setitem__(self, at: int, value: Any) -> None:
-        self._element(at).fill_(value)
+    def __setitem__(self, at: Any, value: Any) -> None:
+        if isinstance(at, slice):
+            self._row[at].fill_(value)  # type: ignore[index]
+        else:
+            self._element(at).fill_(value)
 
-    def _element(self, at: int) -> Tensor:
+    def _element(self, at: Any) -> Tensor:
+        if isinstance(at, slice):
+            raise NotSupportedError(
+                "slices of a storage: view its memory as a tensor, torch.empty(0).set_(storage)"
+            )
+        if not hasattr(at, "__index__"):
+            raise RuntimeError(f"can't index a {type(self)} with {type(at)}")
         n = self.size()
         if not -n <= at < n:
             raise IndexError(f"index {at} out of range for storage of size {n}")
@@ -159,77 +199,172 @@ class Face:
         return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.storage.{what} of size {self.size()}]"
 
 
+def _define_cast(name: str, kind: dtype) -> None:
+    def cast(self: Face) -> TypedStorage:
+        made: TypedStorage = face(TypedStorage, to(self._row, kind, copy=True))
+        return made
+
+    cast.__name__ = name
+    cast.__qualname__ = f"Face.{name}"
+    cast.__doc__ = f"A copy of its elements as {kind!r}."
+    setattr(Face, name, cast)
+
+
+for _name, _kind in {
+    "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
+    "int": dtypes.int32, "long": dtypes.int64, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
+    "bool": dtypes.bool_, "complex_float": dtypes.complex64, "complex_double": dtypes.complex128,
+}.items():  # fmt: skip
+    _define_cast(_name, _kind)
+
+
 class UntypedStorage(Face):
-    """The bytes under a tensor. `UntypedStorage(nbytes, device=)` makes new ones."""
+    """The bytes under a tensor. `UntypedStorage(nbytes, device=)` makes new ones, `UntypedStorage([1, 2])` those."""
 
     __slots__ = ()
 
-    def __init__(self, size: int = 0, *, device: Any = None) -> None:
-        count = integer(size, "UntypedStorage", "size", 1)
-        self._held = empty(Meta.contiguous_of((count,), dtypes.uint8, place(device)))
+    def __init__(self, size: Any = 0, *, device: Any = None) -> None:
+        if isinstance(size, Sequence):
+            self._held = made_of(_bytes_of(size), dtypes.uint8, place(device))
+        else:
+            count = integer(size, "UntypedStorage", "size", 1)
+            self._held = empty(Meta.contiguous_of((count,), dtypes.uint8, place(device)))
+
+    @classmethod
+    def from_buffer(
+        cls, buffer: Any, byte_order: str | None = None, count: int = -1, offset: int = 0, *, dtype: Any
+    ) -> UntypedStorage:
+        """The bytes of the elements that a buffer holds, as `TypedStorage.from_buffer` reads them."""
+        return TypedStorage.from_buffer(buffer, byte_order, count, offset, dtype=dtype).untyped()
 
     def __repr__(self) -> str:
         return self._shown(f"UntypedStorage(device={self.device})")
 
 
+def _bytes_of(values: Sequence[Any]) -> list[int]:
+    for value in values:
+        if not isinstance(value, int):
+            raise RuntimeError(
+                f"torch.UntypedStorage(): tried to construct a storage from a sequence ({type_name(values)}), but one "
+                f"of the items was of type {type_name(value)} instead of int"
+            )
+    return [value & 0xFF for value in values]
+
+
 class TypedStorage(Face):
-    """The elements under a tensor."""
+    """The elements under a tensor; or new ones: so many, uninitialized, those of a sequence, or the bytes of a storage.
+
+    Args:
+        args: nothing, a size or a sequence.
+        device: where; default: the CPU.
+        dtype: of the elements; default: the default dtype.
+        wrap_storage: an UntypedStorage, whose memory it shares; then `dtype` must be given.
+
+    Raises RuntimeError, TypeError: other arguments, or these together.
+    """
 
     __slots__ = ()
+
+    def __init__(self, *args: Any, device: Any = None, dtype: Any = None, wrap_storage: Any = None) -> None:
+        if wrap_storage is not None:
+            if args or dtype is None or device is not None:
+                raise no_storage(
+                    "TypedStorage.__init__", "'wrap_storage' goes with 'dtype', and nothing else"
+                )
+            self._held = wrapped_row(wrap_storage, dtype, "TypedStorage.__init__")
+            return
+        kind = flags.default_dtype if dtype is None else dtype
+        if not isinstance(kind, dtypes.dtype):
+            raise RuntimeError(f"expected torch.dtype, but got {type(kind)}")
+        self._held = new_row(args, kind, CPU if device is None else place(device), "TypedStorage.__init__")
+
+    @classmethod
+    def from_buffer(
+        cls, buffer: Any, byte_order: str | None = None, count: int = -1, offset: int = 0, *, dtype: Any
+    ) -> TypedStorage:
+        """A copy of what a buffer holds.
+
+        Args:
+            byte_order: "native", "little" or "big"; may be left out where elements are single bytes.
+            count: how many elements; -1: all there are.
+            offset: the first byte.
+
+        Raises ValueError: it does not hold so much, or no whole elements; RuntimeError: the byte order is not said.
+        """
+        made: TypedStorage = face(cls, _row_of_buffer(buffer, dtype, byte_order, count, offset))
+        return made
 
     @property
     def dtype(self) -> dtype:
         """The element type."""
         return self._row.meta.dtype
 
+    def pickle_storage_type(self) -> str:
+        """The name of its old type: "FloatStorage"."""
+        return f"{self.dtype.torch_name}Storage"
+
+    def _type_name(self) -> str:
+        return f"torch.{'cuda.' if self.is_cuda else ''}{self.pickle_storage_type()}"
+
     def __repr__(self) -> str:
         return self._shown(f"TypedStorage(dtype={self.dtype}, device={self.device})")
 
 
-public.functions.update(UntypedStorage=UntypedStorage, TypedStorage=TypedStorage)
+def no_storage(function: str, why: str) -> RuntimeError:
+    return RuntimeError(f"{function} received an invalid combination of arguments: {why}")
 
 
-class _OldStorage(type):
-    """The type of the old storage types: instances are the storages of their dtype and kind of device."""
+def new_row(args: tuple[Any, ...], kind: dtype, where: device, function: str) -> Tensor:
+    """Of nothing, a size or a sequence."""
+    if len(args) > 1:
+        raise no_storage(function, "Too many positional arguments")
+    given = args[0] if args else 0
+    if isinstance(given, str):
+        raise TypeError("new(): invalid data type 'str'")
+    if isinstance(given, Sequence | np.ndarray):
+        return made_of(list(given), kind, where)
+    if not hasattr(given, "__index__"):
+        raise TypeError(f"{function}: Argument type not recognized: {type(given)}")
+    return empty(Meta.contiguous_of((integer(given, function, "size", 1),), kind, where))
 
-    kind: dtype
-    where: str
 
-    def __instancecheck__(cls, obj: Any) -> bool:
-        return isinstance(obj, TypedStorage) and obj.dtype is cls.kind and obj.device.type == cls.where
+def wrapped_row(storage: Any, kind: dtype, function: str) -> Tensor:
+    if not isinstance(storage, UntypedStorage):
+        raise TypeError(f"{function}: 'wrap_storage' must be UntypedStorage, but got {type(storage)}")
+    return _row(storage._row, kind)
 
 
-def _old_type(kind: dtype, where: str) -> Any:
-    """`torch.FloatStorage(3)` is uninitialized, `torch.FloatStorage([1, 2])` holds 1 and 2."""
-
-    def construct(cls: Any, *args: Any) -> TypedStorage:
-        if len(args) > 1:
-            raise TypeError(f"{cls.__name__}() takes a size or a sequence, got {len(args)} arguments")
-        size = args[0] if args else 0
-        if isinstance(size, int):
-            row = empty(Meta.contiguous_of((integer(size, cls.__name__, "size", 1),), kind, place(where)))
-        else:
-            row = made_of(list(size), kind, place(where))
-        made: TypedStorage = face(TypedStorage, row)
-        return made
-
-    members = {"__new__": construct, "__module__": "torch" if where == "cpu" else "torch.cuda", "dtype": kind}
-    made = _OldStorage(f"{kind.torch_name}Storage", (), members)
-    made.kind, made.where = kind, where
+def _row_of_buffer(buffer: Any, kind: dtype, byte_order: str | None, count: int, offset: int) -> Tensor:
+    view = memoryview(buffer).cast("B")
+    size, itemsize = view.nbytes, kind.itemsize
+    if byte_order is None and itemsize > 1:
+        raise RuntimeError("function missing required argument 'byte_order' (pos 2)")
+    if byte_order not in (None, "native", "little", "big"):
+        raise ValueError(f"invalid byte_order '{byte_order}' (expected 'big', 'little', or 'native')")
+    if not 0 <= offset <= size:
+        raise ValueError(
+            f"offset must be non-negative and no greater than buffer length ({size}), but got {offset}"
+        )
+    if count < 0 and (size - offset) % itemsize:
+        raise ValueError(f"buffer size ({size - offset}) must be a multiple of element size ({itemsize})")
+    n = (size - offset) // itemsize if count < 0 else count
+    if n * itemsize > size - offset:
+        raise ValueError(
+            f"buffer has only {(size - offset) // itemsize} elements after offset {offset}, but specified a size of {n}"
+        )
+    made = empty(Meta.contiguous_of((n,), kind, CPU))
+    units = np.frombuffer(view[offset : offset + n * itemsize], _unit(kind))
+    swapped = units.byteswap() if byte_order == "big" else units
+    array_at(made.ptr, units.shape, units.dtype)[...] = swapped != 0 if kind is dtypes.bool_ else swapped
     return made
 
 
-_OLD = [
-    d
-    for d in dtypes.DTYPES
-    if d.name in (
-        "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64",
-        "complex128",
-    )
-]  # fmt: skip
-public.functions.update({f"{d.torch_name}Storage": _old_type(d, "cpu") for d in _OLD})
-cuda_storages: dict[str, Any] = {f"{d.torch_name}Storage": _old_type(d, "cuda") for d in _OLD}
-"""The storage types of `torch.cuda`, by name."""
+def _unit(kind: dtype) -> np.dtype[Any]:
+    """Integers as wide as what a byte order turns: of a complex number its two parts."""
+    return np.dtype(f"u{kind.itemsize // (2 if kind.is_complex else 1)}")
+
+
+public.functions.update(UntypedStorage=UntypedStorage, TypedStorage=TypedStorage)
 
 
 def face(cls: Any, row: Tensor) -> Any:
