@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -128,6 +130,31 @@ def test_m10_numbers_come_from_the_device_s_own_generator() -> None:
     assert torch.randn(3, device="cuda:1", generator=own).tolist() == first
     with pytest.raises(RuntimeError, match="Expected a 'cuda:0' generator device but found 'cuda:1'"):
         torch.randn(3, device="cuda:0", generator=own)
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
+        torch.randn(3, generator=own)
+
+
+def test_m05_all_states_are_set_or_none() -> None:
+    needs(2)
+    before = [state.tolist() for state in torch.cuda.get_rng_state_all()]
+    wrong = [torch.zeros(16, dtype=torch.uint8), torch.zeros(3, dtype=torch.uint8)]
+    with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+        torch.cuda.set_rng_state_all(wrong)
+    assert [state.tolist() for state in torch.cuda.get_rng_state_all()] == before
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda:1"])
+def test_m10_generators_are_copied_and_pickled_with_their_state(where: str) -> None:
+    if where != "cpu":
+        needs(2)
+    own = torch.Generator(device=where).manual_seed(7)
+    torch.rand(5, device=where, generator=own)
+    twins = [copy.copy(own), copy.deepcopy([own])[0], pickle.loads(pickle.dumps(own)), own.clone_state()]
+    wanted = torch.rand(5, device=where, generator=own).tolist()
+    for twin in twins:
+        assert twin.device == own.device and twin.initial_seed() == 7
+        assert torch.rand(5, device=where, generator=twin).tolist() == wanted
+    assert torch.Generator(device=None).device == torch.Generator("cpu:0").device == torch.device("cpu")
 
 
 PROGRAM = """

@@ -51,9 +51,16 @@ def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
 
 
 def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
-    """Set the states of GPUs 0, 1, ... in turn. As `set_rng_state`; RuntimeError: more states than GPUs."""
-    for index, state in enumerate(new_states):
-        set_rng_state(state, index)
+    """Set the states of GPUs 0, 1, ... or none of them. As `set_rng_state`; RuntimeError: more states than GPUs."""
+    wanted = [(_default(index), state) for index, state in enumerate(new_states)]
+    before = [(source, source.state_bytes()) for source, _ in wanted]
+    try:
+        for source, state in wanted:
+            set_state(source, state)
+    except Exception:
+        for source, kept in before:
+            source.load_state_bytes(kept)
+        raise
 
 
 def manual_seed(seed: int) -> None:

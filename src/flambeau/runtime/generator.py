@@ -32,15 +32,16 @@ class Generator:
     """A generator: MT19937 on the CPU, Philox 4x32-10 (a seed and an offset) on a CUDA device.
 
     Args:
-        device: "cpu" (the default), "cuda" or "cuda:1".
+        device: "cpu" (the default; None is the same), "cuda" or "cuda:1".
 
-    Raises RuntimeError: there is no such device, or it is of another type.
+    A copy, and what is unpickled, has a state of its own that begins as this one's is. Raises RuntimeError: there is no
+    such device, or it is of another type.
     """
 
     __slots__ = ("__dict__", "__weakref__", "device", "engine", "lock", "philox")
 
     def __init__(self, device: Any = "cpu") -> None:
-        self.device: device = _as_device(device)
+        self.device: device = CPU if device is None else _as_device(device)
         self.lock = threading.Lock()
         self.engine = MersenneTwister(DEFAULT_SEED) if self.device is CPU else None
         self.philox = Philox(DEFAULT_SEED)  # which other generators may share
@@ -135,6 +136,12 @@ class Generator:
         with self.lock:
             twin.engine = self.engine.copy()
         return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Generator, (self.device,), self.state_bytes()
+
+    def __setstate__(self, state: bytes) -> None:
+        self.load_state_bytes(state)
 
     def _require_philox(self, what: str) -> None:
         if self.engine is not None:
@@ -247,12 +254,14 @@ def checked_seed(seed: Any) -> int:
 
 def _as_device(where: Any) -> device:
     found = system.resolve(where if isinstance(where, device) else device(where))
-    if found.type not in ("cpu", "cuda"):
+    if found.type == "cpu":
+        return CPU
+    if found.type != "cuda":
         raise RuntimeError(f"Device type {found.type.upper()} is not supported for torch.Generator() api.")
-    count = system.device_count() if found is not CPU else 0
-    if found is not CPU and not count:
+    count = system.device_count()
+    if not count:
         system.init()  # it says what is missing
-    if found is not CPU and not 0 <= (found.index or 0) < count:
+    if not 0 <= (found.index or 0) < count:
         raise RuntimeError(
             f"The device_index is invalid: {found} was asked for, and there are {count} devices"
         )

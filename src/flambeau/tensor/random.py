@@ -49,6 +49,10 @@ def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wi
 
 def _source(where: device, given: Generator | None) -> Generator:
     source = generator.default_of(where) if given is None else given
+    if source.device.type != where.type:
+        raise RuntimeError(
+            f"Expected a '{where.type}' device type for generator but found '{source.device.type}'"
+        )
     if source.device is not where:
         raise RuntimeError(
             f"Expected a '{where}' generator device but found '{source.device}': a generator serves one device"
@@ -406,9 +410,7 @@ def poisson(input: Any, generator: Generator | None = None) -> Tensor:
 def _drawn(op: Op, like: Tensor, source: Generator | None) -> Tensor:
     """A new tensor like `like`, the operator's input, from a generator."""
     where = like.device
-    source = generator.default_of(where) if source is None else source
-    if source.device is not where:
-        raise RuntimeError(f"Expected a '{where}' generator device but found '{source.device}'")
+    source = _source(where, source)
     made = creation.empty_like(like)
     if not made.numel():
         return made
