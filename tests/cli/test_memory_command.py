@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import re
@@ -124,6 +125,17 @@ def test_what_is_left_out_of_a_long_trace_is_the_smallest(monkeypatch: pytest.Mo
     assert device["left_out"] == 50
     assert {life["end"] - life["begin"] for life in device["lives"]} == {2}
     assert device["lives"][-1]["addr"] == 512 * 99  # of the whole trace, not of its beginning
+
+
+def test_of_lives_alike_those_left_out_lie_evenly_over_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = {"addr": 512, "size": 512, "stream": 0, "frames": []}
+    trace = [event | {"action": action} for _ in range(1000) for action in ("alloc", "free_completed")]
+    monkeypatch.setattr(memory_page, "_MOST_LIVES", 100)
+    (device,) = memory_page.picture({"segments": [], "device_traces": [trace]})["devices"]
+    begins = [life["begin"] for life in device["lives"]]
+    assert begins == sorted(begins) and len(begins) == 100 and device["left_out"] == 900
+    gaps = [after - before for before, after in itertools.pairwise([0, *begins, len(trace)])]
+    assert max(gaps) <= 4 * len(trace) // 100
 
 
 class Evil:

@@ -36,6 +36,26 @@ def test_k02_storages_are_pinned_too() -> None:
     assert pinned.tolist() == storage.tolist()
 
 
+def test_k01_k02_the_device_of_pinned_memory_is_deprecated() -> None:
+    x = torch.arange(5.0)
+    for pinned in (x, x.untyped_storage()):
+        with pytest.warns(
+            DeprecationWarning, match=r"The argument 'device' of Tensor\.pin_memory\(\) is deprecated"
+        ):
+            there = pinned.pin_memory("cuda")
+        with pytest.warns(DeprecationWarning, match="is_pinned"):
+            assert there.is_pinned("cuda")
+        with (
+            pytest.warns(DeprecationWarning),
+            pytest.raises(RuntimeError, match="CPU device type not an acc"),
+        ):
+            pinned.pin_memory("cpu")
+        with pytest.warns(DeprecationWarning):
+            assert not there.is_pinned(device="cpu")
+    with pytest.raises(TypeError, match="only CPU memory can be pinned"):
+        x.cuda().untyped_storage().pin_memory()
+
+
 @pytest.mark.parametrize(
     "way", [lambda x, n: x.cuda(non_blocking=n), lambda x, n: x.to("cuda", non_blocking=n)]
 )

@@ -60,7 +60,8 @@ def _device(
 ) -> dict[str, Any]:
     lives, spans = _lives(segments, trace, stacks)
     left_out = max(len(lives) - _MOST_LIVES, 0)
-    lives = sorted(lives, key=_area, reverse=True)[:_MOST_LIVES]
+    chosen = sorted(range(len(lives)), key=lambda i: (-_area(lives[i]), _scattered(i)))[:_MOST_LIVES]
+    lives = [lives[i] for i in chosen]
     return {
         "index": index,
         "events": len(trace),
@@ -77,6 +78,11 @@ def _area(life: dict[str, Any]) -> int:
     """How much of the picture it takes."""
     area: int = life["size"] * (life["end"] - life["begin"])
     return area
+
+
+def _scattered(number: int) -> int:
+    """Of many lives alike, what is left out then lies evenly over the trace: Fibonacci hashing."""
+    return number * 0x9E3779B1 & 0xFFFFFFFF
 
 
 def _lives(

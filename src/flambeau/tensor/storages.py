@@ -74,13 +74,18 @@ class Face:
         """The index of its CUDA device; -1 on the CPU."""
         return -1 if self.device.index is None else self.device.index
 
-    def is_pinned(self) -> bool:
-        """Whether it is pinned host memory."""
-        return is_pinned(self._row)
+    def is_pinned(self, device: Any = None) -> bool:
+        """Whether it is pinned host memory. `device`: see `Tensor.is_pinned`."""
+        return is_pinned(self._row, device)
 
-    def pin_memory(self) -> Any:
-        """A copy in pinned host memory; itself if it is pinned."""
-        return self._of(pin_memory(self._row))
+    def pin_memory(self, device: Any = None) -> Any:
+        """A copy in pinned host memory; itself if it is pinned. `device`: see `Tensor.pin_memory`.
+
+        Raises TypeError: it is not the CPU's memory; RuntimeError: `device` is no CUDA device.
+        """
+        if self.device is not CPU:
+            raise TypeError(f"cannot pin '{self.type()}' only CPU memory can be pinned")
+        return self._of(pin_memory(self._row, device))
 
     def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:
         """A copy on a CUDA device; itself if it is there."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
+from flambeau.core.device import device as torch_device
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
@@ -495,7 +496,12 @@ for _name, _kind in {
 
 @method
 def pin_memory(self: Tensor, device: Any = None) -> Tensor:
-    """A copy in pinned host memory, which copies to CUDA devices may use asynchronously; itself if pinned."""
+    """A copy in pinned host memory, which copies to CUDA devices may use asynchronously; itself if pinned.
+
+    `device` is deprecated. Raises RuntimeError: the tensor is not on the CPU, or `device` is no CUDA device.
+    """
+    if device is not None and (asked := _deprecated_device(device, "pin_memory")).type != "cuda":
+        raise RuntimeError(f"{asked.type.upper()} device type not an accelerator.")
     if self.meta.device is not CPU:
         raise RuntimeError(f"cannot pin '{type_name(self.meta)}' only dense CPU tensors can be pinned")
     if self.memory.pinned:
@@ -505,8 +511,16 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
 
 @method
 def is_pinned(self: Tensor, device: Any = None) -> bool:
-    """Whether it lies in pinned host memory."""
+    """Whether it lies in pinned host memory. `device` is deprecated: for any but a CUDA device the answer is no."""
+    if device is not None and _deprecated_device(device, "is_pinned").type != "cuda":
+        return False
     return self.memory.pinned
+
+
+def _deprecated_device(device: Any, name: str) -> torch_device:
+    text = f"The argument 'device' of Tensor.{name}() is deprecated. Please do not pass this argument."
+    warn_program(text, DeprecationWarning)
+    return place(device)
 
 
 @method
