@@ -10,7 +10,7 @@ import numpy as np
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.dtype import from_numpy
-from flambeau.distributed.reduce_op import ReduceOp
+from flambeau.distributed.reductions import ReduceOp
 
 KINDS = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
@@ -191,6 +191,30 @@ def check_lateness(rank, size):
                 dist.send(torch.ones(1), 0, tag=77)
 
 
+def check_limits(rank):
+    """What each call, or the group, says of how long it may take."""
+    short, group = timedelta(milliseconds=30), dist.new_group([0, 1])
+    if rank == 0:
+        for late in (
+            lambda: dist.barrier(group, timeout=short),
+            lambda: dist.barrier(group, True, timeout=short).wait(),
+            lambda: group.barrier(short).wait(),
+            lambda: (group.set_timeout(short), dist.barrier(group)),
+        ):
+            try:
+                late()
+            except dist.DistBackendError as error:
+                assert "timed out after 30ms" in str(error), error
+            else:
+                raise AssertionError("the other has not come")
+    elif rank == 1:
+        dist.recv(torch.zeros(1), 0, tag=78)
+        for _ in range(4):
+            dist.barrier(group)
+    if rank == 0:
+        dist.send(torch.ones(1), 1, tag=78)
+
+
 def main():
     dist.init_process_group(sys.argv[1])
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -207,6 +231,7 @@ def main():
             check_reductions(group, ranks)
             check_moves(group, ranks)
     check_lateness(rank, size)
+    check_limits(rank)
     dist.barrier()
     dist.destroy_process_group()
     dist.init_process_group(sys.argv[1])  # the same ranks may meet again

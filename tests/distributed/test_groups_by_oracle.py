@@ -28,12 +28,14 @@ SAME_TEXT = [
     "d.gather_object(1, None, 0)", "d.scatter_object_list([], [1], 0)", "d.new_subgroups(3)", "d.new_subgroups(0)",
     "d.new_subgroups_by_enumeration([])", "d.new_group([0], timeout=3)", "d.get_global_rank('x', 0)",
     "d.monitored_barrier(timeout=3)", "d.get_node_local_rank()",
+    "d.all_reduce(t, group=3)", "d.barrier(group=3)", "d.all_gather([t], t, group='x')", "d.broadcast(t, 0, group=3)",
+    "d.send(t, 0, group=3)", "d.get_backend(3)", "d.get_group_rank(-100, 0)", "d.get_global_rank(-100, 0)", "d.new_group([0, 1])",
     "d.recv_object_list([None], group_src=0, src=0)", "d.all_gather([t, 3], t)", "d.reduce_scatter(t, t)",
 ]  # fmt: skip
 SAME_TYPE = [
     "d.all_gather([t, t], t)", "d.gather(t, [t, t], 0)", "d.scatter(t, [t, t], 0)", "d.broadcast(t, 5)", "d.reduce(t, 3)",
     "d.all_reduce(torch.ones(2), op=7)", "d.all_to_all([t], [t, t])", "d.all_gather_single(torch.zeros(4), t)",
-    "d.get_rank(3)", "d.all_to_all_single(t, torch.ones(4))",
+    "d.get_rank(3)", "d.all_to_all_single(t, torch.ones(4))", "d.barrier(timeout=3)", "d.isend(t, 0, tag='x')",
 ]  # fmt: skip
 SAME_VALUE = [
     "d.all_reduce(t)", "d.get_rank()", "d.get_world_size()", "str(d.get_backend())", "d.get_backend_config()",
@@ -54,7 +56,16 @@ SAME_VALUE = [
     "[x.tolist() for x in (lambda l: (d.all_gather(l, t), l)[1])([torch.zeros(3)])]",
     "(lambda l: (d.all_gather_object(l, {'a': 1}), l)[1])([None])", "(lambda l: (d.gather_object(2, l), l)[1])([None])",
     "(lambda l: (d.scatter_object_list(l, [5]), l)[1])([None])", "d.broadcast_object_list([1, 2], 0)",
+    "d.barrier(timeout=d.default_pg_timeout)", "d.reduce_op.SUM == d.ReduceOp.SUM",
     "[g.size() for g in d.new_subgroups(1)[1]]", "d.new_group([0], group_desc='x').group_desc",
+]  # fmt: skip
+WORLD_CALLS = [  # of `w`, the group of all ranks: (call, what it writes)
+    ("w.allreduce([t])", "t"), ("w.allreduce(t, d.ReduceOp.MAX)", "t"), ("w.broadcast(t, 0)", "t"), ("w.broadcast([t])", "t"),
+    ("w.reduce(t, 0, d.ReduceOp.SUM)", "t"), ("w.allgather([[o]], [t])", "o"), ("w.allgather([o], t)", "o"),
+    ("w.gather([[o]], [t])", "o"), ("w.gather([o], t, 0)", "o"), ("w.scatter([o], [[t]])", "o"), ("w.scatter(o, [t], 0)", "o"),
+    ("w.reduce_scatter([o], [[t]])", "o"), ("w.reduce_scatter(o, [t])", "o"), ("w.all_gather_single(o, t)", "o"),
+    ("w._allgather_base(o, t)", "o"), ("w.reduce_scatter_single(o, t)", "o"), ("w.alltoall_base(o, t, [], [])", "o"),
+    ("w.all_to_all_single(o, t, [3], [3])", "o"), ("w.barrier()", "t"), ("w.barrier(timeout=d.default_pg_timeout)", "t"),
 ]  # fmt: skip
 OUTSIDE = [  # before init_process_group, and after destroy_process_group
     "d.all_reduce(t)", "d.get_rank()", "d.get_world_size()", "d.get_backend()", "d.destroy_process_group()",
@@ -105,6 +116,61 @@ def test_the_same_kinds_of_errors(groups):
     assert all(answer("torch", t)[0] == "error" for t in SAME_TYPE)
 
 
+@pytest.mark.parametrize(("call", "written"), WORLD_CALLS)
+def test_methods_of_groups(groups, call, written):
+    found = []
+    for torch, d in LIBRARIES.values():
+        names = {"d": d, "w": d.group.WORLD, "t": torch.arange(3.0), "o": torch.zeros(3)}
+        work = eval(call, names)
+        assert work.wait()
+        found.append(names[written].tolist())
+    assert found[0] == found[1] == [0.0, 1.0, 2.0]
+
+
+def test_methods_of_groups_are_those_of_pytorch():
+    mine, theirs = (d.ProcessGroup for _, d in LIBRARIES.values())
+    lacking = {n for n in vars(theirs) if not n.startswith("_") and not hasattr(mine, n)}
+    assert lacking <= LACKING
+
+
+LACKING = {
+    "BackendType", "all_gather_single_coalesced", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "allreduce_coalesced", "bound_device_id", "boxed", "group_desc", "merge_remote_group", "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced", "split_group", "unbox", "use_pg_for_symm_mem_rendezvous",
+    "CUSTOM", "GLOO", "MPI", "NCCL", "UCC", "UNDEFINED", "XCCL",
+}  # fmt: skip
+
+
+FUTURES = [  # of `f`, which is not done, and `g`, done with 1
+    "f.then(lambda f: 1 / 0) and f.set_result(1) or f.wait()", "g.then(lambda f: 1 / 0).wait()",
+    "f.set_exception(KeyError('x')) or f.wait()",
+    "f.set_exception(KeyError('x')) or f.then(lambda f: f.value()).wait()", "g.set_result(2)", "g.value()",
+    "f.add_done_callback(lambda f: 1 / 0), f.add_done_callback(seen.append), f.set_result(3), f.wait(), len(seen)",
+    "g.add_done_callback(lambda f: 1 / 0)", "g.then(lambda f: f.value() + 1).wait()", "f.value()", "f.done()", "g.done()",
+    "len(torch.futures.collect_all([g, g]).wait())", "torch.futures.wait_all([g, g])",
+    "torch.futures.collect_all([g, g.then(lambda f: 1 / 0)]).wait()", "f.set_exception('x')",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FUTURES)
+def test_futures(text, capfd):
+    found = []
+    for torch, _ in LIBRARIES.values():
+        done = torch.futures.Future()
+        done.set_result(1)
+        names = {"torch": torch, "f": torch.futures.Future(), "g": done, "seen": []}
+        try:
+            found.append(("value", repr(eval(text, names))))
+        except Exception as error:
+            found.append((type(error), str(error).split("\n")[0]))
+        printed = "Got the following error when running the callback: ZeroDivisionError: division by zero"
+        assert (printed in capfd.readouterr().err) == ("add_done_callback(lambda f: 1 / 0)" in text)
+    if text == "f.value()":  # PyTorch's own has failed an assertion of its source
+        assert found[0][0] is found[1][0] is RuntimeError
+    else:
+        assert found[0] == found[1]
+
+
 def test_without_groups():
     differ = {t: (a, b) for t in OUTSIDE if (a := answer("flambeau", t)) != (b := answer("torch", t))}
     assert not differ
@@ -152,7 +218,7 @@ MISSING = {
     "AllToAllOptions", "AllreduceCoalescedOptions", "AllreduceOptions", "BackendConfig", "BarrierOptions",
     "BroadcastOptions", "BuiltinCommHookType", "DeviceMesh", "GatherOptions", "GradBucket", "GroupName",
     "Logger", "ProcessGroupGloo", "RankType", "ReduceOptions", "ReduceScatterOptions", "Reducer", "ScatterOptions",
-    "breakpoint", "init_device_mesh", "log", "record_comm", "reduce_op", "timedelta",
+    "breakpoint", "init_device_mesh", "log", "record_comm", "timedelta",
 }  # fmt: skip
 
 

@@ -55,6 +55,8 @@ class Backend:
     def set_timeout(self, timeout: timedelta) -> None:
         """How long an operation may take from now on."""
         self.timeout = timeout
+        if self.agreement is not None:
+            self.agreement.timeout = timeout
 
     # -- all ranks --------------------------------------------------------------------------------------
     def all_reduce(self, tensors: Sequence[Any], op: Any, async_op: bool = False) -> Work:

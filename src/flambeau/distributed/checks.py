@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import chain
+from operator import index
 from typing import Any
 
-from flambeau.distributed.reduce_op import RedOpType, type_of, word_of
+from flambeau.core.dtype import bool_
+from flambeau.distributed.reductions import RedOpType, type_of, word_of
 from flambeau.tensor.tensor import Tensor
 
 _NO_COMPLEX = (
@@ -53,6 +56,8 @@ def operation(op: Any, tensors: Sequence[Any], what: str) -> str:
     if not supports_complex(kind) and any(tensor.dtype.is_complex for tensor in tensors):
         raise ValueError(f"{what} does not support {kind} on complex tensors")
     word = word_of(kind)
+    if word == "avg" and any(t.dtype is bool_ for t in tensors):
+        raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
     bits = word in ("band", "bor", "bxor")
     if bits and any(t.dtype.is_floating_point or t.dtype.is_complex for t in tensors):
         raise RuntimeError(f"Cannot use ReduceOp.{word.upper()} with non-integral dtype")
@@ -68,6 +73,21 @@ def root(rank: int, size: int, what: str) -> int:
     if not 0 <= rank < size:
         raise RuntimeError(f"ProcessGroup::{what}: invalid root rank: {rank}")
     return rank
+
+
+def tag(number: Any) -> int:
+    """A message's. TypeError: it is no whole number."""
+    try:
+        return index(number)
+    except TypeError:
+        raise TypeError(f"tag must be an int, not {type(number).__name__}") from None
+
+
+def timeout(limit: Any) -> timedelta | None:
+    """A limit of a wait, or None. TypeError: it is something else."""
+    if limit is not None and not isinstance(limit, timedelta):
+        raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {limit}")
+    return limit
 
 
 def as_long(tensors: Sequence[Any], size: int, what: str) -> None:

@@ -15,7 +15,7 @@ from flambeau.core.device import device
 from flambeau.distributed import checks
 from flambeau.distributed.backend import Backend
 from flambeau.distributed.names import Backend as Name
-from flambeau.distributed.reduce_op import ReduceOp
+from flambeau.distributed.reductions import ReduceOp
 from flambeau.distributed.setup import get_backend, group_or_default, group_rank_of, is_outside
 from flambeau.distributed.work import Work
 from flambeau.distributed.world import ProcessGroup
@@ -289,10 +289,13 @@ def all_to_all_single(
 def barrier(
     group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None
 ) -> Work | None:
-    """Wait on the host until all ranks have come. `device_ids`: the device whose queue waits, of nccl."""
+    """Wait on the host until all ranks have come, as long as `timeout` (default: the group's) lets it.
+
+    device_ids: the device whose queue waits, of nccl.
+    """
     if is_outside(group, "barrier"):
         return None
-    found = group_or_default(group)
+    found, limit = group_or_default(group), checks.timeout(timeout)
     if isinstance(device_ids, list):
         where: Any = device("cuda", device_ids[0])
     else:
@@ -300,7 +303,8 @@ def barrier(
     if where is None:
         where = device("cpu") if "cpu" in found.device_types else device("cuda", current.local.device)
     work = found.engine_of(where.type).barrier(where.index, async_op)
-    return work if async_op else _done(work, False)
+    work.limit = limit
+    return _done(work, async_op)
 
 
 def monitored_barrier(
@@ -318,9 +322,8 @@ def monitored_barrier(
             stacklevel=2,
         )
         timeout = timedelta(seconds=timeout)
-    if timeout is not None and not isinstance(timeout, timedelta):
-        raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout}")
-    group_or_default(group).engine_of("cpu").barrier(None, False).wait(timeout)
+    limit = checks.timeout(timeout)
+    group_or_default(group).engine_of("cpu").barrier(None, False).wait(limit)
 
 
 class Several(Work):

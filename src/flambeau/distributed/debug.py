@@ -43,6 +43,7 @@ class Agreement:
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        self.timeout = place.timeout
         self._number = 0
 
     def check(self, calls: Sequence[Collective]) -> None:
@@ -73,11 +74,11 @@ class Agreement:
     def _other(self, rank: int, text: str) -> bytes:
         store = self._place.store
         try:
-            store.wait([self._key(rank)], self._place.timeout)
+            store.wait([self._key(rank)], self.timeout)
         except DistStoreError as error:
             raise DistBackendError(
                 f"rank {self._place.ranks[rank]} has not come to call {self._number} of group {self._place.name} "
-                f"within {self._place.timeout.total_seconds():g} s\n  {text}"
+                f"within {self.timeout.total_seconds():g} s\n  {text}"
             ) from error
         value: bytes = store.get(self._key(rank))
         return value

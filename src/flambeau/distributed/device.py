@@ -20,7 +20,7 @@ from flambeau.core.errors import DriverError
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.flat import Build, FlatBackend, _nothing, dense
-from flambeau.distributed.work import StreamWork, Work
+from flambeau.distributed.work import StreamWork, Work, wait_on_host
 from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
@@ -78,7 +78,7 @@ class DeviceBackend(FlatBackend):
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
         index = current.local.device if device is None else device
         token = creation.zeros(1, device=f"cuda:{index}")
-        return BarrierWork(self.all_reduce([token], "sum", async_op))
+        return BarrierWork(self.all_reduce([token], "sum", async_op), self)
 
     def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
         """One group; the work of all is one. Tags are ignored, as NCCL has none."""
@@ -165,16 +165,21 @@ class DeviceBackend(FlatBackend):
 
 
 class BarrierWork(Work):
-    """A barrier's: the host waits."""
+    """A barrier's: the host waits, no longer than it or its group says. Who waits in vain leaves the group."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, backend: DeviceBackend) -> None:
         super().__init__([])
         self._work = work
+        self._backend = backend
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         self._work.wait()
         stream = current.stream_at(self._work.result()[0].device.index)
-        stream.synchronize()
+        try:
+            wait_on_host(stream, timeout or self.limit or self._backend.timeout)
+        except DistBackendError:
+            self._backend.abort()
+            raise
         return True
 
     def is_completed(self) -> bool:

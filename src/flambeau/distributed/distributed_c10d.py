@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.names import lacking
+from flambeau.distributed import group_calls
 from flambeau.distributed.checks import supports_complex
 from flambeau.distributed.collectives import (
     _all_gather_base,
@@ -51,7 +52,7 @@ from flambeau.distributed.objects import (
     scatter_object_list,
     send_object_list,
 )
-from flambeau.distributed.reduce_op import RedOpType, ReduceOp
+from flambeau.distributed.reductions import RedOpType, ReduceOp, reduce_op
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.setup import (
     GroupMember,
@@ -161,6 +162,7 @@ __all__ = [
     "recv",
     "recv_object_list",
     "reduce",
+    "reduce_op",
     "reduce_scatter",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
@@ -191,4 +193,5 @@ def _get_default_store() -> Store:
     return found
 
 
+group_calls.bind()
 __getattr__ = lacking("torch.distributed.distributed_c10d")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -65,12 +66,15 @@ class Future:
         return child
 
     def add_done_callback(self, callback: Callable[[Future], None]) -> None:
-        """Call `callback(self)` once it is done: at once if it is, in the order of the additions."""
+        """Call `callback(self)` once it is done: at once if it is, in the order of the additions.
+
+        What it raises is printed, as in PyTorch: it would end whoever gives the value, and the other callbacks.
+        """
         with self._changed:
             if not self._done:
                 self._callbacks.append(callback)
                 return
-        callback(self)
+        self._call(callback)
 
     def set_result(self, result: Any) -> None:
         """Give it its value. RuntimeError: it has one."""
@@ -86,7 +90,8 @@ class Future:
         with self._changed:
             if self._done:
                 raise RuntimeError(
-                    "Future can only be set once: it was completed already by set_result() or set_exception()"
+                    "Attempting to mark a completed Future as complete again. Note that a Future can only be marked "
+                    "completed once."
                 )
             if self._stream is not None:
                 self._event = self._stream.record_event()
@@ -94,7 +99,13 @@ class Future:
             callbacks, self._callbacks = self._callbacks, []
             self._changed.notify_all()
         for callback in callbacks:
+            self._call(callback)
+
+    def _call(self, callback: Callable[[Future], None]) -> None:
+        try:
             callback(self)
+        except Exception as error:
+            print(_text(error), file=sys.stderr)
 
     def _run(self, callback: Callable[[Future], Any], parent: Future) -> None:
         """Take what a callback of the parent gives, computed on its stream."""
@@ -102,7 +113,7 @@ class Future:
             try:
                 result = callback(parent)
             except Exception as error:  # it belongs to whoever waits for the child
-                self._finish(None, error)
+                self._finish(None, _told(error))
                 return
         self._finish(result, None)
 
@@ -120,8 +131,21 @@ class Future:
             self._changed.wait_for(self.done)
 
 
+def _told(error: Exception) -> RuntimeError:
+    """What a callback raised, as PyTorch hands it on: a RuntimeError, which one that is one stays."""
+    if isinstance(error, RuntimeError):
+        return error
+    told = RuntimeError(_text(error))
+    told.__cause__ = error
+    return told
+
+
+def _text(error: Exception) -> str:
+    return f"Got the following error when running the callback: {type(error).__name__}: {error}"
+
+
 def collect_all(futures: list[Future]) -> Future:
-    """A future of the list of the given ones, done when all are."""
+    """A future of the list of the given ones, done when all are; of the first one's error, if there is one."""
     result = Future(drive=lambda: [f._settle() for f in futures] and None)
     left = len(futures)
 
@@ -129,7 +153,7 @@ def collect_all(futures: list[Future]) -> Future:
         nonlocal left
         left -= 1
         if not left:
-            result.set_result(futures)
+            result._finish(futures, next((f._error for f in futures if f._error is not None), None))
 
     if not futures:
         result.set_result([])

@@ -19,7 +19,7 @@ def isend(
     found = group_or_default(group)
     to = checks.root(group_rank_of(found, dst, group_dst), found.size(), "send")
     checks.single(tensor, "tensor")
-    return found.engine_of(tensor.device.type).send(tensor, to, tag)
+    return found.engine_of(tensor.device.type).send(tensor, to, checks.tag(tag))
 
 
 def irecv(
@@ -30,7 +30,7 @@ def irecv(
     if is_outside(group, "irecv"):
         return None
     found = group_or_default(group)
-    engine = found.engine_of(tensor.device.type)
+    engine, tag = found.engine_of(tensor.device.type), checks.tag(tag)
     if src is None and group_src is None:
         return engine.recv(tensor, None, tag)
     origin = checks.root(group_rank_of(found, src, group_src), found.size(), "recv")

@@ -257,7 +257,7 @@ class MpiWork(Work):
         return True
 
     def _finish(self, timeout: timedelta | None) -> None:
-        limit = (self._backend.place.timeout if timeout is None else timeout).total_seconds()
+        limit = (self._backend.timeout if timeout is None else timeout).total_seconds()
         begun = time.monotonic()
         looked, pause, looks, mark = begun, 2e-5, 0, self._backend._world.waits.mark()
         try:

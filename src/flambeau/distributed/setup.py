@@ -268,6 +268,10 @@ def _members(ranks: Sequence[int] | None, size: int, sort: bool) -> tuple[int, .
     found = sorted(ranks) if sort else list(ranks)
     if len({*found}) != len(found):
         raise ValueError(f"ranks list must not contain duplicate entries, got {found}")
+    if len(found) > size:
+        raise ValueError(
+            "the new group's world size should be less or equal to the world size set by init_process_group"
+        )
     for rank in found:
         if rank < 0 or rank >= size:
             raise ValueError(
@@ -458,28 +462,20 @@ def get_group_rank(group: Any, global_rank: int) -> int:
     """A group's number for a global rank. ValueError: it is not in the group."""
     if group is world().default:
         return global_rank
-    if not _registered(group):
-        raise ValueError(
-            f"Group {group} is not registered, please create group with torch.distributed.new_group API"
-        )
-    if global_rank not in group.ranks:
+    ranks = _ranks_of(group)
+    if global_rank not in ranks:
         raise ValueError(f"Global rank {global_rank} is not part of group {group}")
-    found: int = group.ranks.index(global_rank)
-    return found
+    return ranks.index(global_rank)
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
     """The global rank of a group's member. ValueError: there is no such member."""
     if group is world().default:
         return group_rank
-    if not _registered(group):
-        raise ValueError(
-            f"Group {group} is not registered, please create group with torch.distributed.new_group API"
-        )
-    if not 0 <= group_rank < group.size():
+    ranks = _ranks_of(group)
+    if not 0 <= group_rank < len(ranks):
         raise ValueError(f"Group rank {group_rank} is not part of group {group}")
-    found: int = group.ranks[group_rank]
-    return found
+    return ranks[group_rank]
 
 
 def get_process_group_ranks(group: Any) -> list[int]:
@@ -488,8 +484,14 @@ def get_process_group_ranks(group: Any) -> list[int]:
 
 
 def group_or_default(group: Any) -> ProcessGroup:
-    """The group that an argument means."""
-    return world().require_default() if group is None else group
+    """The group that an argument means. ValueError: it is no group."""
+    if group is None:
+        return world().require_default()
+    if not isinstance(group, ProcessGroup) and group != NON_GROUP_MEMBER:
+        raise ValueError(
+            f"Process group {group} is not initialized in the world group map. Please initialize the group first."
+        )
+    return group  # type: ignore[no-any-return]
 
 
 def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
@@ -514,6 +516,16 @@ def is_outside(group: Any, what: str) -> bool:
         stacklevel=3,
     )
     return True
+
+
+def _ranks_of(group: Any) -> tuple[int, ...]:
+    """The global ranks of a group's members. ValueError: there is no such group."""
+    if not _registered(group):
+        raise ValueError(
+            f"Group {group} is not registered, please create group with torch.distributed.new_group API"
+        )
+    ranks: tuple[int, ...] = group.ranks
+    return ranks
 
 
 def _registered(group: Any) -> bool:

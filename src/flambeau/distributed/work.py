@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
+from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.future import Future
-from flambeau.runtime import current
+from flambeau.runtime import current, system
 from flambeau.runtime.event import Event
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
+
+_SPIN_S, _PAUSE_S = 2e-3, 5e-5  # how long a wait with a limit only asks, and how long it sleeps between then
 
 
 class Work:
@@ -26,6 +30,9 @@ class Work:
         self._over = False
         self._error: Exception | None = None
         self._future: Future | None = None
+        self.limit: timedelta | None = (
+            None  # how long a wait may take, where it says nothing; else the group's
+        )
 
     def _finish(self, timeout: timedelta | None) -> None:
         """Wait until it is over. Raises what went wrong."""
@@ -38,7 +45,7 @@ class Work:
         """Wait until it is over. On GPUs the current stream waits, not the host, unless a `timeout` is given."""
         if not self._over:
             try:
-                self._finish(timeout)
+                self._finish(self.limit if timeout is None else timeout)
             except Exception as error:
                 self._error = error
                 self._conclude()
@@ -101,6 +108,19 @@ class Work:
             future.set_exception(self._error)
 
 
+def wait_on_host(work: Event | Stream, timeout: timedelta) -> None:
+    """Wait until a device has come so far. DistBackendError: a real one has not, in time."""
+    if system.is_virtual():
+        work.synchronize()
+        return
+    begun, limit = time.monotonic(), timeout.total_seconds()
+    while not work.query():
+        spent = time.monotonic() - begun
+        if spent > limit:
+            raise DistBackendError(f"a collective of GPUs timed out after {round(limit * 1000)}ms")
+        time.sleep(0 if spent < _SPIN_S else _PAUSE_S)
+
+
 class StreamWork(Work):
     """Work of a GPU: over when `event`, recorded behind it on `stream`, is. None: it is on the current stream."""
 
@@ -114,7 +134,7 @@ class StreamWork(Work):
             with because(str, "collective: the current stream comes after it (Work.wait)"):
                 self._event.wait(current.stream_at(self._stream.device_index))
             if timeout is not None:
-                self._event.synchronize()
+                wait_on_host(self._event, timeout)
         return True
 
     def is_completed(self) -> bool:

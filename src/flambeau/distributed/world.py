@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -64,6 +65,7 @@ class ProcessGroup:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """How long its operations may take from now on."""
+        self._place = replace(self._place, timeout=timeout)
         for engine in self._engines.values():
             engine.set_timeout(timeout)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
@@ -57,6 +59,26 @@ class ReduceOp:
     def __repr__(self) -> str:
         return repr(self.op)
 
+
+class Deprecated:
+    """`torch.distributed.reduce_op`: the operations by their oldest name."""
+
+    @property
+    def __members__(self) -> Mapping[str, RedOpType]:
+        return RedOpType.__members__
+
+    def __getattr__(self, name: str) -> RedOpType:
+        if name not in RedOpType.__members__:
+            raise AttributeError(f"'_reduce_op' object has no attribute '{name}'")
+        warnings.warn(
+            "`torch.distributed.reduce_op` is deprecated, please use `torch.distributed.ReduceOp` instead",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return RedOpType[name]
+
+
+reduce_op = Deprecated()
 
 _WORDS = {
     RedOpType.SUM: "sum", RedOpType.AVG: "avg", RedOpType.PRODUCT: "prod", RedOpType.MIN: "min", RedOpType.MAX: "max",
