@@ -105,10 +105,12 @@ HOW_TO_GET_VIRTUAL = (
 )
 
 
-def no_nvidia_driver(because: str) -> str:
+def no_nvidia_driver(because: str, there: bool) -> str:
+    """there: whether a driver is installed; without one the sentence is PyTorch's to the letter."""
     return (
-        "Found no NVIDIA driver on your system that Flambeau can use. Please check that you have an NVIDIA GPU "
-        f"and installed a driver from http://www.nvidia.com/Download/index.aspx ({because}). {HOW_TO_GET_VIRTUAL}"
+        f"Found no NVIDIA driver on your system{' that Flambeau can use' if there else ''}. Please check that you "
+        "have an NVIDIA GPU and installed a driver from http://www.nvidia.com/Download/index.aspx "
+        f"({because}). {HOW_TO_GET_VIRTUAL}"
     )
 
 

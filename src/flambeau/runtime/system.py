@@ -24,7 +24,7 @@ from flambeau.core.device import CPU, device
 from flambeau.core.flags import flags
 from flambeau.core.sites import place
 from flambeau.driver.api import Driver
-from flambeau.driver.registry import open_driver, why_no_gpu
+from flambeau.driver.registry import driver_versions, open_driver, why_no_gpu
 from flambeau.runtime import current, settings
 from flambeau.runtime.context import Context
 from flambeau.runtime.host_allocator import HostAllocator
@@ -356,7 +356,7 @@ def _replace_outer(machine: Machine) -> None:
 def _why_none(machine: Machine | None) -> str:
     if machine is None:
         asked = "FLAMBEAU_DRIVER=cuda: " if settings.from_environment().driver == "cuda" else ""
-        return errors.no_nvidia_driver(f"{asked}{why_no_gpu()}")
+        return errors.no_nvidia_driver(f"{asked}{why_no_gpu()}", driver_versions() != (None, None))
     if machine.wish.driver == "virtual" and machine.wish.devices == 0:
         return errors.no_gpus("the virtual machine was asked for with 0 devices")
     return errors.no_gpus(f"CUDA_VISIBLE_DEVICES={machine.visible_text!r} leaves none")

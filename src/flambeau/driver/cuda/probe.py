@@ -23,8 +23,8 @@ def why_not() -> str | None:
     version = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(version)) == 0 and version.value < MINIMUM:
         return (
-            f"the NVIDIA driver is too old: it supports CUDA {version.value // 1000}.{version.value % 1000 // 10}, "
-            "and Flambeau needs CUDA 13, driver 580 or newer"
+            f"The NVIDIA driver on your system is too old (found version {version.value}): it supports CUDA "
+            f"{version.value // 1000}.{version.value % 1000 // 10}, and Flambeau needs CUDA 13, driver 580 or newer"
         )
     if not _has("cuda.bindings.driver"):
         return f"the packages that drive real GPUs are not installed: {INSTALL}"
