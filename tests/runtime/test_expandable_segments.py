@@ -146,6 +146,25 @@ def test_a_program_on_virtual_gpus_computes_what_it_did(seed: int, monkeypatch: 
         assert segment["address"] == x.data_ptr()
 
 
+def test_what_the_device_has_not_is_refused_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    with torch.virtual(devices=1), pytest.raises(OutOfMemoryError):
+        torch.empty(1 << 44, device="cuda")
+
+
+def test_the_warning_that_addresses_are_out_is_about_the_programs_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*sizes: int) -> int:
+        raise OutOfMemoryError("no addresses")
+
+    allocator, driver, stream = growing()
+    monkeypatch.setattr(driver, "range_reserve", refuse)
+    with pytest.warns(UserWarning, match="this segment has a fixed size") as told:
+        allocator.allocate(2 * MIB, stream)
+    assert told[0].filename == __file__
+
+
 def test_memory_that_was_taken_away_is_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     with torch.virtual(devices=1):

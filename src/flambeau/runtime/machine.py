@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -12,7 +11,7 @@ from flambeau import observe
 from flambeau.core import errors
 from flambeau.core.device import device
 from flambeau.core.meta import Meta, set_aside, take_up
-from flambeau.core.sites import Site, caller
+from flambeau.core.sites import Site, caller, warn_program
 from flambeau.driver.api import Driver
 from flambeau.driver.registry import open_driver
 from flambeau.runtime import current, settings
@@ -85,7 +84,7 @@ class Machine:
             if self.wish.driver == "virtual":
                 context.clock = self.bare.time_ns  # type: ignore[attr-defined]
             if policy.expandable and not self.driver.range_page(driver_index):
-                warnings.warn(_NOT_EXPANDABLE.format(index), UserWarning, stacklevel=2)
+                warn_program(_NOT_EXPANDABLE.format(index), UserWarning)
             context.allocator = allocator = CachingAllocator(context, policy)
             allocator.remedy = _remedy
             context.default_stream = default_stream_of(context)

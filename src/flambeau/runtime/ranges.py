@@ -11,10 +11,10 @@ blocks. The last one stays for good, empty if need be: so each block of a range 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Container, Iterator
 
 from flambeau.core.errors import OutOfMemoryError
+from flambeau.core.sites import warn_program
 from flambeau.driver.api import Driver
 from flambeau.runtime.blocks import Block, Pool, absorb
 from flambeau.runtime.policy import MIB
@@ -78,17 +78,16 @@ class Ranges:
     def _reserve(self, pool: Pool, size: int) -> Range | None:
         small = pool.kind == SMALL
         least = self._driver.range_page(self._index)
-        if not least:
+        total = self._driver.device_properties(self._index).total_memory
+        if not least or size > total:  # the device refuses it in any case
             return None
         page = -(-_PAGES[small] // least) * least
-        share = self._driver.device_properties(self._index).total_memory // _PARTS[small]
+        share = total // _PARTS[small]
         nbytes = -(-max(size, share) // page) * page
         try:
             ptr = self._driver.range_reserve(self._index, nbytes)
         except OutOfMemoryError as error:
-            warnings.warn(
-                f"expandable_segments: {error}; this segment has a fixed size", UserWarning, stacklevel=2
-            )
+            warn_program(f"expandable_segments: {error}; this segment has a fixed size", UserWarning)
             return None
         self._ranges.append(Range(ptr, nbytes, page, pool))
         return self._ranges[-1]
