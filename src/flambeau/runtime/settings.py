@@ -90,15 +90,19 @@ def virtual_settings(
 
 
 def kernel_cache() -> Path | None:
-    """The folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, "0" for none, else the user's cache folder."""
+    """The folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, "0" for none, else the user's cache folder.
+
+    None too for a user without a home, as a container's may be.
+    """
     from pathlib import Path  # at import it would cost milliseconds that most programs need not pay
 
     asked = _get("FLAMBEAU_KERNEL_CACHE")
     if asked == "0":
         return None
     if asked is not None:
-        return Path(asked)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flambeau" / "kernels"
+        return Path(os.path.expanduser(asked))
+    rooms = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(rooms) / "flambeau" / "kernels" if not rooms.startswith("~") else None
 
 
 def launch_blocking() -> bool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
 
 LIMIT = 256 << 20  # bytes; the files longest unused go first
 _CHECKED_EVERY = 64
+_DIGEST = 16  # bytes before a cubin, its hash
 
 
 class DiskCache:
-    """Cubins by key. A file appears complete or not at all; what cannot be written is compiled again next time."""
+    """Cubins by key. A file appears complete or not at all; what cannot be written is compiled again next time.
+
+    A file whose bytes are not those that were put, as after a disk was full or a machine lost its power, is no cubin.
+    """
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
         self._folder = folder
@@ -26,13 +31,14 @@ class DiskCache:
             return None
         with suppress(OSError):
             os.utime(path)  # used now
-        return data or None
+        digest, cubin = data[:_DIGEST], data[_DIGEST:]
+        return cubin if digest == _digest(cubin) else None
 
     def put(self, key: str, data: bytes) -> None:
         temporary = self._folder / f"{key}.{os.getpid()}.{id(data)}.tmp"
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
+            temporary.write_bytes(_digest(data) + data)
             os.replace(temporary, self._folder / f"{key}.cubin")
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -56,3 +62,7 @@ class DiskCache:
             with suppress(OSError):
                 os.unlink(path)
             total -= size
+
+
+def _digest(cubin: bytes) -> bytes:
+    return hashlib.sha256(cubin).digest()[:_DIGEST]
