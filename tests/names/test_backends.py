@@ -13,7 +13,7 @@ from flambeau.backends import cuda, cudnn, libraries
 from flambeau.core.flags import flags
 
 NAMES = ("matmul_allow_tf32", "float32_matmul_precision", "float16_reductions", "bfloat16_reductions",
-         "float16_accumulation", "cudnn_allow_tf32", "cudnn_enabled", "cudnn_benchmark", "cudnn_benchmark_limit",
+         "float16_accumulation", "cudnn_allow_tf32", "rnn_allow_tf32", "precisions", "cudnn_enabled", "cudnn_benchmark", "cudnn_benchmark_limit",
          "cudnn_deterministic")  # fmt: skip
 
 
@@ -68,18 +68,96 @@ def test_accumulation() -> None:
         cuda.matmul.allow_fp16_accumulation = 1
 
 
-@pytest.mark.parametrize("flagged", [cuda.matmul, cudnn], ids=["matmul", "cudnn"])
-def test_precision_is_tf32_by_another_name(flagged: Any) -> None:
-    assert flagged.allow_tf32 and flagged.fp32_precision == "tf32"
-    flagged.fp32_precision = "ieee"
-    assert not flagged.allow_tf32 and flagged.fp32_precision == "ieee"
-    flagged.allow_tf32 = True
-    assert flagged.fp32_precision == "tf32"
+def test_precision_is_tf32_by_another_name() -> None:
+    matmul = cuda.matmul
+    assert matmul.allow_tf32 and matmul.fp32_precision == "tf32"
+    matmul.fp32_precision = "ieee"
+    assert not matmul.allow_tf32 and flambeau.get_float32_matmul_precision() == "highest"
+    matmul.allow_tf32 = True
+    assert matmul.fp32_precision == "tf32" and flambeau.get_float32_matmul_precision() == "high"
     for bad in ("bf16", "", None, True):
-        with pytest.raises(RuntimeError, match=f"Unknown precision: {bad}"):
-            flagged.fp32_precision = bad
-    assert flagged.fp32_precision == "tf32"
-    assert (cuda.matmul.allow_tf32, flambeau.get_float32_matmul_precision()) == (True, "high")
+        for flagged in (matmul, cudnn, cudnn.conv, cudnn.rnn, flambeau.backends):
+            with pytest.raises(RuntimeError, match=f"Unknown precision: {bad}"):
+                flagged.fp32_precision = bad
+    assert matmul.fp32_precision == "tf32"
+
+
+PRECISIONS = [
+    "",
+    "backends.fp32_precision = 'ieee'",
+    "backends.fp32_precision = 'tf32'",
+    "backends.cudnn.fp32_precision = 'ieee'",
+    "backends.cudnn.fp32_precision = 'ieee'; backends.fp32_precision = 'tf32'",
+    "backends.fp32_precision = 'tf32'; backends.cudnn.conv.fp32_precision = 'ieee'",
+    "backends.cudnn.fp32_precision = 'tf32'; backends.cudnn.rnn.fp32_precision = 'ieee'",
+    "backends.fp32_precision = 'ieee'; backends.cuda.matmul.fp32_precision = 'tf32'",
+    "backends.cuda.matmul.fp32_precision = 'ieee'; backends.cuda.matmul.fp32_precision = 'none'",
+    "backends.cudnn.conv.fp32_precision = 'ieee'; backends.cudnn.conv.fp32_precision = 'tf32'",
+]
+
+
+@pytest.mark.parametrize("program", PRECISIONS)
+def test_the_narrowest_precision_holds_as_in_pytorch(program: str) -> None:
+    """Where nobody has said it is TF32, as in the documentation; PyTorch's products start from float32."""
+    try:
+        exec("backends.cudnn.conv.fp32_precision = 'none'", {"backends": oracle.backends})
+        exec("backends.cudnn.rnn.fp32_precision = 'none'", {"backends": oracle.backends})
+        wanted = precisions(oracle, program)
+    finally:
+        exec(ALL_UNSAID, {"backends": oracle.backends})
+    for i in (1, 3, 4):
+        wanted[i] = wanted[i].replace("none", "tf32")
+    assert precisions(flambeau, program) == wanted
+    assert [flags.matmul_allow_tf32, flags.cudnn_allow_tf32, flags.rnn_allow_tf32] == [
+        found == "tf32" for found in (wanted[1], *wanted[3:])
+    ]
+
+
+ALL_UNSAID = """
+for scope in (backends, backends.cuda.matmul, backends.cudnn):
+    scope.fp32_precision = "none"
+backends.cudnn.allow_tf32 = True
+"""
+
+
+def precisions(module: Any, program: str) -> list[str]:
+    exec(program, {"backends": module.backends})
+    named = module.backends.cudnn
+    return [
+        scope.fp32_precision
+        for scope in (module.backends, module.backends.cuda.matmul, named, named.conv, named.rnn)
+    ]
+
+
+def test_convolutions_and_recurrent_layers_by_themselves() -> None:
+    with flambeau.virtual(devices=1):
+        x = flambeau.full((1, 4, 8), 1 + 2**-12, device="cuda")
+        one = flambeau.ones(1, 4, 1, device="cuda")
+        cell = flambeau.nn.RNN(8, 1, nonlinearity="relu", batch_first=True, bias=False).cuda()
+        with flambeau.no_grad():
+            for weight in cell.parameters():
+                weight.fill_(1)
+
+        def found() -> list[bool]:
+            convolved = flambeau.nn.functional.conv1d(x, one)
+            return [bool(y[0, 0, 0] > exact) for y, exact in ((convolved, 4), (cell(x)[0], 8))]
+
+        assert found() == [False, False], "TF32 has ten bits"
+        cudnn.conv.fp32_precision = "ieee"
+        assert found() == [True, False]
+        with pytest.raises(RuntimeError, match="cuDNN conv and cuDNN RNN have different TF32 flags"):
+            assert cudnn.allow_tf32
+        assert "cuDNN off, its recurrent layers on" in flambeau.doctor()
+        cudnn.rnn.fp32_precision = "ieee"
+        assert found() == [True, True] and not cudnn.allow_tf32
+        cudnn.allow_tf32 = True
+        assert found() == [False, False] and cudnn.conv.fp32_precision == "tf32"
+
+
+def test_unknown_attributes_of_backends_are_refused() -> None:
+    for scope in (flambeau.backends, cudnn, cudnn.conv, cudnn.rnn):
+        with pytest.raises(AttributeError, match="fp33_precision"):
+            scope.fp33_precision = "tf32"
 
 
 def test_precision_reaches_the_kernels() -> None:

@@ -160,7 +160,9 @@ def test_tf32_changes_products_and_convolutions_and_nothing_else(name: str, ampe
     rounded = results(op, ampere)
     set_tf32(False)
     if results(op, ampere) != rounded:
-        assert {"matmul_allow_tf32", "cudnn_allow_tf32"} & set(op.flags), f"{name} is changed by the flags"
+        assert {"matmul_allow_tf32", "cudnn_allow_tf32", "rnn_allow_tf32"} & set(op.flags), (
+            f"{name} is changed by the flags"
+        )
 
 
 def results(op: Op, where: Any) -> list[list[bytes]]:
@@ -176,7 +178,11 @@ def results(op: Op, where: Any) -> list[list[bytes]]:
 
 
 def test_the_records_that_follow_the_flags_are_products_and_convolutions() -> None:
-    follow = {op.name for op in table.values() if {"matmul_allow_tf32", "cudnn_allow_tf32"} & set(op.flags)}
+    follow = {
+        op.name
+        for op in table.values()
+        if {"matmul_allow_tf32", "cudnn_allow_tf32", "rnn_allow_tf32"} & set(op.flags)
+    }
     assert {"matmul", "addmm"} <= follow
     assert not follow & {op.name for op in POINTWISE}
     assert all("mm" in n or "matmul" in n or "conv" in n or "attention" in n for n in follow), follow

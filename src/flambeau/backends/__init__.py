@@ -1,15 +1,21 @@
-"""torch.backends: flags that choose how things are computed."""
+"""torch.backends: flags that choose how things are computed.
+
+fp32_precision ("none"): how precise float32 is in what libraries compute: see Note [Precisions of float32].
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
 
 from flambeau.backends import cuda, cudnn, mps
+from flambeau.backends.flagged import FlaggedModule
+from flambeau.backends.products import Precision
 
 __all__ = ["cuda", "cudnn", "mps"]
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(
-        f"module 'torch.backends' has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
-    )
+class _Backends(FlaggedModule):
+    fp32_precision = Precision("generic")
+
+
+sys.modules[__name__].__class__ = _Backends

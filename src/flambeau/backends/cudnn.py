@@ -2,8 +2,9 @@
 
 enabled (True): whether library routines may be used. benchmark (False): whether they may be chosen by
 timing, of benchmark_limit (10); none is. deterministic (False): whether only deterministic ones may; all are.
-allow_tf32 (True): whether float32 may be rounded to TF32 inside them; fp32_precision: the same as "tf32" or "ieee".
-Setting one raises RuntimeError: a value of another type.
+allow_tf32 (True): whether float32 may be rounded to TF32 inside them; conv.fp32_precision, rnn.fp32_precision: the same
+as "tf32" or "ieee"; fp32_precision: of both and of matrix products, see Note [Precisions of float32]. Setting one
+raises RuntimeError: a value of another type.
 
 cuDNN is an extra, `flambeau[cudnn]`. Where it is not installed real GPUs convolve by our own kernels and cuBLASLt;
 virtual GPUs never need it.
@@ -17,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flambeau.backends.flagged import Flag, FlaggedModule
-from flambeau.backends.products import is_tf32
+from flambeau.backends.flagged import Attributes, Flag, FlaggedModule
+from flambeau.backends.products import Precision, is_tf32, say_tf32
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float16, float32, float64
 from flambeau.core.errors import NotSupportedError
@@ -50,9 +51,7 @@ def is_acceptable(tensor: Tensor) -> bool:
     return True
 
 
-_SAID = (
-    "cudnn_enabled", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_deterministic", "cudnn_allow_tf32"
-)  # fmt: skip
+_SAID = ("enabled", "benchmark", "benchmark_limit", "deterministic", "allow_tf32")
 
 
 def set_flags(
@@ -70,16 +69,16 @@ def set_flags(
     """
     if _depthwise_kernel not in (None, "auto"):
         raise NotSupportedError(f"cudnn.depthwise_kernel={_depthwise_kernel!r}: cuDNN chooses")
-    before = tuple([getattr(flags_of, name) for name in _SAID])
+    module: Any = sys.modules[__name__]
+    before = tuple([getattr(module, name) for name in _SAID])
     tf32 = _allow_tf32 if _fp32_precision == "none" else is_tf32(_fp32_precision)
     wanted = (_enabled, _benchmark, _benchmark_limit, _deterministic, tf32)
-    attributes = [_Cudnn.__dict__[name.removeprefix("cudnn_")] for name in _SAID]
-    for attribute, value in zip(attributes, wanted, strict=True):
-        if value is not None:
-            attribute.check(value)
     for name, value in zip(_SAID, wanted, strict=True):
         if value is not None:
-            setattr(flags_of, name, value)
+            _Cudnn.__dict__[name].check(value)
+    for name, value in zip(_SAID, wanted, strict=True):
+        if value is not None:
+            setattr(module, name, value)
     return (*before, "none", None)
 
 
@@ -103,20 +102,40 @@ def flags(
         set_flags(*before)
 
 
+class _AllowTF32(Flag):
+    """Of convolutions and recurrent layers at once. RuntimeError too where it is read while they differ."""
+
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
+        if owner is not None and flags_of.cudnn_allow_tf32 != flags_of.rnn_allow_tf32:
+            raise RuntimeError(
+                "PyTorch is checking whether allow_tf32 is enabled for cuDNN without a specific operator name, but the "
+                "current flag(s) indicate that cuDNN conv and cuDNN RNN have different TF32 flags. Use "
+                "torch.backends.cudnn.conv.fp32_precision and torch.backends.cudnn.rnn.fp32_precision."
+            )
+        return super().__get__(owner, kind)
+
+    def __set__(self, owner: object, value: Any) -> None:
+        self.check(value)
+        say_tf32(value, "conv", "rnn")
+
+
 class _Cudnn(FlaggedModule):
     enabled = Flag("cudnn_enabled", "set_enabled_cudnn")
     benchmark = Flag("cudnn_benchmark", "set_benchmark_cudnn")
     benchmark_limit = Flag("cudnn_benchmark_limit", "set_benchmark_limit_cudnn", int)
     deterministic = Flag("cudnn_deterministic", "set_deterministic_cudnn")
-    allow_tf32 = Flag("cudnn_allow_tf32", "set_allow_tf32_cudnn")
-
-    @property
-    def fp32_precision(self) -> str:
-        return "tf32" if flags_of.cudnn_allow_tf32 else "ieee"
-
-    @fp32_precision.setter
-    def fp32_precision(self, value: Any) -> None:
-        flags_of.cudnn_allow_tf32 = is_tf32(value)
+    allow_tf32 = _AllowTF32("cudnn_allow_tf32", "set_allow_tf32_cudnn")
+    fp32_precision = Precision("cuda")
 
 
+class _Convolutions(Attributes):
+    fp32_precision = Precision("conv")
+
+
+class _RecurrentLayers(Attributes):
+    fp32_precision = Precision("rnn")
+
+
+conv = _Convolutions()
+rnn = _RecurrentLayers()
 sys.modules[__name__].__class__ = _Cudnn

@@ -33,6 +33,20 @@ class Flag:
             raise RuntimeError(f"{self._setter} expects {wanted}, but got {type(value).__name__}")
 
 
+class Attributes:
+    """An object that has the attributes of its class alone: getting or setting another raises AttributeError."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"Unknown attribute {name}: Flambeau lacks it (PyTorch may have it)")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(vars(type(self)).get(name), "__set__"):
+            raise AttributeError(f"Unknown attribute {name}: Flambeau lacks it (PyTorch may have it)")
+        object.__setattr__(self, name, value)
+
+
 class FlaggedModule(ModuleType):
     """A module that knows its attributes: getting or setting another raises AttributeError.
 

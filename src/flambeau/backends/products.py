@@ -1,13 +1,21 @@
-"""The flags of matrix products: `torch.backends.cuda.matmul`, and one word for all (`set_float32_matmul_precision`)."""
+"""The flags of matrix products, `torch.backends.cuda.matmul`; and how precise float32 is in what libraries compute."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from flambeau.backends.flagged import Flag
+from flambeau.backends.flagged import Attributes, Flag
 from flambeau.core.flags import flags
 
+# Note [Precisions of float32]
+# Products, convolutions and recurrent layers round float32 to TF32 or not. A program says so for one of them
+# (`cuda.matmul`, `cudnn.conv`, `cudnn.rnn`), for all that CUDA's libraries compute (`cudnn`; so PyTorch has it) or for
+# every backend (`torch.backends`), each by `fp32_precision`: "ieee", "tf32" or "none", nothing said. The narrowest that
+# says something holds; where none does it is TF32, the documentation's default. The names of old, `allow_tf32` and
+# `set_float32_matmul_precision`, say it for products, and for convolutions and recurrent layers at once.
+
 _PRECISIONS = ("highest", "high", "medium")
+_SCOPES = ("generic", "cuda", "matmul", "conv", "rnn")
 
 
 class _Split:
@@ -36,14 +44,30 @@ class _Reductions:
         setattr(flags, self._name, _reductions(self._attribute, value))
 
 
-class cuBLASModule:
+class Precision:
+    """An attribute that reads and sets how precise float32 is in a scope: see Note [Precisions of float32].
+
+    RuntimeError: it is set to something else.
+    """
+
+    def __init__(self, scope: str) -> None:
+        self._scope = scope
+
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
+        return self if owner is None else precision_of(self._scope)
+
+    def __set__(self, owner: object, value: Any) -> None:
+        say_precision(value, self._scope)
+
+
+class cuBLASModule(Attributes):
     """How matrix products may be computed.
 
     allow_tf32 (True): whether those of float32 may round their inputs to TF32. fp32_precision: the same as "tf32" or
-    "ieee". allow_fp16_reduced_precision_reduction and allow_bf16_reduced_precision_reduction (True): whether parts of
-    sums may be added in 16 bits, or a pair, whether they may and whether sums may be split; allow_fp16_accumulation
-    (False): whether sums may be kept in 16 bits. These three are kept for programs that set them: products are summed
-    in float32, which all their values allow.
+    "ieee", see Note [Precisions of float32]. allow_fp16_reduced_precision_reduction and
+    allow_bf16_reduced_precision_reduction (True): whether parts of sums may be added in 16 bits, or a pair, whether
+    they may and whether sums may be split; allow_fp16_accumulation (False): whether sums may be kept in 16 bits. These
+    three are kept for programs that set them: products are summed in float32, which all their values allow.
 
     Setting raises RuntimeError or TypeError: no bool; another precision. AttributeError: another name.
     """
@@ -60,27 +84,12 @@ class cuBLASModule:
             raise RuntimeError(f"set_allow_tf32_cublas expects a bool, but got {type(value).__name__}")
         set_float32_matmul_precision("high" if value else "highest")
 
-    @property
-    def fp32_precision(self) -> str:
-        return "tf32" if flags.matmul_allow_tf32 else "ieee"
-
-    @fp32_precision.setter
-    def fp32_precision(self, value: Any) -> None:
-        set_float32_matmul_precision("high" if is_tf32(value) else "highest")
-
+    fp32_precision = Precision("matmul")
     allow_fp16_reduced_precision_reduction = _Reductions("float16_reductions")
     allow_fp16_reduced_precision_reduction_split_k = _Split("float16_reductions")
     allow_bf16_reduced_precision_reduction = _Reductions("bfloat16_reductions")
     allow_bf16_reduced_precision_reduction_split_k = _Split("bfloat16_reductions")
     allow_fp16_accumulation = Flag("float16_accumulation", "set_allow_fp16_accumulation_cublas")
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"Unknown attribute {name}: Flambeau lacks it (PyTorch may have it)")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not hasattr(vars(type(self)).get(name), "__set__"):
-            raise AttributeError(f"Unknown attribute {name}: Flambeau lacks it (PyTorch may have it)")
-        object.__setattr__(self, name, value)
 
 
 def is_tf32(precision: Any) -> bool:
@@ -88,6 +97,37 @@ def is_tf32(precision: Any) -> bool:
     if precision not in ("tf32", "ieee"):
         raise RuntimeError(f"Unknown precision: {precision}: Flambeau has 'ieee' and 'tf32'")
     return bool(precision == "tf32")
+
+
+def precision_of(scope: str) -> str:
+    """What holds there."""
+    said = dict(zip(_SCOPES, flags.precisions, strict=True))
+    wider = {"generic": (), "cuda": ("generic",)}.get(scope, ("cuda", "generic"))
+    for each in (scope, *wider):
+        if said[each] != "none":
+            return said[each]
+    return "none" if scope in ("generic", "cuda") else "tf32"
+
+
+def say_precision(value: Any, *scopes: str) -> None:
+    """Set it in scopes. RuntimeError: another value."""
+    if value != "none":
+        is_tf32(value)
+    said = dict(zip(_SCOPES, flags.precisions, strict=True)) | dict.fromkeys(scopes, value)
+    flags.precisions = tuple(said.values())
+    flags.matmul_allow_tf32 = precision_of("matmul") == "tf32"
+    flags.cudnn_allow_tf32 = precision_of("conv") == "tf32"
+    flags.rnn_allow_tf32 = precision_of("rnn") == "tf32"
+    if flags.matmul_allow_tf32 != (flags.float32_matmul_precision != "highest"):
+        flags.float32_matmul_precision = "high" if flags.matmul_allow_tf32 else "highest"
+
+
+def say_tf32(allowed: bool, *scopes: str) -> None:
+    """The same by the names of old, which say nothing where it is so anyway."""
+    say_precision("none", *scopes)
+    wanted = "tf32" if allowed else "ieee"
+    if any(precision_of(scope) != wanted for scope in scopes):
+        say_precision(wanted, *scopes)
 
 
 def _reductions(name: str, value: Any) -> tuple[bool, bool]:
@@ -120,8 +160,8 @@ def set_float32_matmul_precision(precision: str) -> None:
         raise RuntimeError(f"set_float32_matmul_precision expects a str, but got {type(precision).__name__}")
     if precision not in _PRECISIONS:
         raise ValueError(f"{precision} is not one of 'highest', 'high', or 'medium'")
+    say_tf32(precision != "highest", "matmul")
     flags.float32_matmul_precision = precision
-    flags.matmul_allow_tf32 = precision != "highest"
 
 
 def get_float32_matmul_precision() -> str:

@@ -21,7 +21,7 @@ class Flags:
         "default_dtype", "deterministic", "deterministic_warn_only", "fill_uninitialized",
         "float16_accumulation", "float16_reductions",
         "float32_matmul_precision", "launch_blocking",
-        "matmul_allow_tf32", "portable_random", "profiled",
+        "matmul_allow_tf32", "portable_random", "precisions", "profiled", "rnn_allow_tf32",
         "sync_debug_mode", "witnessed",
     )  # fmt: skip
 
@@ -31,7 +31,9 @@ class Flags:
     float16_reductions: tuple[bool, bool]  # what programs read, like the next two: all is summed in float32
     bfloat16_reductions: tuple[bool, bool]
     float16_accumulation: bool
-    cudnn_allow_tf32: bool
+    cudnn_allow_tf32: bool  # of convolutions
+    rnn_allow_tf32: bool  # of recurrent layers
+    precisions: tuple[str, ...]  # what programs have said of these three: see backends/products.py
     cudnn_enabled: bool
     cudnn_benchmark: bool
     cudnn_benchmark_limit: int
@@ -58,6 +60,8 @@ class Flags:
         put(self, "bfloat16_reductions", (True, True))
         put(self, "float16_accumulation", False)
         put(self, "cudnn_allow_tf32", True)
+        put(self, "rnn_allow_tf32", True)
+        put(self, "precisions", ("none",) * 5)
         put(self, "cudnn_enabled", True)
         put(self, "cudnn_benchmark", False)
         put(self, "cudnn_benchmark_limit", 10)
@@ -89,7 +93,7 @@ class Flags:
     def key(self) -> tuple[Any, ...]:
         """The values that plans depend on."""
         return (
-            self.matmul_allow_tf32, self.cudnn_allow_tf32, self.cudnn_enabled, self.deterministic,
+            self.matmul_allow_tf32, self.cudnn_allow_tf32, self.rnn_allow_tf32, self.cudnn_enabled, self.deterministic,
             self.default_dtype, self.launch_blocking, self.profiled, self.witnessed,
         )  # fmt: skip
 

@@ -270,7 +270,7 @@ def _added_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 recurrent_mm: Op = define(
     Op(
         "recurrent_mm", _two_dims(matmul.matmul.rule, 0), matmul.matmul.kernel, FLOATS, _product_samples,
-        flags=("cudnn_allow_tf32",),
+        flags=("rnn_allow_tf32",),
         derivative=Derivative(
             lambda grad, b, call: call(recurrent_mm, (grad, b.t())),
             lambda grad, a, call: call(recurrent_mm, (a.t(), grad)),
@@ -280,7 +280,7 @@ recurrent_mm: Op = define(
 recurrent_addmm: Op = define(
     Op(
         "recurrent_addmm", _two_dims(matmul.addmm.rule, 1), matmul.addmm.kernel, FLOATS, _added_samples,
-        flags=("cudnn_allow_tf32",),
+        flags=("rnn_allow_tf32",),
         derivative=Derivative(
             lambda grad, d: grad * d,
             lambda grad, c, e, call: call(recurrent_mm, (grad, c.t())) * e,

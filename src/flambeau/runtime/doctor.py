@@ -57,7 +57,7 @@ def examine(try_peers: bool = False) -> dict[str, Any]:
             {"pair": (a.index, b.index), "access": _access(a, b), "copies": peers.state(a, b)}
             for a, b in combinations(contexts, 2)
         ],
-        "tf32": {"matmul": flags.matmul_allow_tf32, "cudnn": flags.cudnn_allow_tf32},
+        "tf32": {"matmul": flags.matmul_allow_tf32, "cudnn": flags.cudnn_allow_tf32, "rnn": flags.rnn_allow_tf32},
         "pinned_bytes": system.pinned().reserved_bytes if contexts else 0,
     }  # fmt: skip
 
@@ -138,7 +138,9 @@ def doctor(try_peers: bool = False) -> str:
         reach = "reach each other" if pair["access"] else "do not reach each other"
         lines.append(f"Peers cuda:{one} and cuda:{other} {reach}; copies: {pair['copies']}")
     on = {True: "on", False: "off"}
-    lines.append(f"TF32: matrix products {on[found['tf32']['matmul']]}, cuDNN {on[found['tf32']['cudnn']]}")
+    tf32 = {kind: on[allowed] for kind, allowed in found["tf32"].items()}
+    layers = "" if tf32["rnn"] == tf32["cudnn"] else f", its recurrent layers {tf32['rnn']}"
+    lines.append(f"TF32: matrix products {tf32['matmul']}, cuDNN {tf32['cudnn']}{layers}")
     lines.append(f"Pinned host memory: {format_size(found['pinned_bytes'])}")
     return "\n".join(lines)
 
