@@ -127,9 +127,9 @@ def bench_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return bench
 
 
-def step_ns(steps: int = 3, **options: Any) -> int:
+def step_ns(steps: int = 3, backend: str = "cpu:gloo,cuda:nccl", **options: Any) -> int:
     """Simulated ns of the last step of a network of 2 MiB a layer."""
-    dist.init_process_group("cpu:gloo,cuda:nccl")
+    dist.init_process_group(backend)
     with torch.device(f"cuda:{torch.cuda.current_device()}"):
         net = nn.Sequential(*[nn.Linear(724, 724) for _ in range(8)])
         x = torch.zeros(256, 724)
@@ -152,6 +152,16 @@ def test_one_rank_with_mirrors_takes_what_all_ranks_take(size: int) -> None:
     with cluster(size):
         alone = step_ns()
     assert each == [alone] * size
+
+
+@pytest.mark.parametrize("options", [{}, {"static_graph": True}], ids=str)
+def test_programs_that_know_nccl_alone_are_simulated_too(options: dict[str, Any]) -> None:
+    """What ranks compare before they begin cannot be read there: all say the same. It takes the GPUs' time."""
+    with cluster(64):
+        both = step_ns(**options)
+    with cluster(64):
+        alone = step_ns(backend="nccl", **options)
+    assert alone == both if not options else both < alone < 2 * both
 
 
 def test_a_larger_cluster_takes_longer_and_a_hidden_sum_costs_nothing() -> None:
@@ -180,6 +190,18 @@ def test_what_differs_between_ranks_is_refused() -> None:
         dist.init_process_group("cpu:gloo,cuda:nccl")
         with pytest.raises(RuntimeError, match="all ranks do the same"):
             dist.send(torch.ones(1), 1)
+        x = torch.ones(16, device="cuda")
+        ring = [dist.P2POp(dist.isend, x, 1), dist.P2POp(dist.irecv, torch.empty_like(x), 15)]
+        parts = [torch.empty_like(x) for _ in range(16)]
+        for refused in (
+            lambda: dist.all_to_all_single(torch.empty_like(x), x),
+            lambda: dist.gather(x, parts),
+            lambda: dist.batch_isend_irecv(ring),
+        ):
+            with pytest.raises(torch.NotSupportedError, match="all ranks do the same"):
+                refused()
+            torch.cuda.synchronize()  # nothing of it is left, which would wait for ever
+            dist.barrier()
         half = dist.new_group(list(range(8)))
         with pytest.raises(
             torch.NotSupportedError, match="a simulated cluster of 16 GPUs has collectives of all of them"

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from socket import socket
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.meetings import Key
+from flambeau.driver.api import Collective
+from flambeau.driver.meetings import PAIRED, Key
 from flambeau.driver.virtual.collectives import Meanwhile, Offer, Outcome
 
 
@@ -35,12 +36,15 @@ class Mirrors:
         self._sizes[unique] = size
         return {rank: rank for rank in range(size)}
 
-    def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
-        """This rank has come: so have all."""
-        if key[0] >= 0:
+    def check(self, calls: Sequence[Collective]) -> None:
+        """NotSupportedError, before anything is queued: messages."""
+        if any(call.kind in PAIRED for call in calls):
             raise NotSupportedError(
                 "in a simulated cluster all ranks do the same: none receives what another sends"
             )
+
+    def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
+        """This rank has come: so have all."""
         self._met.append((unique, key, dict.fromkeys(range(self._sizes[unique]), offer)))
 
     def wait(self, why: Callable[[], str]) -> list[Outcome]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import HostMemory
+from flambeau.driver.api import Collective, HostMemory
 from flambeau.driver.virtual.collectives import Meeting, Outside
 from flambeau.driver.virtual.contents import Contents
 from flambeau.driver.virtual.driver import VirtualDriver
@@ -59,6 +59,11 @@ class ShapeDriver(VirtualDriver):
         if size > 1:
             self._mirrors = Mirrors(size)
             self._comms.numbers = lambda ptr, nbytes: b""  # there are none to give
+
+    def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
+        if self._mirrors is not None:
+            self._mirrors.check([call for _, call, _ in parts])
+        super().collective(parts)
 
     def _outside(self) -> Outside | None:
         return self._mirrors or super()._outside()
