@@ -118,6 +118,12 @@ def test_nll_of_many_targets(shape: Any, reduction: str) -> None:
     check(launch_of(table["nll_loss_backward"], arrays, (reduction, -1, shape)), arrays)
 
 
+def test_nll_of_no_targets() -> None:
+    make = operators.maker(flambeau.float32, 4)
+    arrays = [make(), np.full(4, 2), make(3, low=1, high=2)]
+    check(launch_of(table["nll_loss_backward"], arrays, ("mean", 2, (4, 3))), arrays)
+
+
 # -- ctc_loss_backward ----------------------------------------------------------------------------------------
 
 

@@ -429,3 +429,25 @@ def test_an_optimizer_around_another_need_not_be_initialized() -> None:
     around = Around(flambeau.optim.SGD([p], lr=0.25))
     around.step()
     assert around.steps == 1 and p.item() == 0.75
+
+
+DIFFERENTIABLE = [
+    ("SGD", {}), ("SGD", {"weight_decay": 0.1}), ("Adam", {"weight_decay": 0.1}), ("AdamW", {}), ("RMSprop", {"momentum": 0.9}),
+    ("Adagrad", {}), ("Adadelta", {}), ("NAdam", {}), ("RAdam", {}), ("ASGD", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "options"), DIFFERENTIABLE)
+def test_a_step_is_differentiable(name, options):  # to the precision of PyTorch's counters, which are float32
+    found = []
+    for lib in (torch, flambeau):
+        w = lib.tensor([0.5, 1.0, 2.0], dtype=lib.float64, requires_grad=True)
+        scale = lib.tensor(2.0, dtype=lib.float64, requires_grad=True)
+        p = w.clone()
+        stepper = getattr(lib.optim, name)([p], lr=0.1, differentiable=True, **options)
+        for _ in range(3):
+            (p.grad,) = lib.autograd.grad((p.clone() ** 3 * scale).sum(), p, create_graph=True)
+            stepper.step()
+        found.append([p.detach(), *lib.autograd.grad(p.sum(), (w, scale))])
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(to_torch(ours), theirs, rtol=2e-5, atol=1e-10)

@@ -118,6 +118,20 @@ CALLS = {
         m.arange(32.0).view(1, 2, 4, 4), (-1, 1, -2, 1), "circular"
     ),
     "istft of both sides": lambda m: m.istft(m.arange(30.0).view(10, 3).to(m.complex64), 10).round(decimals=4),
+    "variances for all of a dimension": lambda m: m.nn.functional.gaussian_nll_loss(
+        m.ones(2, 4, 3), m.zeros(2, 4, 3), m.full((1, 4, 3), 2.0)
+    ),
+    "variances of two dimensions": lambda m: m.nn.functional.gaussian_nll_loss(
+        m.ones(2, 4, 3), m.zeros(2, 4, 3), m.full((1, 1, 3), 2.0)
+    ),
+    "huber_loss by a word": lambda m: m.nn.functional.huber_loss(m.ones(3), m.zeros(3), delta="a"),
+    "batch_norm of no eps": lambda m: m.nn.functional.batch_norm(m.ones(2, 3), None, None, training=True, eps=0),
+    "batch_norm of negative eps": lambda m: m.nn.functional.batch_norm(m.ones(2, 3), m.ones(3), m.ones(3), eps=-1.0),
+    "scatter of none in other dimensions": lambda m: m.scatter(m.ones(3), 0, m.empty(2, 0, dtype=m.int64), m.ones(3)),
+    "adaptive_avg_pool2d of a matrix": lambda m: m.nn.functional.adaptive_avg_pool2d(m.ones(2, 2), (2, 2)),
+    "adaptive_max_pool3d of three": lambda m: m.nn.functional.adaptive_max_pool3d(m.ones(2, 2, 2), (2, 2, 2)),
+    "narrow from a vector": lambda m: m.narrow(m.ones(3), 0, m.tensor([1]), 1),
+    "narrow from a float": lambda m: m.narrow(m.ones(3), 0, m.tensor(1.0), 1),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
 
@@ -135,7 +149,14 @@ GRADIENTS = {
     ),
     "index_reduce of zeros": lambda m, x: x.index_reduce(0, m.tensor([0, 0]), m.tensor([2.0, 0.0]), "prod"),
     "index_reduce from zeros": lambda m, x: m.tensor([4.0, 5.0]).index_reduce(0, m.tensor([0, 0, 1]), x, "prod"),
+    "cross_entropy of ignored targets": lambda m, x: m.nn.functional.cross_entropy(
+        x[None], m.tensor([1]), ignore_index=1, label_smoothing=0.1
+    ),
+    "cross_entropy of targets without weight": lambda m, x: m.nn.functional.cross_entropy(
+        x.repeat(2, 1), m.tensor([1, 0]), m.tensor([1.0, 0.0, 1.0]), ignore_index=0
+    ),
     "circular padding of what is cut": lambda m, x: m.nn.functional.pad(x[None], (-1, 1), "circular"),
+    "gather of none in other dimensions": lambda m, x: m.gather(x, 0, m.empty(2, 0, dtype=m.int64)),
     "istft of both sides": lambda m, x: m.istft((x * x[:, None]).to(m.complex64), 3, 1),
 }  # fmt: skip
 

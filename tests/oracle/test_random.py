@@ -57,6 +57,12 @@ def close(ours: Any, theirs: Any, dtype: str) -> None:
     np.testing.assert_allclose(one, other, rtol=scale, atol=ULPS[dtype] * scale)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (1, 2), (0.1, 0.3), (1000, 1001)])
+def test_uniform_numbers_do_not_round_up_to_the_bound(dtype: str, low: float, high: float) -> None:
+    same(*both(0, lambda lib: lib.empty(40_000, dtype=getattr(lib, dtype)).uniform_(low, high)))
+
+
 @pytest.mark.parametrize("dtype", [*INTEGERS, "float32", "float64", "bool"])
 @given(seed=st.integers(0, 2**32), n=st.integers(0, 30))
 def test_random_without_bounds(dtype: str, seed: int, n: int) -> None:

@@ -251,8 +251,8 @@ def _nll_backward_host(launch: Launch) -> Body:
         weight = widen(inputs[2])[places] if len(inputs) > 2 else np.ones((), grad.dtype)
         share = np.where(valid, weight, grad.dtype.type(0))
         given = -grad * share
-        if reduction == "mean":
-            given = given / np.add.reduce(share.reshape(-1))
+        if reduction == "mean":  # of no targets at all too the gradient of what is ignored is 0
+            given = np.where(valid, given / np.add.reduce(share.reshape(-1)), grad.dtype.type(0))
         outputs[0][...] = 0
         values = np.broadcast_to(given, target.shape).astype(outputs[0].dtype)
         np.put_along_axis(outputs[0], np.expand_dims(places, dim), np.expand_dims(values, dim), dim)

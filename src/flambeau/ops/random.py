@@ -163,9 +163,16 @@ def _is_double(dtype: dtype, parameters: Sequence[Any]) -> bool:
 def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Sequence[Any]) -> Array:
     low, high = bounds
     if dtype is float64:
-        return _fused_double(_unit_double(engine, count), float(high - low), float(low))
-    low, span = np.float32(low), np.float32(high) - np.float32(low)
-    return _fused(_unit_float(engine, count), span, low)
+        drawn = _fused_double(_unit_double(engine, count), float(high - low), float(low))
+    else:
+        low, high = np.float32(low), np.float32(high)
+        drawn = _fused(_unit_float(engine, count), high - low, low)
+    kind = dtype.numpy.type
+    stored = drawn.astype(dtype.numpy, copy=False)
+    at_bound = stored == kind(high)
+    return (
+        np.where(at_bound, kind(low), stored) if at_bound.any() else stored
+    )  # [low, high) after rounding too
 
 
 def _unit_float(engine: MersenneTwister, count: int) -> Array:

@@ -158,6 +158,8 @@ def _scatter_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, index, source = inputs
+        if not index.size:  # which may have any number of dimensions
+            return start_from(outputs[0], x)
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
         index = np.atleast_1d(index)
         places = _grid(in_range(index, out.shape[dim], dim), dim)

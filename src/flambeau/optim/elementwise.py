@@ -190,8 +190,9 @@ class Elementwise(Optimizer):
             state, fresh = self._state_of(group, p, names)
             self._check_capturable(group, p, state)
             counters = [state[name] for name in self.counters]
-            before = [c.clone() for c in counters]
-            after = self._advanced(group, Tensors, before)
+            # Of full precision, as PyTorch's numbers are; a graph reads them where they lie.
+            before = [c.clone() if group.get("capturable") else c.to(float64, copy=True) for c in counters]
+            after = self._advanced(group, Tensors, before) if before else ()
             scalars = self._scalars(group, Tensors, before, after)
             options = self._options(group, before, after, fresh)
             tensors = [p, grad, *[state[name] for name in names]]

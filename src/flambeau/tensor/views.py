@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import index
 from typing import Any
 
-from flambeau.core.dtype import dtype
+from flambeau.core.dtype import INTEGRAL, dtype
 from flambeau.core.layout import Shape, broadcast_shapes, span, view_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
@@ -476,6 +476,8 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     if length < 0:
         raise RuntimeError("narrow(): length must be non-negative.")
+    if isinstance(start, Tensor) and (start.meta.ndim or start.dtype.category != INTEGRAL):
+        raise RuntimeError("start must be an 0-dim integral Tensor.")
     d, start, length = wrap_dim(dim, input.meta.ndim), _int(start), _int(length)
     size = input.meta.shape[d]
     if not -size <= start <= size:

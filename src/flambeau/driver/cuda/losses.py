@@ -127,8 +127,8 @@ _NLL_BACK = """  const i64 i = blockIdx.x * 256ll + threadIdx.x;
   {place}
   const i64 t = target[o[1]], c = i / inner % classes;
   C given = 0;
-  if (t == c && t != ignored) given = -to<C>(grad[o[2]]) * {weight};
-  out[o[0]] = to<X>(given{share});"""
+  if (t == c && t != ignored) given = -to<C>(grad[o[2]]) * {weight}{share};
+  out[o[0]] = to<X>(given);"""
 _NLL_TOTAL = """  auto share_of = [&](i64 k) -> double {{
     {place}
     const i64 t = target[a[0]];

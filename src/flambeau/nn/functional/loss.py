@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from flambeau.core.dtype import FLOATING, INTEGRAL, int64
+from flambeau.core.errors import argument_type
 from flambeau.core.layout import broadcast_shapes
 from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked, logsigmoid
@@ -102,6 +103,8 @@ def huber_loss(
 ) -> Tensor:
     """Half the squared difference, or past delta a line. Raises RuntimeError: delta <= 0."""
     pair, mode = _pair(input, target, "huber_loss"), reduction_of(None, None, reduction)
+    if not isinstance(delta, float | int):
+        raise TypeError(argument_type("huber_loss", "delta", 4, "float", delta))
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     return _weighted(call(ops.huber_loss, (*pair, float(delta))), weight, mode)
@@ -344,7 +347,7 @@ def gaussian_nll_loss(
     if spread.shape != input.shape:
         if tuple(input.shape[:-1]) == tuple(spread.shape):
             spread = spread.unsqueeze(-1)
-        elif not _is_row_variance(input, spread):
+        elif not _lacks_one_dimension(input, spread):
             raise ValueError("var is of incorrect size")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(reduction + " is not valid")
@@ -355,9 +358,9 @@ def gaussian_nll_loss(
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
-def _is_row_variance(input: Tensor, var: Tensor) -> bool:
-    same = var.dim() == input.dim() and input.shape[:-1] == var.shape[:-1]
-    return same and var.shape[-1] == 1
+def _lacks_one_dimension(input: Tensor, var: Tensor) -> bool:
+    apart = [m for n, m in zip(input.shape, var.shape, strict=False) if n != m]
+    return var.dim() == input.dim() and apart == [1]
 
 
 # -- of pairs and triplets --------------------------------------------------------------------------------

@@ -32,6 +32,16 @@ def batch_norm(
     """
     if not training and (running_mean is None or running_var is None):
         raise RuntimeError("running_mean and running_var must be defined in evaluation mode")
+    if eps < 0 or (training and eps == 0):
+        allowed = "positive during training" if training else "non-negative"
+        raise ValueError(f"batch_norm eps must be {allowed}, but got {eps}")
+    return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _batch_norm(
+    input: Tensor, running_mean: Given, running_var: Given, weight: Given, bias: Given, training: bool, momentum: float,
+    eps: float,
+) -> Tensor:  # fmt: skip
     more, given = _present(weight, bias)
     if not training:
         return call(ops.batch_norm_infer, (input, running_mean, running_var, *more), (float(eps), given))
@@ -73,7 +83,9 @@ def instance_norm(
         )
     batch, channels = size[0], size[1]
     repeated = [None if t is None else t.repeat(batch) for t in (running_mean, running_var, weight, bias)]
-    out = batch_norm(input.reshape(1, batch * channels, *size[2:]), *repeated, use_input_stats, momentum, eps)
+    out = _batch_norm(
+        input.reshape(1, batch * channels, *size[2:]), *repeated, use_input_stats, momentum, eps
+    )
     for running, moved in zip((running_mean, running_var), repeated, strict=False):
         if running is not None and moved is not None and use_input_stats:
             running.copy_(moved.view(batch, channels).mean(0))

@@ -196,6 +196,8 @@ def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
     if (len(size) == 1 and ndim > 1) or len(size) > ndim:
         raise RuntimeError(f"{name}: output_size must be {ndim}")
     own = checked(x, name).shape[-ndim:]
+    if ndim > 1 and x.dim() <= len(size):
+        raise ValueError(f"Input dimension should be at least {len(size) + 1}")
     return tuple([int(n) if n is not None else have for n, have in zip(size, own, strict=False)])
 
 
