@@ -513,6 +513,27 @@ def calls_of(action: Any) -> int:
     return count
 
 
+def test_other_sizes_keep_their_short_way_when_a_bin_goes() -> None:
+    allocator, _, stream = make()
+    for _ in range(3):  # from the second time on both sizes have bins
+        few = [allocator.allocate(MIB // 4, stream) for _ in range(4)]
+        large = allocator.allocate(MIB, stream)
+        for block in (*few, large):
+            allocator.free(block)
+    short = calls_of(lambda: allocator.free(allocator.allocate(MIB, stream)))
+    between = allocator.allocate(MIB - 512, stream)  # takes the small ones, whose bin goes
+    assert between.ptr == min(block.ptr for block in few)
+    assert calls_of(lambda: allocator.free(allocator.allocate(MIB, stream))) == short
+    allocator.free(between)
+    for _ in range(3):  # the bin that comes in its place serves as the first did
+        again = [allocator.allocate(MIB // 4, stream) for _ in range(4)]
+        assert {block.ptr for block in again} == {block.ptr for block in few}
+        for block in again:
+            allocator.free(block)
+    short_again = calls_of(lambda: allocator.free(allocator.allocate(MIB // 4, stream)))
+    assert short_again == short
+
+
 def test_cost_does_not_grow_with_the_number_of_live_blocks() -> None:
     def most_calls(live: int) -> int:
         allocator, _, stream = make()

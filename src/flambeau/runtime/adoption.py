@@ -72,7 +72,7 @@ def adopt(pool: Pool, pools: Iterable[Pool], order: Order) -> None:
     for other in order.lenders(pools, pool):
         for size, found in list(other.bins.items()):
             if found:
-                _adopt_bin(found, size, pool, order)
+                _adopt_bin(other, size, pool, order)
         taken = _sift(other.loose, order)
         for block in taken:
             give(block, pool, pool.loose)
@@ -83,14 +83,14 @@ def adopt(pool: Pool, pools: Iterable[Pool], order: Order) -> None:
             pool.holes.add(hole)
 
 
-def _adopt_bin(found: Bin, size: int, pool: Pool, order: Order) -> None:
-    taken = _sift(found, order)
+def _adopt_bin(other: Pool, size: int, pool: Pool, order: Order) -> None:
+    taken = _sift(other.bins[size], order)
     if taken:
         mine = pool.bins.setdefault(size, Bin())
         for block in taken:
             give(block, pool, mine)
             label(block, block.requested)
-        found.blocks -= len(taken)
+        other.leave(size, len(taken))
         mine.blocks += len(taken)
         mine.extend(taken)
 

@@ -33,7 +33,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.runtime.blocks import Bin, Block, Pool, label, pop
+from flambeau.runtime.blocks import Block, Pool, label, pop
 from flambeau.runtime.context import Context
 from flambeau.runtime.heap import Heap
 from flambeau.runtime.history import Recording
@@ -399,8 +399,6 @@ class CachingAllocator:
             self._heap.split(block, size, self.policy)
         home = pool.home(size)  # only now: consolidating drops bins that are nobody's home
         block.home = block.bin = home
-        if home.__class__ is Bin:
-            home.blocks += 1
         if self.policy.max_split and self.policy.is_oversize(block.size):
             block.home = self._detour
             self.oversize_allocations.add(1)

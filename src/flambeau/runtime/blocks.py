@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flambeau.runtime.holes import Holes
-from flambeau.runtime.statistics import ALLOC, ALLOC_PART, FREE, FREE_PART, Entry
+from flambeau.runtime.statistics import ALLOC, ALLOC_PART, CUT, FREE, FREE_PART, Entry
 
 if TYPE_CHECKING:
     from flambeau.runtime.pools import PrivatePool
@@ -34,25 +34,27 @@ class Block:
         "requested", "shared", "size", "stream", "trace", "uses",
     )  # fmt: skip
 
+    # From when it is first handed out on:
+    requested: int
+    home: Home
+    bin: Home  # its home when no other stream uses it
     gain: Entry
     loss: Entry
+    # While it is a whole free segment:
+    idle: int  # the allocator's count of searches when it became one
 
     def __init__(self, ptr: int, size: int, pool: Pool, freed: int) -> None:
         self.ptr = ptr
         self.size = size
         self.pool = pool
         self.stream = pool.stream
-        self.requested = 0
         self.previous: Block | None = None
         self.next: Block | None = None
         self.is_hole = False  # in pool.holes
-        self.home: Home = pool.loose
-        self.bin: Home = pool.loose  # its home when no other stream uses it
         self.uses: dict[int, Stream | Mark] | None = None  # by handle: what its reuse must wait for
         self.freed = freed
         self.shared = False
         self.trace: tuple[int, dict[int, int]] | None = None  # see `users`
-        self.idle = 0  # the allocator's count of searches when it became a whole free segment
         self.frames: Any = None  # who asked for it, while that is recorded
 
     @property
@@ -67,7 +69,6 @@ class Bin(list[Block]):
     __slots__ = ("blocks",)
 
     def __init__(self) -> None:
-        super().__init__()
         self.blocks = 0
 
 
@@ -75,10 +76,11 @@ class Pool:
     """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join.
 
     `private` is the MemPool that it belongs to, if any; `adopted` the tick at which it last took over others' blocks;
-    `seen` the sizes asked for lately, of all streams.
+    `seen` the sizes asked for lately, of all streams; `parts` what the journal says when a segment has one part more
+    than it had, or one or two fewer.
     """
 
-    __slots__ = ("adopted", "bins", "holes", "kind", "loose", "private", "seen", "stream")
+    __slots__ = ("adopted", "bins", "holes", "kind", "loose", "parts", "private", "seen", "stream")
 
     def __init__(self, kind: int, stream: int, private: PrivatePool | None, seen: set[int]) -> None:
         self.kind = kind
@@ -89,19 +91,30 @@ class Pool:
         self.loose: list[Block] = []
         self.seen = seen
         self.adopted = -1
+        self.parts: dict[int, Entry] = {change: (CUT + kind, 0, change, 0, self) for change in (1, -1, -2)}
 
     def home(self, size: int) -> Bin | list[Block]:
-        """Where blocks of a rounded size go: a bin from the second request on."""
+        """Where one more block of a rounded size goes when it is freed: a bin from the second request on."""
         found = self.bins.get(size)
         if found is not None:
+            found.blocks += 1
             return found
-        if size in self.seen and len(self.bins) < _BINS:
+        seen = self.seen
+        if size in seen and len(self.bins) < _BINS:
             made = self.bins[size] = Bin()
+            made.blocks = 1
             return made
-        if len(self.seen) >= _SEEN:
-            self.seen.clear()
-        self.seen.add(size)
+        if len(seen) >= _SEEN:
+            seen.clear()
+        seen.add(size)
         return self.loose
+
+    def leave(self, size: int, count: int) -> None:
+        """So many blocks call the bin of a size their home no longer. It goes with the last."""
+        bin = self.bins[size]
+        bin.blocks -= count
+        if not bin.blocks:
+            del self.bins[size]
 
 
 def label(block: Block, nbytes: int) -> None:
@@ -115,21 +128,6 @@ def label(block: Block, nbytes: int) -> None:
     else:
         block.gain = (ALLOC_PART + kind, size, nbytes, ptr, pool)
         block.loss = (FREE_PART + kind, size, nbytes, ptr, pool)
-
-
-def cut(block: Block, size: int) -> None:
-    """Cut a block to `size`; the rest becomes a hole behind it."""
-    pool = block.pool
-    rest = Block(block.ptr + size, block.size - size, pool, block.freed)
-    rest.trace = block.trace
-    after = block.next
-    rest.previous, rest.next = block, after
-    if after is not None:
-        after.previous = rest
-    block.size = size
-    block.next = rest
-    rest.is_hole = True
-    pool.holes.add(rest)
 
 
 def absorb(left: Block, right: Block) -> None:

@@ -7,7 +7,7 @@ more than 1 MiB); free neighbours join. Blocks of bins (Note [The hot path] in a
 from __future__ import annotations
 
 from flambeau.runtime.adoption import Order, adopt
-from flambeau.runtime.blocks import Bin, Block, Pool, absorb, cut, pop
+from flambeau.runtime.blocks import Bin, Block, Pool, absorb, pop
 from flambeau.runtime.orders import Orders
 from flambeau.runtime.policy import MIB, Policy
 from flambeau.runtime.pools import PrivatePool
@@ -21,8 +21,9 @@ Key = tuple[int, int, PrivatePool | None]
 class Heap:
     """The pools by stream, kind and MemPool. Not locked: the allocator sees to that.
 
-    bins: of whom a block comes at once, by stream and request: the hot path's only look-up. searches: how often no
-    block was at hand, by which idleness is measured.
+    bins: of whom a block comes at once, by stream and request: the hot path's only look-up. One that its pool dropped
+    may stay there: nothing comes back to it, so who looks finds it empty. searches: how often no block was at hand, by
+    which idleness is measured.
     """
 
     __slots__ = ("_entries", "_index", "_orders", "_seen", "bins", "pools", "searches")
@@ -82,18 +83,26 @@ class Heap:
         return None
 
     def split(self, block: Block, size: int, policy: Policy) -> None:
-        """Make what a block has beyond `size` a hole, where it is worth it and allowed."""
-        rest = block.size - size
+        """Make what a block, larger than `size`, has beyond it a hole, where it is worth it and allowed."""
         pool = block.pool
-        if not (rest > MIB or (rest and (pool.kind == SMALL or policy.expandable))):
+        if block.size - size <= MIB and pool.kind != SMALL and not policy.expandable:
             return
-        if (pool.private is not None and pool.private.no_split) or policy.is_oversize(block.size):
+        if pool.private is not None and pool.private.no_split:
             return
-        if block.previous is None and block.next is None:
+        if policy.max_split and policy.is_oversize(block.size):
+            return
+        after = block.next
+        if after is None and block.previous is None:
             self._entries.append((CUT + pool.kind, block.size, 2, 0, pool))
         else:
-            self._entries.append((CUT + pool.kind, 0, 1, 0, pool))
-        cut(block, size)
+            self._entries.append(pool.parts[1])
+        rest = Block(block.ptr + size, block.size - size, pool, block.freed)
+        rest.trace, rest.is_hole = block.trace, True
+        rest.previous, rest.next = block, after
+        if after is not None:
+            after.previous = rest
+        block.size, block.next = size, rest
+        pool.holes.add(rest)
 
     def adopt(self, pool: Pool) -> bool:
         """Take over what other streams have for this pool. Whether there may be any. See Note [Reuse by order]."""
@@ -114,17 +123,11 @@ class Heap:
         Large ones, which others ask for, stay whole for as long as they can. Bins that no block calls home go.
         """
         self.join_all(pool, pool.loose)
-        for size in sorted(pool.bins):
+        for size in sorted([size for size, blocks in pool.bins.items() if blocks]):
             blocks = pool.bins[size]
-            if blocks:
-                blocks.blocks -= self.join_all(pool, blocks)
-                if enough is not None and pool.holes.largest() >= enough:
-                    break
-        empty = [size for size, blocks in pool.bins.items() if not blocks.blocks]
-        for size in empty:
-            del pool.bins[size]
-        if empty:
-            self.bins.clear()
+            pool.leave(size, self.join_all(pool, blocks))
+            if enough is not None and pool.holes.largest() >= enough:
+                break
 
     def join_all(self, pool: Pool, blocks: list[Block]) -> int:
         """Make free blocks holes. How many they were."""
@@ -136,27 +139,25 @@ class Heap:
 
     def join(self, pool: Pool, block: Block) -> None:
         """Make a free block a hole, one with the holes beside it."""
-        right, left = block.next, block.previous
-        if right is None and left is None:
+        holes, right, left = pool.holes, block.next, block.previous
+        absorbed = 0
+        if right is not None and right.is_hole and right.pool is pool:
+            holes.remove(right)
+            absorb(block, right)
+            absorbed = 1
+        if left is not None and left.is_hole and left.pool is pool:
+            holes.remove(left)
+            absorb(left, block)
+            block = left
+            absorbed += 1
+        if block.previous is None and block.next is None:  # a whole segment, no part
             block.idle = self.searches
-        else:
-            parts, total = 1, block.size
-            if right is not None and right.is_hole and right.pool is pool:
-                parts, total = parts + 1, total + right.size
-                pool.holes.remove(right)
-                absorb(block, right)
-            if left is not None and left.is_hole and left.pool is pool:
-                parts, total = parts + 1, total + left.size
-                pool.holes.remove(left)
-                absorb(left, block)
-                block = left
-            if parts > 1:
-                kept = block.is_split
-                if not kept:
-                    block.idle = self.searches
-                self._entries.append((CUT + pool.kind, kept * block.size - total, kept - parts, 0, pool))
+            if absorbed:
+                self._entries.append((CUT + pool.kind, -block.size, -1 - absorbed, 0, pool))
+        elif absorbed:
+            self._entries.append(pool.parts[-absorbed])
         block.is_hole = True
-        pool.holes.add(block)
+        holes.add(block)
 
     # -- reports ------------------------------------------------------------------------------------------
     def free_blocks(self) -> set[Block]:

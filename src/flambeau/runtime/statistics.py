@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 Entry = tuple[Any, ...]  # (code, size, requested, ptr, pool, *notes)
+Array = np.ndarray[Any, Any]
 
 LARGE, SMALL, ALL = 0, 1, 2
 POOLS = ("large_pool", "small_pool", "all")
@@ -95,7 +96,7 @@ class Ledger:
     def _post_many(self, entries: Sequence[Entry]) -> None:
         """By running sums: one column an event, one row a figure. Segments, which are few, come one by one."""
         n = len(entries)
-        codes = np.fromiter([entry[0] for entry in entries], np.int64, n)
+        codes = np.frombuffer(bytes([entry[0] for entry in entries]), np.uint8).astype(np.int64)
         sizes = np.fromiter([entry[1] for entry in entries], np.int64, n)
         requested = np.fromiter([entry[2] for entry in entries], np.int64, n)
         a, b, c, d, e = _OF_CODE.take(codes, axis=1)
@@ -110,28 +111,26 @@ class Ledger:
             if d[at]:
                 self._add(int(codes[at]) & 1, SEGMENT, int(d[at]))
             self._add(int(codes[at]) & 1, RESERVED_BYTES, int(e[at] * sizes[at]))
+        sums, rises = _course(changes)
+        self._take_over(ALL, sums, rises)
         small = codes & 1
         count = int(small.sum())
         if count in (0, n):
-            self._take_over((SMALL if count else LARGE, ALL), changes)
+            self._take_over(SMALL if count else LARGE, sums, rises)
             return
-        of_small = changes * small
-        self._take_over((SMALL,), of_small)
-        self._take_over((LARGE,), changes - of_small)
-        self._take_over((ALL,), changes)
+        small_sums, small_rises = _course(changes * small)
+        self._take_over(SMALL, small_sums, small_rises)
+        self._take_over(LARGE, sums - small_sums, rises - small_rises)
 
-    def _take_over(self, rows: Sequence[int], changes: np.ndarray[Any, Any]) -> None:
-        """Add changes, figure by figure, to some pools."""
-        sums = np.cumsum(changes, axis=1)
-        rises = (np.abs(changes).sum(axis=1) + sums[:, -1]) // 2
-        columns = list(zip(sums[:, -1].tolist(), sums.max(axis=1).tolist(), rises.tolist(), strict=True))
-        for row in rows:
-            current, peak = self.current[row], self.peak[row]
-            for figure, (net, high, rise) in enumerate(columns):
-                peak[figure] = max(peak[figure], current[figure] + high)
-                current[figure] += net
-                self.increase[row][figure] += rise
-                self.decrease[row][figure] += rise - net
+    def _take_over(self, row: int, sums: Array, rises: Array) -> None:
+        """Add to a pool what its figures came to, event by event, and how much they rose in all."""
+        current, peak = self.current[row], self.peak[row]
+        columns = zip(sums[:, -1].tolist(), sums.max(axis=1).tolist(), rises.tolist(), strict=True)
+        for figure, (net, high, rise) in enumerate(columns):
+            peak[figure] = max(peak[figure], current[figure] + high)
+            current[figure] += net
+            self.increase[row][figure] += rise
+            self.decrease[row][figure] += rise - net
 
     def reset_peaks(self) -> None:
         """Peaks start again from the current values."""
@@ -188,6 +187,11 @@ class Tally:
             "allocated": self.allocated,
             "freed": self.freed,
         }
+
+
+def _course(changes: Array) -> tuple[Array, Array]:
+    """The running sums of each row of changes, and the sum of those above 0."""
+    return np.cumsum(changes, axis=1), np.maximum(changes, 0).sum(axis=1)
 
 
 def _zeros() -> list[list[int]]:
