@@ -87,6 +87,24 @@ def staged(wait):
     return x
 
 
+def changed_in_place(rounds):
+    side = torch.cuda.Stream()
+    x, y = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(rounds):
+        x.add_(y)
+        with torch.cuda.stream(side):
+            x.mul_(2.0)
+        torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_what_a_line_reads_and_writes_in_place_is_one_race(rounds):
+    (race,) = races_of(lambda: changed_in_place(rounds)).races
+    assert (race.first.kind, race.second.kind, race.count) == ("writes", "reads and writes", rounds)
+    assert "reads and writes bytes that add on the default stream of cuda:0" in race.headline
+
+
 def test_pinned_buffer_overwritten_too_early():
     (race,) = races_of(lambda: staged(False)).races
     assert race.mend.call == "synchronize"

@@ -409,8 +409,8 @@ class Detector(Order):
             self.findings.reuses_polled += 1
             return
         site = caller(2)
-        key = (*line_at((last[3], last[4])), *line_at(site), before, kind, last[0].device)
-        if self.findings.is_known(key):
+        key = (*line_at((last[3], last[4])), *line_at(site), last[0].device)
+        if self.findings.is_known(key, before, kind, None):
             return
         first = access_of(cell.start, cell.extent, before, last)
         shape, dtype = shape_of(extent, kind, what)
@@ -448,12 +448,10 @@ class Detector(Order):
         key = (
             *line_at((last[3], last[4])),
             *line_at((command[3], command[4])),
-            before,
-            kind,
             record,
             *devices,
         )
-        if self.findings.is_known(key):
+        if self.findings.is_known(key, before, kind, command[1]):
             return
         self.findings.report(key, told(old, before, last, cell, kind, command))
 

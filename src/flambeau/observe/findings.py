@@ -90,12 +90,15 @@ class Findings:
                 code, line = race.second.site[0], line_of(race.second.site)
                 warnings.warn_explicit(RaceWarning(str(race)), RaceWarning, code.co_filename, line)
 
-    def is_known(self, key: tuple[object, ...]) -> bool:
-        """Count a race of two lines that have raced before; where races raise, it is told anew."""
+    def is_known(self, key: tuple[object, ...], before: str, kind: str, number: int | None) -> bool:
+        """Count a race of two lines that have raced before; where races raise, it is told anew.
+
+        `number` is the second command's: what it reads and writes of the same memory is one race, which says both.
+        """
         found = self._races.get(key)
         if found is None:
             return False
-        found.count += 1
+        found.also(before, kind, number)
         return self.mode != "error"
 
     def report(self, key: tuple[object, ...], race: Race) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flambeau.core.sites import Site, place, source
 
@@ -19,7 +19,7 @@ class Access:
     (copies, fills, launches, host functions) it is, from 1.
     """
 
-    kind: str  # "reads" or "writes"
+    kind: str  # "reads", "writes", or "reads and writes"
     operator: str
     stream: str | None
     number: int  # of the command, counting all commands of the process in the order of their requests
@@ -70,6 +70,13 @@ class Race:
     reused: bool = False
     note: str = ""
     count: int = 1
+    latest: int | None = None  # the number of the second command that raced last
+
+    def also(self, before: str, kind: str, number: int | None) -> None:
+        """The same two lines raced once more: `before` and `kind` say what they did with the memory."""
+        self.first, self.second = _does(self.first, before), _does(self.second, kind)
+        self.count += number is None or number != (self.latest or self.second.number)
+        self.latest = number
 
     @property
     def range(self) -> tuple[int, int]:
@@ -99,6 +106,10 @@ class Race:
                 f"which {first.kind} it, may still run: record_stream missing."
             )
         return f"{second} {second.kind} bytes that {first} {first.kind}, and nothing orders them."
+
+
+def _does(side: Access, kind: str) -> Access:
+    return side if kind in side.kind else replace(side, kind="reads and writes")
 
 
 def _sides(race: Race) -> list[str]:
