@@ -111,12 +111,22 @@ template <typename T> T f(T x, T y, T alpha) {
 """
 
 
+TRUTH = """
+template <typename T> bool big(T x) { return x - T(1); }
+template <typename T> T f(T x, T y, T alpha) { bool b = x; return b && !(y == alpha) || big(y) != true; }
+"""
+
+
 def test_jiterators_plain_text_is_the_hosts() -> None:
     make = operators.maker(flambeau.float32, 0)
     functions = functions_of(STATEMENTS)
     assert functions is not None
     record = kernel_of(STATEMENTS, functions, 2, 1)
     check(record, [make(100, low=-2, high=2), make(100, low=-2, high=2), 0.25], 2e-6)
+    functions = functions_of(TRUTH)
+    assert functions is not None
+    x = np.array([0.0, 1.0, 0.0, 2.0], np.float32)
+    check(kernel_of(TRUTH, functions, 2, 1), [x, x[::-1].copy(), 0.25], 0)
 
 
 def test_jiterators_other_text_is_compiled_as_it_is() -> None:
@@ -145,7 +155,7 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
             launch = launch_of(record, arrays)
             form: Any = launch.kernel.cuda
             assert compiler.cubin(pointwise.program(launch, form).source)
-    for text in (STATEMENTS, LOOPS):
+    for text in (STATEMENTS, LOOPS, TRUTH):
         functions = functions_of(text)
         assert functions is not None
         record = kernel_of(text, functions, 2, 1)

@@ -93,6 +93,62 @@ def test_integers_divide_as_in_c() -> None:
     assert got.dtype == torch.int64 and got.tolist() == want
 
 
+INTS = {
+    "return 1 / 2 + x;": [1.5, -1.5, 3.0],
+    "T half = 7 / 2; return half;": [3, 3, 3],
+    "return x * -7 / 2;": [-5.25, 5.25, -10.5],  # from the left: x makes it a T
+    "return -7 / 2 * x;": [-4.5, 4.5, -9.0],
+    "return (2 + 3 * 3 - 1) / 4 + x;": [3.5, 0.5, 5.0],
+    "T seven = 7; return seven / 2;": [3.5, 3.5, 3.5],
+    "auto seven = 7; return seven / 2 * x;": [4.5, -4.5, 9.0],
+    "return T(7) / 2 + (T)1 / 2 + 1 / 2.0;": [4.5, 4.5, 4.5],
+    "return (float)7 / 2 + (double)x / 2;": [4.25, 2.75, 5.0],
+    "return halved(7) + x;": [5.0, 2.0, 6.5],
+    "return nonzero(x) + nonzero(0);": [1, 1, 1],
+    "bool b = x; return b + b;": [2, 2, 2],
+    "bool b = false; b = x; return b * x / 2;": [0.75, -0.75, 1.5],
+    "T big = x > 0; return big / 2;": [0.5, 0, 0.5],
+    "return !x;": [0, 0, 0],
+    "return x > 1 && x < 2;": [1, 0, 0],
+    "return x > 0 ? 1 : 2;": [1, 2, 1],
+    "return pow(x * x, 1 / 2);": [1, 1, 1],
+}
+HELPERS = """
+template <typename T> T halved(T x) { return x / 2; }
+template <typename T> bool nonzero(T x) { return x; }
+template <typename T> T f(T x, T unused = 3) { %s }
+"""
+
+
+@pytest.mark.parametrize("body", INTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_ints_and_bools_are_those_of_cpp(body: str, dtype: torch.dtype) -> None:
+    """And the result is a T, whatever is returned."""
+    got = jit(HELPERS % body, unused=0)(torch.tensor([1.5, -1.5, 3.0], dtype=dtype).cuda())
+    assert got.dtype is dtype and got.tolist() == INTS[body]
+
+
+@simulated
+@pytest.mark.parametrize(
+    "body",
+    ["return (x > 0 ? 1 : 2) / 2;", "return (x > 0) / 2 + x;", "return 1 / 0 + x;", "return (int)x;", "int y = x; return y;"],
+)  # fmt: skip
+def test_ints_that_only_a_compiler_computes_are_refused(body: str) -> None:
+    with pytest.raises(torch.NotSupportedError, match="virtual GPUs compute a part of C"):
+        jit(f"template <typename T> T f(T x) {{ {body} }}")(torch.ones(2).cuda())
+    for typed in ("int f(T x)", "T f(int x)"):
+        with pytest.raises(
+            torch.NotSupportedError, match=f"a {'result' if typed[0] == 'i' else 'parameter'} of type int"
+        ):
+            jit(f"template <typename T> {typed} {{ return x / 2; }}")(torch.ones(2).cuda())
+
+
+def test_floats_of_integers_are_refused() -> None:
+    for body in ("return (float)x / 2 * 2;", "double y = x; return y / 2 * 2;"):
+        with pytest.raises(NotImplementedError, match="\"float\" not implemented for 'Int' in f"):
+            jit(f"template <typename T> T f(T x) {{ {body} }}")(torch.ones(2, dtype=torch.int32).cuda())
+
+
 def test_several_outputs_broadcast_and_promote() -> None:
     f = jit_many(
         "template <typename T> void f(T x, T& s, T y, T& d, T scale) { s = x + y; if (x > y) { d = scale * (x - y); } else { d = 0; } }",

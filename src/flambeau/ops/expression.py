@@ -288,7 +288,7 @@ def _single(
                     f"\"{node.record.name}\" not implemented for '{kind.torch_name}' in {name}{node.place}"
                 )
 
-    truth = root.truth
+    truth = root.truth and floats  # without `floats` the result is of the operands' dtype, as in C++
     return pointwise(
         name,
         Lazy(lambda launch: Into(_Arithmetic(root, arity, launch).store)),

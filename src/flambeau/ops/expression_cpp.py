@@ -8,6 +8,7 @@ and calls of functions that stand before. What a GPU's compiler can do besides i
 
 from __future__ import annotations
 
+import operator as numbers
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from flambeau.driver.api import Launch
 from flambeau.ops import pointwise_arithmetic as arithmetic
 from flambeau.ops import pointwise_functions as functions
 from flambeau.ops import pointwise_logic as logic
-from flambeau.ops.expression import LETTERS, Input, Node, Number, applied, operator
+from flambeau.ops.expression import LETTERS, Applied, Input, Node, Number, applied, operator
 from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op
 from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, INTEGERS, Lazy, Pointwise, pointwise
 from flambeau.ops.pointwise_several import together
@@ -93,8 +94,50 @@ _NAMED: dict[str, Pointwise] = {
     "fmin": arithmetic.fmin, "fmax": arithmetic.fmax, "isnan": logic.isnan, "isinf": logic.isinf,
     "isfinite": logic.isfinite, "signbit": logic.signbit,
 }  # fmt: skip
+_floating = pointwise(
+    "float",
+    lambda x: x,
+    1,
+    "A cast of a T to float or double, which changes nothing where T is one; integers would need another T.",
+    dtypes=FLOATING_OR_COMPLEX,
+    cuda="a",
+    derivative=NOT_DIFFERENTIABLE,
+    listed=False,
+)
 _KINDS = {"float", "double", "auto"}
 _WHOLE = {"int", "long", "short", "char", "unsigned", "int64_t", "int32_t", "size_t"}
+_FOLDED: dict[str, Callable[[Any, Any], int]] = {
+    "+": numbers.add,
+    "-": numbers.sub,
+    "*": numbers.mul,
+    "/": lambda a, b: int(a / b),
+}
+_OF_INTEGERS = (arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.neg, arithmetic.fmod)
+
+
+class _Whole(Number):
+    """An integer as C++ writes it: an int until it meets a T, so that 1 / 2 is 0."""
+
+
+def _is_int(node: Node) -> bool:
+    """Whether C++ computes it in int."""
+    if isinstance(node, _Whole) or node.truth:
+        return True
+    if not isinstance(node, Applied):
+        return False
+    args = node.args[1:] if node.record is logic.where else node.args
+    return node.record in (*_OF_INTEGERS, logic.where) and all(map(_is_int, args))
+
+
+def _as_t(node: Node) -> Node:
+    """A value as a variable of type T has it: no int any more."""
+    if isinstance(node, _Whole):
+        return Number(node.value)
+    return applied(arithmetic.add, node, Number(0)) if _is_int(node) else node
+
+
+def _as_bool(node: Node) -> Node:
+    return node if node.truth else applied(logic.ne, node, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +147,7 @@ class Function:
     name: str
     kind: str
     result: str
+    types: tuple[str, ...]
     parameters: tuple[str, ...]
     outputs: tuple[str, ...]
     body: tuple[_Token, ...]
@@ -127,14 +171,16 @@ def functions_of(text: str) -> list[Function] | None:
         end = _closing(text, head.end())
         if end is None:
             return None
-        names, outputs = [], []
-        for parameter in filter(None, [x.strip() for x in head["parameters"].split(",")]):
-            name = re.split(r"[\s&*]+", parameter)[-1]
+        types, names, outputs = [], [], []
+        for parameter in filter(None, [x.partition("=")[0].strip() for x in head["parameters"].split(",")]):
+            *kinds, name = re.split(r"[\s&*]+", parameter)
             names.append(name)
+            types += kinds
             if "&" in parameter and not parameter.startswith("const"):
                 outputs.append(name)
         body = _tokens(text, head.end() + 1, end)
-        found.append(Function(head["name"], head["kind"], head["result"], tuple(names), tuple(outputs), body))
+        signature = head["name"], head["kind"], head["result"], tuple(types)
+        found.append(Function(*signature, tuple(names), tuple(outputs), body))
         at = end + 1
     return found or None
 
@@ -231,8 +277,14 @@ def _run(
     text: str, function: Function, known: dict[str, Function], args: list[Node], depth: int
 ) -> tuple[Node, ...]:
     names = [name for name in function.parameters if name not in function.outputs]
-    env: dict[str, Node | None] = dict(zip(names, args, strict=True)) | dict.fromkeys(function.outputs)
-    return _Body(text, function, known, depth).run(function.body, env)
+    env: dict[str, Node | None] = dict(zip(names, map(_as_t, args), strict=True)) | dict.fromkeys(
+        function.outputs
+    )
+    body = _Body(text, function, known, depth)
+    for kind in (function.result, *function.types):
+        if kind in _WHOLE:
+            body.refuse(f"a {'result' if kind == function.result else 'parameter'} of type {kind}")
+    return body.run(function.body, env)
 
 
 Env = dict[str, Any]
@@ -251,6 +303,7 @@ class _Body:
         self._tokens: tuple[_Token, ...] = ()
         self._at = 0
         self._env: Env = {}
+        self._bools: set[str] = set()
 
     def refuse(self, what: str, token: _Token | None = None) -> NoReturn:
         before = self._text[: token.at if token else len(self._text)]
@@ -298,7 +351,7 @@ class _Body:
         if token.text in ("const", "constexpr"):
             token = self._next()
         if token.text in (_KINDS | {self._function.kind, "bool"}) and self._peek().sort == "name":
-            self._declare()
+            self._declare(token.text)
             return None
         if token.text in _WHOLE:
             self.refuse(f"a variable of type {token.text}", token)
@@ -312,8 +365,10 @@ class _Body:
             self._expect(";")
             return self._outputs()
         value = self._expression()
+        if self._depth or isinstance(value, Number):
+            value = _as_t(value)  # what the kernel itself returns is stored as a T
         self._expect(";")
-        return (value,)
+        return (_as_bool(value) if self._function.result == "bool" else value,)
 
     def _if(self) -> tuple[Node, ...] | None:
         self._expect("(")
@@ -383,15 +438,17 @@ class _Body:
         self._balanced("{", "}")
         return self._tokens[start : self._at - 1]
 
-    def _declare(self) -> None:
+    def _declare(self, kind: str) -> None:
         while True:
             name = self._next()
             if name.sort != "name" or name.text in self._env:
                 self.refuse(f"another `{name.text}`", name)
             value = None
+            if kind == "bool":
+                self._bools.add(name.text)
             if self._peek().text == "=":
                 self._next()
-                value = self._expression()
+                value = self._kept(name.text, self._expression(), kind)
             self._env[name.text] = value
             mark = self._next()
             if mark.text == ";":
@@ -399,11 +456,23 @@ class _Body:
             if mark.text != ",":
                 self.refuse(f"`{mark.text}`", mark)
 
+    def _kept(self, name: str, value: Node, kind: str = "") -> Node:
+        """A value as a variable has it."""
+        if name in self._bools:
+            return _as_bool(value)
+        return (
+            self._cast(kind, value)
+            if kind in ("float", "double")
+            else value
+            if kind == "auto"
+            else _as_t(value)
+        )
+
     def _assign(self, name: _Token) -> None:
         mark = self._next()
         if mark.text == "=":
-            self._env[name.text] = self._expression()
-        elif mark.text in _UPDATES:
+            self._env[name.text] = self._kept(name.text, self._expression())
+        elif mark.text in _UPDATES and name.text not in self._bools:
             self._env[name.text] = applied(_UPDATES[mark.text], self._value(name), self._expression())
         else:
             self.refuse(f"`{mark.text}`", mark)
@@ -424,9 +493,19 @@ class _Body:
             return self._unary()
         left = self._level(level + 1)
         while self._at < len(self._tokens) and self._peek().text in _BINARY[level]:
-            record = _BINARY[level][self._next().text]
-            left = applied(record, left, self._level(level + 1))
+            mark = self._next()
+            left = self._joined(mark, _BINARY[level][mark.text], left, self._level(level + 1))
         return left
+
+    def _joined(self, mark: _Token, record: Pointwise, left: Node, right: Node) -> Node:
+        """Two operands. Ints make ints, of which a T knows nothing: they are folded."""
+        if isinstance(left, _Whole) and isinstance(right, _Whole) and mark.text in _FOLDED:
+            if mark.text == "/" and not right.value:
+                self.refuse("a division by 0", mark)
+            return _Whole(_FOLDED[mark.text](left.value, right.value))
+        if mark.text in "/%" and _is_int(left) and _is_int(right):
+            self.refuse(f"`{mark.text}` of integers", mark)
+        return applied(record, left, right)
 
     def _unary(self) -> Node:
         token = self._peek()
@@ -435,14 +514,17 @@ class _Body:
             return self._unary()
         if token.text in _UNARY:
             self._next()
-            return applied(_UNARY[token.text], self._unary())
+            operand = self._unary()
+            if token.text == "-" and isinstance(operand, _Whole):
+                return _Whole(-operand.value)
+            return applied(_UNARY[token.text], operand)
         return self._primary()
 
     def _primary(self) -> Node:
         token = self._next()
         if token.sort == "number":
             digits = token.text.rstrip("fFuUlL")
-            return Number(int(digits, 0) if digits.isdigit() else float(digits))
+            return _Whole(int(digits, 0)) if digits.isdigit() else Number(float(digits))
         if token.text in ("true", "false"):
             return Number(token.text == "true")
         if token.text == "(":
@@ -458,12 +540,17 @@ class _Body:
             self._peek().text in (_KINDS | {self._function.kind}) and self._tokens[self._at + 1].text == ")"
         )
         if cast:
-            self._next()
+            kind = self._next().text
             self._expect(")")
-            return self._unary()
+            return self._cast(kind, self._unary())
         found = self._expression()
         self._expect(")")
         return found
+
+    def _cast(self, kind: str, value: Node) -> Node:
+        if kind in ("float", "double") and not isinstance(value, Number):
+            return applied(_floating, value)
+        return _as_t(value)
 
     def _value(self, token: _Token) -> Node:
         found = self._env.get(token.text)
@@ -482,7 +569,7 @@ class _Body:
                 self._next()
         self._next()
         if name in (_KINDS | {self._function.kind}) and len(args) == 1:
-            return args[0]
+            return self._cast(name, args[0])
         if name == "fma" and len(args) == 3:
             return args[0] * args[1] + args[2]
         called = self._known.get(name)
