@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,7 @@ class Ledger:
     def _post_many(self, entries: Sequence[Entry]) -> None:
         """By running sums: one column an event, one row a figure. Segments, which are few, come one by one."""
         n = len(entries)
-        codes = np.frombuffer(bytes([entry[0] for entry in entries]), np.uint8).astype(np.int64)
-        sizes = np.fromiter([entry[1] for entry in entries], np.int64, n)
-        requested = np.fromiter([entry[2] for entry in entries], np.int64, n)
+        codes, sizes, requested = [np.fromiter(map(itemgetter(k), entries), np.int64, n) for k in range(3)]
         a, b, c, d, e = _OF_CODE.take(codes, axis=1)
         changes = np.empty((SEGMENT, n), np.int64)
         changes[ALLOCATION], changes[ACTIVE] = a, b
