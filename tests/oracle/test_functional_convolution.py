@@ -161,6 +161,9 @@ def test_pad(ndim: int, data: Any, mode: str) -> None:
     pads = data.draw(st.lists(st.integers(-2, 4), min_size=0, max_size=2 * ndim))
     if mode != "constant" and ndim - len(pads) // 2 not in (1, 2):
         return
+    cut = [min(a, 0) + min(b, 0) for a, b in zip(pads[::2], pads[1::2], strict=False)]
+    if mode == "circular" and any(n + less <= 0 for n, less in zip(reversed(x.shape), cut, strict=False)):
+        return  # nothing is left to come round: PyTorch shows memory that it has not written
     both(lambda nn, x: nn.pad(x, pads, mode), x, ulps=0)
 
 

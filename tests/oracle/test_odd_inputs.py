@@ -132,6 +132,15 @@ CALLS = {
     "adaptive_max_pool3d of three": lambda m: m.nn.functional.adaptive_max_pool3d(m.ones(2, 2, 2), (2, 2, 2)),
     "narrow from a vector": lambda m: m.narrow(m.ones(3), 0, m.tensor([1]), 1),
     "narrow from a float": lambda m: m.narrow(m.ones(3), 0, m.tensor(1.0), 1),
+    "conv1d of integers": lambda m: m.conv1d(m.arange(10).view(1, 2, 5), m.arange(8).view(2, 2, 2), m.tensor([1, 2]), 2, 1),
+    "conv1d of bytes": lambda m: m.conv1d(m.full((1, 2, 5), 9, dtype=m.uint8), m.full((2, 2, 2), 17, dtype=m.uint8)),
+    "conv2d of integers in groups": lambda m: m.conv2d(
+        m.arange(50, dtype=m.int32).view(1, 2, 5, 5), m.arange(8, dtype=m.int32).view(2, 1, 2, 2), groups=2
+    ),
+    "conv_transpose2d of integers": lambda m: m.conv_transpose2d(
+        m.arange(25).view(1, 1, 5, 5), m.arange(4).view(1, 1, 2, 2), stride=2, padding=1
+    ),
+    "padding that cuts off more than there is": lambda m: m.nn.functional.pad(m.ones(2), (-3, 4)),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
 

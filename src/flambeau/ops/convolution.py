@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.dtype import complex32, dtype
+from flambeau.core.device import CPU
+from flambeau.core.dtype import complex32, dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.computing import to_computing
 from flambeau.ops.gradients import conj
 from flambeau.ops.matmul import c_name, product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
-from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, wide
+from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, INTEGERS, wide
 from flambeau.ops.windows import Ints, padded, spread, windows
 
 Array = np.ndarray[Any, Any]
@@ -72,7 +73,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     how = params[0]
     assert isinstance(x, Meta) and isinstance(weight, Meta)
     where = one_device(operands)
-    _check_dtypes(x, weight, bias)
+    _check_dtypes(x, weight, bias, how)
     _check_geometry(how, weight)
     channels = _check_channels(x, weight, bias, how)
     size = how.size(x.shape[2:], weight.shape[2:])
@@ -81,7 +82,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     return Signature((out,), (x, weight, *[b for b in bias if isinstance(b, Meta)]), params)
 
 
-def _check_dtypes(x: Meta, weight: Meta, bias: Sequence[Operand]) -> None:
+def _check_dtypes(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry) -> None:
     for y in (weight, *bias):
         assert isinstance(y, Meta)
         if y.dtype is not x.dtype:
@@ -89,8 +90,11 @@ def _check_dtypes(x: Meta, weight: Meta, bias: Sequence[Operand]) -> None:
             raise RuntimeError(
                 f"Input type ({c_name(x.dtype)}) and {which} type ({c_name(y.dtype)}) should be the same"
             )
-    if x.dtype not in FLOATING_OR_COMPLEX:
-        raise RuntimeError(f"\"convolution\" not implemented for '{x.dtype.torch_name}'")
+    whole = (int64,) if how.transposed else INTEGERS
+    if x.dtype not in FLOATING_OR_COMPLEX and not (
+        x.device is CPU and x.dtype in whole
+    ):  # cuDNN has no integers
+        raise NotImplementedError(f"\"convolution\" not implemented for '{x.dtype.torch_name}'")
 
 
 def _check_geometry(how: Geometry, weight: Meta) -> None:
@@ -282,7 +286,7 @@ def _input_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
 
 
 def _check_grad(grad: Meta, x: Meta, weight: Meta, how: Geometry) -> None:
-    _check_dtypes(x, weight, ())
+    _check_dtypes(x, weight, (), how)
     channels = weight.shape[1] * how.groups if how.transposed else weight.shape[0]
     wanted = (x.shape[0], channels, *how.size(x.shape[2:], weight.shape[2:]))
     if grad.shape != wanted or grad.dtype is not x.dtype:

@@ -42,6 +42,8 @@ def _check(mode: str, x: Meta, n: int, before: int, after: int) -> None:
         )
     if mode == "circular" and (before > n or after > n):
         raise RuntimeError("Padding value causes wrapping around more than once.")
+    if mode == "constant" and n + min(before, 0) + min(after, 0) < 0:
+        raise RuntimeError("narrow(): length must be non-negative.")
     if n + before + after < 0 or (
         mode in ("reflect", "replicate") and n + before + after <= 0 and (before or after)
     ):

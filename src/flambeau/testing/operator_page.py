@@ -33,8 +33,11 @@ Each pair is tested on a virtual GPU against the CPU, bit by bit; the CPU is tes
 Names, signatures, dtypes and errors are PyTorch's; the last column says what differs. Besides, complex32 is
 computed on the CPU too, where PyTorch has few kernels for it, and np.complex64 scalars keep their imaginary part, which
 PyTorch drops. NumPy's names of arguments are taken as PyTorch takes them: `axis` and `keepdims` by all that has `dim`
-or `keepdim`; `x`, `a` and `x1` by functions, `x2` by methods too. `linalg.lstsq` of more rows than columns gives a
-solution that is dense in memory; PyTorch's is a part of a larger array.
+or `keepdim`; `x`, `a` and `x1` by functions, `x2` by methods too. Results are the same where memory is
+not: what convolution, pooling, interpolation, padding, `cat` and the norms of images give is contiguous, whatever the
+order of their inputs' dimensions, where PyTorch keeps `channels_last`; so are FFTs along other dimensions than the
+last, `unique` along a dimension, several `quantile`s, `linalg.solve` of a vector for each matrix, and `linalg.lstsq` of
+more rows than columns, whose solution is a part of a larger array in PyTorch.
 
 Conjugation is computed when it is asked for: `x.conj()`, `x.adjoint()`, `x.mH` and `x.H` of complex numbers are new
 tensors, where PyTorch's are views that share `x`'s memory and conjugate when they are read. So a change of `x` in place
