@@ -13,7 +13,7 @@ from allocator_kit import MIB, FakeDriver, context_over, stream_of
 
 import flambeau as torch
 from flambeau.core.errors import NotSupportedError, OutOfMemoryError
-from flambeau.runtime import snapshot
+from flambeau.runtime import annotations, snapshot
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.history import Recording
 from flambeau.runtime.policy import Policy, from_environment, policy_of
@@ -403,6 +403,37 @@ def test_wrong_recordings_are_refused() -> None:
     assert {e["action"] for e in torch.cuda.memory._snapshot()["device_traces"][0]} >= {"free_completed"}
     assert "free_requested" not in {e["action"] for e in torch.cuda.memory._snapshot()["device_traces"][0]}
     record(None)
+
+
+def test_a_recording_keeps_the_ranges_that_the_program_names() -> None:
+    memory, record_function = torch.cuda.memory, torch.profiler.record_function
+
+    def named() -> None:
+        with record_function("other"):
+            torch.ones(3, device="cuda")
+
+    def ranges() -> list[Any]:
+        found = memory._snapshot()["external_annotations"]
+        assert all(entry["time_us"] >= 0 for entry in found)
+        return [(entry["name"], entry["stage"], entry["device"]) for entry in found]
+
+    with torch.virtual(devices=2):
+        for all_threads in (False, True):
+            memory._record_memory_history(clear_history=True, global_record_annotations=all_threads)
+            with record_function("outer"), torch.cuda.device(1), record_function("inner"):
+                thread = threading.Thread(target=named)
+                thread.start()
+                thread.join()
+            other = [("other", "START", 0), ("other", "END", 0)] * all_threads
+            ours = [("outer", "START", 0), ("inner", "START", 1), ("inner", "END", 1), ("outer", "END", 0)]
+            assert ranges() == [*ours[:2], *other, *ours[2:]]
+        memory._record_memory_history(max_entries=2)
+        assert ranges() == ours[2:]
+        memory._record_memory_history(None)
+        named()
+        assert ranges() == [] and not annotations.heard()
+        memory._record_memory_history()
+    assert not annotations.heard()  # the machine that was recorded is closed
 
 
 def test_recording_changes_no_figure_and_no_address() -> None:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from threading import get_ident
 from typing import Any, cast
 
 from flambeau.core.errors import NotSupportedError, OutOfMemoryError
@@ -385,6 +386,7 @@ def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> N
         stacks: "all" (default) or "python", which are the same: Flambeau has Python's frames alone.
         max_entries: how many events the history keeps (default: all).
         clear_history: forget what was recorded before.
+        global_record_annotations: ranges (`record_function`) of all threads are kept, not of the calling one alone.
         skip_actions: kinds of events that snapshots leave out.
 
     A short history without stacks is kept always. Raises RuntimeError: a value that is none of these.
@@ -414,11 +416,19 @@ def _record(
         raise RuntimeError(f"expected stacks to be 'python', or 'all', not {stacks!r}")
     if operator.index(max_entries) < 0:
         raise TypeError(f"max_entries must not be negative, but is {max_entries}")
-    for one in system.contexts():
+    contexts = system.contexts()
+    before = cast(CachingAllocator, contexts[0].allocator).recording
+    if enabled is None and before is None:
+        return
+    replace = import_module("flambeau.runtime.labels").replace  # few programs record
+    thread = None if global_record_annotations else get_ident()
+    labels = replace(before, clear_history, None if enabled is None else (contexts, max_entries, thread))
+    for one in contexts:
         recording = None
         if enabled is not None:
             skip = skip_actions or ()
             recording = Recording(enabled, context, max_entries, clear_history, skip, one.clock)
+            recording.labels = labels
         cast(CachingAllocator, one.allocator).record(recording)
 
 

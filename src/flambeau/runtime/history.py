@@ -11,10 +11,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau.core.sites import Site, is_inside, line_of
 from flambeau.runtime.statistics import Entry
+
+if TYPE_CHECKING:
+    from flambeau.runtime.labels import Labels
 
 _KEPT = 1 << 15  # entries that are kept where nobody asked for a history
 _DEEPEST = 64  # frames
@@ -49,7 +52,7 @@ class Recording:
 
     enabled: "state" (live memory only) or "all" (a history too). context: of whom to keep stacks: None, "state" and
     "alloc" (who asked for memory), "all" (who freed it too). max_entries: how many events are kept. clock: the time
-    in nanoseconds. skip: actions that histories leave out.
+    in nanoseconds. skip: actions that histories leave out. `labels`: the ranges that the program names meanwhile.
     """
 
     def __init__(
@@ -66,8 +69,14 @@ class Recording:
         self.max_entries = max_entries
         self.clear = clear
         self.skip = frozenset(skip)
+        self.labels: Labels | None = None
         self._clock = clock
         self._stacks: dict[tuple[int, ...], Stack] = {}
+
+    def end(self) -> None:
+        """Nothing is recorded any more."""
+        if self.labels is not None:
+            self.labels.end()
 
     def notes(self, free: bool = False) -> tuple[Stack | None, int]:
         """(where the program is, the time in nanoseconds): what an entry of the journal ends with."""

@@ -139,6 +139,9 @@ class Machine:
         if self.contexts:
             self.pinned.close()
         for context in self.contexts:
+            allocator = context.allocator
+            if isinstance(allocator, CachingAllocator) and allocator.recording is not None:
+                allocator.recording.end()
             context.close(why)
 
 

@@ -53,8 +53,14 @@ def snapshot(
         "segments": found,
         "device_traces": [trace(allocator, pool) if traces else [] for allocator in allocators],
         "allocator_settings": settings(allocators[0]) if allocators else {},
-        "external_annotations": [],
+        "external_annotations": _labels(allocators),
     }
+
+
+def _labels(allocators: Sequence[CachingAllocator]) -> list[dict[str, Any]]:
+    """The ranges that the program named while it was recorded; one recording is of all devices."""
+    recording = allocators[0].recording if allocators else None
+    return [] if recording is None or recording.labels is None else list(recording.labels.entries)
 
 
 def settings(allocator: CachingAllocator) -> dict[str, Any]:
