@@ -68,3 +68,28 @@ print("closed")
 
 def test_a_lost_context_is_closed_without_a_word(library: Path) -> None:
     assert run(library, LOST) == "closed\n"
+
+
+MISSING = """
+from unittest import mock
+import cuda.pathfinder
+from flambeau.driver.cuda.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+import flambeau as torch
+x = torch.zeros(4, 4, device="cuda")
+with mock.patch.object(cuda.pathfinder, "load_nvidia_dynamic_lib", side_effect=RuntimeError("not there")):
+    for use in (lambda: x @ x, lambda: torch.fft.fft(x), lambda: torch.linalg.inv(x), torch.cuda.current_blas_handle):
+        try:
+            use()
+        except torch.NotSupportedError as error:
+            print(error)
+"""
+
+
+def test_a_library_that_is_not_there_is_named_with_its_extra(library: Path) -> None:
+    assert run(library, MISSING).splitlines() == [
+        f"{title} is not on this machine: pip install 'flambeau[{extra}]'"
+        for title, extra in (
+            ("cuBLASLt", "cuda13"), ("cuFFT", "cuda13"), ("cuSOLVER", "cusolver"), ("cuBLAS", "cuda13")
+        )
+    ]  # fmt: skip

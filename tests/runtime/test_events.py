@@ -183,6 +183,14 @@ def test_f11_a_handle_of_an_event_that_was_not_recorded_is_of_the_current_device
         torch.cuda.Event().ipc_handle()
 
 
+def test_f11_an_event_of_several_processes_carries_no_timing() -> None:
+    event = torch.cuda.Event(enable_timing=True, interprocess=True)
+    for use in (event.record, event.ipc_handle):
+        with pytest.raises(RuntimeError, match=r"CUDA error: invalid argument.*carries no timing"):
+            use()
+    assert event.query()
+
+
 def test_f12_a_handle_has_64_bytes_and_names_an_event_of_its_device() -> None:
     with pytest.raises(RuntimeError, match="expects byte-like object of size 64, but got 3"):
         torch.cuda.Event.from_ipc_handle(0, b"abc")

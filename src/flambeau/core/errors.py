@@ -95,6 +95,10 @@ FORKED = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, "
     "you must use the 'spawn' start method"
 )
+TIMED_INTERPROCESS = (
+    "CUDA error: invalid argument: an event of several processes carries no timing: create it with interprocess=True "
+    "and without enable_timing"
+)
 MACHINE_CLOSED = (
     "this tensor, stream or event belongs to virtual GPUs that have been closed or left; make it anew on those "
     "that are in use now"

@@ -439,7 +439,7 @@ class Driver(Protocol):
     def event_create(
         self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False
     ) -> int:
-        """A new event of the device. Interprocess events carry no timing."""
+        """A new event of the device. Interprocess events carry no timing: DriverError where both are asked for."""
         ...
 
     def event_destroy(self, event: int) -> None:

@@ -26,7 +26,7 @@ class Event:
     Args:
         enable_timing: whether the event measures time (default False).
         blocking: whether `synchronize` gives up the processor while it waits (default False).
-        interprocess: whether other processes may use the event (default False).
+        interprocess: whether other processes may use the event, which then cannot measure time (default False).
         external: not supported; NotImplementedError.
 
     It is created when it is first recorded, and belongs to that stream's device from then on: only streams

@@ -496,6 +496,7 @@ def event_create_refuses_or_gives_interprocess_events(driver: Driver) -> None:
     except NotSupportedError:
         return
     driver.event_destroy(event)
+    _raises(DriverError, driver.event_create, 0, True, False, True)
 
 
 def event_create_handles_are_no_stream_handles(driver: Driver) -> None:

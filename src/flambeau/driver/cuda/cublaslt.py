@@ -10,7 +10,6 @@ import ctypes
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from threading import Lock
 from typing import Any
 
@@ -24,6 +23,7 @@ from flambeau.core.dtype import (
     float64,
 )  # fmt: skip
 from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.driver.cuda.libraries import loaded
 
 WORKSPACE = 32 << 20  # bytes per stream, PyTorch's choice for Hopper
 ALIGNMENT = 256  # bytes; what every allocation has, and what the library's fastest kernels ask at most
@@ -83,11 +83,10 @@ class Gemm:
 
 
 class Library:
-    """cuBLASLt and a handle of it, for the device whose context is current."""
+    """cuBLASLt and a handle of it, for the device whose context is current. NotSupportedError: it is not there."""
 
     def __init__(self) -> None:
-        path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path
-        self._dll = ctypes.CDLL(path)
+        self._dll = loaded("cublasLt", "cuBLASLt", "cuda13")
         self._dll.cublasLtGetStatusName.restype = ctypes.c_char_p
         self.matmul = self._dll.cublasLtMatmul
         self.handle = c_void_p()

@@ -19,7 +19,7 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from flambeau.core.errors import DriverError, NotSupportedError
+from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotSupportedError
 from flambeau.driver.api import Collective, DeviceProperties, HostMemory, Launch, Launcher
 from flambeau.driver.cuda import build, handles, ipc, nvml
 from flambeau.driver.cuda.allocations import Allocations
@@ -291,7 +291,8 @@ class CudaDriver:
         self, index: int, timing: bool, blocking: bool = False, interprocess: bool = False
     ) -> int:
         device = self._contexts.device(index)
-        timing = timing and not interprocess
+        if timing and interprocess:
+            raise DriverError(TIMED_INTERPROCESS)
         self._contexts.enter(device)
         native = check(cu.cuEventCreate(int(blocking) | (0 if timing else 2) | (4 if interprocess else 0)))
         handle = next(self._handles)

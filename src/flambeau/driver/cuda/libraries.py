@@ -21,6 +21,14 @@ _TYPES = {
 }  # fmt: skip
 
 
+def loaded(name: str, title: str, extra: str) -> ctypes.CDLL:
+    """A library by the pathfinder's name. NotSupportedError says by its title, and by our extra, what is missing."""
+    try:
+        return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
+    except (RuntimeError, OSError, ImportError) as error:
+        raise NotSupportedError(f"{title} is not on this machine: pip install 'flambeau[{extra}]'") from error
+
+
 class Library:
     """A library, found where its package or the toolkit put it.
 
@@ -33,12 +41,7 @@ class Library:
     def __init__(self, name: str, title: str, extra: str, statuses: dict[int, str]) -> None:
         self.title = title
         self._statuses = statuses
-        try:
-            self._dll = ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
-        except (RuntimeError, OSError, ImportError) as error:
-            raise NotSupportedError(
-                f"{title} is not on this machine: pip install 'flambeau[{extra}]'"
-            ) from error
+        self._dll = loaded(name, title, extra)
 
     def function(self, name: str, signature: str) -> Callable[..., None]:
         """A call that raises where it fails.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.errors import DriverError, NotReadyError
+from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotReadyError
 from flambeau.driver.virtual import ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Captures
 from flambeau.driver.virtual.collectives import Communicators
@@ -41,8 +41,10 @@ class Events:
 
     def create(self, index: int, timing: bool, interprocess: bool) -> int:
         self._machine.device(index)
+        if timing and interprocess:
+            raise DriverError(TIMED_INTERPROCESS)
         handle = next(self._machine.handles)
-        self._events[handle] = Event(index, timing and not interprocess, interprocess)
+        self._events[handle] = Event(index, timing, interprocess)
         self._core.now += self._costs.call_ns
         return handle
 
