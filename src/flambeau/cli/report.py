@@ -75,6 +75,8 @@ class Recorder:
             ranges = Ranges(tracer.source.clock)
             machine.driver, self._traced[machine] = tracer, (tracer, ranges)
             annotations.subscribe(ranges)
+            for text in annotations.open_here():  # begun before the program first asked for a device
+                ranges.began(text, None)
 
     def started(self, machine: Machine) -> None:
         pass
@@ -100,6 +102,7 @@ class Recorder:
         if machine in self._traced:
             tracer, ranges = self._traced.pop(machine)
             annotations.unsubscribe(ranges)
+            ranges.end_all()
             self.traces.append(trace_of(tracer, ranges, detector.races if detector is not None else None))
 
 

@@ -52,6 +52,17 @@ class Ranges:
             text, begin = stack.pop()
             self.found.append(Range(text, thread, begin, self._clock(), len(stack)))
 
+    def end_all(self) -> None:
+        """What the program has not ended ends now, with the run."""
+        now = self._clock()
+        for thread, stack in self._open.items():
+            while stack:
+                text, begin = stack.pop()
+                self.found.append(Range(text, thread, begin, now, len(stack)))
+        for number, (text, thread, begin) in self._numbered.items():
+            self.found.append(Range(text, thread, begin, now, 0, number))
+        self._numbered.clear()
+
     def marked(self, text: str) -> None:
         now = self._clock()
         self.found.append(Range(text, self._thread(), now, now, -1))

@@ -54,6 +54,11 @@ def heard() -> bool:
     return bool(_listeners)
 
 
+def open_here() -> tuple[str, ...]:
+    """The ranges on this thread's stack, the outermost first: for who begins to listen, and shows them from then on."""
+    return tuple(_stack.texts)
+
+
 def push(text: str) -> int:
     """Begin a range on this thread's stack; its depth, from 0."""
     texts = _stack.texts
