@@ -534,3 +534,27 @@ def test_figures_of_products_and_shapes_are_pytorch_s() -> None:
     ours, theirs = rows(torch), rows(oracle)
     assert ours["addmm"][1].pop(0) == [4, 2] and theirs["addmm"][1].pop(0) == [2]  # broadcast
     assert ours == theirs and len(ours) == 7
+
+
+def test_times_are_told_as_pytorch_tells_them() -> None:
+    names = [f"{name}_str" for name in ("cpu_time", "device_time", "cpu_time_total", "device_time_total",
+             "self_cpu_time_total", "self_device_time_total")]  # fmt: skip
+    for us in (0.0, 999.9996, 1234.5, 2.5e6):
+        ours = torch.autograd.profiler.FunctionEventAvg(
+            "x", count=2, cpu_time_total=us, self_cpu_time_total=us
+        )
+        theirs = oracle.autograd.profiler_util.FunctionEventAvg()
+        theirs.count, theirs.cpu_time_total, theirs.self_cpu_time_total = 2, us, us
+        assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
+
+
+def test_stacks_of_the_old_profiler(tmp_path: Path) -> None:
+    with torch.autograd.profiler.profile(with_stack=True) as run:
+        torch.ones(3) + 1
+    run.export_stacks(tmp_path / "stacks")
+    assert Path(__file__).name in (tmp_path / "stacks").read_text()
+    with torch.autograd.profiler.profile() as run:
+        torch.ones(3) + 1
+    with pytest.raises(AssertionError, match="requires with_stack=True"):
+        run.export_stacks(tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -144,6 +144,13 @@ class profile:
         """Write a trace for chrome://tracing and ui.perfetto.dev."""
         self._events().export_chrome_trace(path)
 
+    def export_stacks(self, path: str | Path, metric: str = "self_cpu_time_total") -> None:
+        """As `EventList.export_stacks`, of all events. AssertionError: made without `with_stack`."""
+        events = self._events()
+        if not self.with_stack:
+            raise AssertionError("export_stacks() requires with_stack=True")
+        events.export_stacks(path, metric)
+
     @property
     def self_cpu_time_total(self) -> float:
         """Host time of all events, in microseconds."""

@@ -26,12 +26,33 @@ class Interval:
         return self.end - self.start
 
 
+_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
+
+
+def time_text(us: float, unit: str | None = None) -> str:
+    """Microseconds as people read them, or in a unit."""
+    if unit is None:
+        unit = next((name for name, size in _UNITS.items() if us >= size), "us")
+    return f"{us / _UNITS[unit]:.3f}{unit}"
+
+
+def _told(name: str) -> property:
+    return property(lambda self: time_text(getattr(self, name)), doc=f"`{name}` as people read it.")
+
+
 class _Times:
     """Figures that events and averages share."""
 
     count: int
     cpu_time_total: float
     device_time_total: float
+
+    cpu_time_str = _told("cpu_time")
+    device_time_str = _told("device_time")
+    cpu_time_total_str = _told("cpu_time_total")
+    device_time_total_str = _told("device_time_total")
+    self_cpu_time_total_str = _told("self_cpu_time_total")
+    self_device_time_total_str = _told("self_device_time_total")
 
     @property
     def cpu_time(self) -> float:

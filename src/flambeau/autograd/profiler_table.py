@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flambeau.autograd.profiler_events import DeviceType
+from flambeau.autograd.profiler_events import DeviceType, time_text
 
 _SORTABLE = (
     "cpu_time", "cpu_time_total", "self_cpu_time_total", "device_time", "device_time_total", "self_device_time_total",
     "cpu_memory_usage", "self_cpu_memory_usage", "device_memory_usage", "self_device_memory_usage", "count",
 )  # fmt: skip
-_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
 
 Column = tuple[str, Callable[[Any], str]]  # its title, the cell of an event
 
@@ -118,13 +117,6 @@ def _titled(table: str, header: str | None, top_level_events_only: bool) -> str:
 
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.2f}%"
-
-
-def time_text(us: float, unit: str | None = None) -> str:
-    """Microseconds as people read them, or in a unit."""
-    if unit is None:
-        unit = next((name for name, size in _UNITS.items() if us >= size), "us")
-    return f"{us / _UNITS[unit]:.3f}{unit}"
 
 
 def size_text(nbytes: float) -> str:
