@@ -151,6 +151,21 @@ def test_products_read_ten_bits_and_add_in_float32(ampere: Any) -> None:
         assert np.abs(found - exact).max() > 1e-3
 
 
+def test_what_solvers_multiply_is_not_rounded_to_tf32(ampere: Any) -> None:
+    """A fit that is nearly exact leaves residuals that 10 bits would drown; reflectors keep lengths."""
+    random = np.random.default_rng(0)
+    a, x, v = (random.normal(size=s).astype(np.float32) for s in ((30, 4), (4, 2), (4, 3)))
+    b = a @ x + np.float32(1e-3) * random.normal(size=(30, 2)).astype(np.float32)
+    set_tf32(True)
+    left, right = (flambeau.from_numpy(m).to(ampere) for m in (a, b))
+    found = flambeau.linalg.lstsq(left, right).residuals.cpu().numpy()
+    want = torch.linalg.lstsq(*(torch.from_numpy(m).double() for m in (a, b)), driver="gelsd").residuals
+    np.testing.assert_allclose(found, want.numpy(), rtol=2e-3)
+    reflectors, tau = flambeau.geqrf(flambeau.from_numpy(v).to(ampere))
+    turned = flambeau.ormqr(reflectors, tau, right[:4]).cpu().numpy()
+    np.testing.assert_allclose(np.linalg.norm(turned, axis=0), np.linalg.norm(b[:4], axis=0), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", sorted(set(table) - set(UNSAMPLED)))
 def test_tf32_changes_products_and_convolutions_and_nothing_else(name: str, ampere: Any) -> None:
     op = table[name]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.device import CPU
+from flambeau.core.dtype import float64, promote_types
 from flambeau.core.errors import LinAlgError, argument_type
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import linalg as ops
@@ -124,6 +125,12 @@ def slogdet(input: Tensor, *, out: Out = None) -> Any:
 
 
 # -- equations --------------------------------------------------------------------------------------------------
+
+
+def _doubled(x: Tensor) -> Tensor:
+    """In double precision, whose products do not round to TF32: LAPACK's and cuSOLVER's do not."""
+    wide: Tensor = x.to(promote_types(x.dtype, float64))
+    return wide
 
 
 def _is_vector(a: Tensor, b: Tensor) -> bool:
@@ -423,14 +430,15 @@ def ormqr(
     _check_reflectors(input, tau, other, left)
     if not left:  # the adjoint of the product
         other, transpose = other.mH, not transpose
-    count, rows = tau.meta.shape[-1], input.meta.shape[-2]
+    kind, count, rows = other.dtype, tau.meta.shape[-1], input.meta.shape[-2]
+    input, tau, other = _doubled(input), _doubled(tau), _doubled(other)
     v = input.narrow(-1, 0, count).tril(-1) + functions["eye"](
         rows, count, dtype=input.dtype, device=input.device
     )
     scale = tau.unsqueeze(-1)
     inner = _triangular(scale * (v.mH @ v).triu(1), tau.diag_embed(), upper=True, ones=True)
     found = other - v @ ((inner.mH if transpose else inner) @ (v.mH @ other))
-    found = (found if left else found.mH).mT.contiguous().mT  # by columns, as LAPACK's
+    found = (found if left else found.mH).to(kind).mT.contiguous().mT  # by columns, as LAPACK's
     result: Tensor = deliver(found, out, "torch.ormqr")
     return result
 
@@ -609,8 +617,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         _check_full_rank(rank, min(m, n))
         rank = rank.new_empty(0)
     if m > n and full:
-        away = functions["matmul"](a, found) - b
-        residuals = away.abs().square().sum(-2)
+        away = functions["matmul"](_doubled(a), _doubled(found)) - b
+        residuals = away.abs().square().sum(-2).to(a.dtype.to_real())
     values = values if driver in ("gelsd", "gelss") else values.new_empty(0)
     return types.linalg_lstsq((found.squeeze(-1) if vector else found, residuals, rank, values))
 
