@@ -548,6 +548,21 @@ def test_times_are_told_as_pytorch_tells_them() -> None:
         assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
 
 
+def test_arguments_of_kineto_may_be_none() -> None:
+    names = (
+        "experimental_config",
+        "execution_trace_observer",
+        "custom_trace_id_callback",
+        "post_processing_timeout_s",
+    )
+    with profile(**dict.fromkeys(names)) as prof:
+        torch.ones(3) + 1
+    assert prof.events()
+    for name in names:
+        with pytest.raises(torch.NotSupportedError, match=f"{name} is of Kineto"):
+            profile(**{name: 1.0})
+
+
 def test_stacks_of_the_old_profiler(tmp_path: Path) -> None:
     with torch.autograd.profiler.profile(with_stack=True) as run:
         torch.ones(3) + 1

@@ -16,6 +16,7 @@ from flambeau.autograd.profiler import record_function
 from flambeau.autograd.profiler_events import DeviceType
 from flambeau.autograd.profiler_list import EventList
 from flambeau.autograd.profiler_trace import chrome_trace
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking, lacks
 from flambeau.runtime import system
 
@@ -97,6 +98,14 @@ def _always(step: int) -> ProfilerAction:
     return ProfilerAction.RECORD
 
 
+def _refuse(**of_kineto: Any) -> None:
+    for name, value in of_kineto.items():
+        if value is not None:
+            raise NotSupportedError(
+                f"profile: {name} is of Kineto, PyTorch's recorder, which Flambeau does not use"
+            )
+
+
 class profile:
     """Context manager that records a program's calls and its devices' work, step by step if there is a schedule.
 
@@ -110,7 +119,9 @@ class profile:
         acc_events: keep the events of earlier cycles; otherwise a second cycle warns that they are gone.
         use_cuda: deprecated, with a FutureWarning; `activities` says it.
 
-    Raises AssertionError: `activities` has none. NotSupportedError: with_modules, which is of TorchScript's models.
+    Raises AssertionError: `activities` has none. NotSupportedError: with_modules, which is of TorchScript's models;
+    anything but None for experimental_config, execution_trace_observer, custom_trace_id_callback and
+    post_processing_timeout_s, which are of Kineto.
     """
 
     if not TYPE_CHECKING:  # a checker should find misspelt names
@@ -127,9 +138,19 @@ class profile:
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
+        experimental_config: None = None,
+        execution_trace_observer: None = None,
         acc_events: bool = False,
         use_cuda: bool | None = None,
+        custom_trace_id_callback: None = None,
+        post_processing_timeout_s: float | None = None,
     ) -> None:
+        _refuse(
+            experimental_config=experimental_config,
+            execution_trace_observer=execution_trace_observer,
+            custom_trace_id_callback=custom_trace_id_callback,
+            post_processing_timeout_s=post_processing_timeout_s,
+        )
         self.activities = set(activities) if activities is not None else supported_activities()
         if use_cuda is not None:
             warnings.warn(
