@@ -141,6 +141,7 @@ CALLS = {
         m.arange(25).view(1, 1, 5, 5), m.arange(4).view(1, 1, 2, 2), stride=2, padding=1
     ),
     "padding that cuts off more than there is": lambda m: m.nn.functional.pad(m.ones(2), (-3, 4)),
+    "bernoulli into another shape": lambda m: m.bernoulli(m.ones(3), out=m.empty(2)),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
 

@@ -389,7 +389,8 @@ def bernoulli(
             f"bernoulli needs probabilities of a floating-point dtype, not {input.dtype}"
         )
     if out is not None:
-        return out.copy_(_compare_with_uniform(input, generator))
+        drawn = _compare_with_uniform(input, generator)
+        return (out if out.shape == drawn.shape else out.resize_(drawn.shape)).copy_(drawn)
     return recorded(_BERNOULLI, (input,), lambda: _compare_with_uniform(input, generator).to(input.dtype))
 
 
