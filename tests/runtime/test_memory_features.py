@@ -235,6 +235,28 @@ def test_the_allocator_may_be_replaced_before_its_first_use() -> None:
         torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(counted))
 
 
+class Crooked(DriverMemory):
+    """Memory that begins eight bytes late."""
+
+    def allocate(self, nbytes: int, *asked: Any) -> int:
+        return super().allocate(nbytes + 8, *asked) + 8
+
+    def free(self, ptr: int, nbytes: int, *asked: Any) -> None:
+        super().free(ptr - 8, nbytes + 8, *asked)
+
+
+def test_memory_that_kernels_cannot_take_goes_back() -> None:
+    allocator, driver, stream = make()
+    allocator._segments.source = Crooked()
+    with pytest.raises(
+        RuntimeError, match=r"Crooked\.allocate\(2097152\) gave memory at .* no multiple of 512"
+    ):
+        allocator.allocate(100, stream)
+    assert not driver.sizes and allocator._segments.reserved == 0
+    allocator._segments.source = DriverMemory()
+    assert allocator.allocate(100, stream).ptr % 512 == 0
+
+
 def test_libraries_are_for_real_gpus() -> None:
     library = LibraryMemory("libc.so.6", "malloc", "free")
     with pytest.raises(NotSupportedError, match="real GPUs"):

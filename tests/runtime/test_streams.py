@@ -69,6 +69,20 @@ def test_e05_low_priority_is_the_default() -> None:
     assert torch.cuda.default_stream().priority == 0
 
 
+def test_streams_have_the_names_of_every_accelerators() -> None:
+    streams = [torch.cuda.default_stream(1), torch.cuda.Stream(1), torch.cuda.Stream(1)]
+    assert (
+        [s.stream_id for s in streams]
+        == [s.native_handle for s in streams]
+        == [s.cuda_stream for s in streams]
+    )
+    assert streams[0].stream_id == 0 and len({s.stream_id for s in streams}) == 3
+    assert {(s.device_index, s.device_type) for s in streams} == {(1, 1)}
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=streams[1]):
+        assert [s.is_capturing() for s in streams] == [False, True, False]
+    assert not streams[1].is_capturing()
+
+
 def test_malformed_streams() -> None:
     with pytest.raises(TypeError, match="priority"):
         torch.cuda.Stream(priority="high")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver
 from flambeau.runtime.blocks import Block, Pool
 from flambeau.runtime.journal import Journal
-from flambeau.runtime.policy import Policy
+from flambeau.runtime.policy import ROUND, Policy
 from flambeau.runtime.pools import PoolId
 from flambeau.runtime.ranges import Ranges
 from flambeau.runtime.resources import DriverMemory, Resource
@@ -56,7 +56,14 @@ class Segments:
         """The same, as a segment of exactly this size."""
         if self.limit is not None and self.reserved + size > self.limit:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
-        ptr = self._source_of(pool).allocate(size, self._driver, self._index, pool.stream)
+        source = self._source_of(pool)
+        ptr = source.allocate(size, self._driver, self._index, pool.stream)
+        if ptr % ROUND:
+            source.free(ptr, size, self._driver, self._index, pool.stream)
+            raise RuntimeError(
+                f"{type(source).__name__}.allocate({size}) gave memory at {ptr:#x}, which is no multiple of {ROUND}: "
+                "kernels count on that"
+            )
         block = self._firsts[ptr] = Block(ptr, size, pool, now)
         self._count(pool, ptr, size, 1, policy)
         return block

@@ -106,9 +106,28 @@ class Stream:
         return self.context.device
 
     @property
+    def device_type(self) -> int:
+        """PyTorch's number for the kind of device: 1, CUDA's."""
+        return 1
+
+    @property
+    def stream_id(self) -> int:
+        """Which queue of its device, as a number that no other has now; 0 for the default stream."""
+        return self.cuda_stream
+
+    @property
     def cuda_stream(self) -> int:
         """The native stream, a cudaStream_t as an int; 0 for the default stream."""
         return self.context.driver.stream_native(self.handle)
+
+    @property
+    def native_handle(self) -> int:
+        """The same, by the name that streams of all accelerators have."""
+        return self.cuda_stream
+
+    def is_capturing(self) -> bool:
+        """Whether what it is given is recorded into a graph."""
+        return self.context.driver.capture_active(self.handle)
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
