@@ -239,10 +239,10 @@ class Crooked(DriverMemory):
     """Memory that begins eight bytes late."""
 
     def allocate(self, nbytes: int, *asked: Any) -> int:
-        return super().allocate(nbytes + 8, *asked) + 8
+        return super().allocate(nbytes + 512, *asked) + 8
 
     def free(self, ptr: int, nbytes: int, *asked: Any) -> None:
-        super().free(ptr - 8, nbytes + 8, *asked)
+        super().free(ptr - 8, nbytes + 512, *asked)
 
 
 def test_memory_that_kernels_cannot_take_goes_back() -> None:
