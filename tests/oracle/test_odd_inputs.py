@@ -142,6 +142,13 @@ CALLS = {
     ),
     "padding that cuts off more than there is": lambda m: m.nn.functional.pad(m.ones(2), (-3, 4)),
     "bernoulli into another shape": lambda m: m.bernoulli(m.ones(3), out=m.empty(2)),
+    "einsum by a number": lambda m: m.einsum("i j, j1 -> i", m.ones(2, 3), m.ones(3, 2)),
+    "einsum to two outputs": lambda m: m.einsum("ij->i->j", m.ones(2, 3)),
+    "einsum by two dots": lambda m: m.einsum("i..j", m.ones(2, 3)),
+    "einsum by two ellipses": lambda m: m.einsum("...i...", m.ones(2, 3)),
+    "einsum to two ellipses": lambda m: m.einsum("...i->...i...", m.ones(2, 3)),
+    "einsum to a dot": lambda m: m.einsum("ij->i.", m.ones(2, 3)),
+    "dropout of more than all": lambda m: m.dropout(m.ones(2), 1.5, True),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -526,6 +527,7 @@ def _parsed(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], La
     if len(terms) != len(operands):
         which = "more" if len(operands) > len(terms) else "fewer"
         raise RuntimeError(f"einsum(): {which} operands were provided than specified in the equation")
+    _check_subscripts(equation)
     inputs = [_labels(term, at, t) for at, (term, t) in enumerate(zip(terms, operands, strict=True))]
     hidden = sorted({x for labels in inputs for x in labels if x[0] == "."}, key=lambda x: -int(x[1:]))
     if not arrow:
@@ -536,7 +538,6 @@ def _parsed(equation: str, operands: Sequence[Tensor]) -> tuple[list[Labels], La
 
 def _labels(term: str, at: int, t: Tensor) -> Labels:
     before, dots, after = term.partition("...")
-    _check_letters(before + after, at)
     named = len(before) + len(after)
     if (not dots and named != t.ndim) or named > t.ndim:
         raise RuntimeError(
@@ -556,20 +557,38 @@ def _labels(term: str, at: int, t: Tensor) -> Labels:
     ]  # counted from the last: they broadcast
 
 
-def _check_letters(letters: str, at: int | None) -> None:
-    for x in letters:
-        if not (x.isascii() and x.isalpha()):
-            where = "output" if at is None else f"operand {at}"
+def _check_subscripts(equation: str) -> None:
+    """Letters, and one ellipsis for each operand and the output, is what an equation names dimensions by."""
+    operand, place, seen = 0, "operand 0", False
+    for found in re.finditer(r"->|\.\.\.|\S", equation):
+        token, output = found[0], place == "output"
+        if token == "," and not output:
+            operand, place, seen = operand + 1, f"operand {operand + 1}", False
+        elif token == "->" and not output:
+            place, seen = "output", False
+        elif token == "..." and not seen:
+            seen = True
+        elif token[0] == ".":
+            _refuse_dot(output, place, seen)
+        elif not (token.isascii() and token.isalpha()):
             raise RuntimeError(
-                "einsum(): invalid subscript given at index 0 in the equation string, subscripts must be "
-                "in [a-zA-Z]"
-                f" ({x!r}, {where})"
+                f"einsum(): invalid subscript given at index {found.start()} in the equation string, subscripts must "
+                "be in [a-zA-Z]"
             )
+
+
+def _refuse_dot(output: bool, place: str, seen: bool) -> None:
+    if seen:
+        why = (
+            "but an ellipsis (...) was already found" if output else "for which an ellipsis was already found"
+        )
+    else:
+        why = "that is not part of any ellipsis" + " (...)" * output
+    raise RuntimeError(f"einsum(): found '.' for {place} {why}")
 
 
 def _output_labels(term: str, hidden: Labels, inputs: list[Labels]) -> Labels:
     before, dots, after = term.partition("...")
-    _check_letters(before + after, None)
     known = {x for labels in inputs for x in labels}
     named = before + after
     for x in named:

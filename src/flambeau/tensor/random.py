@@ -326,7 +326,7 @@ def randperm(
 ) -> Tensor:
     """A random permutation of 0 .. n - 1, in the order that PyTorch gives for the seed, on CUDA too."""
     if n < 0:
-        raise RuntimeError(f"n must be non-negative, got {n}")
+        raise RuntimeError(f"Trying to create tensor with negative dimension {n}: [{n}]")
     made = _made((n,), out, options if out is not None else {**options, "dtype": dtype})
     if made.device is CPU or not n:
         return _fill(ops.randperm, made, generator)

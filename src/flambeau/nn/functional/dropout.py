@@ -116,6 +116,8 @@ def _publish(name: str, inplace: bool, feature: bool, alpha: bool) -> None:
     """`torch.dropout(input, p, train)` and its kin."""
 
     def drop(input: Tensor, p: float, train: bool) -> Tensor:
+        if not 0 <= p <= 1:  # nn.functional's are refused with ValueError
+            raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p:g}")
         return _drop(input, p, train, inplace, feature, alpha)
 
     drop.__name__ = drop.__qualname__ = name
