@@ -215,6 +215,30 @@ def check_limits(rank):
         dist.send(torch.ones(1), 1, tag=78)
 
 
+def check_monitored(rank, size):
+    """Rank 0 says who has not come; the others that it has said so; who comes late too."""
+    group = dist.new_group(range(size))
+    dist.monitored_barrier(group)
+    for every in (False, True):
+        if rank != 1:
+            try:
+                dist.monitored_barrier(group, timedelta(milliseconds=50 if rank == 0 else 60_000), every)
+            except RuntimeError as error:
+                said = str(error)
+            assert "Rank 1 failed to pass monitoredBarrier in 50 ms" in said, said
+            assert rank == 0 or f"Rank {rank} successfully reached monitoredBarrier" in said, said
+        dist.barrier()
+    if rank == 1:
+        for _ in range(2):
+            try:
+                dist.monitored_barrier(group)
+            except RuntimeError as error:
+                assert "Rank 1 failed to pass" in str(error), error
+            else:
+                raise AssertionError("it had failed")
+    dist.monitored_barrier(group, wait_all_ranks=True)
+
+
 def main():
     dist.init_process_group(sys.argv[1])
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -232,6 +256,8 @@ def main():
             check_moves(group, ranks)
     check_lateness(rank, size)
     check_limits(rank)
+    if sys.argv[1] == "gloo":
+        check_monitored(rank, size)
     dist.barrier()
     dist.destroy_process_group()
     dist.init_process_group(sys.argv[1])  # the same ranks may meet again

@@ -105,6 +105,10 @@ class Backend:
         """Over when all ranks have come. `device`: which device's queue waits, of engines that have several."""
         self._lacks("barrier")
 
+    def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
+        """A barrier that says who has not come; all of them, or the first."""
+        self.barrier().wait(timeout)
+
     # -- two ranks --------------------------------------------------------------------------------------
     def send(self, tensor: Any, to: int, tag: int = 0) -> Work:
         """Send a tensor; over when it may be changed again."""

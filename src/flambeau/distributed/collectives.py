@@ -310,7 +310,10 @@ def barrier(
 def monitored_barrier(
     group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """`barrier` of CPU ranks that says who has not come. A rank that never can is named at once, timeout or not."""
+    """`barrier` of CPU ranks that says who has not come: the first, or with `wait_all_ranks` all of them.
+
+    A rank that never can come is named at once, timeout or not.
+    """
     if is_outside(group, "monitored_barrier"):
         return
     if get_backend(group) != Name.GLOO:
@@ -323,7 +326,7 @@ def monitored_barrier(
         )
         timeout = timedelta(seconds=timeout)
     limit = checks.timeout(timeout)
-    group_or_default(group).engine_of("cpu").barrier(None, False).wait(limit)
+    group_or_default(group).engine_of("cpu").monitored_barrier(limit, wait_all_ranks)
 
 
 class Several(Work):

@@ -25,6 +25,7 @@ from flambeau.distributed import mpi_world
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError, DistError
 from flambeau.distributed.flat import Build, FlatBackend, _nothing
+from flambeau.distributed.monitored import Monitored
 from flambeau.distributed.mpi_checks import Comparison, Comparisons
 from flambeau.distributed.mpi_waits import Wait
 from flambeau.distributed.work import Work
@@ -76,6 +77,7 @@ class MpiBackend(FlatBackend):
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         self._aside.Set_errhandler(mpi.ERRORS_RETURN)
         self._comparisons = Comparisons(self._comm.Dup(), mpi, place)
+        self._monitored = Monitored(place, self._world.dead)
         self._aborted = False
         self._mismatch = ""  # the report of ranks that disagreed: the end of this group
         self._lost: list[Any] = []
@@ -87,6 +89,10 @@ class MpiBackend(FlatBackend):
         site = caller()
         comparison = self._compare(["barrier"], "barrier", site)
         return self._work([], [(self._comm.Ibarrier(), "barrier", None)], [], [], site, comparison)
+
+    def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
+        self._check_alive()
+        self._monitored.pass_through(self.timeout if timeout is None else timeout, wait_all_ranks)
 
     def close(self) -> None:
         """Its communicators last as long as the process: to free them, all members would have to meet."""
