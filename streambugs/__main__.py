@@ -47,7 +47,7 @@ Flambeau over the real driver; its answers are not here yet."""
 
 GPU = """On {gpus} {gpu}, `bench/streambugs_gpu.py` ran the same programs under PyTorch {torch} with its CUDA
 sanitizer, and under Flambeau over the real driver. The sanitizer reports {sanitizer} of {count} bugs and alarms on
-{alarms} fixed programs; Flambeau reports {flambeau} and alarms on {flambeau_alarms}; some want two GPUs. `a + b` costs
+{alarms} fixed programs; Flambeau reports {flambeau} and alarms on {flambeau_alarms}. `a + b` costs
 the host {sanitizer_us:.1f} us with the sanitizer and {torch_us:.1f} without; in Flambeau {races_us:.1f} with the
 detector and {flambeau_us:.1f} without. The last two columns say "buggy / fixed"."""
 

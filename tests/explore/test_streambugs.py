@@ -76,7 +76,7 @@ def test_what_a_gpu_said_gets_columns(monkeypatch, tmp_path):
     certificate = Certificate([], [])
     scores = [scorecard.Score(path.stem, "kind", "thread", 1, 0, certificate, True) for path in PAIRS[:3]]
     page = scorecard.page(scores)
-    assert "reports 1 of 2 bugs and alarms on\n1 fixed programs; Flambeau reports 1 and alarms on 0" in page
+    assert "reports 1 of 2 bugs and alarms on\n1 fixed programs; Flambeau reports 1 and alarms on 0." in page
     rows = page.splitlines()[-3:]
     assert rows[0].endswith("| reported / silent | reported / certified |")
     assert rows[1].endswith("| silent / reported | not run / not run |")
