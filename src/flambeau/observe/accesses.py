@@ -270,8 +270,8 @@ class Shadow:
         return cell
 
     def owner(self, ptr: int) -> Block:
-        """The block that an address belongs to now: the innermost, which is the last one made."""
-        return max(self._owners.overlapping(ptr, ptr + 1), key=_born, default=NOWHERE)
+        """The block that an address belongs to now."""
+        return _innermost(self._owners.overlapping(ptr, ptr + 1), ptr)
 
     def overlapping(self, begin: int, end: int) -> list[Cell]:
         return self._by_range.overlapping(begin, end)
@@ -284,9 +284,10 @@ class Shadow:
             if len(block.cells) > MANY:
                 self._condense(block)
             return block
+        near = self._owners.overlapping(start, start + nbytes)
+        stale = [b for b in near if b.freed]
         block = Block(start, nbytes, agent, born, site)
-        block.host = self.owner(start).host  # part of a larger piece, of either kind
-        stale = [b for b in self._owners.overlapping(start, start + nbytes) if b.freed]
+        block.host = _innermost(near, start).host  # part of a larger piece, of either kind
         for old in stale:
             self._disown(old)
             old.prior = ()
@@ -370,6 +371,11 @@ class Shadow:
             into.reads = {read[0]: read for read in reads} or None
             for other in into.neighbours:
                 other.sole = None
+
+
+def _innermost(blocks: list[Block], ptr: int) -> Block:
+    """Of blocks that reach beyond an address the innermost that it lies in, which is the last one made."""
+    return max([b for b in blocks if b.start <= ptr], key=_born, default=NOWHERE)
 
 
 def _born(block: Block) -> int:

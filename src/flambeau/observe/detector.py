@@ -40,7 +40,7 @@ from flambeau.observe.accesses import (
 )
 from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Reached, joined, snapshot, without
 from flambeau.observe.findings import Findings
-from flambeau.observe.layouts import Extent, drawn, overlap, span_of
+from flambeau.observe.layouts import Extent, covers, drawn, overlap, span_of
 from flambeau.observe.order import Order
 from flambeau.observe.reports import Access, Certificate, Mend, Race
 from flambeau.observe.telling import READ, WRITE, access_of, line_at, shape_of, told
@@ -473,6 +473,8 @@ class Detector(Order):
         cell.checked = block.born
         near = (cell, *cell.neighbours)
         writes = [(c.start, c.extent) for c in near if c.write is not None and c.write[1] >= block.born]
+        if any(covers(start, extent, cell.start, cell.extent) for start, extent in writes):
+            return  # nearly always: all of it by one command
         touched = drawn(cell.start, cell.end, writes)
         wanted = drawn(cell.start, cell.end, [(cell.start, cell.extent)])
         if touched is None or wanted is None:
