@@ -15,12 +15,15 @@ from flambeau.core.errors import NotSupportedError, OutOfMemoryError
 from flambeau.driver.api import Driver
 from flambeau.runtime.statistics import Tally, format_size
 
+ALIGNED = 256
+"""Bytes that all device memory is aligned to, by the CUDA C++ Programming Guide."""
+
 
 class Resource(Protocol):
     """A source of device memory. `driver` and `index` say of which device, `stream` is the handle that asks."""
 
     def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
-        """The address of `nbytes` new bytes, aligned to 512. OutOfMemoryError leaves all as it was."""
+        """The address of `nbytes` new bytes, a multiple of ALIGNED. OutOfMemoryError leaves all as it was."""
         ...
 
     def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:

@@ -12,10 +12,10 @@ from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver
 from flambeau.runtime.blocks import Block, Pool
 from flambeau.runtime.journal import Journal
-from flambeau.runtime.policy import ROUND, Policy
+from flambeau.runtime.policy import Policy
 from flambeau.runtime.pools import PoolId
 from flambeau.runtime.ranges import Ranges
-from flambeau.runtime.resources import DriverMemory, Resource
+from flambeau.runtime.resources import ALIGNED, DriverMemory, Resource
 from flambeau.runtime.statistics import ALL, CUT, GROW, MAP, POOLS, SHRINK, UNMAP, Tally
 
 
@@ -58,10 +58,10 @@ class Segments:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
         source = self._source_of(pool)
         ptr = source.allocate(size, self._driver, self._index, pool.stream)
-        if ptr % ROUND:
+        if ptr % ALIGNED:
             source.free(ptr, size, self._driver, self._index, pool.stream)
             raise RuntimeError(
-                f"{type(source).__name__}.allocate({size}) gave memory at {ptr:#x}, which is no multiple of {ROUND}: "
+                f"{type(source).__name__}.allocate({size}) gave memory at {ptr:#x}, which is no multiple of {ALIGNED}: "
                 "kernels count on that"
             )
         block = self._firsts[ptr] = Block(ptr, size, pool, now)
