@@ -90,10 +90,10 @@ def _check_dtypes(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry)
             raise RuntimeError(
                 f"Input type ({c_name(x.dtype)}) and {which} type ({c_name(y.dtype)}) should be the same"
             )
-    whole = (int64,) if how.transposed else INTEGERS
-    if x.dtype not in FLOATING_OR_COMPLEX and not (
-        x.device is CPU and x.dtype in whole
-    ):  # cuDNN has no integers
+    kinds = [*FLOATING_OR_COMPLEX]
+    if x.device is CPU:  # cuDNN has no integers
+        kinds += [int64] if how.transposed else INTEGERS
+    if x.dtype not in kinds:
         raise NotImplementedError(f"\"convolution\" not implemented for '{x.dtype.torch_name}'")
 
 

@@ -236,7 +236,7 @@ def draws_on(where: device) -> Draws | None:
     if not _captures or where is CPU:
         return None
     context = system.context_of(where)
-    if not context.driver.capture_active(current.stream_at(context.index).handle):
+    if not current.stream_at(context.index).is_capturing():
         return None
     mine = [draws for draws in _captures if draws.thread == threading.get_ident()]
     return (mine or _captures)[-1]

@@ -248,5 +248,4 @@ def is_current_stream_capturing() -> bool:
     """Whether what the current stream is given is recorded into a graph."""
     if not system.is_initialized():
         return False
-    stream = current.stream_at(current.local.device)
-    return stream.context.driver.capture_active(stream.handle)
+    return current.stream_at(current.local.device).is_capturing()

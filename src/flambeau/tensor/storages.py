@@ -25,7 +25,7 @@ from flambeau.tensor.options import checked_shape, integer, place
 from flambeau.tensor.public import method
 from flambeau.tensor.storage import PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import copy_, cuda, is_pinned, item, pin_memory, resized, to, tolist
+from flambeau.tensor.transfer import CASTS, copy_, cuda, is_pinned, item, pin_memory, resized, to, tolist
 from flambeau.tensor.typing import parse_type
 
 
@@ -216,9 +216,7 @@ def _define_cast(name: str, kind: dtype) -> None:
 
 
 for _name, _kind in {
-    "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
-    "int": dtypes.int32, "long": dtypes.int64, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
-    "bool": dtypes.bool_, "complex_float": dtypes.complex64, "complex_double": dtypes.complex128,
+    **CASTS, "complex_float": dtypes.complex64, "complex_double": dtypes.complex128,
 }.items():  # fmt: skip
     _define_cast(_name, _kind)
 

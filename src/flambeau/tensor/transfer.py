@@ -482,11 +482,15 @@ def _define_cast(name: str, kind: dtype) -> None:
     method(cast)
 
 
-for _name, _kind in {
+CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
-    "int": dtypes.int32, "long": dtypes.int64, "short": dtypes.int16, "char": dtypes.int8,
-    "byte": dtypes.uint8,
-    "bool": dtypes.bool_, "cfloat": dtypes.complex64, "cdouble": dtypes.complex128, "chalf": dtypes.complex32,
+    "int": dtypes.int32, "long": dtypes.int64, "short": dtypes.int16, "char": dtypes.int8, "byte": dtypes.uint8,
+    "bool": dtypes.bool_,
+}  # fmt: skip
+"""The methods, of tensors and storages, that are named after a dtype of C."""
+
+for _name, _kind in {
+    **CASTS, "cfloat": dtypes.complex64, "cdouble": dtypes.complex128, "chalf": dtypes.complex32,
 }.items():  # fmt: skip
     _define_cast(_name, _kind)
 
