@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; runs with --driver=cuda")
     config.addinivalue_line("markers", "either: runs on virtual GPUs, with --driver=cuda on real ones")
+    config.addinivalue_line("markers", "alone: wants the GPU's memory to itself, no other process beside it")
     config.addinivalue_line("markers", "simulated: of an `either` module, means virtual GPUs alone")
 
 

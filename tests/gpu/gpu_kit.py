@@ -18,7 +18,16 @@ from flambeau.tensor.call import call
 from flambeau.testing import operators
 
 needs_gpu = pytest.mark.gpu
-alone = pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="other processes use the GPU's memory")
+
+
+def alone(test: Any) -> Any:
+    """Mark a test that wants the GPU's memory to itself: beside other processes it is skipped."""
+    beside = pytest.mark.skipif(
+        "PYTEST_XDIST_WORKER" in os.environ, reason="other processes use the GPU's memory"
+    )
+    return pytest.mark.alone(beside(test))
+
+
 GPU = flambeau.device("cuda", 0)
 
 

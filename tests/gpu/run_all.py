@@ -281,10 +281,11 @@ def _spread(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
 
 
 def tests() -> int:
-    """`pytest --driver=cuda`: 1 if anything failed."""
+    """`pytest --driver=cuda`, then the tests that want the GPU alone: how many of the two runs failed."""
     # The contract speaks of free memory, which other processes take too: it has a part of its own here.
     apart = "tests/conformance/test_drivers.py::test_contract_on_real_gpus"
-    return _pytest("-m", "gpu or either", "--deselect", apart, "tests")
+    failed = _pytest("-m", "gpu or either", "--deselect", apart, "tests")
+    return failed + _pytest("-m", "alone", "tests/gpu", together=False)
 
 
 def beside_torch() -> int:
@@ -292,11 +293,11 @@ def beside_torch() -> int:
     return _pytest("-p", "oracle_on_gpu", "tests/oracle")
 
 
-def _pytest(*what: str) -> int:
-    """In several processes where pytest-xdist is installed. Other versions' warnings are no errors here."""
+def _pytest(*what: str, together: bool = True) -> int:
+    """In several processes, if `together` and where pytest-xdist is installed. Other versions' warnings are no errors here."""
     command = [sys.executable, "-m", "pytest", "--driver=cuda", "-q", "--tb=short", "-W", "default"]
     command += ["-p", "no:cacheprovider", "-p", "no:benchmark"]  # which warns beside xdist
-    if find_spec("xdist"):
+    if together and find_spec("xdist"):
         command += ["-n", str(max(1, (os.cpu_count() or 1) // 2)), "--dist", "worksteal"]
     paths = [str(ROOT / "src"), str(ROOT / "tests" / "gpu"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
