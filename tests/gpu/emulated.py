@@ -7,6 +7,7 @@ that nobody may touch, or begin where vectors are aligned and end before a fence
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import mmap
@@ -48,7 +49,18 @@ def available() -> bool:
 
 @cache
 def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="emulated"))
+    """With the header, compiled once: that takes longer than most sources do."""
+    folder = Path(tempfile.mkdtemp(prefix="emulated"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    header = shutil.copy(HERE / "emulated.h", folder)
+    _compile("-x", "c++-header", header, "-o", f"{header}.gch")
+    return folder
+
+
+def _compile(*arguments: str) -> None:
+    done = subprocess.run(["g++", *_FLAGS, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AssertionError(f"{arguments}\n{done.stderr[:3000]}")
 
 
 @cache
@@ -56,17 +68,14 @@ def library(source: str) -> ctypes.CDLL:
     """The source compiled for this CPU."""
     text = "\n".join(
         [
-            (HERE / "emulated.h").read_text(),
+            '#include "emulated.h"',
             _translated((ROOMS / "prelude.cuh").read_text() + source),
             (HERE / "emulated_end.h").read_text(),
         ]
     )
     name = _folder() / hashlib.sha256(text.encode()).hexdigest()[:16]
     name.with_suffix(".cpp").write_text(text)
-    command = ["g++", *_FLAGS, str(name.with_suffix(".cpp")), "-o", str(name.with_suffix(".so"))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise AssertionError(f"{name}.cpp\n{done.stderr[:3000]}")
+    _compile(str(name.with_suffix(".cpp")), "-o", str(name.with_suffix(".so")))
     return ctypes.CDLL(str(name.with_suffix(".so")))
 
 

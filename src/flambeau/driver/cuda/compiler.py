@@ -18,10 +18,14 @@ _OPTIONS = ("--std=c++17", "-default-device", "--fmad=false")  # see docs/real-g
 
 
 class Compiler:
-    """Compiles for one architecture ("sm_90"). `folder`: where the disk cache lies; None keeps nothing."""
+    """Compiles for one architecture ("sm_90"). `folder`: where the disk cache lies; None keeps nothing.
 
-    def __init__(self, architecture: str, folder: Path | None) -> None:
+    `options`: more of NVRTC's.
+    """
+
+    def __init__(self, architecture: str, folder: Path | None, options: tuple[str, ...] = ()) -> None:
         self.architecture = architecture
+        self._options = (*_OPTIONS, *options, f"--gpu-architecture={architecture}")
         self._cache = DiskCache(folder) if folder is not None else None
         self._prelude = Path(__file__).with_name("prelude.cuh").read_text()
         self._version = ""  # of the compiler, once asked for: looking a package up takes milliseconds
@@ -41,13 +45,13 @@ class Compiler:
 
     def _key(self, text: str) -> str:
         self._version = self._version or _compiler_version()
-        parts = (text, *_OPTIONS, self.architecture, self._version)
+        parts = (text, *self._options, self._version)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def _compile(self, text: str) -> bytes:
         self.compiled += 1
         nvrtc: Any = import_module("cuda.bindings.nvrtc")
-        options = [option.encode() for option in (*_OPTIONS, f"--gpu-architecture={self.architecture}")]
+        options = [option.encode() for option in self._options]
         program = _check(nvrtc.nvrtcCreateProgram(text.encode(), b"flambeau.cu", 0, [], []))
         try:
             (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)

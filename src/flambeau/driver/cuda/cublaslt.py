@@ -27,7 +27,6 @@ from flambeau.driver.cuda.libraries import loaded
 
 WORKSPACE = 32 << 20  # bytes per stream, PyTorch's choice for Hopper
 ALIGNMENT = 256  # bytes; what every allocation has, and what the library's fastest kernels ask at most
-_SHORT, _FEW = 256, 1 << 16  # terms of a sum, elements of a result
 
 # cudaDataType, cublasComputeType_t, and the attributes of cublasLt.h.
 DATA = {float32: 0, float64: 1, float16: 2, complex64: 4, complex128: 5, bfloat16: 14}
@@ -74,12 +73,6 @@ class Gemm:
     d: Matrix
     bias: bool = False
     tf32: bool = False
-
-    @property
-    def short(self) -> bool:
-        """Whether a split of the sums, which takes workspace and a second kernel, could only lose time."""
-        depth = self.a.rows if self.a.transposed else self.a.columns
-        return depth <= _SHORT and self.batch * self.d.rows * self.d.columns <= _FEW
 
 
 class Library:
@@ -136,9 +129,7 @@ class Library:
         preference, found, count = c_void_p(), _Heuristic(), c_int()
         self.check(self._dll.cublasLtMatmulPreferenceCreate(byref(preference)))
         try:
-            wishes: list[tuple[int, Any]] = [
-                (_PREF_WORKSPACE, c_uint64(0 if product.gemm.short else WORKSPACE))
-            ]
+            wishes: list[tuple[int, Any]] = [(_PREF_WORKSPACE, c_uint64(WORKSPACE))]
             wishes += [(attribute, c_uint32(alignment)) for attribute in _PREF_ALIGN]
             if product.gemm.kind.itemsize == 2:  # split products are summed in float32, not in 16 bits
                 wishes.append((_PREF_REDUCTION, c_uint32(_REDUCE_IN_COMPUTE_TYPE)))

@@ -36,6 +36,11 @@ from flambeau.driver.cuda.reserved import page_of
 _FIRST_HANDLE = 4096  # default streams are 1 + index
 _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
 
+_ABORTED = (
+    "NCCL: a communicator was aborted while a stream that it used had work left: a collective among that has not "
+    "happened, and its tensors hold anything"
+)
+
 
 class _Queue:
     """A stream: its native object, its device, whether it is the default stream or another library's."""
@@ -323,6 +328,25 @@ class CudaDriver:
         check(cu.cuEventSynchronize(found.native))
         self._raise_late(found.device)
 
+    def event_mark(self, event: int, stream: int) -> None:
+        """`event_record` behind a collective that was just queued on the stream: its device's context is current."""
+        (code,) = cu.cuEventRecord(self._events[event].native, self._queues[stream].native)
+        if code:
+            raise error_of(code)
+
+    def event_ended(self, event: int) -> bool:
+        """Whether an event is done, for a thread that only looks on: it neither raises nor takes what others wait for.
+
+        Another thread's capture goes on. True of an event that there is no more, or on a device that has failed.
+        """
+        found = self._events.get(event)
+        if found is None:
+            return True
+        self._contexts.enter(found.device)
+        cu.cuThreadExchangeStreamCaptureMode(MODES["thread_local"])
+        (code,) = cu.cuEventQuery(found.native)
+        return code != NOT_READY
+
     def event_elapsed_ns(self, start: int, end: int) -> int:
         events = []
         for event in (start, end):
@@ -545,10 +569,17 @@ class CudaDriver:
         self._contexts.check_open()
         member = self._communicators.find(comm)
         self._contexts.enter_at(member.index)
+        queues = [q for q in map(self._queues.get, member.streams) if q is not None]
         if not abort:
-            for queue in [q for q in map(self._queues.get, member.streams) if q is not None]:
+            for queue in queues:
                 check(cu.cuStreamSynchronize(queue.native))
+        elif any(cu.cuStreamQuery(queue.native)[0] == NOT_READY for queue in queues):
+            self._host_calls.raised.append(DriverError(_ABORTED))
         self._communicators.leave(comm, abort)
+
+    def comm_forget(self, comm: int) -> None:
+        """Leave a communicator to the end of the process: `comm_destroy` may wait for members that never do it."""
+        self._communicators.forget(comm)
 
     def comm_error(self, comm: int) -> str | None:
         self._contexts.check_open()

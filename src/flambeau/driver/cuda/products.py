@@ -17,9 +17,11 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
+from flambeau.driver.cuda import direct_products
 from flambeau.driver.cuda.cublaslt import DATA, WORKSPACE, Gemm, Library, Matrix, Product, scalar
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.matrices import turned
+from flambeau.driver.cuda.program import Program
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 TF32_SINCE = (8, 0)
@@ -34,10 +36,11 @@ _TIMES_BETA = "b == 0 ? T{} : to<T>(widen(a) * to<decltype(widen(a))>(b))"
 _SCALED = Kernel("scaled", _device_only, cuda=Expression(_TIMES_BETA))
 
 
-def product(launch: Launch, device: Device, driver: Any) -> Run:
+def product(launch: Launch, device: Device, driver: Any) -> Program | Run:
     """The routine of `matmul` (inputs a, b) and of `addmm` (inputs added, a, b, beta, alpha)."""
+    tf32 = bool(launch.params[-1]) and device.capability >= TF32_SINCE
     kind = _Matmul if len(launch.inputs) == 2 else _Addmm
-    return kind(launch, device, driver)
+    return direct_products.product(launch, tf32) or kind(launch, device, driver, tf32)
 
 
 # -- layouts ------------------------------------------------------------------------------------------------
@@ -142,10 +145,10 @@ def _seen_as(x: Meta, shape: tuple[int, ...]) -> Meta | None:
 class _Routine:
     """What both routines share: operands, stages (temporary memory with the copy to or from it), the library."""
 
-    def __init__(self, launch: Launch, device: Device, driver: Any) -> None:
+    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
         self.driver, self.device = driver, device
         self.operands = x = Operands(launch)
-        self.tf32 = bool(launch.params[-1]) and x.kind is float32 and device.capability >= TF32_SINCE
+        self.tf32 = tf32 and x.kind is float32
         if x.kind not in DATA:
             raise NotSupportedError(f"cuBLASLt multiplies no {x.kind}")
         a, b, d = dense_meta(x.a, x.kind), dense_meta(x.b, x.kind), dense_meta(x.d, x.out)
@@ -190,8 +193,8 @@ class _Routine:
 
 
 class _Matmul(_Routine):
-    def __init__(self, launch: Launch, device: Device, driver: Any) -> None:
-        super().__init__(launch, device, driver)
+    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
+        super().__init__(launch, device, driver, tf32)
         out = launch.outputs[0]
         self._empty = None if self.operands.inner else self.step(_SCALED, out, out, float32)
         if self._empty is None:
@@ -217,8 +220,8 @@ class _Addmm(_Routine):
     """beta C + alpha A B. C is read where it lies if it is laid out in D's order, a row by the product's epilogue
     if beta is 1; else D is filled with it first."""
 
-    def __init__(self, launch: Launch, device: Device, driver: Any) -> None:
-        super().__init__(launch, device, driver)
+    def __init__(self, launch: Launch, device: Device, driver: Any, tf32: bool) -> None:
+        super().__init__(launch, device, driver, tf32)
         x, (added, _, _), out = self.operands, tensors(launch), launch.outputs[0]
         beta = launch.inputs[3]
         assert added is not None and isinstance(beta, dtype)
@@ -270,4 +273,4 @@ class _Addmm(_Routine):
         self.staged(a, b, d, native, stream, call)
 
 
-ROUTINES: dict[str, Callable[[Launch, Device, Any], Run]] = {"matmul": product, "addmm": product}
+ROUTINES: dict[str, Callable[[Launch, Device, Any], Program | Run]] = {"matmul": product, "addmm": product}
