@@ -1,4 +1,4 @@
-"""How many commands a second the explorer puts into order, without kernels, on one core: by graph size and streams.
+"""How many commands a second the explorer puts into order, without kernels, on one core: by streams and graph size.
 
 `python bench/explore.py`. The aim is 100,000 a second; a signature of the order is counted in.
 """
@@ -36,7 +36,8 @@ def graph_of(commands: int, streams: int) -> object:
 
 def main() -> None:
     print(f"{'commands':>9} {'streams':>8} {'pairs':>8}" + "".join(f"{p + ', 1/s':>20}" for p in POLICIES))
-    for commands, streams in ((1_000, 2), (10_000, 2), (10_000, 16), (10_000, 128), (50_000, 16)):
+    sizes = [(10_000, streams) for streams in (1, 8, 32, 128, 512)]
+    for commands, streams in ((1_000, 2), *sizes, (50_000, 16)):
         graph = graph_of(commands, streams)
         conflicts = Conflicts(graph, limit=2_000)
         rates = []

@@ -33,8 +33,9 @@ certified race-free under every schedule.**
 A bug without wrong values is still a race. Where the host's own access races with a copy, a virtual GPU gives the same
 wrong bytes in every order, for it runs a copy when the host waits; elsewhere the order happens not to show.
 
-What the detector costs per operation is measured by `bench/races.py`. Lifetimes of interprocess (IPC) memory are not in
-the corpus: what another process does is not seen, and the certificate says so.
+What the detector costs per operation is measured by `bench/races.py`. In the IPC programs a tensor's handle goes
+through a queue and is opened by another stream of the same process, so both sides are seen; with two processes, each
+sees its own. Since memory left the process, they get no certificate: their fixed halves say "no race".
 
 {gpu}
 
@@ -49,7 +50,8 @@ GPU = """On {gpus} {gpu}, `bench/streambugs_gpu.py` ran the same programs under 
 sanitizer, and under Flambeau over the real driver. The sanitizer reports {sanitizer} of {count} bugs and alarms on
 {alarms} fixed programs; Flambeau reports {flambeau} and alarms on {flambeau_alarms}. `a + b` costs
 the host {sanitizer_us:.1f} us with the sanitizer and {torch_us:.1f} without; in Flambeau {races_us:.1f} with the
-detector and {flambeau_us:.1f} without. The last two columns say "buggy / fixed"."""
+detector and {flambeau_us:.1f} without. The last two columns say "buggy / fixed". CUDA does not let a process open its
+own handles, so PyTorch cannot run the IPC programs."""
 
 
 @dataclass

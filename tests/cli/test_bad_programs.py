@@ -69,7 +69,7 @@ ranks(body, 2)
 def test_what_never_comes_is_told_with_the_programs_lines(tmp_path):
     for wait, line in (
         ("work.wait(); torch.cuda.synchronize()", "at program.py:12: the host waits for device cuda:0"),
-        ("work.wait(); x.tolist()", "the host waits for stream"),
+        ("work.wait(); x.tolist()", "the host waits for the default stream of cuda:0"),
         ("any(iter(work.is_completed, True))", "the program asks without end at program.py:12"),
     ):
         done = flambeau_run(tmp_path, "--quiet", program(tmp_path, DEADLOCK.replace("{wait}", wait)))

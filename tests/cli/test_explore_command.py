@@ -40,7 +40,10 @@ def test_a_race_is_shown_and_its_line_replays_it(folder):
     program(folder, RACY.format(wait="pass"))
     done = flambeau(folder, "explore", "--schedules", "20", "program.py")
     assert done.returncode == 3, done.stderr
-    assert "200.0" not in done.stdout and "'0.0\\n'" in done.stdout
+    assert "gives ('0.0\\n', 0)" in done.stdout and "recorded run: gives ('200.0\\n', 0)" in done.stdout
+    assert re.search(r"'mul' of side stream 1 of cuda:0 at program.py:\d+ runs before", done.stdout), (
+        done.stdout
+    )
     assert "Mend: On side stream 1 of cuda:0" in done.stdout
     line = re.search(r"replay: flambeau (.*)", done.stdout)[1]
     again = flambeau(folder, *shlex.split(line))
@@ -101,6 +104,11 @@ def test_polls_of_the_runtime_leave_the_first_runs_certificate(tmp_path):
         """,
     )
     done = flambeau(tmp_path, "explore", "--schedules", "4", str(script))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith(
+        "The same outcome in every legal order of these commands: all"
+    )
+    done = flambeau(tmp_path, "explore", "--schedules", "4", "--policy", "random", str(script))
     assert done.returncode == 0, done.stdout + done.stderr
     first, why, verdict = done.stdout.splitlines()[-3:]
     assert "conflicting pairs" not in first and first.startswith("4 schedules")

@@ -53,7 +53,9 @@ def test_a_missing_wait_is_found_and_its_line_replays_it():
     assert len(found.races) == 1 and found.complete and not found.ok
     assert (found.pairs, found.orders, found.outcomes) == (1, 2, 2)
     assert "float32[100] of 0.0" in str(failure)
+    assert "expected, as in the recorded run: gives float32[100] of 2.0" in str(found)
     assert len(failure.reorderings) == 1 and "'mul'" in failure.reorderings[0]
+    assert failure.reorderings[0].count("test_explore.py:") == 2
     with eval(failure.replay, {"flambeau": flambeau}):
         assert handed_over(False).tolist() == [0.0] * 100
     with pytest.raises(AssertionError, match="replay: flambeau"):
@@ -168,7 +170,7 @@ def test_polls_make_each_schedule_a_run():
             pass
         return y
 
-    found = explore(program, 6)
+    found = explore(program, 6, ["random", "adversarial"])
     assert found.runs == found.schedules == 6
     assert "asked whether work is done" in str(found) and not found.complete
 
@@ -178,6 +180,9 @@ def test_nondeterminism_that_no_schedule_controls_is_a_failure():
     found = explore(lambda: torch.ones(1, device="cuda") * next(calls), 5)
     (failure,) = found.failures
     assert failure.nondeterministic and "two runs of this schedule differ" in str(found)
+    assert "the first gives float32[1] of 0.0" in str(found) and "the second gives float32[1] of 1.0" in str(
+        found
+    )
 
 
 def test_random_numbers_are_the_same_in_each_run_and_afterwards():

@@ -35,8 +35,8 @@ METHODS = {
 }  # fmt: skip
 FUNCTIONS = {"_finish", "_wait", "order"}
 # `Orders` only knows what may be reused early: forgetting it loses an opportunity. `_sharing()` is about processes, a
-# `Journal` tells what was.
-NO_ORDER = ("orders", "_sharing()", "_journal")
+# `Journal` tells what was, a store lets processes meet.
+NO_ORDER = ("orders", "_sharing()", "_journal", "store")
 
 
 Functions = tuple[tuple[str, int], ...]  # names and first lines

@@ -141,13 +141,13 @@ def test_a_deadlock_is_reported_at_once_with_who_waits_for_whom():
     last = a_kernel("b", second, [first.tail])
     scheduler.enqueue(last)
     for wait, what in (
-        (lambda: scheduler.wait(second), r"stream 2 \(cuda:0\)"),
+        (lambda: scheduler.wait(second), r"stream 2 of cuda:0"),
         (lambda: scheduler.wait(device), "device cuda:0"),
         (lambda: scheduler.wait(last), "command #1 'b' of stream 2"),
     ):
         with pytest.raises(DriverError, match=f"deadlock: the host waits for {what}") as caught:
             wait()
-        assert "'a' of stream 1 (cuda:0) waits for command not enqueued yet, 'collective'" in str(
+        assert "'a' of stream 1 of cuda:0 waits for command not enqueued yet, 'collective'" in str(
             caught.value
         )
         assert "test_faults.py:" in str(caught.value).splitlines()[0]
@@ -166,10 +166,10 @@ def test_a_deadlock_of_waits_names_their_lines():
     with pytest.raises(DriverError) as caught:
         driver.stream_sync(second)
     head, wait, cause, *more = str(caught.value).splitlines()
-    assert head.startswith("deadlock: the host waits for stream 3 (cuda:0) at ") and not more
-    assert f"'wait' of stream 3 (cuda:0) at tests/virtual/test_faults.py:{line} waits for" in wait
-    assert f"'record' of stream 2 (cuda:0) at tests/virtual/test_faults.py:{line - 2}" in wait
-    assert "'all_reduce' of stream 2 (cuda:0) waits for command not enqueued yet" in cause
+    assert head.startswith("deadlock: the host waits for side stream 2 of cuda:0 at ") and not more
+    assert f"'wait' of side stream 2 of cuda:0 at tests/virtual/test_faults.py:{line} waits for" in wait
+    assert f"'record' of side stream 1 of cuda:0 at tests/virtual/test_faults.py:{line - 2}" in wait
+    assert "'all_reduce' of side stream 1 of cuda:0 waits for command not enqueued yet" in cause
 
 
 def test_streams_that_wait_in_a_circle_are_told_as_one():

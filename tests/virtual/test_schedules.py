@@ -12,6 +12,7 @@ from flambeau.core.dtype import int64
 from flambeau.core.errors import DriverError
 from flambeau.driver.api import Launch
 from flambeau.driver.virtual import VirtualDriver
+from flambeau.driver.virtual.policy import open_policy
 
 SCHEDULES = ("earliest", "random:7", "adversarial:7", "pct:7:3")
 
@@ -207,3 +208,32 @@ def test_a_machine_may_have_no_device():
     with pytest.raises(DriverError, match="invalid device ordinal"):
         driver.device_sync(0)
     driver.close()
+
+
+@pytest.mark.parametrize("schedule", ["random:1", "pct:1:3", "adversarial:1"])
+def test_a_choice_among_many_streams_looks_at_few_of_them(schedule):
+    """Counted, not timed: what the policy asks of the commands of 2,000 streams that all can run."""
+    asked = 0
+
+    class Waiting:
+        def __init__(self, seq):
+            self.number, self.handle, self.ready = seq, seq, 0
+
+        @property
+        def seq(self):
+            nonlocal asked
+            asked += 1
+            return self.number
+
+        @property
+        def stream(self):
+            nonlocal asked
+            asked += 1
+            return self
+
+    policy, count = open_policy(schedule), 2000
+    for seq in range(count):
+        policy.offer(Waiting(seq))
+    taken = [policy.take(None).number for _ in range(count)]
+    assert sorted(taken) == list(range(count)) and policy.take(None) is None and not policy.runnable
+    assert asked <= 20 * count

@@ -15,7 +15,7 @@ from flambeau.cli import finder
 from flambeau.cli.run import RACE_STATUS, execute, exit_status, why_not_readable
 from flambeau.cli.trailing import take_last
 from flambeau.runtime import settings
-from flambeau.testing.explore import POLICIES, explore
+from flambeau.testing.explore import POLICIES, explore, is_policy
 
 _SCHEDULES = 100
 
@@ -85,7 +85,7 @@ def _take_last(options: argparse.Namespace) -> None:
     while True:
         if options.schedules is None and (count := take_last(options, ["--schedules"], str.isdecimal)):
             options.schedules = int(count)
-        elif takes_policy and (policy := take_last(options, ["--policy"], POLICIES.__contains__)):
+        elif takes_policy and (policy := take_last(options, ["--policy"], is_policy)):
             options.policy = [policy, *(options.policy or ())]
         else:
             return

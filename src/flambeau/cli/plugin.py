@@ -5,7 +5,8 @@ test has virtual GPUs of its own, and runs once per schedule. Without `--virtual
 that ask for the fixture `virtual_gpus`.
 
 A schedule is part of a test's name, so the name alone repeats it. A test whose first run, in the same process, was
-certified race-free under every schedule passes under the others without being run. Methods of `unittest.TestCase`,
+certified race-free under every schedule passes under the others without being run. One that fails by the race that it
+failed by before, under another schedule, counts as skipped: one bug, one report. Methods of `unittest.TestCase`,
 which pytest gives no parameters, are collected once for each schedule instead.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 
 from flambeau.cli import finder
+from flambeau.core.errors import RaceError
 from flambeau.core.sites import is_inside
 from flambeau.observe.reports import Certificate
 from flambeau.runtime import settings, system
@@ -32,6 +34,9 @@ _LONGEST = 40  # characters of a schedule in a test's name: tokens are long
 _CERTIFIED = pytest.StashKey[set[str]]()
 _COUNTS = pytest.StashKey[dict[str, int]]()
 _RUN = pytest.StashKey[Any]()
+_TOLD = pytest.StashKey[
+    dict[tuple[str, str], str]
+]()  # by test and race: the schedule that it was reported under
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu_schedules(n): run this test under n schedules of virtual GPUs")
     config.stash[_CERTIFIED] = set()
     config.stash[_COUNTS] = {}
+    config.stash[_TOLD] = {}
     wanted = config.getoption("virtual_gpus")
     if config.getoption("gpu_schedules") < 1 or (wanted is not None and wanted < 1):
         raise pytest.UsageError("--virtual-gpus and --gpu-schedules must be at least 1")
@@ -255,6 +261,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     machine, schedule, devices = run
     if call.when == "call":
         _judge(item, machine, schedule, report)
+        if call.excinfo is not None and call.excinfo.errisinstance(RaceError):
+            _skip_known(item, schedule, report, call.excinfo.value)
     if report.failed:
         report.sections.append(("virtual GPUs", _replay(item, machine, devices)))
     return report
@@ -272,6 +280,18 @@ def _judge(item: pytest.Item, machine: Any, schedule: str, report: pytest.TestRe
         else:
             report.sections.append(("races", str(certificate)))
             _count(item, "racy")
+
+
+def _skip_known(item: pytest.Item, schedule: str, report: pytest.TestReport, race: BaseException) -> None:
+    """A race is one of every schedule: it is reported under the first."""
+    headline = str(race).partition("\n")[0]
+    first = item.config.stash[_TOLD].setdefault((_name(item), headline), schedule)
+    if first != schedule:
+        path, line, _ = item.location
+        report.outcome, report.longrepr = (
+            "skipped",
+            (path, line or 0, f"the race that was reported under {first}"),
+        )
 
 
 def _hide_own_frames(error: pytest.ExceptionInfo[BaseException]) -> None:
@@ -309,15 +329,14 @@ def _named(item: pytest.Item, token: str) -> str:
     if spec is None:
         return item.nodeid.partition("[")[0]
     if _FIXTURE in spec.params:
-        return item.nodeid.replace(spec.params[_FIXTURE][:_LONGEST], token)
+        function, bracket, others = item.nodeid.partition("[")
+        return function + bracket + others.replace(spec.params[_FIXTURE][:_LONGEST], token, 1)
     return f"{item.nodeid.removesuffix(f'[{spec.id}]')}[{token}-{spec.id}]"
 
 
 def _name(item: pytest.Item) -> str:
-    """A test's name without its schedule."""
-    spec = getattr(item, "callspec", None)
-    others = {} if spec is None else {name: i for name, i in spec.indices.items() if name != _FIXTURE}
-    return f"{item.nodeid.partition('[')[0]} {others}"
+    """A test's name without its schedule, its own parameters among it."""
+    return _named(item, "")
 
 
 def _count(item: pytest.Item, what: str) -> None:

@@ -255,6 +255,18 @@ class Executable:
         self.index = index
 
 
+Dtype = dtype  # where a field has that name
+
+
+class PreMul(Value):
+    """An op: the sum of the ranks' numbers, each multiplied by its rank's factor first, in their dtype's arithmetic."""
+
+    factor: float
+
+    def __str__(self) -> str:
+        return f"sum of {self.factor:g} times each"
+
+
 class Collective(Value):
     """One member's part in a collective operation of a communicator, or its end of a message to a peer.
 
@@ -273,7 +285,8 @@ class Collective(Value):
     ==============  =========================  =========================  =======
 
     target and source may be the same address where NCCL allows it (in place); 0 where nothing is read or written.
-    op: "sum", "prod", "min", "max" or "avg" of the reducing kinds.
+    op: "sum", "prod", "min", "max" or "avg" of the reducing kinds; of real floating-point numbers a PreMul, too, whose
+    factor may differ from rank to rank.
     """
 
     kind: str
@@ -281,8 +294,20 @@ class Collective(Value):
     source: int
     count: int
     dtype: dtype
-    op: str = "sum"
+    op: str | PreMul = "sum"
     peer: int = -1
+
+    def __init__(  # each collective of a program makes one: written out it takes a third of the time
+        self,
+        kind: str,
+        target: int,
+        source: int,
+        count: int,
+        dtype: Dtype,
+        op: str | PreMul = "sum",
+        peer: int = -1,
+    ) -> None:
+        vars(self).update(kind=kind, target=target, source=source, count=count, dtype=dtype, op=op, peer=peer)
 
 
 Launcher = Callable[[Sequence[int], Sequence[Any], int], None]

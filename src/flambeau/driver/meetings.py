@@ -15,7 +15,7 @@ import numpy as np
 
 from flambeau.core.dtype import complex32, complex64, complex128, float16, float32, float64
 from flambeau.core.errors import DriverError
-from flambeau.driver.api import Collective
+from flambeau.driver.api import Collective, PreMul
 
 Array = np.ndarray[Any, Any]
 _NONE: Mapping[int, bytes] = MappingProxyType({})
@@ -96,7 +96,7 @@ def agreed(call: Collective) -> tuple[object, ...]:
     """What all parts of one collective, or both ends of a message, have in common."""
     if call.kind in PAIRED:
         return call.count, call.dtype
-    op = call.op if call.kind in REDUCING else ""
+    op = _word(call.op) if call.kind in REDUCING else ""
     return call.kind, call.count, call.dtype, op, call.peer if call.kind in ROOTED else -1
 
 
@@ -134,8 +134,17 @@ def _results(calls: Sequence[Collective], sources: list[Array]) -> list[Array]:
         return [sources[call.peer]] * size
     if call.kind == "all_gather":
         return [np.concatenate(sources)] * size
-    total = reduced(sources, call.op)
+    scaled = [_scaled(source, part.op) for source, part in zip(sources, calls, strict=True)]
+    total = reduced(scaled, "sum" if isinstance(call.op, PreMul) else call.op)
     return list(total.reshape(size, -1)) if call.kind == "reduce_scatter" else [total] * size
+
+
+def _scaled(array: Array, op: str | PreMul) -> Array:
+    return array * np.asarray(op.factor).astype(array.dtype) if isinstance(op, PreMul) else array
+
+
+def _word(op: str | PreMul) -> str:
+    return "premul_sum" if isinstance(op, PreMul) else op
 
 
 def reduced(arrays: Sequence[Array], op: str) -> Array:
@@ -172,11 +181,19 @@ def check(call: Collective, rank: int, size: int) -> None:
         raise DriverError(f"collective: the kind must be one of {', '.join(KINDS)}, not {call.kind!r}")
     if call.count < 0:
         raise DriverError(f"{call.kind}: the count must not be negative, got {call.count}")
-    if call.kind in REDUCING and call.op not in OPS:
-        raise DriverError(f"{call.kind}: op must be one of {', '.join(OPS)}, not {call.op!r}")
-    if call.kind in REDUCING and call.dtype.is_complex and call.op not in ("sum", "avg"):
-        raise DriverError(f"{call.kind}: op {call.op} of {call.dtype.name} is not defined")
-    if call.kind in REDUCING and call.dtype.name == "bool" and call.op == "avg":
-        raise DriverError(f"{call.kind}: op avg of bool is not defined")
+    if call.kind in REDUCING:
+        _check_op(call)
     if call.kind in (*ROOTED, *PAIRED) and not 0 <= call.peer < size:
         raise DriverError(f"{call.kind}: there is no rank {call.peer} among {size} (of rank {rank})")
+
+
+def _check_op(call: Collective) -> None:
+    word, kind = _word(call.op), call.dtype
+    if word not in (*OPS, "premul_sum"):
+        raise DriverError(f"{call.kind}: op must be one of {', '.join(OPS)}, not {call.op!r}")
+    if (
+        (kind.is_complex and word not in ("sum", "avg"))
+        or (kind.name == "bool" and word == "avg")
+        or (word == "premul_sum" and not kind.is_floating_point)
+    ):
+        raise DriverError(f"{call.kind}: op {word} of {kind.name} is not defined")

@@ -80,7 +80,7 @@ class Findings:
                 f"{self.reuses_polled} reuses of memory followed the runtime's own polling: other schedules "
                 "may change addresses, statistics and out-of-memory errors, not values"
             )
-        return Certificate(assumptions, violated, self.races)
+        return Certificate(assumptions, violated, self.races, list(self._queries.values()))
 
     def warn(self) -> None:
         """Give a RaceWarning for each race that nobody was told of."""

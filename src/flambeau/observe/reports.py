@@ -135,12 +135,14 @@ class Certificate:
     """Whether the program gives the same answer under every legal schedule. See docs/determinism.md.
 
     `assumptions` are what that rests on, each looked at while the program ran; `violated` those that did not
-    hold. `race_free` is True if no race was found and nothing is violated.
+    hold; of these, `queries` only say that the program asked whether work is done. `race_free` is True if no race was
+    found and nothing is violated.
     """
 
     assumptions: list[str]
     violated: list[str]
     races: list[Race] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
 
     @property
     def race_free(self) -> bool:

@@ -26,7 +26,7 @@ class Conflicts:
 
     def __init__(self, graph: Any, limit: int = 20_000) -> None:
         self.graph = graph
-        self._clocks = _clocks(graph)
+        self._clocks, self._known = _clocks(graph)
         self.pairs, self.cut = self._find(limit)
 
     def signature(self, order: Sequence[Any]) -> bytes:
@@ -40,6 +40,10 @@ class Conflicts:
         """Whether the second step comes after the first in every legal order."""
         step = self.graph.steps[first]
         return self._clocks[second].get(step.stream.handle, -1) >= step.place
+
+    def known(self, step: Any) -> bool:
+        """Whether the host knows the answer to its question: it has waited for what comes after what it asks after."""
+        return step.at in self._known
 
     def classes(self) -> Iterator[list[Pair]]:
         """Each possible way round of all pairs, as forced orders; the recorded one first. Each once."""
@@ -100,19 +104,46 @@ class _Cell:
         self.users: dict[int, list[tuple[int, bool]]] = {}
 
 
-def _clocks(graph: Any) -> list[dict[int, int]]:
-    """By step: the last command of each stream that comes before it, or is it."""
-    clocks: list[dict[int, int]] = [{}] * len(graph.steps)
+def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
+    """By step: the last command of each stream that comes before it, or is it. And the questions that these answer.
+
+    Of steps that touch no memory, until what follows has its own: with thousands of streams clocks are large.
+    """
+    steps = graph.steps
+    clocks: list[dict[int, int]] = [{}] * len(steps)
+    followers = [len(step.followers) for step in steps]
+    known: set[int] = set()
     for step in graph.in_order():
-        clock = dict(clocks[step.needs[0]]) if step.needs else {}
-        for need in step.needs[1:]:
-            for handle, place in clocks[need].items():
-                if clock.get(handle, -1) < place:
-                    clock[handle] = place
+        poll = step.poll
+        if (
+            poll is not None
+            and (clocks[poll.host] if poll.host >= 0 else {}).get(poll.stream, -1) >= poll.count - 1
+        ):
+            known.add(step.at)
+        clock: dict[int, int] = {}
+        for need in step.needs:
+            followers[need] -= 1
+            over = not followers[need] and not steps[need].accesses
+            clock = _both(clock, clocks[need], over)
+            if over:
+                clocks[need] = {}
         if step.seq >= 0:
             clock[step.stream.handle] = step.place
-        clocks[step.at] = clock
-    return clocks
+        if step.accesses or step.followers:
+            clocks[step.at] = clock
+    return clocks, known
+
+
+def _both(mine: dict[int, int], theirs: dict[int, int], over: bool) -> dict[int, int]:
+    """What either knows; `over`: theirs is needed no more."""
+    if not mine:
+        return theirs if over else dict(theirs)
+    if over and len(theirs) > len(mine):
+        mine, theirs = theirs, mine
+    for handle, place in theirs.items():
+        if mine.get(handle, -1) < place:
+            mine[handle] = place
+    return mine
 
 
 def _cells(graph: Any) -> list[_Cell]:

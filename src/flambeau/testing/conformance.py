@@ -34,7 +34,7 @@ from flambeau.core.errors import (
 )
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Collective, Driver, Executable, Expression, HostMemory, Kernel, Launch
+from flambeau.driver.api import Collective, Driver, Executable, Expression, HostMemory, Kernel, Launch, PreMul
 
 _COUNT = 1000
 _NBYTES = 4 * _COUNT
@@ -992,6 +992,24 @@ def collective_all_reduce_of_each_op(driver: Driver) -> None:
         for rank in range(len(comms)):
             assert (_floats(driver, target[rank], rank) == total).all(), op
             assert (_floats(driver, source[rank], rank) == values[rank]).all()
+
+
+def collective_all_reduce_scales_each_ranks_numbers(driver: Driver) -> None:
+    if _no_collectives(driver):
+        return
+    comms = _communicator(driver)
+    values = [np.arange(_COUNT, dtype=np.float32) % 5 + rank for rank in range(len(comms))]
+    target = _on_each(driver, values.__getitem__)
+    _group(
+        driver,
+        comms,
+        lambda rank: Collective(
+            "all_reduce", target[rank], target[rank], _COUNT, float32, PreMul(0.5 + rank)
+        ),
+    )
+    total = np.sum([array * (0.5 + rank) for rank, array in enumerate(values)], 0)
+    for rank in range(len(comms)):
+        assert (_floats(driver, target[rank], rank) == total).all()
 
 
 def collective_broadcast_and_reduce_have_a_root(driver: Driver) -> None:

@@ -11,14 +11,15 @@ class Device:
     """One simulated device: its memory, its engines, its default stream."""
 
     __slots__ = (
-        "arena", "default", "index", "inward", "links", "outward", "peers", "processors", "shared", "state",
+        "arena", "default", "index", "inward", "links", "outward", "peers", "processors", "shared", "sides", "state",
     )  # fmt: skip
 
     def __init__(self, index: int, arena: Arena, default: int, sms: int) -> None:
         self.index = index
         self.arena = arena
         self.state = DeviceState(index)
-        self.default = Stream(default, self.state, 0)
+        self.default = Stream(default, self.state, 0, "the default stream")
+        self.sides = 0  # side streams of the program so far
         self.state.streams[default] = self.default
         self.processors = Processors(sms)
         self.inward = Lane()

@@ -315,7 +315,7 @@ class VirtualDriver:
 
     def stream_create(self, index: int, priority: int) -> int:
         with self._lock:
-            return self._queues.create(index, priority).handle
+            return self._queues.create_side(index, priority).handle
 
     def stream_destroy(self, stream: int) -> None:
         with self._lock:
@@ -357,7 +357,7 @@ class VirtualDriver:
 
     def event_query(self, event: int, internal: bool = False) -> bool:
         with self._lock:
-            return self._events.query(event)
+            return self._events.query(event, internal)
 
     def event_sync(self, event: int, internal: bool = False) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ from flambeau.driver.virtual import ipc, scheduler
 from flambeau.driver.virtual.capture import Capture, Captures
 from flambeau.driver.virtual.collectives import Communicators
 from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.policy import Question
 from flambeau.driver.virtual.queues import RELATIVE, Queues
 from flambeau.driver.virtual.scheduler import Command
 
@@ -77,14 +78,13 @@ class Events:
             self._queues.mark(scheduler.WAIT, "wait", queue, awaited.seq & RELATIVE, (awaited,))
 
     # -- on the host --------------------------------------------------------------------------------------
-    def query(self, handle: int) -> bool:
+    def query(self, handle: int, internal: bool) -> bool:
         found = self._event(handle)
         self._captures.refuse_event(found.capture)
         core, record = self._core, found.record
         core.now += self._costs.poll_ns
-        core.poll()
+        done = core.poll(None if record is None else Question(record, internal))
         check_error(self._machine.devices[found.index].state)
-        done = record is None or (record.done and record.end <= core.now)
         if record is not None and not done:
             self._comms.linger(record)
         return done
@@ -106,7 +106,7 @@ class Events:
             )
         self._captures.refuse_event(first.capture)
         self._captures.refuse_event(last.capture)
-        self._core.poll()
+        self._core.poll(None)
         times = [self._time_of(event, found) for event, found in ((start, first), (end, last))]
         return times[1] - times[0]
 

@@ -19,7 +19,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.alone import alone
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.core.wire import Inbox, send
-from flambeau.driver.api import Collective
+from flambeau.driver.api import Collective, PreMul
 from flambeau.driver.meetings import Key
 from flambeau.driver.virtual.collectives import Meanwhile, Offer, Outcome
 from flambeau.driver.virtual.interrupts import Interrupts
@@ -68,7 +68,7 @@ class Exchange:
             call.kind,
             call.count,
             call.dtype.name,
-            call.op,
+            [call.op.factor.hex()] if isinstance(call.op, PreMul) else call.op,
             call.peer,
             offer.text,
             offer.data,
@@ -195,7 +195,8 @@ def _readable(*connections: socket.socket) -> list[Any]:
 
 def _offer(told: list[Any]) -> Offer:
     kind, count, name, op, peer, text, data, ready = told
-    return Offer(Collective(kind, 0, 0, count, _KINDS[name], op, peer), text, data, ready)
+    word = op if isinstance(op, str) else PreMul(float.fromhex(op[0]))
+    return Offer(Collective(kind, 0, 0, count, _KINDS[name], word, peer), text, data, ready)
 
 
 def _interrupted() -> bool:

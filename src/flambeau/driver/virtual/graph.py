@@ -4,19 +4,22 @@ A step is a command, or a wait of the host: commands given after a wait come aft
 host waits where a launch queue is full is part of the machine, whatever the schedule: it is put in here, not recorded.
 An order is legal if it respects each step's `needs`; a replay of it makes the program run in it.
 
-A run whose host polled is no graph: what a poll answers, and so what the program and the allocator do next, depends
-on the order. `polls` counts them.
+A poll of the host is a step, too (`Step.poll`): one that said yes comes after what it asked after. So a graph stands
+for the runs whose polls give the same answers, in whatever order; what the program does where they answer otherwise is
+another graph. Which answers are possible at all: see `testing/answers.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
 from flambeau.core.meta import Meta
+from flambeau.core.sites import Site, caller
 from flambeau.driver.virtual import scheduler
-from flambeau.driver.virtual.policy import STOP, open_policy, read_token, write_token
+from flambeau.driver.virtual.policy import EARLY, LATE, STOP, Question, open_policy, read_token, write_token
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Stream
 
 Access = tuple[int, "Meta | int", bool, bool]
@@ -30,8 +33,29 @@ class _Queue(Protocol):
     priority: int
 
 
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """A question of the host: whether the first `count` commands of a stream are done, and what it was told.
+
+    `what` was asked after; `host` is the step before, -1 for none. `internal`: the runtime asked.
+    """
+
+    stream: int
+    count: int
+    what: str
+    done: bool
+    internal: bool
+    host: int
+    site: Site
+
+    @property
+    def choice(self) -> int:
+        """What a token says of it."""
+        return STOP if self.stream < 0 else LATE if self.done else EARLY
+
+
 class Step:
-    """A command, or with seq -1 a wait of the host. `place` counts the commands of its stream, from 0."""
+    """A command, or with seq -1 a wait or poll of the host. `place` counts the commands of its stream, from 0."""
 
     __slots__ = (
         "accesses",
@@ -42,8 +66,10 @@ class Step:
         "name",
         "needs",
         "place",
+        "poll",
         "ready",
         "seq",
+        "site",
         "stream",
     )
 
@@ -59,6 +85,8 @@ class Step:
         self.place = -1
         self.mark = 0
         self.ready = 0  # policies look at it in polls, and here are none
+        self.poll: Poll | None = None
+        self.site: Site | None = None  # the program's line that gave it
         self.accesses: tuple[Access, ...] = ()
         self.followers: list[int] = []
 
@@ -86,7 +114,8 @@ class Graph:
 
     def __init__(self, queue: int) -> None:
         self.steps: list[Step] = []
-        self.polls = 0
+        self.polls: list[Step] = []
+        self.turns = False  # whether ranks took turns as hosts
         self._queue = queue
         self._at: dict[int, int] = {}  # step of a command, by seq
         self._of: dict[int, list[int]] = {}  # steps of a stream, by handle
@@ -118,6 +147,7 @@ class Graph:
         for later in self._late.pop(command, ()):
             self.steps[later].needs.append(step.at)
             step.followers.append(later)
+        step.site = command.site or caller(2)
         step.place = len(queue)
         step.mark = command.mark
         step.accesses = _accesses(command)
@@ -128,24 +158,44 @@ class Graph:
 
     def waited(self, target: Stream | DeviceState | Command) -> None:
         """The host waits for all that a stream or device was given, or for one command."""
-        if isinstance(target, Command):
-            at = self._at.get(target.seq)
-            if at is not None:
-                self._wait_for({target.stream.handle: self.steps[at].place + 1})
-        elif isinstance(target, Stream):
-            self._wait_for({target.handle: len(self._of.get(target.handle, ()))})
-        else:
+        if isinstance(target, DeviceState):
             self._wait_for({handle: len(self._of[handle]) for handle in self._device.get(target.index, ())})
+        else:
+            self._wait_for(self._asked(target))
+
+    def polled(self, question: Question | None, done: bool) -> None:
+        """The host asked whether a stream or command is done, and was told."""
+        counts = {} if question is None else self._asked(question.target)
+        stream, count = next(iter(counts.items()), (-1, 0))
+        internal = question is None or question.internal
+        poll = Poll(stream, count, str(question and question.target), done, internal, self._host, caller(3))
+        step = self._add_host("the host asks", self._learned(counts) if done else [])
+        step.poll = poll
+        self.polls.append(step)
+
+    def _asked(self, target: Stream | Command) -> dict[int, int]:
+        """How many commands of which stream that is."""
+        if isinstance(target, Stream):
+            return {target.handle: len(self._of.get(target.handle, ()))}
+        at = self._at.get(target.seq)
+        return {} if at is None else {target.stream.handle: self.steps[at].place + 1}
 
     def _wait_for(self, counts: dict[int, int]) -> None:
         """The host waits for so many commands of each stream."""
+        needs = self._learned(counts)
+        if needs:
+            self._add_host("the host waits", needs)
+
+    def _learned(self, counts: dict[int, int]) -> list[int]:
+        """The host knows that so many commands of each stream are done: the last ones, where it did not before."""
         new = {handle: n for handle, n in counts.items() if n > self._known.get(handle, 0)}
-        if new:
-            self._known.update(new)
-            needs = [self._of[handle][n - 1] for handle, n in new.items()]
-            if self._host >= 0:
-                needs.append(self._host)
-            self._host = self._add(-1, scheduler.WAIT, "the host waits", None, needs).at
+        self._known.update(new)
+        return [self._of[handle][n - 1] for handle, n in new.items()]
+
+    def _add_host(self, name: str, needs: list[int]) -> Step:
+        step = self._add(-1, scheduler.WAIT, name, None, [*needs, self._host] if self._host >= 0 else needs)
+        self._host = step.at
+        return step
 
     def _add(self, seq: int, kind: int, name: str, stream: _Queue | None, needs: list[int]) -> Step:
         step = Step(len(self.steps), seq, kind, name, stream, needs)
@@ -156,6 +206,7 @@ class Graph:
 
     def switch_host(self, before: int, after: int) -> None:
         """Another rank gives commands from now on: what one has waited for says nothing of another's commands."""
+        self.turns = True
         if not self._hosts:
             self._at_start = (self._host, self._known)
         self._hosts[before] = (self._host, self._known)
@@ -247,7 +298,7 @@ class Graph:
 
     def replayed(self, token: str) -> list[Step]:
         """The order that a token of this program's names."""
-        return [self.steps[self._at[choice >> 8]] for choice in read_token(token) if choice != STOP]
+        return [self.steps[self._at[choice >> 8]] for choice in read_token(token) if choice >= 0]
 
     def cut(self, token: str, count: int) -> str:
         """The first choices of a token alone, polls counted; past them a replay runs the oldest command first."""
@@ -258,23 +309,41 @@ class Graph:
         return len(read_token(token))
 
     def token(self, order: list[Step]) -> str:
-        """The shortest token that replays an order: past its end a replay runs the oldest command first."""
+        """The shortest token that replays an order and the recorded answers.
+
+        Past its end a replay runs the oldest command first.
+        """
         steps = self.steps
         left = [len(step.needs) for step in steps]
         heap = [(step.free, step.at) for step in steps if not step.needs]
         heapify(heap)
         gone: set[int] = set()
-        needed = 0
-        for place, chosen in enumerate(order, 1):
-            while not heap[0][0] or heap[0][1] in gone:
-                free, at = heappop(heap)
-                if not free:
-                    self._follow(at, left, heap)
+        choices: list[int] = []
+        needed = self._settle(left, heap, gone, choices)
+        for chosen in order:
+            choices.append(chosen.seq << 8 | chosen.mark)
             if heap[0][1] != chosen.at:
-                needed = place
+                needed = len(choices)
             gone.add(chosen.at)
             self._follow(chosen.at, left, heap)
-        return write_token([step.seq << 8 | step.mark for step in order[:needed]])
+            needed = max(needed, self._settle(left, heap, gone, choices))
+        return write_token(choices[:needed])
+
+    def _settle(
+        self, left: list[int], heap: list[tuple[bool, int]], gone: set[int], choices: list[int]
+    ) -> int:
+        """Let happen what needs no choice but the host's answers; how many choices the last of these takes."""
+        needed = 0
+        while heap and (not heap[0][0] or heap[0][1] in gone):
+            free, at = heappop(heap)
+            if free:
+                continue
+            poll = self.steps[at].poll
+            if poll is not None:
+                choices.append(poll.choice)
+                needed = len(choices)
+            self._follow(at, left, heap)
+        return needed
 
     def _follow(self, at: int, left: list[int], heap: list[tuple[bool, int]]) -> None:
         for follower in self.steps[at].followers:

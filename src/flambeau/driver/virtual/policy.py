@@ -1,8 +1,10 @@
-"""`Policy`: which of the runnable commands runs next. A policy is two methods and a property.
+"""`Policy`: which of the runnable commands runs next, and what the host is told when it asks whether work is done.
 
 `offer(command)` says that a command became runnable: it is at the head of its stream, its waits are over.
-`take(now)` gives the next command to run. With `now=None` the host waits: None means that nothing is
-runnable. Otherwise the host polls at simulated time `now`: None means that this poll has run enough. A loop
+`take(now, question)` gives the next command to run. With `now=None` the host waits: None means that nothing is
+runnable. Otherwise the host polls at simulated time `now`: None means that this poll has run enough, and then
+`answer(question)` says how it ends: by the times that commands have (STOP), or as a host sees it that asks so late
+that the work is done by then (LATE), or so early that it is not told of it (EARLY). A loop
 of polls must end, so each policy runs in polls whatever became runnable `PATIENCE_NS` before.
 
 Whatever a policy chooses, streams stay in order, waits hold and times are consistent. Nothing here reads
@@ -16,22 +18,32 @@ import random
 import zlib
 from bisect import insort
 from collections.abc import Iterable
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from flambeau.core.errors import DriverError
 
 if TYPE_CHECKING:
-    from flambeau.driver.virtual.scheduler import Command
+    from flambeau.driver.virtual.scheduler import Command, Stream
 
 PATIENCE_NS = 100_000
 _CHANGE_HORIZON = 1 << 14  # PCT's change points lie among this many choices, denser towards the first
 
+STOP, LATE, EARLY = -1, -2, -3  # among choices: how a poll of the host ended
+
+
+class Question(NamedTuple):
+    """Whether a stream or a command is done; `internal`: the runtime asks, and no value depends on the answer."""
+
+    target: Stream | Command
+    internal: bool
+
 
 class Policy(Protocol):
     def offer(self, command: Command) -> None: ...
-    def take(self, now: int | None) -> Command | None: ...
+    def take(self, now: int | None, question: Question | None = None) -> Command | None: ...
+    def answer(self, question: Question | None) -> int: ...
 
     @property
     def runnable(self) -> bool:
@@ -52,7 +64,10 @@ class Earliest:
     def offer(self, command: Command) -> None:
         heappush(self._heap, (command.ready, command.stream.priority, command.seq, command))
 
-    def take(self, now: int | None) -> Command | None:
+    def answer(self, question: Question | None) -> int:
+        return STOP
+
+    def take(self, now: int | None, question: Question | None = None) -> Command | None:
         heap = self._heap
         while heap:
             time, priority, seq, command = heap[0]
@@ -67,51 +82,85 @@ class Earliest:
 
 
 class Choice:
-    """Base of the policies that choose freely.
+    """Base of the policies that choose freely: they keep the runnable commands as their choice wants them.
 
     How far the device has come when the host polls is free, too: each poll runs one command, and draws how likely it
-    is to run one more: k more or more with a chance of 1 / (k + 1), so now and then all.
+    is to run one more: k more or more with a chance of 1 / (k + 1), so now and then all. And a host may ask late, when
+    what it asks after is done: how often it does is drawn once a run, so that in some runs it nearly always does.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, polls: str = "") -> None:
+        """polls: what the answers of polls are drawn from, if not from the seed alone."""
         self._random = random.Random(seed)
-        self._runnable: list[Command] = []  # by age
-        self._polls = random.Random(
-            f"polls of {seed}"
-        )  # apart: what a wait chooses does not depend on polls before
+        # Apart: what a wait chooses does not depend on polls before. And of each policy its own: else of all policies
+        # of one seed either each is late or none.
+        self._polls = random.Random(f"polls of {type(self).__name__} {polls or seed}")
+        self._lateness = self._polls.random()
         self._eager: float | None = None  # within a poll: how likely it runs one more
+        self._late = False  # within a poll: whether it goes on until what it asks after is done
 
     @property
     def runnable(self) -> bool:
-        return bool(self._runnable)
+        return bool(self._waiting())
 
-    def offer(self, command: Command) -> None:
-        insort(self._runnable, command, key=_seq)
-
-    def take(self, now: int | None) -> Command | None:
-        runnable = self._runnable
+    def take(self, now: int | None, question: Question | None = None) -> Command | None:
         if now is None:
-            return runnable.pop(self.choose(runnable)) if runnable else None
-        overdue = [c for c in runnable if c.ready <= now - PATIENCE_NS]
+            return self._next()
+        overdue = [c for c in self._waiting() if c.ready <= now - PATIENCE_NS]
         if overdue:
             command = min(overdue, key=_ready)
-            runnable.remove(command)
+            self._withdraw(command)
             return command
-        first, eager = self._eager is None, self._polls.random() if self._eager is None else self._eager
-        more = bool(runnable) and (first or self._polls.random() < eager)
-        self._eager = eager if more else None
-        return runnable.pop(self.choose(runnable)) if more else None
+        if self._eager is None:
+            self._eager, self._late = self._polls.random(), self._polls.random() < self._lateness
+            more = True
+        elif self._late and question is not None:
+            more = question.target.pending > 0
+        else:
+            more = self._polls.random() < self._eager
+        return self._next() if more else None
 
-    def choose(self, runnable: list[Command]) -> int:
-        """The place of the next command in a list that is not empty."""
+    def answer(self, question: Question | None) -> int:
+        self._eager = None
+        return LATE if self._late and question is not None and not question.target.pending else STOP
+
+    def offer(self, command: Command) -> None:
+        raise NotImplementedError
+
+    def _next(self) -> Command | None:
+        """Take the command that runs next; None if there is none."""
+        raise NotImplementedError
+
+    def _waiting(self) -> list[Command]:
+        """All that can run."""
+        raise NotImplementedError
+
+    def _withdraw(self, command: Command) -> None:
+        """Take this one."""
         raise NotImplementedError
 
 
 class Random(Choice):
     """Any runnable command, each as likely: in the end every legal order occurs."""
 
-    def choose(self, runnable: list[Command]) -> int:
-        return self._random.randrange(len(runnable)) if len(runnable) > 1 else 0
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._ages: list[Command] = []  # by age
+
+    def offer(self, command: Command) -> None:
+        insort(self._ages, command, key=_seq)
+
+    def _next(self) -> Command | None:
+        ages = self._ages
+        if len(ages) > 1:
+            return ages.pop(self._random.randrange(len(ages)))
+        return ages.pop() if ages else None
+
+    def _waiting(self) -> list[Command]:
+        return self._ages
+
+    def _withdraw(self, command: Command) -> None:
+        self._ages.remove(command)
 
 
 class Adversarial(Choice):
@@ -122,17 +171,37 @@ class Adversarial(Choice):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
+        self._others: list[Command] = []  # by age
         self._victim: int | None = None
+        self._starved: Command | None = None  # the victim's: a stream has one that can run
 
-    def choose(self, runnable: list[Command]) -> int:
-        if len(runnable) == 1:
-            if runnable[0].stream.handle == self._victim:
-                self._victim = None
-            return 0
+    def offer(self, command: Command) -> None:
+        if command.stream.handle == self._victim:
+            self._starved = command
+        else:
+            insort(self._others, command, key=_seq)
+
+    def _next(self) -> Command | None:
+        others = self._others
+        if not others:
+            command, self._starved = self._starved, None
+            self._victim = None if command is not None else self._victim
+            return command
+        if self._starved is None and len(others) == 1:
+            return others.pop()
         if self._victim is None:
-            self._victim = self._random.choice(runnable).stream.handle
-        others = [i for i, c in enumerate(runnable) if c.stream.handle != self._victim]
-        return others[-1] if self._random.random() < 0.75 else self._random.choice(others)
+            self._starved = others.pop(self._random.randrange(len(others)))
+            self._victim = self._starved.stream.handle
+        return others.pop(-1 if self._random.random() < 0.75 else self._random.randrange(len(others)))
+
+    def _waiting(self) -> list[Command]:
+        return self._others if self._starved is None else [*self._others, self._starved]
+
+    def _withdraw(self, command: Command) -> None:
+        if command is self._starved:
+            self._starved = None
+        else:
+            self._others.remove(command)
 
 
 class Pct(Choice):
@@ -143,37 +212,44 @@ class Pct(Choice):
     """
 
     def __init__(self, seed: int, depth: int) -> None:
-        super().__init__(seed)
+        super().__init__(seed, f"{seed} {depth}")
+        self._seed = seed
         self._rank: dict[int, float] = {}  # by stream; the lowest number runs first
+        self._heap: list[tuple[float, int, Command]] = []
         self._step = 0
         self._changes = {int(_CHANGE_HORIZON ** self._random.random()) for _ in range(depth - 1)}
 
-    def choose(self, runnable: list[Command]) -> int:
-        if len(runnable) == 1:
-            return 0
-        for command in runnable:
-            if command.stream.handle not in self._rank:
-                self._rank[command.stream.handle] = self._random.random()
-        self._step += 1
-        if self._step in self._changes:
-            self._rank[runnable[self._first(runnable)].stream.handle] = 1.0 + self._step
-        return self._first(runnable)
+    def offer(self, command: Command) -> None:
+        handle = command.stream.handle
+        rank = self._rank.get(handle)
+        if rank is None:  # of the stream alone: it does not matter which came first
+            rank = self._rank[handle] = random.Random(f"{self._seed} {handle}").random()
+        heappush(self._heap, (rank, command.seq, command))
 
-    def _first(self, runnable: list[Command]) -> int:
-        ranks = [self._rank[command.stream.handle] for command in runnable]
-        return ranks.index(min(ranks))
+    def _next(self) -> Command | None:
+        heap = self._heap
+        if len(heap) > 1:
+            self._step += 1
+            if self._step in self._changes:
+                _, seq, command = heap[0]
+                rank = self._rank[command.stream.handle] = 1.0 + self._step
+                heapreplace(heap, (rank, seq, command))
+        return heappop(heap)[2] if heap else None
+
+    def _waiting(self) -> list[Command]:
+        return [command for _, _, command in self._heap]
+
+    def _withdraw(self, command: Command) -> None:
+        self._heap = [entry for entry in self._heap if entry[2] is not command]
+        heapify(self._heap)
 
 
-class Replay:
-    """Runs commands in the order of a token; after its end, the oldest runnable command first.
+class Oldest:
+    """Base of the policies that run the oldest runnable command first, unless they know better."""
 
-    Raises DriverError where the program is not the one that the token was taken from.
-    """
-
-    def __init__(self, choices: list[int]) -> None:
-        self._choices = choices
-        self._at = 0
+    def __init__(self) -> None:
         self._runnable: dict[int, Command] = {}
+        self._ages: list[int] = []  # a heap of them, and of some that have run since
 
     @property
     def runnable(self) -> bool:
@@ -181,19 +257,68 @@ class Replay:
 
     def offer(self, command: Command) -> None:
         self._runnable[command.seq] = command
+        heappush(self._ages, command.seq)
 
-    def take(self, now: int | None) -> Command | None:
+    def _oldest(self) -> Command | None:
+        while self._ages:
+            command = self._runnable.pop(heappop(self._ages), None)
+            if command is not None:
+                return command
+        return None
+
+
+class Answers(Oldest):
+    """Tells the program that work is done or not as a text of y and n says, question by question; past its end yes.
+
+    For explorers. The runtime's own questions are none of the text's: they end by the times.
+    """
+
+    def __init__(self, answers: str) -> None:
+        super().__init__()
+        self._answers = answers
+        self._at = 0
+
+    def take(self, now: int | None, question: Question | None = None) -> Command | None:
+        wanted = now is None or (self._tells_yes(question) and question.target.pending)  # type: ignore[union-attr]
+        return self._oldest() if wanted else None
+
+    def answer(self, question: Question | None) -> int:
+        if question is None or question.internal:
+            return STOP
+        yes = self._tells_yes(question)
+        self._at += 1
+        if yes:
+            return STOP if question.target.pending else LATE
+        return EARLY
+
+    def _tells_yes(self, question: Question | None) -> bool:
+        return (
+            question is not None and not question.internal and self._answers[self._at : self._at + 1] != "n"
+        )
+
+
+class Replay(Oldest):
+    """Runs commands in the order of a token; after its end, the oldest runnable command first.
+
+    Raises DriverError where the program is not the one that the token was taken from.
+    """
+
+    def __init__(self, choices: list[int]) -> None:
+        super().__init__()
+        self._choices = choices
+        self._at = 0
+
+    def take(self, now: int | None, question: Question | None = None) -> Command | None:
         if self._at >= len(self._choices):
-            return self._runnable.pop(min(self._runnable)) if self._runnable else None
+            return self._oldest()
         choice = self._choices[self._at]
-        if choice == STOP and now is not None:
-            self._at += 1
+        if choice < 0 and now is not None:
             return None
         seq, mark = divmod(choice, 256)
-        command = self._runnable.get(seq) if choice != STOP else None
+        command = self._runnable.get(seq) if choice >= 0 else None
         if command is None:
             have = ", ".join(f"#{c.seq} {c.name}" for c in self._runnable.values()) or "none"
-            wanted = "the end of a poll" if choice == STOP else f"command #{seq}"
+            wanted = f"command #{seq}" if choice >= 0 else "the end of a poll"
             raise self._refusal(f"the token runs {wanted} here, but the runnable commands are: {have}")
         if command.mark != mark:
             raise self._refusal(
@@ -202,6 +327,19 @@ class Replay:
         self._at += 1
         del self._runnable[seq]
         return command
+
+    def answer(self, question: Question | None) -> int:
+        if self._at >= len(self._choices):
+            return STOP
+        choice = self._choices[self._at]
+        if choice >= 0:  # the user has interrupted the poll
+            return STOP
+        if choice == LATE and (question is None or question.target.pending):
+            raise self._refusal(
+                "the token tells the host that work is done, which is not what the host asks after"
+            )
+        self._at += 1
+        return choice
 
     @property
     def unplayed(self) -> str:
@@ -221,15 +359,20 @@ class Follow(Replay):
     What a program does may depend on a race: in another order it gives other commands.
     """
 
-    def take(self, now: int | None) -> Command | None:
+    def take(self, now: int | None, question: Question | None = None) -> Command | None:
         try:
-            return super().take(now)
+            return super().take(now, question)
         except DriverError:
             self._at = len(self._choices)
-            return super().take(now)
+            return super().take(now, question)
 
+    def answer(self, question: Question | None) -> int:
+        try:
+            return super().answer(question)
+        except DriverError:
+            self._at = len(self._choices)
+            return STOP
 
-STOP = -1  # among choices: a poll of the host ended here
 
 _seq = attrgetter("seq")
 _ready = attrgetter("ready", "seq")
@@ -239,7 +382,7 @@ def open_policy(schedule: str) -> Policy:
     """The policy that a schedule string names.
 
     `earliest`, `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH`, `replay:TOKEN`, or for explorers
-    `follow:TOKEN`. Raises ValueError.
+    `follow:TOKEN` and `answers:` with a y or n for each question. Raises ValueError.
     """
     kind, _, rest = schedule.partition(":") if isinstance(schedule, str) else ("", "", "")
     try:
@@ -256,6 +399,8 @@ def open_policy(schedule: str) -> Policy:
             return Replay(read_token(rest))
         if kind == "follow":
             return Follow(read_token(rest))
+        if kind == "answers" and not rest.strip("yn"):
+            return Answers(rest)
     except ValueError as error:
         raise ValueError(f"schedule {schedule!r}: {error}") from None
     raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -128,14 +129,23 @@ def load_profile(name: str) -> Profile:
     """
     if not isinstance(name, str):
         raise ValueError(f"profile must be a name or the path of a TOML file, not {type(name).__name__}")
-    path = _FOLDER / f"{ALIASES.get(name, name)}.toml"
     if "/" in name or name.endswith(".toml"):
-        path = Path(name)
-    elif ALIASES.get(name, name) not in profile_names():
+        return _of_file(Path(name))
+    return _own(ALIASES.get(name, name))
+
+
+@cache
+def _own(name: str) -> Profile:
+    """One that comes with Flambeau, read once: that takes longer than all else of a machine's start."""
+    if name not in profile_names():
         raise ValueError(
             f"no profile is called {name!r}; there are {', '.join(profile_names())}, "
             f"{' and '.join(ALIASES)}, or the path of a TOML file"
         )
+    return _of_file(_FOLDER / f"{name}.toml")
+
+
+def _of_file(path: Path) -> Profile:
     profile: Profile = _read(Profile, _table(path), str(path), "")
     _check(profile, str(path))
     return profile

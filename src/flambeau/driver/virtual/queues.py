@@ -10,6 +10,7 @@ from flambeau.core.sites import caller
 from flambeau.driver.virtual.capture import UNSUPPORTED, Captures
 from flambeau.driver.virtual.collectives import Communicators
 from flambeau.driver.virtual.machine import Machine, check_error
+from flambeau.driver.virtual.policy import Question
 from flambeau.driver.virtual.scheduler import Command, Engine, Stream
 
 RELATIVE = (1 << 48) - 1
@@ -67,11 +68,17 @@ class Queues:
             recorder.add(command)
 
     # -- streams ------------------------------------------------------------------------------------------
-    def create(self, index: int, priority: int) -> Stream:
+    def create_side(self, index: int, priority: int) -> Stream:
+        """A stream of the program."""
+        device = self._machine.device(index)
+        device.sides += 1
+        return self.create(index, priority, f"side stream {device.sides}")
+
+    def create(self, index: int, priority: int, name: str = "") -> Stream:
         machine = self._machine
         device = machine.device(index)
         machine.core.now += machine.profile.costs.call_ns
-        stream = Stream(next(machine.handles), device.state, max(min(priority, 0), -1))
+        stream = Stream(next(machine.handles), device.state, max(min(priority, 0), -1), name)
         self.streams[stream.handle] = device.state.streams[stream.handle] = stream
         return stream
 
@@ -106,9 +113,8 @@ class Queues:
         self._captures.refuse(found)
         core = self._machine.core
         core.now += self._machine.profile.costs.poll_ns
-        core.poll()
+        done = core.poll(Question(found, internal=False))
         check_error(found.device)
-        done = not found.pending and found.end <= core.now
         if not done:
             self._comms.linger(found)
         return done

@@ -23,7 +23,7 @@ from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, launched_at
 from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.interrupts import Interrupts
-from flambeau.driver.virtual.policy import STOP, Policy
+from flambeau.driver.virtual.policy import EARLY, LATE, Policy, Question
 
 KINDS = (
     "kernel", "copy_in", "copy_out", "copy", "fill", "record", "wait", "host_call", "poison", "collective", "exchange",
@@ -52,16 +52,18 @@ class CommandRecord:
 class Stream:
     """A queue of one device. `end` is when its last finished command ended, `pending` counts the others.
 
-    `gone` says that it was destroyed: it leaves its device with its last command.
+    `gone` says that it was destroyed: it leaves its device with its last command. `name` is what a program's stream is
+    called in reports, as the race detector counts them.
     """
 
-    __slots__ = ("device", "end", "gone", "handle", "index", "pending", "priority", "tail")
+    __slots__ = ("device", "end", "gone", "handle", "index", "name", "pending", "priority", "tail")
 
-    def __init__(self, handle: int, device: DeviceState, priority: int) -> None:
+    def __init__(self, handle: int, device: DeviceState, priority: int, name: str = "") -> None:
         self.handle = handle
         self.device = device
         self.index = device.index
         self.priority = priority
+        self.name = name
         self.pending = 0
         self.end = 0
         self.gone = False
@@ -73,7 +75,8 @@ class Stream:
         return None if self.tail is None else self.tail.head
 
     def __str__(self) -> str:
-        return f"stream {self.handle} (cuda:{self.index})"
+        name = self.name or f"stream {self.handle}"
+        return f"{name} of cuda:{self.index}"
 
 
 class DeviceState:
@@ -273,8 +276,7 @@ class Command:
 class Journal(Protocol):
     """Whoever records what was asked for, in the order of the requests."""
 
-    polls: int
-
+    def polled(self, question: Question | None, done: bool) -> None: ...
     def enqueued(self, command: Command) -> None: ...
     def waited(self, target: Stream | DeviceState | Command) -> None: ...
     def switch_host(self, before: int, after: int) -> None: ...
@@ -423,16 +425,25 @@ class Scheduler:
             while not interrupts.pending and (command := self._policy.take(None)) is not None:
                 self._run(command)
 
-    def poll(self) -> None:
-        """Run what the policy thinks is due at this time."""
+    def poll(self, question: Question | None) -> bool:
+        """Run what the policy thinks is due at this time, and let it answer the host's question; None: yes."""
         if self.running is not None:
-            return
-        if self.journal is not None:
-            self.journal.polls += 1
+            return self._is_over(question)
+        policy = self._policy
         with Interrupts() as interrupts:
-            while not interrupts.pending and (command := self._policy.take(self.now)) is not None:
+            while not interrupts.pending and (command := policy.take(self.now, question)) is not None:
                 self._run(command)
-            self._choices.append(STOP)
+            answer = policy.answer(question)
+            self._choices.append(answer)
+        if answer == LATE and question is not None:
+            self.now = max(self.now, question.target.end)
+        done = answer != EARLY and self._is_over(question)
+        if self.journal is not None:
+            self.journal.polled(question, done)
+        return done
+
+    def _is_over(self, question: Question | None) -> bool:
+        return question is None or (not question.target.pending and question.target.end <= self.now)
 
     @property
     def idle(self) -> bool:

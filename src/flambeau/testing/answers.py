@@ -1,0 +1,177 @@
+"""`Answers`: programs that ask whether work is done: every way in which they can be answered, and sampled runs.
+
+# Note [Answers]
+A graph stands for the runs in which the host's questions are answered alike: a yes comes after what was asked after,
+a no orders nothing. So the runs fall into one graph for each way of answering, and each graph's orders into classes, as
+ever. The ways are found one from the other: a run that says yes wherever it was not told otherwise shows the next
+questions, and each of them that the host could not answer itself, from what it has waited for, is a branch: no.
+
+The runtime asks as well, whether memory can be reused; by each run's certificate no value depends on what it is told.
+A program that asks the same again and again can be told no without end. Where it does nothing else in between, it is
+told no `_NOES` times at most.
+
+Ranks that take turns ask each other's work, too, and whose turn comes depends on the answers: their runs are sampled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from flambeau.core.sites import place
+from flambeau.testing.orders import Orders, names
+from flambeau.testing.runs import Run, Runs
+
+_NOES = 2  # to the same question in a row, with nothing in between
+_TOLD = 4  # answers in a report
+_TRIES = 40  # runs to find out which answers a wrong outcome takes
+
+
+class Answers:
+    """The exploration of a program that asks."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs, self.found = runs, runs.found
+        self._queries = runs.first.certificate.queries  # what they leave open is looked at here
+        self.found.violated = [text for text in self.found.violated if text not in self._queries]
+        self._usual = _said(runs.first.graph)
+        self._waiting = deque([""])  # answers to begin with, those of few noes first
+        self._cut = False
+
+    def look(self, kinds: list[str], seed: int) -> None:
+        """Ways of answering and their orders in turns with sampled runs, until all is seen, or enough."""
+        rest = [kind for kind in kinds if kind != "exhaustive"]
+        every = self._every() if len(rest) < len(kinds) and not self.runs.first.graph.turns else None
+        samples = self._samples(rest if rest or every else ["random"], seed)
+        if every is None:
+            self.found.whole = "the host asked whether work is done, and its answers depend on the order"
+        while self.runs.going:
+            if every is not None and next(every, self) is self:
+                self.found.complete = not self._cut
+                if self.found.complete and not self.found.violated:
+                    return
+                every = None
+            if self.runs.going and next(samples, self) is self and every is None:
+                break
+        if not self.found.complete:
+            self.found.violated = [*self.found.violated, *self._queries]
+
+    def _every(self) -> Iterator[None]:
+        """Each step is a way of answering, or an order of one that was seen."""
+        orders: deque[tuple[Orders, Iterator[None]]] = deque()
+        while self._waiting or orders:
+            if self._waiting:
+                found = self._answered(self._waiting.popleft())
+                if found is not None:
+                    orders.append((found, found.exhaust()))
+                yield
+            if orders:
+                one, steps = orders.popleft()
+                if next(steps, self) is not self:
+                    orders.append((one, steps))
+                    yield
+                self._cut |= one.cut
+
+    def _answered(self, answers: str) -> Orders | None:
+        """Run the program with these answers, and yes afterwards. None: it did not do the same twice."""
+        found, name = self.found, f"exhaustive:{self.found.schedules}"
+        found.schedules += 1
+        run = self.runs.judge(name, "answers:" + answers, races="warn")
+        if run is None:
+            return None
+        found.answers += 1
+        certificate = run.certificate
+        self.runs.learn(certificate.races, [t for t in certificate.violated if t not in certificate.queries])
+        orders = Orders(self.runs, run, self._told(run))
+        self._branch(len(answers), run, orders)
+        if run.outcome != found.expected:
+            if self.runs.shrink:
+                run = self._fewest(run)
+            self.runs.fail(name, run, run.token, self._told(run))
+        return orders
+
+    def _branch(self, begin: int, run: Run, orders: Orders) -> None:
+        """The questions after the first answers that could have been answered by no."""
+        asked, said = _questions(run.graph), _said(run.graph)
+        for i in range(begin, len(asked)):
+            if asked[i].poll.done and not orders.conflicts.known(asked[i]):
+                if _noes(asked, i) < _NOES:
+                    self._waiting.append(said[:i] + "n")
+                else:
+                    self.found.patience = _NOES
+
+    def _fewest(self, run: Run) -> Run:
+        """Answer as in the recorded run, or by no, what need not be answered otherwise for the outcome to be wrong."""
+        tries, size = _TRIES, len(_said(run.graph))
+        while size and tries:
+            said, begin = _said(run.graph), 0
+            while begin < len(said) and tries:
+                usual = self._usual[begin : begin + size].ljust(size, "n")[: len(said) - begin]
+                fewer = said[:begin] + usual + said[begin + size :]
+                if fewer != said:
+                    again, tries = self.runs.again(f"answers:{fewer}"), tries - 1
+                    if again.outcome == run.outcome:
+                        run, said = again, _said(again.graph)
+                begin += size
+            size //= 2
+        return run
+
+    def _told(self, run: Run) -> tuple[str, ...]:
+        """What the host was told otherwise than in the recorded run."""
+        asked, said = _questions(run.graph), _said(run.graph)
+        other = [step.poll for i, step in enumerate(asked) if said[i] != self._usual[i : i + 1]]
+        texts = [
+            f"asked at {place(poll.site)} whether {poll.what} is done: {'yes' if poll.done else 'no'}"
+            for poll in other[:_TOLD]
+        ]
+        return (*texts, *([f"and {len(other) - _TOLD} more answers"] if len(other) > _TOLD else []))
+
+    # -- samples ------------------------------------------------------------------------------------------
+    def _samples(self, kinds: list[str], seed: int) -> Iterator[None]:
+        """Each step is a run of the whole program."""
+        for schedule in names(kinds, seed) if kinds else ():
+            self.found.schedules += 1
+            run = self.runs.judge(schedule, schedule)
+            wrong = run is not None and run.outcome != self.found.expected
+            if run is not None and wrong and not self.runs.is_told(run.outcome):
+                token, run = self._shortest(run) if self.runs.shrink else (run.token, run)
+                self.runs.fail(schedule, run, token)
+            yield
+
+    def _shortest(self, run: Run) -> tuple[str, Run]:
+        """A beginning of a run's choices whose last one it takes for the outcome to be wrong."""
+        low, high = 0, run.graph.choices(run.token)
+        graph, whole, token = run.graph, run.token, run.token
+        while low < high:
+            middle = (low + high) // 2
+            shorter = graph.cut(whole, middle)
+            again = self.runs.again("replay:" + shorter)
+            if again.outcome != self.found.expected:
+                high, token, run = middle, shorter, again
+            else:
+                low = middle + 1
+        return token, run
+
+
+def _questions(graph: Any) -> list[Any]:
+    """The steps by which the program itself asked."""
+    return [step for step in graph.polls if not step.poll.internal]
+
+
+def _said(graph: Any) -> str:
+    """What it was told: y or n for each."""
+    return "".join(["y" if step.poll.done else "n" for step in _questions(graph)])
+
+
+def _noes(asked: list[Any], at: int) -> int:
+    """How often the question was answered by no just before, with nothing in between."""
+    count = 0
+    while at and asked[at].at == asked[at - 1].at + 1 and _same(asked[at].poll, asked[at - 1].poll):
+        at -= 1
+        count += 1
+    return count
+
+
+def _same(later: Any, earlier: Any) -> bool:
+    return (later.stream, later.count) == (earlier.stream, earlier.count) and not earlier.done

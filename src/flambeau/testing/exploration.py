@@ -1,0 +1,111 @@
+"""`Exploration`: what an exploration of a program's orders has tried and found, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flambeau.observe.reports import Race
+from flambeau.testing.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An order with another outcome than the recorded run's. `replay` repeats it; `reorderings` were forced.
+
+    `schedule` found it. `nondeterministic` says that the same schedule gave two outcomes or traces in two runs, so
+    that something steers the program that no schedule controls; `reorderings` tells how they differ.
+    """
+
+    schedule: str
+    token: str
+    outcome: Outcome
+    replay: str
+    reorderings: tuple[str, ...] = ()
+    nondeterministic: bool = False
+
+    def __str__(self) -> str:
+        if self.nondeterministic:
+            why = "nothing that a schedule controls explains it"
+            return f"{self.schedule}: two runs of this schedule differ, and {why}: {self.reorderings[0]}"
+        lines = [f"{self.schedule}: {self.outcome}", *[f"  {text}" for text in self.reorderings]]
+        return "\n".join([*lines, f"  replay: {self.replay}"])
+
+
+@dataclass(slots=True)
+class Exploration:
+    """What was tried and what came of it.
+
+    schedules: orders looked at; runs: how many of them ran the program; outcomes: distinct ones; orders: distinct ways
+    round of the `pairs` conflicting pairs; commands: in the recorded graph; complete: whether every way round was run.
+    answers: of a program that asks whether work is done, in how many ways it was answered, each with orders of its own;
+    `patience`: how often at most it was told no where it asked the same again and again, 0 where it did not.
+    `whole` says why each schedule was a run of the whole program; empty where graphs were enough.
+    """
+
+    expected: Outcome
+    schedules: int = 0
+    runs: int = 0
+    outcomes: int = 1
+    orders: int = 0
+    answers: int = 0
+    patience: int = 0
+    pairs: int = 0
+    commands: int = 0
+    complete: bool = False
+    whole: str = ""
+    failures: list[Failure] = field(default_factory=list)
+    races: list[Race] = field(default_factory=list)
+    violated: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures and not self.races and self.expected.error is None
+
+    def check(self) -> None:
+        """Raise AssertionError, with every replay line, unless all is well."""
+        if not self.ok:
+            raise AssertionError(str(self))
+
+    def __str__(self) -> str:
+        lines = [self.coverage, *([f"each a run of the whole program: {self.whole}"] if self.whole else [])]
+        if self.expected.error is not None:
+            lines.append(f"failure: earliest: the recorded run {self.expected}")
+        lines += [f"race: {race}" for race in self.races]
+        lines += [f"failure: {failure}" for failure in self.failures]
+        if any(not failure.nondeterministic for failure in self.failures):
+            lines.append(f"expected, as in the recorded run: {self.expected}")
+        if self.ok:
+            lines.append(self._verdict())
+        return "\n".join(lines)
+
+    @property
+    def coverage(self) -> str:
+        counts = [f"{_many(self.schedules, 'schedule')} of {_many(self.commands, 'command')}"]
+        if self.answers:
+            counts.append(f"{_many(self.answers, 'way')} of answering the host's questions")
+        if not self.whole:  # else pairs were not looked for
+            orders = _many(self.orders, "distinct order")
+            counts.append(f"{orders} of {_many(self.pairs, 'unordered conflicting pair')}")
+        counts += [_many(self.outcomes, "distinct outcome"), f"{_many(self.runs, 'run')} of the program"]
+        return ", ".join(counts)
+
+    def _verdict(self) -> str:
+        if self.violated:
+            return "\n  - ".join(["The same outcome in all of them. Not proved for others:", *self.violated])
+        if self.complete:
+            orders = f"every legal order of these commands{self._asked}"
+            return f"The same outcome in {orders}: all that can differ were run."
+        if self.whole:  # by the runtime itself, which no outcome depends on: else it were violated
+            return "The same outcome in all of them; by the first run's certificate, in every legal order."
+        return "The same outcome in all of them; more orders can differ."
+
+    @property
+    def _asked(self) -> str:
+        if self.answers < 2:
+            return ""
+        again = f" (the same again and again: no at most {self.patience} times)" if self.patience else ""
+        return f", whatever the host is told when it asks whether work is done{again}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,136 @@
+"""`Orders`: the orders of a recorded graph: which are new, the runs of those, and failures shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from flambeau.core.sites import place
+from flambeau.testing.conflicts import MOST_PAIRS, Conflicts, Pair
+from flambeau.testing.runs import Run, Runs
+
+_LEFT = "in some orders the program gave other commands, whose own orders were not looked at"
+
+
+class Orders:
+    """Of the graph of a run. `told`: what the host was told in it, for reports; `cut`: too many to see them all."""
+
+    def __init__(self, runs: Runs, first: Run, told: tuple[str, ...] = ()) -> None:
+        self.runs, self.found, self.graph, self.told = runs, runs.found, first.graph, told
+        self.conflicts = Conflicts(self.graph)
+        self._seen = {self.conflicts.signature(self.graph.replayed(first.token))}
+        self.found.pairs += len(self.conflicts.pairs)
+        self.found.orders += 1
+        self.cut = self.conflicts.cut
+        if self.cut:
+            self._doubt(f"only the first {len(self.conflicts.pairs)} conflicting pairs were looked at")
+
+    def look(self, kinds: list[str], seed: int) -> None:
+        """Go through orders of these kinds until all is seen, or enough."""
+        for name, order in self._orders(kinds, seed):
+            if not self.runs.going:
+                return
+            self._consider(name, order)
+        self.found.complete = not self.cut
+
+    def exhaust(self) -> Iterator[None]:
+        """The same for all classes: each step looks at one."""
+        if len(self.conflicts.pairs) > MOST_PAIRS:
+            self.cut = True
+            return
+        for forced in self.conflicts.classes() if self.conflicts.pairs else ():
+            self._consider(f"exhaustive:{self.found.schedules}", self.graph.oldest(forced))
+            yield
+
+    def _orders(self, kinds: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Orders without end; where the exhaustive search comes to its end there are no others to see."""
+        if not self.conflicts.pairs:
+            return
+        rest = [kind for kind in kinds if kind != "exhaustive"]
+        if len(rest) < len(kinds) and len(self.conflicts.pairs) <= MOST_PAIRS:
+            yield from self._mixed(rest, seed)
+            return
+        for schedule in names(rest or ["random"], seed):
+            yield schedule, self.graph.order(schedule)
+
+    def _mixed(self, rest: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
+        """All classes, with the other policies' orders in between: bugs far from the recorded order come early."""
+        others = names(rest, seed) if rest else iter(())
+        for number, forced in enumerate(self.conflicts.classes()):
+            yield f"exhaustive:{number}", self.graph.oldest(forced)
+            for schedule in islice(others, 1):
+                yield schedule, self.graph.order(schedule)
+
+    def _consider(self, name: str, order: Sequence[Any]) -> None:
+        """Run the program in an order, if none of its class was run before."""
+        self.found.schedules += 1
+        signature = self.conflicts.signature(order)
+        if signature not in self._seen:
+            self._seen.add(signature)
+            self.found.orders += 1
+            self._try(name, order)
+
+    def _try(self, name: str, order: Sequence[Any]) -> None:
+        token = self.graph.token(order)
+        run = self.runs.judge(name, "follow:" + token)
+        if run is None:
+            return
+        if self._left(run):
+            self._doubt(_LEFT)
+        if run.outcome == self.found.expected:
+            return
+        forced = self._forced(order)
+        if self.runs.shrink:
+            token, forced, run = self._shrunk(token, forced, run)
+        steps = self.graph.steps
+        texts = [f"{_called(steps[a])} runs before {_called(steps[b])}" for a, b in forced]
+        self.runs.fail(name, run, run.token if self._left(run) else token, (*self.told, *texts))
+
+    def _left(self, run: Run) -> bool:
+        """Whether the run gave other commands than the recorded one, so that only its own token repeats it."""
+        return _course(run.graph) != _course(self.graph)
+
+    def _doubt(self, text: str) -> None:
+        if text not in self.found.violated:
+            self.found.violated = [*self.found.violated, text]
+
+    def _forced(self, order: Sequence[Any]) -> list[Pair]:
+        """The pairs that run the other way round than requested."""
+        place = {step.at: i for i, step in enumerate(order)}
+        return [(b, a) for a, b in self.conflicts.pairs if place[b] < place[a]]
+
+    def _shrunk(self, token: str, forced: list[Pair], run: Run) -> tuple[str, list[Pair], Run]:
+        """Take reorderings away, halves first, as long as the outcome stays wrong."""
+        size = max(len(forced) // 2, 1)
+        while size:
+            for begin in range(0, len(forced), size):
+                order = self.graph.oldest(forced[:begin] + forced[begin + size :])
+                fewer = forced if order is None else self._forced(order)
+                if order is None or len(fewer) >= len(forced):
+                    continue
+                again = self.runs.again("follow:" + self.graph.token(order))
+                if again.outcome != self.found.expected:
+                    token, forced, run = self.graph.token(order), fewer, again
+                    break
+            else:
+                size //= 2
+        return token, forced, run
+
+
+def names(kinds: list[str], seed: int) -> Iterator[str]:
+    """`random:0, pct:0:1, ..., random:1, ...` without end, as schedules are written."""
+    while True:
+        for kind in kinds:
+            name, _, depth = kind.partition(":")
+            yield f"{name}:{seed}:{depth}" if depth else f"{name}:{seed}"
+        seed += 1
+
+
+def _course(graph: Any) -> tuple[list[int], list[bool]]:
+    """What the program gave, and what it was told."""
+    return [s.mark for s in graph.steps if s.free], [s.poll.done for s in graph.polls]
+
+
+def _called(step: Any) -> str:
+    return f"command #{step.seq} '{step.name}' of {step.stream} at {place(step.site)}"
