@@ -149,4 +149,4 @@ def context_over(driver: FakeDriver) -> Any:
 
 
 def stream_of(context: Any, handle: int) -> Any:
-    return SimpleNamespace(context=context, handle=handle)
+    return SimpleNamespace(context=context, handle=handle, queue=context.orders.queue(handle))

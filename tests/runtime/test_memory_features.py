@@ -496,7 +496,7 @@ def test_a_replay_follows_the_order_of_streams() -> None:
     allocator.stream_began()
     orders, side = stream.context.orders, stream_of(stream.context, 2)
     allocator.free(allocator.allocate(30 * MIB, stream))
-    orders.wait(2, orders.mark(1))
+    orders.wait(side.queue, orders.mark(stream.queue))
     allocator.allocate(30 * MIB, side)
     assert allocator.reserved_bytes() == 30 * MIB
     events = events_of(snapshot.trace(allocator, orders=True))

@@ -61,14 +61,21 @@ class Order:
 
 
 class Life:
-    """A freed range: its stream, the point of its free, and whether others used it in ways that only it orders."""
+    """A freed range: its stream, the point of its last use, and whether others used it in ways that only it orders."""
 
-    def __init__(self, block: Block, stream: int, point: int, shared: bool, waits: dict[int, int]) -> None:
-        self.begin, self.end = block.ptr, block.ptr + block.size
+    def __init__(
+        self, begin: int, end: int, stream: int, point: int, shared: bool, waits: dict[int, int]
+    ) -> None:
+        self.begin, self.end = begin, end
         self.stream = stream
         self.point = point
         self.shared = shared
         self.waits = waits  # recorded uses: by stream, what its clock must have reached
+
+    def within(self, block: Block) -> Life:
+        """The part of it that a block covers."""
+        begin, end = max(self.begin, block.ptr), min(self.end, block.ptr + block.size)
+        return Life(begin, end, self.stream, self.point, self.shared, self.waits)
 
 
 class Program:
@@ -84,13 +91,17 @@ class Program:
         self.order = Order()
         self.live: dict[int, tuple[Block, int, bool, dict[int, Any]]] = {}
         self.past: list[Life] = []
+        self.last = dict.fromkeys(STREAMS, 0)  # by stream, the point of its last work
+        self.born: dict[int, tuple[int, list[Life]]] = {}  # by address: when, and who used the range before
         self.steps = [
             self.allocate, self.allocate, self.allocate, self.free, self.free, self.wait, self.wait, self.share,
             self.record, self.use, self.work, self.finish, self.synchronize, self.empty, self.fraction, self.fail,
-            self.remember, self.route,
+            self.remember, self.route, self.give, self.give,
         ]  # fmt: skip
         if seed % 2:  # streams that hand memory around, and nothing that orders everything
-            self.steps = [self.allocate] * 6 + [self.free] * 6 + [self.wait] * 2 + [self.share]
+            self.steps = (
+                [self.allocate] * 6 + [self.free] * 6 + [self.wait] * 2 + [self.give] * 3 + [self.share]
+            )
             self.driver.capacity = 1 << 40
             self.sizes = (MIB + 512, 2 * MIB, 3 * MIB, 4 * MIB)
         self.private = [PrivatePool((0, 1)), PrivatePool((0, 2), no_split=True)]
@@ -118,13 +129,18 @@ class Program:
         except DriverError:
             return  # it was made to fail; what holds is checked as ever
         assert block.size >= nbytes and block.stream == stream
-        self.check_reuse(block, stream)
+        before = self.check_reuse(block, stream)
+        self.born[block.ptr] = self.order.count, before
+        if any(
+            life.shared for life in before
+        ):  # its own stream relies on the program for that, and so by using it
+            self.give(stream)
         self.live[block.ptr] = (block, stream, False, {})
 
-    def check_reuse(self, block: Block, stream: int) -> None:
-        """Every use that the range has seen is done before what the stream does with it."""
+    def check_reuse(self, block: Block, stream: int) -> list[Life]:
+        """Every use that the range has seen is done before what the stream does with it. Those uses."""
         before = self.order.past(stream)
-        left = []
+        left, ended = [], []
         for life in self.past:
             if life.end <= block.ptr or block.ptr + block.size <= life.begin:
                 left.append(life)
@@ -132,7 +148,9 @@ class Program:
             assert life.stream == stream or (life.point in before and not life.shared)
             for user, clock in life.waits.items():
                 assert self.driver.done.get(user, 0) >= clock
+            ended.append(life.within(block))
         self.past = left
+        return ended
 
     def check_refusal(self, nbytes: int, stream: int) -> None:
         """Nothing of the stream's own that is free fits, and nothing is left that could be given back."""
@@ -161,9 +179,14 @@ class Program:
         block, stream, shared, uses = self.live.pop(ptr)
         waits = {user: self.driver.clock.get(user, 0) for user in uses if user > 0}
         marks = {-user: when for user, when in uses.items() if user < 0}
-        life = Life(block, stream, self.order.count, shared or bool(uses), waits | marks)
-        life.point = self.order.point(stream)  # a point of its own: whatever is marked later covers it
-        self.past.append(life)
+        shared = shared or bool(uses)
+        born, before = self.born.pop(ptr)
+        point = self.order.point(stream) if shared else self.last[stream]
+        life = Life(ptr, ptr + block.size, stream, point, shared, waits | marks)
+        if point > born:
+            self.past.append(life)
+        else:  # nobody used it in this life
+            self.past += before
         recorded = bool(uses)
         try:
             self.allocator.free(block)
@@ -175,11 +198,17 @@ class Program:
         one, other = self.rng.sample(STREAMS, 2)
         orders = self.context.orders
         mark = self.order.point(one)
-        point = orders.mark(one)
-        for _ in range(self.rng.randrange(2)):
-            self.free()
-        orders.wait(other, point)
+        point = orders.mark(self.streams[one].queue)
+        for _ in range(self.rng.randrange(3)):
+            self.rng.choice([self.free, self.give])()
+        orders.wait(self.streams[other].queue, point)
         self.order.point(other, mark)
+
+    def give(self, stream: int = 0) -> None:
+        """Work for a stream, which may use whatever is its own."""
+        stream = stream or self.rng.choice(STREAMS)
+        self.last[stream] = self.order.point(stream)
+        self.streams[stream].queue.busy = True
 
     def share(self) -> None:
         ptr = self.pick()
@@ -219,7 +248,7 @@ class Program:
             stream = self.rng.choice(STREAMS)
             self.driver.finish(stream)
             self.order.done.add(self.order.point(stream))
-            orders.host_wait(orders.mark(stream))
+            orders.host_wait(orders.mark(self.streams[stream].queue))
             return
         tick = orders.device_mark()
         for stream in STREAMS:
@@ -345,7 +374,7 @@ def test_sixteen_threads_with_everything_going_on() -> None:
         for _ in range(250):
             choice = rng.randrange(12)
             if choice == 0:
-                context.orders.wait(stream.handle, context.orders.mark(rng.choice(streams).handle))
+                context.orders.wait(stream.queue, context.orders.mark(rng.choice(streams).queue))
             elif choice == 1:
                 allocator.route(rng.choice([None, private]))
             elif choice == 2 and seed == 0:

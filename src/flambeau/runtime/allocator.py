@@ -38,7 +38,7 @@ from flambeau.runtime.context import Context
 from flambeau.runtime.heap import Heap
 from flambeau.runtime.history import Recording
 from flambeau.runtime.journal import LONG, Journal
-from flambeau.runtime.orders import NEVER
+from flambeau.runtime.orders import NEVER, Queue
 from flambeau.runtime.policy import ROUND, SMALL_REQUEST, Policy, from_environment
 from flambeau.runtime.pools import PoolId, PrivatePool
 from flambeau.runtime.resources import Resource
@@ -176,7 +176,7 @@ class CachingAllocator:
 
     def _free_with_tick(self, block: Block) -> None:
         """The same where there are several streams: its time matters, see Note [Reuse by order]."""
-        block.freed = self._orders.now
+        block.freed = block.pool.queue.freed(self._orders.now, block.freed)
         self._entries.append(block.loss)
         block.home.append(block)
 
@@ -187,7 +187,7 @@ class CachingAllocator:
         def free(block: Block) -> None:
             if not block.uses and block.size and not context.closed:  # else when those uses are over
                 tell(block.ptr, block.requested, block.stream)
-            block.freed = orders.now
+            block.freed = block.pool.queue.freed(orders.now, block.freed)
             entries.append(block.loss)
             block.home.append(block)
 
@@ -197,7 +197,7 @@ class CachingAllocator:
         """The same, told to the driver and to the recording."""
         if self._driver.observes_blocks and not block.uses:
             self._end_life(block)
-        block.freed = self._orders.now
+        block.freed = block.pool.queue.freed(self._orders.now, block.freed)
         recording = self._journal.recording
         if recording is not None and block.size:
             self._entries.append((*block.loss, *recording.notes(free=True)))
@@ -476,7 +476,8 @@ class CachingAllocator:
     def _new_apart(self, nbytes: int, stream: int) -> Block:
         """A segment that is one block and is released when it is freed: no cache, no shared structure."""
         size = -nbytes // ROUND * -ROUND
-        pool = Pool(SMALL if size <= SMALL_REQUEST else LARGE, stream, None, set())
+        kind = SMALL if size <= SMALL_REQUEST else LARGE
+        pool = Pool(kind, self._orders.queue(stream), None, set())
         try:
             block = self._segments.new(pool, size, self.policy, self._orders.now)
         except OutOfMemoryError:
@@ -689,7 +690,7 @@ class CachingAllocator:
 
     # -- the rest -----------------------------------------------------------------------------------------
     def _empty_block(self) -> Block:
-        block = Block(0, 0, Pool(SMALL, 0, None, set()), 0)
+        block = Block(0, 0, Pool(SMALL, Queue(0), None, set()), 0)
         block.home = block.bin = deque(maxlen=0)  # keeps nothing
         block.gain = block.loss = (CUT, 0, 0, 0, block.pool)  # says nothing
         return block

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flambeau.runtime.holes import Holes
+from flambeau.runtime.orders import Queue
 from flambeau.runtime.statistics import ALLOC, ALLOC_PART, CUT, FREE, FREE_PART, Entry
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Home(Protocol):
 class Block:
     """A part of a segment. `previous` and `next` are its neighbours there.
 
-    `freed` is the tick at which its last life ended, and `shared` says that other streams than its own use it now:
+    `freed` is the tick by which its last life had ended, and `shared` says that other streams than its own use it now:
     both are for Note [Reuse by order] in adoption.py.
     """
 
@@ -75,16 +76,18 @@ class Bin(list[Block]):
 class Pool:
     """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join.
 
-    `private` is the MemPool that it belongs to, if any; `adopted` the tick at which it last took over others' blocks;
+    `queue` says whether the stream was given anything lately; `private` is the MemPool that it belongs to, if any;
+    `adopted` the tick at which it last took over others' blocks;
     `seen` the sizes asked for lately, of all streams; `parts` what the journal says when a segment has one part more
     than it had, or one or two fewer.
     """
 
-    __slots__ = ("adopted", "bins", "holes", "kind", "loose", "parts", "private", "seen", "stream")
+    __slots__ = ("adopted", "bins", "holes", "kind", "loose", "parts", "private", "queue", "seen", "stream")
 
-    def __init__(self, kind: int, stream: int, private: PrivatePool | None, seen: set[int]) -> None:
+    def __init__(self, kind: int, queue: Queue, private: PrivatePool | None, seen: set[int]) -> None:
         self.kind = kind
-        self.stream = stream
+        self.stream = queue.stream
+        self.queue = queue
         self.private = private
         self.holes: Holes[Block] = Holes()
         self.bins: dict[int, Bin] = {}

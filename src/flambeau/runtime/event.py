@@ -70,7 +70,7 @@ class Event:
             stream = current.stream_at(current.local.device)
         mark = self._mark_on(stream)
         self._point = None  # others may wait for the event meanwhile
-        point = stream.context.orders.mark(stream.handle)
+        point = stream.context.orders.mark(stream.queue)
         stream.context.driver.event_record(mark.handle, stream.handle)
         self._point = point
 
@@ -81,12 +81,13 @@ class Event:
             return
         if stream is None:
             stream = current.stream_at(current.local.device)
-        context, handle = stream.context, stream.handle
+        context = stream.context
         if context is not mark.context:
             _require_machine_of(stream, mark)
-        context.driver.stream_wait(handle, mark.handle)
-        if point is not None and self._point is point:  # nobody recorded it anew in between
-            context.orders.wait(handle, point)
+        context.driver.stream_wait(stream.handle, mark.handle)
+        context.orders.wait(
+            stream.queue, point if self._point is point else None
+        )  # None: recorded anew in between
 
     def query(self) -> bool:
         """Whether the work that the event marks is done; True if it was never recorded."""

@@ -196,7 +196,9 @@ class CUDAGraph:
         if not self._ready:
             self.instantiate()
         seeds = [reserve(state, context.device, drawn) if drawn else (0, 0) for state, drawn in self._drawn]
-        context.driver.graph_launch(self._handle, current.stream_at(context.index).handle, seeds)
+        stream = current.stream_at(context.index)
+        context.driver.graph_launch(self._handle, stream.handle, seeds)
+        stream.queue.busy = True
 
     def reset(self) -> None:
         """Give the graph and its memory back; it may capture anew. Raises RuntimeError: it is capturing."""

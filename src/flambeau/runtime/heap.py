@@ -37,7 +37,8 @@ class Heap:
 
     # -- pools --------------------------------------------------------------------------------------------
     def new_pool(self, stream: int, kind: int, private: PrivatePool | None) -> Pool:
-        pool = self.pools[stream, kind, private] = Pool(kind, stream, private, self._seen[kind])
+        queue = self._orders.queue(stream)
+        pool = self.pools[stream, kind, private] = Pool(kind, queue, private, self._seen[kind])
         return pool
 
     def of_stream(self, stream: int) -> list[Pool]:

@@ -72,7 +72,10 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
 
     def stream_of(number: int) -> Any:
         if number not in streams:  # a handle is never 0
-            streams[number] = SimpleNamespace(handle=len(streams) + 1, context=context)
+            handle = len(streams) + 1
+            streams[number] = SimpleNamespace(
+                handle=handle, context=context, queue=context.orders.queue(handle)
+            )
         return streams[number]
 
     for number, event in enumerate(events):
@@ -83,10 +86,11 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
             continue
         stream = stream_of(event.stream)
         if event.action == "order":
-            context.orders.wait(stream.handle, context.orders.mark(stream_of(event.key).handle))
+            context.orders.wait(stream.queue, context.orders.mark(stream_of(event.key).queue))
             continue
         try:
             held[event.key] = allocator.allocate(event.nbytes, stream)
+            stream.queue.busy = True  # work that uses it
         except OutOfMemoryError:
             failed_at = number
             break

@@ -25,6 +25,7 @@ from flambeau.runtime import current, syncs
 from flambeau.runtime.context import Context
 from flambeau.runtime.event import Event
 from flambeau.runtime.guards import put_back, select
+from flambeau.runtime.orders import Queue
 
 
 class Stream:
@@ -38,7 +39,7 @@ class Stream:
     Raises RuntimeError: no such device; TypeError: `priority` is no int; NotSupportedError: other arguments.
     """
 
-    __slots__ = ("__weakref__", "_owned", "_saved", "context", "device_index", "handle", "priority")
+    __slots__ = ("__weakref__", "_owned", "_saved", "context", "device_index", "handle", "priority", "queue")
     if not TYPE_CHECKING:  # a checker should find misspelt names
         __getattr__ = lacks
 
@@ -46,6 +47,7 @@ class Stream:
     device_index: int
     handle: int
     priority: int
+    queue: Queue
     _owned: bool
     _saved: list[tuple[Any, ...]]  # of `with stream:`, see Note [What a guard saves]
 
@@ -81,7 +83,7 @@ class Stream:
         """Wait on the host for all the work of this stream."""
         syncs.announce()
         orders = self.context.orders
-        point = orders.mark(self.handle)
+        point = orders.mark(self.queue)
         self.context.driver.stream_sync(self.handle)
         orders.host_wait(point)
 
@@ -187,6 +189,7 @@ def _fill(self: Stream, context: Context, handle: int, priority: int, owned: boo
     self.device_index = context.index
     self.handle = handle
     self.priority = priority
+    self.queue = context.orders.queue(handle)
     self._owned = owned
     self._saved = []
     return self
