@@ -32,7 +32,7 @@ import flambeau  # noqa: E402
 from flambeau.tensor.tensor import Tensor  # noqa: E402
 
 OPERATORS = [
-    "convolution_gradients", "copies", "creation", "fft", "foreach_copies", "functional_activation",
+    "channels_last", "convolution_gradients", "copies", "creation", "fft", "foreach_copies", "functional_activation",
     "functional_convolution", "functional_layouts", "functional_loss", "functional_normalization",
     "functional_pooling", "functional_sampling", "functional_sparse", "indexing", "joining", "linalg",
     "linalg_gradients", "linalg_out", "matmul", "no_gradients", "numerics", "pointwise", "pointwise_forms",
@@ -41,7 +41,7 @@ OPERATORS = [
 ]  # fmt: skip
 """The modules that are about operators; the others are about the host's side, or run on GPUs by themselves."""
 
-WIDER = ["functional_pooling", "indexing", "numerics", "pointwise", "special"]
+WIDER = ["functional_pooling", "indexing", "numerics", "pointwise", "special", "statistics"]
 """Those in which our CUDA kernels take dtypes that PyTorch's do not: there its CPU is asked instead."""
 
 DIFFER = [
@@ -139,7 +139,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for pattern, reason in DIFFER:
             if fnmatchcase(item.nodeid.removeprefix("tests/oracle/"), pattern):
                 dead = reason.startswith("asserts")
-                item.add_marker(pytest.mark.skip(reason) if dead else pytest.mark.xfail(reason=reason))
+                apart = pytest.mark.xfail(
+                    reason=reason, strict="order" not in reason
+                )  # sums may agree by luck
+                item.add_marker(pytest.mark.skip(reason) if dead else apart)
 
 
 @pytest.hookimpl(wrapper=True)

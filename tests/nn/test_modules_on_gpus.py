@@ -64,7 +64,6 @@ def test_a_gpu_computes_what_the_cpu_does(case: Case, no_tf32: None) -> None:
     """Virtual GPUs to the last bit; and there without races, or reads of memory that was never written."""
     wanted = computed(case, "cpu")
     with gpus.gpus(1, races="error"):
-        gc.collect()  # on a real GPU, what earlier tests left
         held = flambeau.cuda.memory_allocated()
         found = computed(case, "cuda")
         if not gpus.real:

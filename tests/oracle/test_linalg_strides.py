@@ -143,3 +143,18 @@ def test_out_that_is_resized_lies_as_a_result_and_one_that_fits_stays(name: str,
         ours = [from_torch(t) for t in given]
         assert outcome(run, flambeau, from_torch(x), ours) == outcome(run, torch, x, given)
         assert layouts(ours) == layouts(given)
+
+
+@pytest.mark.parametrize("name", WITH_OUT)
+def test_an_out_that_held_elements_is_resized_with_pytorchs_warning(name: str) -> None:
+    count, run = WITH_OUT[name]
+    said = []
+    for room in (flambeau, torch):
+        x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        given = [torch.empty(7, 2, dtype=torch.float64) for _ in range(count)]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(room, *((from_torch(x), [from_torch(t) for t in given]) if room is flambeau else (x, given)))
+        said.append(sorted(str(w.message).split(" (Triggered")[0] for w in caught))
+    assert len(said[0]) == count
+    assert said[0] == said[1]

@@ -11,6 +11,14 @@ from support import same, torch
 import flambeau
 
 CALLS = {
+    "permute of an int": lambda m: m.permute(m.ones(2), 0),
+    "permute of several": lambda m: m.permute(m.ones(2, 3), 1, 0),
+    "method permute of several": lambda m: m.ones(2, 3).permute(1, 0),
+    "lerp by a complex number": lambda m: m.lerp(m.zeros(2), m.ones(2), 1j),
+    "lerp by a real complex number": lambda m: m.lerp(m.zeros(2), m.ones(2), 0.5 + 0j),
+    "lerp of doubles by a complex number": lambda m: m.lerp(m.zeros(2).double(), m.ones(2).double(), 1j),
+    "addcmul of a complex value": lambda m: m.addcmul(m.ones(2), m.ones(2), m.ones(2), value=1j),
+    "leaky_relu of a complex slope": lambda m: m.nn.functional.leaky_relu(m.ones(2), 1j),
     "abs_ of complex": lambda m: m.ones(2, dtype=m.complex64).abs_(),
     "absolute_ of complex": lambda m: m.ones(2, dtype=m.complex64).absolute_(),
     "clamp_max without": lambda m: m.clamp_max(m.ones(2)),

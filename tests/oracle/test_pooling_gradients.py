@@ -64,7 +64,7 @@ def test_pools(ndim: int, batch: int, data: Any, kind: str, ceil: bool, include:
         more = (divisor,) if ndim > 1 else ()
         pool = getattr(functional, f"avg_pool{ndim}d")
         grad, wanted, _ = gradient(lambda x: pool(x, kernel, stride, padding, ceil, include, *more), x)
-        found = run("avg_pool_backward", grad, params=(plain, include, divisor, size))
+        found = run("avg_pool_backward", grad, params=(plain, include, divisor, size, False))
         close(found, wanted, 2, NEAR[kind])
 
 
@@ -74,7 +74,7 @@ def test_adaptive_pools(ndim: int, batch: int, data: Any, kind: str) -> None:
     x, functional = draw(batch, 2, *size, kind=kind), torch.nn.functional
     pool = getattr(functional, f"adaptive_avg_pool{ndim}d")
     grad, wanted, _ = gradient(lambda x: pool(x, target), x)
-    close(run("adaptive_avg_pool_backward", grad, params=(size,)), wanted, 2, NEAR[kind])
+    close(run("adaptive_avg_pool_backward", grad, params=(size, False)), wanted, 2, NEAR[kind])
     pool = getattr(functional, f"adaptive_max_pool{ndim}d")
     grad, wanted, index = gradient(lambda x: pool(x, target, return_indices=True), x)
     close(run("adaptive_max_pool_backward", grad, index, params=(size,)), wanted, 1, NEAR[kind])
@@ -82,7 +82,7 @@ def test_adaptive_pools(ndim: int, batch: int, data: Any, kind: str) -> None:
 
 def test_adaptive_means_of_infinities_stay_in_their_windows() -> None:
     grad = torch.tensor([[[1.0, float("inf"), 2.0]]])
-    found = run("adaptive_avg_pool_backward", grad, params=((7,),)).tolist()[0][0]
+    found = run("adaptive_avg_pool_backward", grad, params=((7,), False)).tolist()[0][0]
     assert found[0] < 1
     assert found[3] == float("inf")
     assert found[6] < 1
@@ -109,4 +109,4 @@ def test_refusals() -> None:
     with pytest.raises(RuntimeError, match="Expected shape of indices"):
         run("adaptive_max_pool_backward", grad, index[..., :2], params=((8,),))
     with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
-        run("avg_pool_backward", index, params=(how, True, None, (6,)))
+        run("avg_pool_backward", index, params=(how, True, None, (6,), False))

@@ -24,6 +24,27 @@ def contiguous_strides(shape: Sequence[int]) -> Strides:
     return tuple(reversed(strides))
 
 
+def channels_last_strides(shape: Sequence[int]) -> Strides:
+    """Dense strides of (N, C, spatial ...) with the channels innermost; a dimension of size 0 counts as 1."""
+    return _packed(shape, (0, *range(2, len(shape)), 1), least=1)
+
+
+def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a layout of 4 or 5 dimensions reads as channels last, gaps allowed: PyTorch's `suggest_memory_format`.
+
+    Where dimensions of one element leave it open (one channel, one place), the strides given to them decide; those
+    of a contiguous tensor say no.
+    """
+    if len(shape) not in (4, 5) or strides[1] == 0:
+        return False
+    least = 0
+    for dim in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[dim] == 0 or strides[dim] < least or (dim == 0 and least == strides[1]):
+            return False
+        least = strides[dim] * shape[dim]
+    return True
+
+
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Row-major without gaps; strides of dimensions of size 1 do not matter."""
     if 0 in shape:

@@ -1,6 +1,13 @@
 """`Meta`: everything about a tensor but its memory. Interned: equal metas are the same object.
 
 An operator's rule sees metas only, and plans are cached by them (see Note [The plan cache]).
+
+# Note [Memory formats]
+Operators on images (N, C, spatial ...) lay their results out in the format that their input suggests, as PyTorch's do:
+contiguous, or `channels_last`, with the channels innermost (`Meta.suggested`, or `Meta.laid` where several inputs
+decide). A gradient's record takes the format as a param where the input that decides it is not among its own inputs.
+Other records keep the order of dimensions of their operands (`core.layout.result_strides`, `dense_strides`). Metas
+are interned, so the question is answered once for a layout.
 """
 
 from __future__ import annotations
@@ -12,7 +19,15 @@ from weakref import WeakValueDictionary
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import contiguous_strides, is_contiguous, is_dense, numel, span
+from flambeau.core.layout import (
+    channels_last_strides,
+    contiguous_strides,
+    is_channels_last,
+    is_contiguous,
+    is_dense,
+    numel,
+    span,
+)
 
 DType: TypeAlias = dtype  # inside `Meta` the plain names are its fields
 Device: TypeAlias = device
@@ -27,11 +42,12 @@ class Meta:
 
     Make one with `Meta.of` or `Meta.contiguous_of`, never directly. `span` is the number of
     bytes from the first element to the end of the last; `nbytes` counts the elements alone. `contiguous`
-    lets dimensions of one element have any stride, `plain` says that all strides are as a new tensor's.
+    lets dimensions of one element have any stride, `plain` says that all strides are as a new tensor's;
+    `channels_last` that the layout suggests that format, see Note [Memory formats].
     """
 
     __slots__ = (
-        "__weakref__", "byte_strides", "contiguous", "device", "dtype", "itemsize", "nbytes",
+        "__weakref__", "byte_strides", "channels_last", "contiguous", "device", "dtype", "itemsize", "nbytes",
         "ndim", "numel", "plain", "shape", "span", "strides",
     )  # fmt: skip
 
@@ -46,6 +62,7 @@ class Meta:
     span: int
     contiguous: bool
     plain: bool
+    channels_last: bool
     byte_strides: tuple[int, ...]
 
     @staticmethod
@@ -75,6 +92,16 @@ class Meta:
             self.dtype if dtype is None else dtype,
             self.device if device is None else device,
         )
+
+    @staticmethod
+    def laid(shape: tuple[int, ...], dtype: DType, device: Device, channels_last: bool) -> Meta:
+        """A new result's meta: contiguous, or with the channels innermost."""
+        strides = channels_last_strides(shape) if channels_last else contiguous_strides(shape)
+        return Meta.of(shape, strides, dtype, device)
+
+    def suggested(self, shape: tuple[int, ...], dtype: DType | None = None) -> Meta:
+        """A new result of `shape` in the format that this layout suggests: see Note [Memory formats]."""
+        return Meta.laid(shape, dtype or self.dtype, self.device, self.channels_last)
 
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.strides}, {self.dtype}, {self.device})"
@@ -109,6 +136,7 @@ def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device
     meta.nbytes = meta.numel * meta.itemsize
     meta.span = span(shape, strides) * meta.itemsize
     meta.contiguous = is_contiguous(shape, strides)
+    meta.channels_last = is_channels_last(shape, strides)
     meta.plain = strides == contiguous_strides(shape)
     meta.byte_strides = tuple(s * meta.itemsize for s in strides)
     return meta

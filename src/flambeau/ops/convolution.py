@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flambeau.core.device import CPU
-from flambeau.core.dtype import complex32, dtype, int64
+from flambeau.core.dtype import complex32, dtype, float64, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.computing import to_computing
@@ -32,7 +32,7 @@ CHUNK = 1 << 20  # bytes of columns made at a time: what the product reads is in
 
 
 class Geometry(NamedTuple):
-    """How windows lie: all but `groups` have one int for each spatial dimension."""
+    """How windows lie: all but `groups` and `channels_last` have one int for each spatial dimension."""
 
     stride: Ints
     padding: Ints
@@ -40,6 +40,8 @@ class Geometry(NamedTuple):
     transposed: bool = False
     output_padding: Ints = ()
     groups: int = 1
+    channels_last: bool = False
+    """The format of the gradients by x and weight: the result's, which the gradients' own inputs do not tell."""
 
     def reach(self, kernel: Sequence[int]) -> Ints:
         """The extent of a window, dilation included."""
@@ -78,8 +80,15 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     channels = _check_channels(x, weight, bias, how)
     size = how.size(x.shape[2:], weight.shape[2:])
     _check_size(x, weight, how, size)
-    out = Meta.contiguous_of((x.shape[0], channels, *size), x.dtype, where)
+    out = Meta.laid((x.shape[0], channels, *size), x.dtype, where, _is_last(x, weight))
     return Signature((out,), (x, weight, *[b for b in bias if isinstance(b, Meta)]), params)
+
+
+def _is_last(x: Meta, weight: Meta) -> bool:
+    """Whether results are laid channels last: where either side is. oneDNN (in 3-d) and cuDNN have no float64 so."""
+    if x.dtype is float64 and (x.ndim == 5 or x.device is not CPU):
+        return False
+    return x.channels_last or weight.channels_last
 
 
 def _check_dtypes(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry) -> None:
@@ -251,11 +260,15 @@ FLAGS = ("cudnn_enabled", "cudnn_allow_tf32")
 
 
 def _x_back(grad: Any, b: Any, metas: Any, params: Any, call: Any) -> Any:
-    return call(convolution_backward_input, (grad, conj(b)), (params[0], metas[0].shape[2:]))
+    return call(convolution_backward_input, (grad, conj(b)), (_laid(params[0], metas), metas[0].shape[2:]))
 
 
 def _w_back(grad: Any, a: Any, metas: Any, params: Any, call: Any) -> Any:
-    return call(convolution_backward_weight, (grad, conj(a)), (params[0], metas[1].shape[2:]))
+    return call(convolution_backward_weight, (grad, conj(a)), (_laid(params[0], metas), metas[1].shape[2:]))
+
+
+def _laid(how: Geometry, metas: Any) -> Geometry:
+    return how._replace(channels_last=True) if _is_last(metas[0], metas[1]) else how
 
 
 def _bias_back(grad: Any) -> Any:
@@ -280,7 +293,7 @@ def _input_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     how, size = params[:2]
     assert isinstance(grad, Meta) and isinstance(weight, Meta)
     channels = weight.shape[0] if how.transposed else weight.shape[1] * how.groups
-    x = Meta.contiguous_of((grad.shape[0], channels, *size), grad.dtype, one_device(operands))
+    x = Meta.laid((grad.shape[0], channels, *size), grad.dtype, one_device(operands), how.channels_last)
     _check_grad(grad, x, weight, how)
     return Signature((x,), (grad, weight), params)
 
@@ -321,7 +334,7 @@ def _weight_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signat
     assert isinstance(grad, Meta) and isinstance(x, Meta)
     narrow, broad = (x, grad) if how.transposed else (grad, x)
     shape = (narrow.shape[1], broad.shape[1] // how.groups, *kernel)
-    weight = Meta.contiguous_of(shape, x.dtype, one_device(operands))
+    weight = Meta.laid(shape, x.dtype, one_device(operands), how.channels_last)
     _check_grad(grad, x, weight, how)
     return Signature((weight,), (grad, x), params)
 

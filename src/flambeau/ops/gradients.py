@@ -26,6 +26,13 @@ CONSTANT = Derivative(zeros)
 """Of such an operator of one input: its gradient is zero."""
 
 
+def laid(x: Any, like: Meta) -> Any:
+    """`x` in the format that `like` suggests, copied where it lies in the other: see Note [Memory formats]."""
+    if x.meta.channels_last == like.channels_last:
+        return x
+    return x.new_empty_strided(x.meta.shape, like.suggested(x.meta.shape).strides).copy_(x)
+
+
 class Refusal(Derivative):
     """Of an operator for which PyTorch has no derivative either: walking back raises."""
 

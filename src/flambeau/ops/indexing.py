@@ -31,6 +31,7 @@ from flambeau.ops.places import (
     Params,
     by_value,
     changed,
+    contiguous,
     in_range,
     sample_indices,
     start_from,
@@ -299,7 +300,7 @@ def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
                 "source tensor shape must match self tensor shape, excluding the specified dimension. "
                 f"Got self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
             )
-        return Signature((changed(x),), (x, index, source, *[x.dtype] * len(more)), (dim, *params[1:]))
+        return Signature((contiguous(x),), (x, index, source, *[x.dtype] * len(more)), (dim, *params[1:]))
 
     return rule
 

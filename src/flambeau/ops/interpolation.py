@@ -47,7 +47,7 @@ def _interpolate_rule(operands: Sequence[Operand], params: Params) -> Signature:
             f"Input and output sizes should be greater than 0, but got input {list(x.shape[2:])} output "
             f"{list(how.size)}"
         )
-    return Signature((Meta.contiguous_of((*x.shape[:2], *how.size), x.dtype, x.device),), (x,), params)
+    return Signature((x.suggested((*x.shape[:2], *how.size)),), (x,), params)
 
 
 def _interpolate_host(launch: Launch) -> Body:
@@ -217,9 +217,11 @@ def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
             f"Expected grad_output to have the spatial size {list(how.size)} of the output, but got "
             f"{list(grad.shape[2:])}"
         )
-    return Signature(
-        (Meta.contiguous_of((*grad.shape[:2], *size), grad.dtype, grad.device),), (grad,), params
-    )
+    # PyTorch leaves these gradients contiguous, and lays the others out as `grad` is.
+    contiguous = how.mode == "cubic" or (grad.ndim == 5 and how.mode != "linear")
+    last = grad.channels_last and not contiguous
+    out = Meta.laid((*grad.shape[:2], *size), grad.dtype, grad.device, last)
+    return Signature((out,), (grad,), params)
 
 
 def _backward_host(launch: Launch) -> Body:

@@ -9,7 +9,13 @@ import numpy as np
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, dtype, int32, int64
-from flambeau.core.layout import dense_strides, wrap_dim
+from flambeau.core.layout import (
+    Strides,
+    channels_last_strides,
+    contiguous_strides,
+    dense_strides,
+    wrap_dim,
+)
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.copy import caster
@@ -35,6 +41,7 @@ Params = tuple[Any, ...]
 
 
 def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """params: dim, and whether `stack` made it, of tensors that had none there."""
     metas = [x for x in operands if isinstance(x, Meta)]
     for i, meta in enumerate(metas):
         if meta.ndim == 0:
@@ -49,8 +56,26 @@ def _cat_rule(operands: Sequence[Operand], params: Params) -> Signature:
         _check_joins(first, meta, dim, i)
         length += meta.shape[dim]
     shape = (*first.shape[:dim], length, *first.shape[dim + 1 :])
-    out = Meta.contiguous_of(shape, result_type(metas, metas[0].dtype), where)
+    strides = _stacked_strides(metas, dim) if params[1:] else _joined_strides(metas, shape)
+    out = Meta.of(shape, strides, result_type(metas, metas[0].dtype), where)
     return Signature((out,), tuple(metas), (dim,))
+
+
+def _joined_strides(metas: Sequence[Meta], shape: Strides) -> Strides:
+    """Channels last where all tensors are; an empty vector is not."""
+    last = len(shape) in (4, 5) and all(meta.channels_last for meta in metas)
+    return channels_last_strides(shape) if last else contiguous_strides(shape)
+
+
+def _stacked_strides(metas: Sequence[Meta], dim: int) -> Strides:
+    """PyTorch joins the tensors along the dimension that follows the new one, and splits that."""
+    parts = [
+        m.with_(m.shape[:dim] + m.shape[dim + 1 :], m.strides[:dim] + m.strides[dim + 1 :]) for m in metas
+    ]
+    size = parts[0].shape[dim]
+    shape = (*parts[0].shape[:dim], size * len(parts), *parts[0].shape[dim + 1 :])
+    strides = _joined_strides(parts, shape)
+    return (*strides[:dim], strides[dim] * max(size, 1), *strides[dim:])
 
 
 def _check_joins(first: Meta, meta: Meta, dim: int, position: int) -> None:
@@ -145,7 +170,8 @@ def _roll_rule(operands: Sequence[Operand], params: Params) -> Signature:
     if dims and not x.ndim:
         raise IndexError(f"Dimension specified as {dims[0]} but tensor has no dimensions")
     dims = tuple([wrap_dim(d, x.ndim) for d in dims])
-    return Signature((Meta.contiguous_of(x.shape, x.dtype, x.device),), (x,), (shifts, dims))
+    last = bool(dims) and x.channels_last and x.device is CPU  # where PyTorch rolls by joining
+    return Signature((Meta.laid(x.shape, x.dtype, x.device, last),), (x,), (shifts, dims))
 
 
 def _roll_host(launch: Launch) -> Body:

@@ -98,7 +98,7 @@ binary_cross_entropy = _paired(
     high=1,
     cuda="(b - 1) * greater(log1p_(-a), T(-100)) - b * greater(log_(a), T(-100))",
     derivative=Derivative(
-        lambda grad, a, b: grad * (a - b) / (a * (1 - a)).clamp(min=1e-12),
+        lambda grad, a, b: (a - b) * grad / (a * (1 - a)).clamp(min=1e-12),
         lambda grad, a: grad * ((1 - a).log().clamp(min=-100) - a.log().clamp(min=-100)),
     ),
 )
@@ -110,7 +110,7 @@ binary_cross_entropy_with_logits = _paired(
     dtypes=FLOATS,
     flops=24,
     cuda="(1 - b) * a - (lesser(a, T(0)) - log1p_(exp_(-absolute(a))))",
-    derivative=Derivative(lambda grad, a, b: grad * (a.sigmoid() - b), lambda grad, a: -grad * a),
+    derivative=Derivative(lambda grad, a, b: (a.sigmoid() - b) * grad, lambda grad, a: -grad * a),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import DTYPES, bool_, dtype, int64
-from flambeau.core.layout import broadcast_shapes, dense_strides, expand_strides
+from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.matmul import c_name
@@ -36,11 +36,10 @@ def _masked_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
         )
     shape = broadcast_shapes([x.shape, mask.shape])
     views = [m.with_(shape, expand_strides(m.shape, m.strides, shape)) for m in (x, mask)]
-    strides = dense_strides(shape, views[0].strides)
     filler = by_value(value, x)
     if isinstance(filler, Meta):
         filler = filler.with_(shape, expand_strides(filler.shape, filler.strides, shape))
-    return Signature((Meta.of(shape, strides, x.dtype, where),), (*views, filler))
+    return Signature((Meta.contiguous_of(shape, x.dtype, where),), (*views, filler))
 
 
 def _masked_fill_host(launch: Launch) -> Body:
@@ -67,8 +66,7 @@ def _masked_scatter_rule(operands: Sequence[Operand], params: Params) -> Signatu
         )
     shape = broadcast_shapes([x.shape, mask.shape])
     views = [m.with_(shape, expand_strides(m.shape, m.strides, shape)) for m in (x, mask)]
-    strides = dense_strides(shape, views[0].strides)
-    return Signature((Meta.of(shape, strides, x.dtype, where),), (*views, source))
+    return Signature((Meta.contiguous_of(shape, x.dtype, where),), (*views, source))
 
 
 def _masked_scatter_host(launch: Launch) -> Body:

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
+from flambeau.core.layout import result_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops import normalization_gradients as gradients
 from flambeau.ops.blocks import contiguous, row_blocks
 from flambeau.ops.computing import to_computing
+from flambeau.ops.gradients import laid
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise import FLOATS, wide
 
@@ -115,7 +118,8 @@ def _infer_back(grad: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[
     away = x - mean.reshape(column)
     g = grad if weight is None else grad * weight.reshape(column)
     inner = g * scale
-    listed = [inner, -inner.sum(dims), (g * away * scale**3).sum(dims) * -0.5]
+    by_x = laid(inner, x.meta) if x.meta.device is CPU else inner.contiguous()  # as PyTorch's kernel for GPUs
+    listed = [by_x, -inner.sum(dims), (g * away * scale**3).sum(dims) * -0.5]
     if given[0]:
         listed.append((grad * away * scale).sum(dims))
     return [*listed, grad.sum(dims)]
@@ -137,6 +141,15 @@ def _layer_rule(operands: Sequence[Operand], params: Params) -> Signature:
                 f"{list(other.shape)} and normalized_shape = {list(x.shape[x.ndim - ndim :])}"
             )
     return Signature((Meta.contiguous_of(x.shape, x.dtype, where),), tuple(metas), params)
+
+
+def _rms_rule(operands: Sequence[Operand], params: Params) -> Signature:
+    """PyTorch's is made of products, which keep the order of x's dimensions."""
+    found = _layer_rule(operands, params)
+    x = found.inputs[0]
+    assert isinstance(x, Meta)
+    out = x.with_(strides=result_strides(x.shape, x.strides, broadcast=True))
+    return Signature((out,), found.inputs, params)
 
 
 def _rows_host(normalize: Callable[[Array, Array, float], None]) -> Callable[[Launch], Body]:
@@ -187,7 +200,7 @@ layer_norm = define(
 rms_norm = define(
     Op(
         "rms_norm",
-        _layer_rule,
+        _rms_rule,
         Kernel("rms_norm", _rows_host(_root_mean_square), _flops, cuda=Routine("rms_norm")),
         FLOATS,
         _rms_samples,
@@ -221,7 +234,9 @@ def _group_rule(operands: Sequence[Operand], params: Params) -> Signature:
             )
     _refuse(x, "GroupNormKernelImpl")
     _same_kind(metas, "mixed dtype (CPU): all the parameters share one dtype")
-    return Signature((Meta.contiguous_of(x.shape, x.dtype, where),), tuple(metas), params)
+    # PyTorch's kernels for GPUs make x contiguous first.
+    out = Meta.laid(x.shape, x.dtype, where, x.channels_last and where is CPU)
+    return Signature((out,), tuple(metas), params)
 
 
 def _group_host(launch: Launch) -> Body:
@@ -279,7 +294,7 @@ def _train_rule(operands: Sequence[Operand], params: Params) -> Signature:
     metas = _metas(operands)
     _batch_check(metas)
     x = metas[0]
-    out = Meta.contiguous_of(x.shape, x.dtype, one_device(metas))
+    out = Meta.laid(x.shape, x.dtype, one_device(metas), x.channels_last)
     moments = Meta.contiguous_of((x.shape[1],), wide(x.dtype), x.device)
     return Signature((out, moments, moments, moments), tuple(metas), params)
 
@@ -311,7 +326,8 @@ def _infer_rule(operands: Sequence[Operand], params: Params) -> Signature:
     metas = _metas(operands)
     _batch_check(metas)
     x = metas[0]
-    return Signature((Meta.contiguous_of(x.shape, x.dtype, one_device(metas)),), tuple(metas), params)
+    out = Meta.laid(x.shape, x.dtype, one_device(metas), x.channels_last)
+    return Signature((out,), tuple(metas), params)
 
 
 def _infer_host(launch: Launch) -> Body:

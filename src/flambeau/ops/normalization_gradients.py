@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
+from flambeau.core.layout import Strides, contiguous_strides, result_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.computing import to_computing
@@ -77,7 +79,32 @@ See = Callable[[Ints, Params], Seen]
 # -- the rule and the host body ---------------------------------------------------------------------------------
 
 
-def _rule_of(name: str, see: See, moments: int = 0) -> Callable[[Sequence[Operand], Params], Signature]:
+Laid = Callable[[Meta, Meta], Strides]
+"""The strides of the gradient by x, from the metas of grad and x."""
+
+
+def contiguous(grad: Meta, x: Meta) -> Strides:
+    return contiguous_strides(x.shape)
+
+
+def as_input(grad: Meta, x: Meta) -> Strides:
+    return x.suggested(x.shape).strides
+
+
+def as_input_on_cpus(grad: Meta, x: Meta) -> Strides:
+    return as_input(grad, x) if x.device is CPU else contiguous(grad, x)
+
+
+def as_products(grad: Meta, x: Meta) -> Strides:
+    """PyTorch's is made of products; on GPUs it keeps channels last where both lie so."""
+    if x.device is CPU:
+        return result_strides(x.shape, grad.strides, x.strides)
+    return as_input(grad, x) if grad.channels_last else contiguous(grad, x)
+
+
+def _rule_of(
+    name: str, see: See, laid: Laid, moments: int = 0
+) -> Callable[[Sequence[Operand], Params], Signature]:
     """`moments`: how many inputs stand between x and the weight."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
@@ -95,9 +122,8 @@ def _rule_of(name: str, see: See, moments: int = 0) -> Callable[[Sequence[Operan
         kind = weights[0].dtype if weights else wide(x.dtype)
         shape = weights[0].shape if weights else _vector(seen)
         made = [Meta.contiguous_of(shape, kind, where)] * sum(given)
-        return Signature(
-            (Meta.contiguous_of(x.shape, x.dtype, where), *made), tuple(metas), (seen, *params[-2:])
-        )
+        out = Meta.of(x.shape, laid(grad, x), x.dtype, where)
+        return Signature((out, *made), tuple(metas), (seen, *params[-2:]))
 
     return rule
 
@@ -236,16 +262,16 @@ def _moment_samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (grad, x, *[m.astype(number) for m in moments], *weights), params
 
 
-def _define(name: str, see: See, samples: Any, centered: bool = True) -> Op:
+def _define(name: str, see: See, laid: Laid, samples: Any, centered: bool = True) -> Op:
     kernel = Kernel(name, _host_of(centered), _flops, cuda=Routine(name))
     back = Derivative(whole=_back_of(see, centered))
-    return define(Op(name, _rule_of(name, see), kernel, FLOATS, samples, derivative=back))
+    return define(Op(name, _rule_of(name, see, laid), kernel, FLOATS, samples, derivative=back))
 
 
-layer_norm_backward = _define("layer_norm_backward", seen_by_layer, _layer_samples)
-rms_norm_backward = _define("rms_norm_backward", seen_by_layer, _rms_samples, centered=False)
-group_norm_backward = _define("group_norm_backward", seen_by_group, _group_samples)
-batch_norm_backward = _define("batch_norm_backward", seen_by_batch, _batch_samples)
+layer_norm_backward = _define("layer_norm_backward", seen_by_layer, contiguous, _layer_samples)
+rms_norm_backward = _define("rms_norm_backward", seen_by_layer, as_products, _rms_samples, centered=False)
+group_norm_backward = _define("group_norm_backward", seen_by_group, as_input_on_cpus, _group_samples)
+batch_norm_backward = _define("batch_norm_backward", seen_by_batch, as_input, _batch_samples)
 
 
 # Note [Moments of batches]
@@ -255,7 +281,7 @@ batch_norm_backward = _define("batch_norm_backward", seen_by_batch, _batch_sampl
 batch_norm_backward_by_moments = define(
     Op(
         "batch_norm_backward_by_moments",
-        _rule_of("batch_norm_backward", seen_by_batch, 2),
+        _rule_of("batch_norm_backward", seen_by_batch, as_input, 2),
         Kernel(
             "batch_norm_backward_by_moments",
             _host_of(True, True),

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, bool_, dtype, int64
+from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
@@ -30,8 +32,16 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     for n, (before, after) in zip(x.shape, pads, strict=True):
         _check(mode, x, n, before, after)
     shape = tuple([n + a + b for n, (a, b) in zip(x.shape, pads, strict=True)])
-    out = Meta.contiguous_of(shape, x.dtype, x.device)
-    return Signature((out,), (x, *[x.dtype for _ in value]), params)
+    return Signature((_padded(x, shape, mode, pads),), (x, *[x.dtype for _ in value]), params)
+
+
+def _padded(x: Meta, shape: tuple[int, ...], mode: str, pads: Sequence[tuple[int, int]]) -> Meta:
+    """In x's format; around in circles contiguous, and what is cut off alone leaves a copy of the rest."""
+    if mode == "constant" and all(before <= 0 and after <= 0 for before, after in pads):
+        return x.with_(shape, dense_strides(shape, x.strides))
+    # Circular padding is made of parts; PyTorch's kernels for GPUs give the other two contiguous.
+    kept = mode == "constant" or (mode != "circular" and x.device is CPU)
+    return Meta.laid(shape, x.dtype, x.device, x.channels_last and kept)
 
 
 def _check(mode: str, x: Meta, n: int, before: int, after: int) -> None:
@@ -115,7 +125,8 @@ def _pad_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
         if before or after:
             places = grad.new_tensor(_places(mode, n, before, after), dtype=int64)
             shape = (*grad.shape[:dim], n, *grad.shape[dim + 1 :])
-            grad = grad.new_zeros(shape).index_add_(dim, places, grad)
+            laid = _padded(metas[0], shape, mode, pads).strides
+            grad = grad.new_empty_strided(shape, laid).zero_().index_add_(dim, places, grad)
     return grad
 
 

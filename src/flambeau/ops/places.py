@@ -26,8 +26,13 @@ def by_value(x: Operand, like: Meta) -> Meta | dtype:
 
 
 def changed(meta: Meta) -> Meta:
-    """The meta of a changed copy of a tensor."""
+    """The meta of a changed copy of a tensor, in the tensor's order of dimensions."""
     return meta.with_(strides=dense_strides(meta.shape, meta.strides))
+
+
+def contiguous(meta: Meta) -> Meta:
+    """The meta of a changed copy that PyTorch makes contiguous first."""
+    return Meta.contiguous_of(meta.shape, meta.dtype, meta.device)
 
 
 def start_from(out: Array, x: Array) -> None:

@@ -166,6 +166,7 @@ def pointwise(
     scalars: tuple[int, ...] = (),
     promoting: slice = slice(None),
     conditions: int = 0,
+    leading: int = 0,
     checked: tuple[int, ...] = (),
     checked_narrow: tuple[int, ...] = (),
     wide_scalars: bool = False,
@@ -186,8 +187,10 @@ def pointwise(
     promotion: how dtypes follow. `dtypes`: those that it computes in. `stub`: PyTorch's name in its refusal.
     check: raises what PyTorch raises for a common dtype, before anything else.
     promoting: the operands whose dtypes decide. `conditions`: leading operands that stay bool.
+    leading: the operand whose order of dimensions the result has, where they differ.
     checked: positions of scalars that must fit the common dtype, else PyTorch's overflow error;
         `checked_narrow` only where that is an integer dtype or narrower than float32.
+    scalars: positions at which scalars are to PyTorch tensors of no dimensions, which its layouts tell from numbers.
     wide_scalars: scalars are not rounded to half before use.
     derivative: see Note [Derivatives]; none where the result is bool or only integers are taken.
     low, high: the range of sample values. `params`: the sample params. `examples`: scalars after the tensors.
@@ -217,8 +220,12 @@ def pointwise(
                 inputs.append(x.with_(shape, expand_strides(x.shape, x.strides, shape)))
             else:
                 inputs.append(bool_ if i < conditions else scalar)
-        seen = [x.strides for x in inputs if isinstance(x, Meta)]
-        differ = len(seen) < len(operands) or any(m.shape != shape for m in metas)
+        first = (
+            inputs[leading : leading + 1] + inputs[:leading] + inputs[leading + 1 :] if leading else inputs
+        )
+        seen = [x.strides for x in first if isinstance(x, Meta)]
+        counted = [x for i, x in enumerate(operands) if i in scalars or isinstance(x, Meta)]
+        differ = len(seen) < len(counted) or any(m.shape != shape for m in metas)
         strides = result_strides(shape, *seen, broadcast=differ) if seen else ()
         out = Meta.of(shape, strides, promotion.result(common), device)
         narrow = wide(common) is not common or common.category == INTEGRAL

@@ -106,6 +106,7 @@ add_alpha = pointwise(
     wide_scalars=True,
     flops=2,
     examples=((1,),),
+    scalars=(0, 1),
     cuda="add(a, mul(c, b))",
     derivative=Derivative(lambda grad: grad, lambda grad, c: grad * conj(c)),
 )
@@ -148,6 +149,7 @@ sub_alpha = pointwise(
     wide_scalars=True,
     flops=2,
     examples=((2,),),
+    scalars=(0, 1),
     cuda="sub(a, mul(c, b))",
     derivative=Derivative(lambda grad: grad, lambda grad, c: -grad * conj(c)),
 )
@@ -254,6 +256,7 @@ div_floor = pointwise(
     stub="div_floor_cpu",
     dtypes=NUMBERS,
     low=1,
+    scalars=(0, 1),
     cuda="floor_divide(a, b)",
     derivative=Derivative(zeros, zeros),
 )
@@ -265,6 +268,7 @@ div_trunc = pointwise(
     stub="div_trunc_cpu",
     dtypes=NUMBERS,
     low=1,
+    scalars=(0, 1),
     cuda="quotient_trunc(a, b)",
     derivative=Derivative(zeros, zeros),
 )
@@ -424,8 +428,8 @@ maximum = pointwise(
     check=_no_complex("maximum"),
     cuda="greater(a, b)",
     derivative=Derivative(
-        lambda grad, a, b: _shared(grad, a, b).masked_fill(a < b, 0),
-        lambda grad, a, b: _shared(grad, a, b).masked_fill(a > b, 0),
+        lambda grad, a, b: _shared(grad, a, b).where(~(a < b), 0),
+        lambda grad, a, b: _shared(grad, a, b).where(~(a > b), 0),
     ),
 )
 minimum = pointwise(
@@ -437,8 +441,8 @@ minimum = pointwise(
     check=_no_complex("minimum"),
     cuda="lesser(a, b)",
     derivative=Derivative(
-        lambda grad, a, b: _shared(grad, a, b).masked_fill(a > b, 0),
-        lambda grad, a, b: _shared(grad, a, b).masked_fill(a < b, 0),
+        lambda grad, a, b: _shared(grad, a, b).where(~(a > b), 0),
+        lambda grad, a, b: _shared(grad, a, b).where(~(a < b), 0),
     ),
 )
 fmax = pointwise(

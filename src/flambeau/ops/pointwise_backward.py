@@ -20,6 +20,7 @@ relu_backward: Pointwise = pointwise(
     2,
     "The gradient of relu from that of its result and the result.",
     dtypes=NUMBERS,
+    leading=1,
     cuda="b <= 0 ? T(0) : a",
     derivative=Derivative(
         lambda grad, b, call: call(relu_backward, (grad, b)), None, name="ThresholdBackwardBackward0"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
@@ -34,6 +35,15 @@ def _sized(x: Meta, how: Windows) -> Ints:
     return size
 
 
+def _pooled(x: Meta, size: Ints, channels_last: bool) -> Meta:
+    return Meta.laid((*x.shape[:2], *size), x.dtype, x.device, channels_last)
+
+
+def _is_image(x: Meta) -> bool:
+    """Whether means are laid channels last, and adaptive maxima: those of volumes are contiguous."""
+    return x.ndim == 4 and x.channels_last
+
+
 def _refuse(x: Meta, name: str, dtypes: tuple[dtype, ...]) -> None:
     if x.dtype not in dtypes:
         raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
@@ -50,7 +60,7 @@ def _max_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     x, how = operands[0], params[0]
     assert isinstance(x, Meta)
     _refuse(x, "max_pool", NUMBERS)
-    out = Meta.contiguous_of((*x.shape[:2], *_sized(x, how)), x.dtype, x.device)
+    out = _pooled(x, _sized(x, how), x.channels_last)
     return Signature((out, out.with_(dtype=int64)), (x,), params)
 
 
@@ -142,8 +152,7 @@ def _avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     x, how = operands[0], params[0]
     assert isinstance(x, Meta)
     _refuse(x, "avg_pool", (*FLOATS, int64))
-    out = Meta.contiguous_of((*x.shape[:2], *_sized(x, how)), x.dtype, x.device)
-    return Signature((out,), (x,), params)
+    return Signature((_pooled(x, _sized(x, how), _is_image(x)),), (x,), params)
 
 
 def _avg_host(launch: Launch) -> Body:
@@ -178,7 +187,7 @@ def _avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _avg_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
-    return call(gradients.avg_pool_backward, (grad,), (*params, metas[0].shape[2:]))
+    return call(gradients.avg_pool_backward, (grad,), (*params, metas[0].shape[2:], _is_image(metas[0])))
 
 
 avg_pool = define(
@@ -213,7 +222,13 @@ def _adaptive_avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
     x = operands[0]
     assert isinstance(x, Meta)
     _check_adaptive(x, "adaptive_avg_pool", params[0], FLOATS)
-    return Signature((Meta.contiguous_of((*x.shape[:2], *params[0]), x.dtype, x.device),), (x,), params)
+    last = x.channels_last if _is_one(params[0]) else _is_image(x)
+    return Signature((_pooled(x, params[0], last),), (x,), params)
+
+
+def _is_one(size: Ints) -> bool:
+    """Whether one window holds all: to PyTorch the mean, which has a layout of its own, and its gradient."""
+    return math.prod(size) == 1
 
 
 def _adaptive_avg_host(launch: Launch) -> Body:
@@ -253,7 +268,7 @@ def _adaptive_max_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
     x = operands[0]
     assert isinstance(x, Meta)
     _check_adaptive(x, "adaptive_max_pool", params[0], FLOATS)
-    out = Meta.contiguous_of((*x.shape[:2], *params[0]), x.dtype, x.device)
+    out = _pooled(x, params[0], _is_image(x))
     return Signature((out, out.with_(dtype=int64)), (x,), params)
 
 
@@ -302,12 +317,13 @@ def _adaptive(
     return define(Op(name, rule, kernel, FLOATS, _adaptive_samples, derivative=derivative))
 
 
-def _adaptive_avg_back(grad: Any, metas: Any, call: Any) -> Any:
-    return call(gradients.adaptive_avg_pool_backward, (grad,), (metas[0].shape[2:],))
+def _adaptive_avg_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
+    last = _is_image(metas[0]) and not _is_one(params[0])
+    return call(gradients.adaptive_avg_pool_backward, (grad,), (metas[0].shape[2:], last))
 
 
 def _adaptive_avg_name(x: Meta, params: tuple[Any, ...]) -> str:
-    return "MeanBackward1" if math.prod(params[0]) == 1 else _named("AdaptiveAvgPool{}D")(x, params)
+    return "MeanBackward1" if _is_one(params[0]) else _named("AdaptiveAvgPool{}D")(x, params)
 
 
 def _adaptive_max_back(grad: Any, out1: Any, metas: Any, call: Any) -> Any:
@@ -339,7 +355,9 @@ def _unpool_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signat
             f"tensor with shape: {list(index.shape)}"
         )
     _refuse(x, "max_unpooling", tuple(d for d in NUMBERS if d is not bool_))
-    return Signature((Meta.contiguous_of((*x.shape[:2], *params[0]), x.dtype, where),), (x, index), params)
+    # PyTorch's kernel for GPUs gives it contiguous.
+    out = _pooled(x, params[0], _is_image(x) and where is CPU)
+    return Signature((out,), (x, index), params)
 
 
 def _unpool_host(launch: Launch) -> Body:

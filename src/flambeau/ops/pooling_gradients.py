@@ -23,7 +23,7 @@ from flambeau.ops.windows import Array, Ints, Windows, bounds_of, divisors, summ
 Params = tuple[Any, ...]
 
 
-def _source(grad: Meta, size: Ints, count: Ints, name: str) -> Meta:
+def _source(grad: Meta, size: Ints, count: Ints, name: str, channels_last: bool = False) -> Meta:
     """The meta of the pooling's input. Raises where the gradient is not one of that pooling's."""
     if grad.dtype not in FLOATS:
         raise NotImplementedError(f"\"{name}\" not implemented for '{grad.dtype.torch_name}'")
@@ -31,7 +31,7 @@ def _source(grad: Meta, size: Ints, count: Ints, name: str) -> Meta:
         raise RuntimeError(
             f"{name}(): expected grad_output to have spatial size {list(count)}, but got {list(grad.shape[2:])}"
         )
-    return Meta.contiguous_of((*grad.shape[:2], *size), grad.dtype, grad.device)
+    return Meta.laid((*grad.shape[:2], *size), grad.dtype, grad.device, channels_last)
 
 
 def _check_index(grad: Meta, index: Meta, name: str) -> None:
@@ -56,14 +56,15 @@ def _max_rule(operands: Sequence[Operand], params: Params) -> Signature:
     grad, index = operands
     how, size = params
     assert isinstance(grad, Meta) and isinstance(index, Meta)
-    return _placed(grad, index, _source(grad, size, how.size(size), "max_pool_backward"), operands, params)
+    out = _source(grad, size, how.size(size), "max_pool_backward", index.channels_last)
+    return _placed(grad, index, out, operands, params)
 
 
 def _adaptive_max_rule(operands: Sequence[Operand], params: Params) -> Signature:
     """params: size."""
     grad, index = operands
     assert isinstance(grad, Meta) and isinstance(index, Meta)
-    out = _source(grad, params[0], grad.shape[2:], "adaptive_max_pool_backward")
+    out = _source(grad, params[0], grad.shape[2:], "adaptive_max_pool_backward", index.channels_last)
     return _placed(grad, index, out, operands, params)
 
 
@@ -171,11 +172,13 @@ max_unpool_backward = _gradient(
 
 
 def _avg_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: Windows, count_include_pad, divisor_override, size."""
+    """params: Windows, count_include_pad, divisor_override, size, channels_last."""
     grad = operands[0]
-    how, _, _, size = params
+    *kept, last = params
+    how, _, _, size = kept
     assert isinstance(grad, Meta)
-    return Signature((_source(grad, size, how.size(size), "avg_pool_backward"),), (grad,), params)
+    out = _source(grad, size, how.size(size), "avg_pool_backward", last)
+    return Signature((out,), (grad,), tuple(kept))
 
 
 def _avg_host(launch: Launch) -> Body:
@@ -208,9 +211,12 @@ def _spread_along(x: Array, axis: int, kernel: int, stride: int, whole: int) -> 
 
 
 def _avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    yield (make(2, 3, 4),), (Windows((3,), (2,), (1,), (1,)), True, None, (7,))
-    yield (make(2, 2, 4, 5),), (Windows((2, 3), (2, 1), (1, 1), (1, 1), True), False, None, (6, 5))
-    yield (make(1, 2, 2, 2, 2),), (Windows((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1)), True, 3, (4, 4, 5))
+    yield (make(2, 3, 4),), (Windows((3,), (2,), (1,), (1,)), True, None, (7,), False)
+    yield (make(2, 2, 4, 5),), (Windows((2, 3), (2, 1), (1, 1), (1, 1), True), False, None, (6, 5), True)
+    yield (
+        (make(1, 2, 2, 2, 2),),
+        (Windows((2, 2, 2), (2, 2, 2), (0, 0, 0), (1, 1, 1)), True, 3, (4, 4, 5), False),
+    )
 
 
 # The derivative of a mean's gradient is the mean again: pooling.py names this file, so it is found in the table.
@@ -222,16 +228,17 @@ avg_pool_backward = _gradient("avg_pool_backward", _avg_rule, _avg_host, _avg_sa
 
 
 def _adaptive_avg_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """params: size."""
+    """params: size, channels_last."""
     grad = operands[0]
+    size, last = params
     assert isinstance(grad, Meta)
-    out = _source(grad, params[0], grad.shape[2:], "adaptive_avg_pool_backward")
-    if grad.ndim != len(params[0]) + 2 or not all(params[0]):
+    out = _source(grad, size, grad.shape[2:], "adaptive_avg_pool_backward", last)
+    if grad.ndim != len(size) + 2 or not all(size):
         raise RuntimeError(
             "adaptive_avg_pool_backward(): Expected input to have non-zero size for non-batch dimensions, but got "
-            f"{list(params[0])}"
+            f"{list(size)}"
         )
-    return Signature((out,), (grad,), params)
+    return Signature((out,), (grad,), (size,))
 
 
 def _adaptive_avg_host(launch: Launch) -> Body:
@@ -263,9 +270,9 @@ def _shared_along(x: Array, axis: int, n: int) -> Array:
 
 def _adaptive_avg_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [
-        ((make(2, 3, 3),), ((7,),)),
-        ((make(2, 2, 4, 7),), ((6, 5),)),
-        ((make(1, 2, 2, 3, 1),), ((4, 3, 5),)),
+        ((make(2, 3, 3),), ((7,), False)),
+        ((make(2, 2, 4, 7),), ((6, 5), True)),
+        ((make(1, 2, 2, 3, 1),), ((4, 3, 5), False)),
     ]
 
 

@@ -337,9 +337,7 @@ nansum = reduction(
     _summed,
     dtypes=REALS,
     cuda=_form("T", "T{}", "is_nan(x) ? T{} : x", "add(a, b)", "s"),
-    derivative=Derivative(
-        lambda grad, a, metas, params: summed_back(grad, metas, params).masked_fill(a.isnan(), 0)
-    ),
+    derivative=Derivative(lambda grad, a, metas, params: summed_back(grad, metas, params) * ~a.isnan()),
 )
 mean = reduction(
     "mean",

@@ -71,7 +71,7 @@ def var_back(grad: Any, a: Any, params: Any) -> Any:
 
 
 def std_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    return var_back((grad / (out * 2)).masked_fill(out == 0, 0), a, params)
+    return var_back((grad / (out * 2)).masked_fill_(out == 0, 0), a, params)
 
 
 def norm_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
@@ -82,15 +82,15 @@ def norm_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
     if p == 1:
         return grad * a.sgn()
     if p == 2:
-        return grad * (a / size).masked_fill(size == 0, 0)
+        return grad * (a / size).masked_fill_(size == 0, 0)
     if math.isinf(p):
         return a.sgn() * shared_among(a.abs() == size, grad, dims)
     if p < 1:
-        slope = a.sgn() * a.abs().pow(p - 1).masked_fill(a == 0, 0)
+        slope = a.sgn() * a.abs().pow(p - 1).masked_fill_(a == 0, 0)
         return slope * grad * size.pow(1 - p)
     if p < 2:
-        return a.sgn() * a.abs().pow(p - 1) * (grad / size.pow(p - 1)).masked_fill(size == 0, 0)
-    return a * a.abs().pow(p - 2) * (grad / size.pow(p - 1)).masked_fill(size == 0, 0)
+        return a.sgn() * a.abs().pow(p - 1) * (grad / size.pow(p - 1)).masked_fill_(size == 0, 0)
+    return a * a.abs().pow(p - 2) * (grad / size.pow(p - 1)).masked_fill_(size == 0, 0)
 
 
 def logsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:

@@ -21,6 +21,7 @@ from flambeau.ops.places import (
     Array,
     Params,
     changed,
+    contiguous,
     in_range,
     sample_indices,
     start_from,
@@ -150,7 +151,7 @@ def _scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
     if isinstance(source, Meta) and source.dtype is not x.dtype:
         raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     value = source if isinstance(source, Meta) else x.dtype
-    return Signature((changed(x),), (x, index, value), (dim, how, include_self, fixed))
+    return Signature((contiguous(x),), (x, index, value), (dim, how, include_self, fixed))
 
 
 def _scatter_host(launch: Launch) -> Body:

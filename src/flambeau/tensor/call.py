@@ -26,10 +26,12 @@ from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
+from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op, Operand, Signature
 from flambeau.runtime import calls, current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.plans import cache_of
+from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.changeable import refuse_inference
@@ -110,6 +112,7 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
         b.memory.used_on(handle)
     out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
     plan.launch((out.ptr, a.ptr, b.ptr), (), handle)
+    stream.queue.busy = True  # see Note [Ticks] in runtime/orders.py
     if node is not None:
         finish(node, (out,))
     return out
@@ -131,6 +134,7 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
         a.memory.share()
     out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
     plan.launch((out.ptr, a.ptr), (number,), handle)
+    stream.queue.busy = True
     if node is not None:
         finish(node, (out,))
     return out
@@ -150,6 +154,7 @@ def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
         a.memory.share()
     out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
     plan.launch((out.ptr, a.ptr), (), handle)
+    stream.queue.busy = True
     if node is not None:
         finish(node, (out,))
     return out
@@ -197,6 +202,7 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
             a.memory.share()
         ptrs.append(a.ptr)
     plan.launch(ptrs, [send(args[i]) for i, send in plan.scalars] if plan.scalars else (), handle)
+    stream.queue.busy = True
     if node is not None:
         finish(node, results)
     return tuple(results) if plan.more else result
@@ -230,8 +236,8 @@ def call_into(
     plan = plans.get((op, params, *metas, target.meta, "into"))
     if plan is None:
         return _call_into(op, outputs, args, params, resize)
-    stream = current.local.streams[plan.index].handle
-    if memory.stream != stream:
+    stream = current.local.streams[plan.index]
+    if memory.stream != stream.handle:
         memory.share()
     _launch(plan, [target.ptr], args, stream)
     target.counter.version += 1
@@ -253,11 +259,13 @@ def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> A
         or (second is memory and b is not target)
     ):
         return _call_into(op, (target,), (a, b), (), resize)
-    stream = current.local.streams[plan.index].handle
-    if memory.stream != stream or first.stream != stream or second.stream != stream:
+    stream = current.local.streams[plan.index]
+    handle = stream.handle
+    if memory.stream != handle or first.stream != handle or second.stream != handle:
         for each in (memory, first, second):
-            each.used_on(stream)
-    plan.launch((target.ptr, a.ptr, b.ptr), (), stream)
+            each.used_on(handle)
+    plan.launch((target.ptr, a.ptr, b.ptr), (), handle)
+    stream.queue.busy = True
     target.counter.version += 1
     return target
 
@@ -294,9 +302,9 @@ def _call_into(
             a = args[i]
             if a is not target and a.memory is target.memory:
                 _check_overlap(target, a)
-    stream = current.local.streams[plan.index].handle
+    stream = current.local.streams[plan.index]
     for target in outputs:
-        target.memory.used_on(stream)
+        target.memory.used_on(stream.handle)
     _launch(plan, [t.ptr for t in outputs], args, stream)
     for target in outputs:
         target.counter.version += 1
@@ -356,15 +364,17 @@ def empty(meta: Meta) -> Tensor:
     return make_in(block, meta, context)
 
 
-def _launch(plan: Plan, ptrs: list[int], args: Sequence[Any], stream: int) -> None:
+def _launch(plan: Plan, ptrs: list[int], args: Sequence[Any], stream: Stream) -> None:
     """Launch with the outputs' addresses, `ptrs`, and the inputs'."""
+    handle = stream.handle
     for i in plan.tensors:
         a = args[i]
-        if a.memory.stream != stream:
+        if a.memory.stream != handle:
             a.memory.share()
         ptrs.append(a.ptr)
     scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
-    plan.launch(ptrs, scalars, stream)
+    plan.launch(ptrs, scalars, handle)
+    stream.queue.busy = True
 
 
 def _launch_nothing(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
@@ -394,7 +404,9 @@ def spend(kernel: Kernel, where: device, cycles: int) -> None:
         exe = _spending[context.device] = context.driver.load(
             Launch(kernel, (), (int64,)), context.driver_index
         )
-    _launcher(context.driver, exe)((), (cycles,), current.local.streams[context.index].handle)
+    stream = current.local.streams[context.index]
+    _launcher(context.driver, exe)((), (cycles,), stream.handle)
+    stream.queue.busy = True
 
 
 def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
@@ -419,6 +431,8 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
         convert = partial(checked_scalar, kind=to)
         if to.category == FLOATING:
             least, most = -finfo(to).max, finfo(to).max
+    elif to.category == FLOATING:
+        convert = partial(_real, kind=to)
     if to.category == FLOATING:
         whole = min(most, 2.0**53)
 
@@ -439,6 +453,15 @@ def _sender(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
 
 
 _CONVERT = {BOOL: bool, INTEGRAL: int, FLOATING: float, COMPLEX: complex}
+
+
+def _real(x: Any, kind: dtype) -> float:
+    """RuntimeError: a complex number that is not real."""
+    if isinstance(x, complex):
+        if x.imag:
+            raise RuntimeError(f"value cannot be converted to type {c_name(kind)} without overflow")
+        x = x.real
+    return float(x)
 
 
 def _wrapped(x: Any, half: int, modulus: int) -> int:
@@ -526,15 +549,6 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
                     f"output with shape {list(target.meta.shape)} doesn't match the broadcast shape "
                     f"{list(natural.shape)}"
                 )
-            if target.meta.numel:
-                warn_program(
-                    f"An output with one or more elements was resized since it had shape "
-                    f"{list(target.meta.shape)}, which does not match the required output shape "
-                    f"{list(natural.shape)}. This behavior is deprecated, and in a future PyTorch release "
-                    "outputs will not be resized unless they have zero elements. You can explicitly reuse "
-                    "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
-                    UserWarning,
-                )
             resize_to(target, natural)
         if may_self_overlap(target.meta.shape, target.meta.strides):
             raise RuntimeError(
@@ -549,7 +563,18 @@ def _fit(op: Op, signature: Signature, outputs: Sequence[Tensor], resize: bool) 
 
 
 def resize_to(target: Tensor, natural: Meta) -> None:
-    """Give an `out=` the shape of a result, and the order in which the result would lie in memory."""
+    """Give an `out=` the shape of a result, and the order in which the result would lie in memory.
+
+    Warns, as PyTorch does, of one that has elements.
+    """
+    if target.meta.numel:
+        warn_program(
+            f"An output with one or more elements was resized since it had shape {list(target.meta.shape)}, which "
+            f"does not match the required output shape {list(natural.shape)}. This behavior is deprecated, and in a "
+            "future PyTorch release outputs will not be resized unless they have zero elements. You can explicitly "
+            "reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+            UserWarning,
+        )
     target.resize_(natural.shape)
     target.meta = target.meta.with_(strides=natural.strides)
 

@@ -68,7 +68,7 @@ def _run(
     plan = engine.plans.get(key)
     if plan is None:
         plan = engine.plans[key] = _plan(record, changed, args, params)
-    stream = current.local.streams[plan.index].handle
+    stream = current.local.streams[plan.index]
     engine._launch(plan, [t.ptr for t in changed], args, stream)
     for t in changed:
         t.counter.version += 1

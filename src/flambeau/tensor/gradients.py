@@ -7,10 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau.core.dtype import FLOATING
-from flambeau.core.errors import argument_type
+from flambeau.core.dtype import FLOATING, dtype
+from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
+from flambeau.ops.matmul import c_name
 from flambeau.tape import walk
 from flambeau.tape.mode import mode
 from flambeau.tape.node import GradientEdge, Leaf, Node, hooked
@@ -154,8 +155,8 @@ def _check_grad(t: Tensor, value: Any) -> None:
     here, there = t.meta, value.meta
     if here.dtype is not there.dtype:
         raise RuntimeError(
-            f"attempting to assign a gradient with dtype '{there.dtype}' to a tensor with dtype '{here.dtype}'. Please "
-            "ensure that the gradient and the tensor have the same dtype"
+            f"attempting to assign a gradient with dtype '{c_name(there.dtype)}' to a tensor with grad_dtype "
+            f"'{here.dtype.torch_name}'. The gradient must match the tensor's grad_dtype (here its dtype always)."
         )
     if here.device is not there.device:
         raise RuntimeError(_other_device(here, there))
@@ -179,6 +180,30 @@ def _other_device(here: Meta, there: Meta) -> str:
 
 
 _property(_grad, _set_grad)
+
+
+def _grad_dtype(self: Tensor) -> dtype:
+    """The dtype of its gradient: its own. PyTorch lets programs choose another; here that is refused.
+
+    Raises RuntimeError: it is no leaf, or is set to what is no dtype; NotSupportedError: to another than its own.
+    """
+    if not self.is_leaf:
+        raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
+    return self.meta.dtype
+
+
+def _set_grad_dtype(self: Tensor, value: Any) -> None:
+    if not self.is_leaf:
+        raise RuntimeError("grad_dtype can only be set on leaf tensors.")
+    if value is not None and not isinstance(value, dtype):
+        raise RuntimeError(f"grad_dtype must be a torch.dtype or None, but got {type(value).__name__}")
+    if value is not self.meta.dtype:
+        raise NotSupportedError(
+            f"grad_dtype={value}: gradients are of their tensor's dtype here, {self.meta.dtype}; convert .grad instead"
+        )
+
+
+_property(_grad_dtype, _set_grad_dtype)
 
 # -- hooks ------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,11 @@ def stack(tensors: Any, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
                 f"stack expects each tensor to be equal size, but got {list(listed[0].meta.shape)} at entry "
                 f"0 and {list(t.meta.shape)} at entry {i}"
             )
-    return _cat([unsqueeze(t, d) for t in listed], d, out=out)
+    parts = [unsqueeze(t, d) for t in listed]
+    if out is not None or d == listed[0].meta.ndim:
+        return _cat(parts, d, out=out)
+    result: Tensor = call(ops.cat, parts, (d, "stack"))
+    return result
 
 
 @function

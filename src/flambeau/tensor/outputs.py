@@ -7,10 +7,11 @@ from typing import Any
 
 from flambeau.core.dtype import can_cast, dtype
 from flambeau.core.errors import type_name
+from flambeau.core.layout import contiguous_strides
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tape.mode import mode
-from flambeau.tensor.call import call, call_into, signature, unary
+from flambeau.tensor.call import call, call_into, resize_to, signature, unary
 from flambeau.tensor.history import requires_grad
 from flambeau.tensor.tensor import Tensor
 
@@ -65,7 +66,7 @@ def deliver(result: Any, out: Any, name: str | None = None) -> Any:
             )
     for one, target in pairs:
         if target.meta.shape != one.meta.shape:
-            target.resize_(one.meta.shape)
+            resize_to(target, one.meta.with_(strides=contiguous_strides(one.meta.shape)))
         target.copy_(one)
     return out
 

@@ -42,6 +42,7 @@ from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.typing import (
     contiguous_format,
+    lies_in,
     memory_format,
     parse_type,
     preserve_format,
@@ -167,6 +168,7 @@ def _copy_bytes_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     memory = source.memory.host_memory(source.ptr, source.meta.nbytes)
     target.memory.used_on(stream.handle)
     context.driver.copy_in(target.ptr, memory, stream.handle)
+    stream.queue.busy = True
     _finish(source.memory, stream, non_blocking)
 
 
@@ -190,6 +192,7 @@ def _copy_bytes_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     memory = target.memory.host_memory(target.ptr, target.meta.nbytes)
     source.memory.used_on(stream.handle)
     context.driver.copy_out(memory, source.ptr, stream.handle)
+    stream.queue.busy = True
     _finish(target.memory, stream, non_blocking)
 
 
@@ -221,6 +224,7 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
     source.memory.used_on(here.handle)
     target.memory.share()  # the copy runs on a stream of the source's device
     giver.driver.copy(target.ptr, source.ptr, to.nbytes, here.handle)
+    here.queue.busy = True
     _wait(there, here, "copy between devices: the target's stream waits until the copy has arrived")
 
 
@@ -230,10 +234,12 @@ def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
     memory = staging.host_memory(staging.ptr, target.meta.nbytes)
     source.memory.used_on(here.handle)
     source.memory.context.driver.copy_out(memory, source.ptr, here.handle)
+    here.queue.busy = True
     staging.record_use(here)
     _wait(there, here, "copy between devices: the copy in waits until the bytes are in host memory")
     target.memory.used_on(there.handle)
     target.memory.context.driver.copy_in(target.ptr, memory, there.handle)
+    there.queue.busy = True
     staging.record_use(there)
     _wait(here, there, "copy between devices: the source's stream waits until the copy has arrived")
 
@@ -373,9 +379,10 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if form is None:
         strides = meta.strides if _dense(meta) else strides_like(meta, None)
     else:
-        strides = meta.strides if is_contiguous(self, form) else strides_like(meta, form)
+        strides = strides_like(meta, form)
     wanted = meta.with_(strides=strides, dtype=kind, device=where)
-    if not copy and form is None and wanted.dtype is meta.dtype and wanted.device is meta.device:
+    same = wanted.dtype is meta.dtype and wanted.device is meta.device
+    if same and not copy and (form is None or lies_in(meta, form)):
         return self
     return _moved(self, wanted, non_blocking, copy)
 
@@ -577,7 +584,7 @@ def filled(meta: Meta, value: Any) -> Tensor:
 
 def filled_with(meta: Meta, number: Any) -> Tensor:
     """`filled` with a number that every dtype holds, or that was looked at."""
-    if meta.contiguous:
+    if meta.plain:
         result: Tensor = call(ops.fill, (number,), (meta.dtype, meta.shape, meta.device))
         return result
     result = empty(meta)
@@ -676,6 +683,7 @@ def resized(old: Storage, nbytes: int) -> Storage:
     if kept:
         old.used_on(stream.handle)
         context.driver.copy(new.ptr, old.ptr, kept, stream.handle)
+        stream.queue.busy = True
     new.version = old.version
     return new
 

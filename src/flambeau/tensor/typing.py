@@ -6,7 +6,14 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.dtype import DTYPES, dtype
-from flambeau.core.layout import Shape, Strides, contiguous_strides, dense_strides
+from flambeau.core.layout import (
+    Shape,
+    Strides,
+    channels_last_strides,
+    contiguous_strides,
+    dense_strides,
+    is_channels_last,
+)
 from flambeau.core.meta import Meta
 from flambeau.tensor import public
 
@@ -50,7 +57,7 @@ public.functions.update(
     channels_last_3d=channels_last_3d,
 )
 
-_LAST = {channels_last: (4, (0, 2, 3, 1)), channels_last_3d: (5, (0, 2, 3, 4, 1))}
+_LAST = {channels_last: 4, channels_last_3d: 5}
 
 
 def strides_in(shape: Shape, form: memory_format) -> Strides:
@@ -59,14 +66,16 @@ def strides_in(shape: Shape, form: memory_format) -> Strides:
         return contiguous_strides(shape)
     if form not in _LAST:
         raise RuntimeError(f"unsupported memory format option {form!r}")
-    ndim, order = _LAST[form]
-    if len(shape) != ndim:
-        raise RuntimeError(f"required rank {ndim} tensor to use {form.name} format")
-    strides, step = [0] * ndim, 1
-    for dim in reversed(order):
-        strides[dim] = step
-        step *= max(shape[dim], 1)
-    return tuple(strides)
+    if len(shape) != _LAST[form]:
+        raise RuntimeError(f"required rank {_LAST[form]} tensor to use {form.name} format")
+    return channels_last_strides(shape)
+
+
+def lies_in(meta: Meta, form: memory_format) -> bool:
+    """Whether the strides suggest this format, gaps allowed: then a tensor is not converted to it."""
+    if is_channels_last(meta.shape, meta.strides):
+        return _LAST.get(form) == meta.ndim
+    return form is contiguous_format
 
 
 def strides_like(meta: Meta, form: memory_format | None) -> Strides:

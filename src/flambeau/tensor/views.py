@@ -311,10 +311,19 @@ alias("broadcast_shapes", _broadcast_shapes, as_method=False)
 # -- dimensions -------------------------------------------------------------------------------------------
 
 
-@both
-def permute(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
+@function
+def permute(input: Tensor, dims: Any) -> Tensor:
     """The dimensions in another order."""
-    return run(records.permute, input, given_ints(args, dims, "permute", "dims"))
+    if isinstance(dims, int):
+        raise TypeError("permute(): argument 'dims' (position 2) must be tuple of ints, not int")
+    return run(records.permute, input, given_ints((dims,), None, "permute", "dims"))
+
+
+def _permute(self: Tensor, *args: Any, dims: Any = None) -> Tensor:
+    return run(records.permute, self, given_ints(args, dims, "permute", "dims"))
+
+
+method_of(permute, _permute)
 
 
 @both

@@ -33,11 +33,17 @@ Each pair is tested on a virtual GPU against the CPU, bit by bit; the CPU is tes
 Names, signatures, dtypes and errors are PyTorch's; the last column says what differs. Besides, complex32 is
 computed on the CPU too, where PyTorch has few kernels for it, and np.complex64 scalars keep their imaginary part, which
 PyTorch drops. NumPy's names of arguments are taken as PyTorch takes them: `axis` and `keepdims` by all that has `dim`
-or `keepdim`; `x`, `a` and `x1` by functions, `x2` by methods too. Results are the same where memory is
-not: what convolution, pooling, interpolation, padding, `cat` and the norms of images give is contiguous, whatever the
-order of their inputs' dimensions, where PyTorch keeps `channels_last`; so are FFTs along other dimensions than the
-last, `unique` along a dimension, several `quantile`s, `linalg.solve` of a vector for each matrix, and `linalg.lstsq` of
-more rows than columns, whose solution is a part of a larger array in PyTorch.
+or `keepdim`; `x`, `a` and `x1` by functions, `x2` by methods too.
+Results lie in memory as PyTorch's do, in strides too: convolutions, pools, norms, interpolation, padding and `cat`
+keep `channels_last` and `channels_last_3d`, and so do their gradients. Kernels write through strides, so that costs
+nothing, but for convolutions: where a tensor is not contiguous it is copied first, or last. What differs: FFTs along
+other dimensions than the last, `unique` along a dimension, several `quantile`s, `linalg.solve` of a vector for each
+matrix, and `linalg.lstsq` of more rows than columns, whose solution is a part of a larger array in PyTorch, are
+contiguous here; `logsigmoid` and `rrelu` keep the order of dimensions, which PyTorch's do not on CPUs. Where the
+input and the gradient of the result lie in two formats, some gradients lie as the one where PyTorch's lie as the
+other: of `hardtanh`, `relu6`, `hardswish`, `hardsigmoid`, `softplus`, `elu`, `celu`, `hardshrink`, `softshrink`,
+`nan_to_num`, `mse_loss`, `take`, of shuffled channels and pixels, and of the `*_scatter` of views. Strides of
+dimensions of one element, and of tensors of none, may differ.
 
 Conjugation is computed when it is asked for: `x.conj()`, `x.adjoint()`, `x.mH` and `x.H` of complex numbers are new
 tensors, where PyTorch's are views that share `x`'s memory and conjugate when they are read. So a change of `x` in place
@@ -67,6 +73,10 @@ DIFFERENCES = {
     "adjoint": "of complex numbers a new tensor, no view",
     "conj": "of complex numbers a new tensor, no view: see above",
     "histc": "counts of float16 and bfloat16 are exact to the last rounding; PyTorch's stop at 2048 or 256 per thread",
+    "histogram": "on GPUs too, where PyTorch has none",
+    "histogramdd": "on GPUs too, where PyTorch has none",
+    "topk": "of equal values the first are taken; PyTorch's choice is not specified",
+    "kthvalue": "of equal values as a stable sort has them; PyTorch's choice is not specified",
     "cdist": "differentiable more than once",
     "orgqr": "differentiable by one formula of matrices; PyTorch goes through the reflectors one by one",
     "pow": "uint16, uint32, uint64 and float8 are refused with any exponent; PyTorch takes 0 and 1",

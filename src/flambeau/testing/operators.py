@@ -100,6 +100,19 @@ def stepped(array: Array) -> tuple[Array, Array]:
     return stored, view
 
 
+def channels_innermost(array: Array) -> tuple[Array, Array]:
+    """Images and volumes in `channels_last`; others plainly."""
+    if not is_image(array):
+        return plain(array)
+    stored = np.ascontiguousarray(np.moveaxis(array, 1, -1))
+    return stored, np.moveaxis(stored, -1, 1)
+
+
+def is_image(x: Any) -> bool:
+    """Whether it is an array (N, C, spatial ...) of two or three spatial dimensions, for all that one can tell."""
+    return isinstance(x, np.ndarray) and x.ndim in (4, 5)
+
+
 def tensor_of(array: Array, layout: Layout = plain, where: device = CPU) -> Tensor:
     """A tensor of an array's elements on a device, laid out in memory as `layout` says."""
     stored, view = layout(array)
@@ -147,15 +160,17 @@ def bits(result: Any) -> list[bytes]:
 def check_virtual(op: Op, kind: dtype, where: device, seed: int = 0) -> int:
     """Run the samples on the CPU and on `where`: the same bits or the same refusal, or AssertionError.
 
-    Each sample is laid out plainly and column by column. The first also has steps between its elements, operands
-    of no elements, of no dimensions and of one row, and `out=`. Returns how many calls were compared. What CUDA
-    devices do not implement though CPUs do (products of integers) is not compared.
+    Each sample is laid out plainly and column by column, images with the channels innermost too. The first also has
+    steps between its elements, operands of no elements, of no dimensions and of one row, and `out=`. Returns how many
+    calls were compared. What CUDA devices do not implement though CPUs do (products of integers) is not compared.
     """
     count = 0
     for number, (inputs, params) in enumerate(op.samples(maker(kind, seed), kind)):
         count += _compare(op, inputs, params, plain, where, into=number == 0)
         if _arrays(inputs):
             count += _compare(op, inputs, params, reversed_dims, where)
+            if any(map(is_image, inputs)):
+                count += _compare(op, inputs, params, channels_innermost, where)
             count += _compare_variants(op, inputs, params, where) if number == 0 else 0
     return count
 

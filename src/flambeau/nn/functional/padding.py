@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.device import CPU
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.padding import pad as op
@@ -12,6 +13,7 @@ from flambeau.tensor import autocast
 from flambeau.tensor.call import call
 from flambeau.tensor.public import alias, function
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.typing import channels_last, channels_last_3d
 
 
 def constant_pad(input: Tensor, pad: Sequence[int], value: Any = 0) -> Tensor:
@@ -90,7 +92,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     n = len(lead)
     split = input.reshape(*lead, channels // (r * r), r, r, height, width)
     order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return split.permute(order).reshape(*lead, channels // (r * r), height * r, width * r)
+    return _rearranged(input, split.permute(order), (*lead, channels // (r * r), height * r, width * r))
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
@@ -113,7 +115,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     n = len(lead)
     split = input.reshape(*lead, channels, height // r, r, width // r, r)
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return split.permute(order).reshape(*lead, channels * r * r, height // r, width // r)
+    return _rearranged(input, split.permute(order), (*lead, channels * r * r, height // r, width // r))
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
@@ -131,7 +133,16 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
         raise RuntimeError(
             f"Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
         )
-    return input.reshape(n, groups, channels // groups, *rest).transpose(1, 2).reshape(input.shape)
+    split = input.reshape(n, groups, channels // groups, *rest)
+    return _rearranged(input, split.transpose(1, 2), input.shape)
+
+
+def _rearranged(input: Tensor, split: Tensor, shape: Any) -> Tensor:
+    """`split` in this shape. PyTorch's kernels for CPUs keep `channels_last`, of which there are none for GPUs."""
+    found = split.reshape(shape)
+    if not (input.meta.channels_last and input.meta.device is CPU):
+        return found
+    return found.clone(memory_format=channels_last if found.dim() == 4 else channels_last_3d)
 
 
 for _public in (pixel_shuffle, pixel_unshuffle, channel_shuffle):
