@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import warnings
+from copy import deepcopy
 from datetime import timedelta
 from types import ModuleType
 
@@ -30,11 +32,29 @@ SAME_TEXT = [
     "d.monitored_barrier(timeout=3)", "d.get_node_local_rank()",
     "d.all_reduce(t, group=3)", "d.barrier(group=3)", "d.all_gather([t], t, group='x')", "d.broadcast(t, 0, group=3)",
     "d.send(t, 0, group=3)", "d.get_backend(3)", "d.get_group_rank(-100, 0)", "d.get_global_rank(-100, 0)", "d.new_group([0, 1])",
+    "d.all_reduce(t, d._make_nccl_premul_sum(2.0))", "d.reduce(t, 0, op=d._make_nccl_premul_sum(2.0))",
+    "d.reduce_scatter(t, [t], op=d._make_nccl_premul_sum(2.0))", "d.ReduceOp(d.ReduceOp.SUM).factor",
+    "d.all_reduce(t.to(torch.complex64), d._make_nccl_premul_sum(2.0))",
     "d.recv_object_list([None], group_src=0, src=0)", "d.all_gather([t, 3], t)", "d.reduce_scatter(t, t)",
 ]  # fmt: skip
 SAME_TYPE = [
     "d.all_gather([t, t], t)", "d.gather(t, [t, t], 0)", "d.scatter(t, [t, t], 0)", "d.broadcast(t, 5)", "d.reduce(t, 3)",
     "d.all_reduce(torch.ones(2), op=7)", "d.all_to_all([t], [t, t])", "d.all_gather_single(torch.zeros(4), t)",
+    "d.ReduceOp('x')", "d.ReduceOp()", "d.ReduceOp(d.ReduceOp(d.ReduceOp.MAX))", "d.ReduceOp(d.ReduceOp.PREMUL_SUM)",
+    "d._make_nccl_premul_sum('x')", "d._make_nccl_premul_sum(2)", "d._make_nccl_premul_sum(t)", "d.ReduceOp(3)",
+    "d.all_reduce(t, d.ReduceOp.PREMUL_SUM)", "setattr(d._make_nccl_premul_sum(2.0), 'factor', 3.0)",
+    "d.distributed_c10d._set_pg_timeout(3)", "d.distributed_c10d._set_pg_timeout(d.default_pg_timeout, 3)",
+    "d.distributed_c10d._set_pg_timeout(d.default_pg_timeout, -100)", "d.broadcast(t, 1.5)", "d.reduce(t, 1.5)", "d.broadcast_object_list([1], 1.5)", "d.gather(t, [t], 'x')",
+    "d.scatter(t, [t], 1.5)", "d.gather(t, [t], 3)", "d.gather(t, None, 3)", "d.all_reduce_coalesced([])",
+    "d.all_gather_coalesced([[t]], [])", "d.all_gather_into_tensor(torch.ones(3, dtype=torch.int32), t)",
+    "d.reduce_scatter_tensor(t, torch.ones(3, dtype=torch.int32))", "d.get_default_backend_for_device(1.5)",
+    "d.get_default_backend_for_device(None)",
+    "d._verify_params_across_processes(3, [t])",
+    *[f"torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2), {wrong})" for wrong in (
+        "process_group=3", "process_group='x'", "process_group=d.GroupMember.NON_GROUP_MEMBER", "static_graph='False'",
+        "process_group=3, init_sync=False", "find_unused_parameters=[]", "gradient_as_bucket_view='x'", "device_ids=3",
+        "broadcast_buffers=[]", "bucket_cap_mb='x'",
+    )],
     "d.get_rank(3)", "d.all_to_all_single(t, torch.ones(4))", "d.barrier(timeout=3)", "d.isend(t, 0, tag='x')",
 ]  # fmt: skip
 SAME_VALUE = [
@@ -51,13 +71,29 @@ SAME_VALUE = [
     "d.Backend('foo')", "d.get_rank(d.GroupMember.NON_GROUP_MEMBER)", "d.get_world_size(d.GroupMember.NON_GROUP_MEMBER)",
     "d.GroupMember.NON_GROUP_MEMBER", "repr(d.ReduceOp.SUM)", "d.ReduceOp.SUM == d.ReduceOp.SUM",
     "d.ReduceOp(d.ReduceOp.MAX) == d.ReduceOp.MAX", "d.is_backend_available('gloo')", "d.is_backend_available('foo')",
+    "isinstance(d.ReduceOp.SUM, d.ReduceOp)", "isinstance(3, d.ReduceOp)", "isinstance(d._make_nccl_premul_sum(2.0), d.ReduceOp)",
+    "hash(d.ReduceOp(d.ReduceOp.MAX))", "d.ReduceOp(d.ReduceOp.MAX) == 'x'", "d.ReduceOp(d.ReduceOp.MAX) != d.ReduceOp(d.ReduceOp.MAX)",
+    "repr(d._make_nccl_premul_sum(2.0).op)", "d._make_nccl_premul_sum(2.0).factor", "str(d._make_nccl_premul_sum(torch.ones(1)).factor)",
+    "d._make_nccl_premul_sum(2.0) == d.ReduceOp.PREMUL_SUM", "copy(d._make_nccl_premul_sum(2.0)).factor",
+    "repr(pickled(d.ReduceOp.MAX))", "pickled(d.ReduceOp(d.ReduceOp.MAX)) == d.ReduceOp.MAX", "str(d.ReduceOp.MAX)",
+    "pickled(d._make_nccl_premul_sum(2.0)).factor", "repr(d.ReduceOp(d.ReduceOp.MAX)).replace(d.__name__, 'D')[:40]",
+    "d.supports_complex(d._make_nccl_premul_sum(2.0))", "int(d.ReduceOp.MAX)", "d.ReduceOp.MAX.name", "[4, 5, 6][d.ReduceOp.AVG]",
     "d.get_node_local_rank(3)", "d.get_default_backend_for_device('cuda')", "d.supports_complex(d.ReduceOp.SUM)",
     "d.supports_complex(d.ReduceOp.PRODUCT)", "d.default_pg_timeout", "d.is_torchelastic_launched()",
     "[x.tolist() for x in (lambda l: (d.all_gather(l, t), l)[1])([torch.zeros(3)])]",
     "(lambda l: (d.all_gather_object(l, {'a': 1}), l)[1])([None])", "(lambda l: (d.gather_object(2, l), l)[1])([None])",
     "(lambda l: (d.scatter_object_list(l, [5]), l)[1])([None])", "d.broadcast_object_list([1, 2], 0)",
+    "[(n, str(getattr(o, n))) for o in [getattr(d, k)() for k in KINDS] for n in dir(o) if n[0] != '_' and n not in ('named', 'reduceOp')]",
+    "d.AllreduceOptions().reduceOp == d.ReduceOp.SUM", "repr(d.BackendConfig('nccl'))", "repr(d.BackendConfig(d.Backend('cpu:gloo,cuda:nccl')))",
+    "d.BackendConfig('gloo').get_device_backend_map()", "{k: int(v) for k, v in d.ProcessGroup.BackendType.__members__.items()}",
+    "int(d.ProcessGroup.NCCL)", "str(d.ProcessGroup.BackendType.NCCL)", "d.distributed_c10d._rank_not_in_group(None)",
+    "d.constants.default_pg_timeout",
     "d.barrier(timeout=d.default_pg_timeout)", "d.reduce_op.SUM == d.ReduceOp.SUM",
     "[g.size() for g in d.new_subgroups(1)[1]]", "d.new_group([0], group_desc='x').group_desc",
+]  # fmt: skip
+OPTIONS = [
+    "AllreduceOptions", "AllreduceCoalescedOptions", "BroadcastOptions", "ReduceOptions", "GatherOptions", "ScatterOptions",
+    "ReduceScatterOptions", "AllToAllOptions", "BarrierOptions",
 ]  # fmt: skip
 WORLD_CALLS = [  # of `w`, the group of all ranks: (call, what it writes)
     ("w.allreduce([t])", "t"), ("w.allreduce(t, d.ReduceOp.MAX)", "t"), ("w.broadcast(t, 0)", "t"), ("w.broadcast([t])", "t"),
@@ -65,6 +101,14 @@ WORLD_CALLS = [  # of `w`, the group of all ranks: (call, what it writes)
     ("w.gather([[o]], [t])", "o"), ("w.gather([o], t, 0)", "o"), ("w.scatter([o], [[t]])", "o"), ("w.scatter(o, [t], 0)", "o"),
     ("w.reduce_scatter([o], [[t]])", "o"), ("w.reduce_scatter(o, [t])", "o"), ("w.all_gather_single(o, t)", "o"),
     ("w._allgather_base(o, t)", "o"), ("w.reduce_scatter_single(o, t)", "o"), ("w.alltoall_base(o, t, [], [])", "o"),
+    ("w.allreduce([t], d.AllreduceOptions())", "t"), ("w.allreduce([t], opts=d.AllreduceOptions())", "t"),
+    ("w.broadcast([t], d.BroadcastOptions())", "t"), ("w.reduce([t], d.ReduceOptions())", "t"),
+    ("w.gather([[o]], [t], d.GatherOptions())", "o"), ("w.scatter([o], [[t]], d.ScatterOptions())", "o"),
+    ("w.allgather([[o]], [t], d.distributed_c10d.AllgatherOptions())", "o"), ("w.barrier(d.BarrierOptions())", "t"),
+    ("w.reduce_scatter([o], [[t]], d.ReduceScatterOptions())", "o"), ("w.alltoall_base(o, t, [], [], d.AllToAllOptions())", "o"),
+    ("w.allreduce_coalesced([t])", "t"), ("w.allreduce_coalesced([t], d.AllreduceCoalescedOptions())", "t"),
+    ("w.allgather_into_tensor_coalesced([o], [t])", "o"), ("w.reduce_scatter_tensor_coalesced([o], [t])", "o"),
+    ("w.all_gather_single_coalesced([o], [t])", "o"), ("w.reduce_scatter_single_coalesced([o], [t], d.ReduceScatterOptions())", "o"),
     ("w.all_to_all_single(o, t, [3], [3])", "o"), ("w.barrier()", "t"), ("w.barrier(timeout=d.default_pg_timeout)", "t"),
 ]  # fmt: skip
 OUTSIDE = [  # before init_process_group, and after destroy_process_group
@@ -77,13 +121,27 @@ OUTSIDE = [  # before init_process_group, and after destroy_process_group
 ]  # fmt: skip
 
 
+def pickled(value):
+    return pickle.loads(pickle.dumps(value))
+
+
 def answer(library, text):
     """("value", what) or ("error", type, words)."""
     torch, d = LIBRARIES[library]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            value = eval(text, {"torch": torch, "d": d, "t": torch.ones(3)})
+            value = eval(
+                text,
+                {
+                    "torch": torch,
+                    "d": d,
+                    "t": torch.ones(3),
+                    "copy": deepcopy,
+                    "pickled": pickled,
+                    "KINDS": OPTIONS,
+                },
+            )
     except Exception as error:
         return "error", type(error).__name__, " ".join(str(error).replace("flambeau", "torch").split())
     return "value", value
@@ -134,10 +192,8 @@ def test_methods_of_groups_are_those_of_pytorch():
 
 
 LACKING = {
-    "BackendType", "all_gather_single_coalesced", "allgather_coalesced", "allgather_into_tensor_coalesced",
-    "allreduce_coalesced", "bound_device_id", "boxed", "group_desc", "merge_remote_group", "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced", "split_group", "unbox", "use_pg_for_symm_mem_rendezvous",
-    "CUSTOM", "GLOO", "MPI", "NCCL", "UCC", "UNDEFINED", "XCCL",
+    "allgather_coalesced", "bound_device_id", "boxed", "group_desc", "merge_remote_group", "split_group", "unbox",
+    "use_pg_for_symm_mem_rendezvous",
 }  # fmt: skip
 
 
@@ -215,10 +271,7 @@ def test_names_of_today_that_are_missing_are_known():
 
 
 MISSING = {
-    "AllToAllOptions", "AllreduceCoalescedOptions", "AllreduceOptions", "BackendConfig", "BarrierOptions",
-    "BroadcastOptions", "BuiltinCommHookType", "DeviceMesh", "GatherOptions", "GradBucket", "GroupName",
-    "Logger", "ProcessGroupGloo", "RankType", "ReduceOptions", "ReduceScatterOptions", "Reducer", "ScatterOptions",
-    "breakpoint", "init_device_mesh", "log", "record_comm", "timedelta",
+    "Logger", "ProcessGroupGloo", "RankType", "log", "record_comm", "timedelta",
 }  # fmt: skip
 
 

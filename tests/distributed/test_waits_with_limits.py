@@ -42,10 +42,13 @@ class Left:
     """A backend that notes that it was left."""
 
     timeout = SHORT
-    aborted = False
+    failed: Exception | None = None
 
-    def abort(self) -> None:
-        self.aborted = True
+    def explained(self, error: Exception) -> Exception:
+        return dist.DistBackendError(f"{error}: explained")
+
+    def fail(self, error: Exception) -> None:
+        self.failed = error
 
 
 class Begun(work.Work):
@@ -63,9 +66,9 @@ def test_a_barrier_waits_no_longer_than_is_said(says: str, monkeypatch: pytest.M
             backend.timeout = timedelta(minutes=5)
         if says == "work":
             barrier.limit = SHORT
-        with pytest.raises(dist.DistBackendError, match="timed out after 1ms"):
+        with pytest.raises(dist.DistBackendError, match="timed out after 1ms: explained") as told:
             barrier.wait(SHORT if says == "wait" else None)
-        assert backend.aborted
+        assert backend.failed is told.value
 
 
 def on_virtual_gpus() -> float:

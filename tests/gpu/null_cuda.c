@@ -84,12 +84,29 @@ static int moves(size_t n) {
   if (!most) { const char* s = getenv("NULL_CUDA_MOVES"); most = s ? atoll(s) : SIZE_MAX; }
   return n <= most; }
 R cuMemcpyHtoDAsync(P d, void* s, size_t n, P q) { if (moves(n)) memcpy((void*)d, s, n); return 0; }
-R cuMemcpyDtoHAsync(void* d, P s, size_t n, P q) { if (moves(n)) memcpy(d, (void*)s, n); return 0; }
+static R until(P s);
+R cuMemcpyDtoHAsync(void* d, P s, size_t n, P q) { until(q); if (moves(n)) memcpy(d, (void*)s, n); return 0; }
 R cuMemcpyAsync(P d, P s, size_t n, P q) { if (moves(n)) memmove((void*)d, (void*)s, n); return 0; }
 R cuMemsetD8Async(P d, unsigned char b, size_t n, P q) { if (moves(n)) memset((void*)d, b, n); return 0; }
 R cuStreamCreateWithPriority(P* s, unsigned f, int p) { *s = next_handle += 16; return 0; }
 static unsigned event_flags[1 << 16];
 R cuEventCreate(P* e, unsigned f) { *e = next_handle += 16; event_flags[*e >> 4 & 65535] = f; return 0; }
+/* A stream that is held runs nothing that it is given, until it is let go. */
+static P held[64];
+static int holds;
+void null_hold(P s, int on) {
+  for (int i = 0; i < holds; i++) if (held[i] == s) { if (!on) held[i] = held[--holds]; return; }
+  if (on) held[holds++] = s; }
+static int waits(P s) { for (int i = 0; i < holds; i++) if (held[i] == s) return 1; return 0; }
+static R until(P s) { while (waits(s)) usleep(1000); return 0; }
+static P marked[1 << 16];  /* by event: the held stream that it is behind, and 1 */
+static P behind(P e) { return marked[e >> 4 & 65535]; }
+R cuEventRecord(P e, P s) { marked[e >> 4 & 65535] = waits(s) ? s + 1 : 0; return 0; }
+R cuEventQuery(P e) { return behind(e) && waits(behind(e) - 1) ? 600 : 0; }
+R cuEventSynchronize(P e) { return behind(e) ? until(behind(e) - 1) : 0; }
+R cuStreamQuery(P s) { return waits(s) ? 600 : 0; }
+R cuStreamSynchronize(P s) { return until(s); }
+R cuCtxSynchronize(void) { while (holds) usleep(1000); return 0; }
 R cuIpcGetEventHandle(Handle* h, P e) {
   if (!(event_flags[e >> 4 & 65535] & 4)) return 400;
   memset(h, 0, 64); strcpy(h->of.magic, "event"); h->of.pid = getpid();

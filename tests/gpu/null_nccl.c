@@ -1,6 +1,7 @@
 /* A libnccl without GPUs, beside null_cuda.c: members of one process meet as NCCL's do, and a collective runs on the
  * host's memory when the last of its members has issued it. Elements are reduced in rank order.
- * With NULL_NCCL_ALONE a member is alone: the others are where it is at once, and have nothing but zeros to add. */
+ * With NULL_NCCL_ALONE a member is alone: the others are where it is at once, and have nothing but zeros to add; with
+ * NULL_NCCL_STUCK=n they do not come to the n-th call, and the stream waits for them until the communicator is aborted. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -10,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 typedef struct { char bytes[128]; } Id;
-typedef struct { char kind; const void* source; void* target; size_t count; int type, op, peer; } Call;
+typedef struct { char kind; const void* source; void* target; size_t count; int type, op, peer, scaled; double factor; } Call;
 typedef struct World World;
-typedef struct Comm { World* world; int rank, failed, waits, sends, recvs; uint64_t context;
+typedef struct Comm { World* world; void* held; int rank, failed, waits, sends, recvs; uint64_t context;
   Call calls[64], sent[64], received[64]; } Comm;
 struct World { Id id; int size, joined; Comm* members[16]; };
 typedef struct { Comm* comm; Comm** made; Call call; } Job;
@@ -25,6 +26,11 @@ static __thread int depth, jobs_used, failed;  /* failed: a call of the group th
 static __thread Job jobs[256];
 static __thread char said[200];
 static int alone(void) { static int found = -1; return found < 0 ? (found = !!getenv("NULL_NCCL_ALONE")) : found; }
+static int begun;
+static int stuck(void) { const char* n = getenv("NULL_NCCL_STUCK"); return n ? atoi(n) : 1 << 30; }
+static void cuda(const char* name, uint64_t x, int y) {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  ((void (*)(uint64_t, int))dlsym(library, name))(x, y); }
 static int wrong(int code, const char* text) { strcpy(said, text); if (depth) failed = code; return code; }
 static uint64_t context(void) {
   uint64_t now = 0;
@@ -48,10 +54,13 @@ static long double join(int op, long double a, long double b) {
   return op == 1 ? a * b : op == 2 ? (a > b ? a : b) : op == 3 ? (a < b ? a : b) : a + b; }
 
 /* -- running: `a` is the call at the head of each member's queue -- */
+static long double taken(Call* c, size_t i) {
+  long double x = load(c->type, c->source, i);
+  return c->scaled ? x * c->factor : x; }
 static void reduce(World* w, Call* a, void* out, size_t from, size_t count) {
   for (size_t i = 0; i < count; i++) {
-    long double x = load(a->type, w->members[0]->calls[0].source, from + i);
-    for (int r = 1; r < w->size; r++) x = join(a->op, x, load(a->type, w->members[r]->calls[0].source, from + i));
+    long double x = taken(&w->members[0]->calls[0], from + i);
+    for (int r = 1; r < w->size; r++) x = join(a->op, x, taken(&w->members[r]->calls[0], from + i));
     store(a->type, out, i, a->op == 4 ? x / w->size : x); } }
 static void execute(World* w) {
   Call* a = &w->members[0]->calls[0];
@@ -138,21 +147,40 @@ int ncclCommInitRank(Comm** made, int size, Id id, int rank) {
   return push(c, made, (Call){0}); }
 int ncclCommDestroy(Comm* c) { return c->waits ? wrong(USAGE, "a call waits for a peer") : OK; }
 int ncclCommAbort(Comm* c) {
+  cuda("null_hold", (uint64_t)c->held, 0);
   for (int r = 0; r < c->world->size; r++) if (r != c->rank && c->world->members[r]) c->world->members[r]->failed = REMOTE;
   return OK; }
 int ncclCommGetAsyncError(Comm* c, int* code) {
   *code = c->failed;
   if (c->failed) wrong(0, "remote process exited");
   return OK; }
-static int queue(Comm* c, Call call) {
+/* -- ops of a communicator: those that programs make, from 5 on, live until they are destroyed -- */
+static struct { Comm* comm; int type; double factor; } made_ops[16];
+int ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int residence, Comm* c) {
+  if (residence != 1 || type < 6 || type > 8) return wrong(ARGUMENT, "no such scalar here");
+  for (int i = 0; i < 16; i++) if (!made_ops[i].comm) {
+    made_ops[i].comm = c; made_ops[i].type = type; made_ops[i].factor = load(type, scalar, 0);
+    *op = 5 + i;
+    return OK; }
+  return wrong(ARGUMENT, "ops are not destroyed"); }
+int ncclRedOpDestroy(int op, Comm* c) {
+  if (op < 5 || made_ops[op - 5].comm != c) return wrong(ARGUMENT, "no such op");
+  made_ops[op - 5].comm = NULL;
+  return OK; }
+static int queue(Comm* c, Call call, void* stream) {
+  if (call.op >= 5) {
+    if (made_ops[call.op - 5].comm != c || made_ops[call.op - 5].type != call.type) return wrong(ARGUMENT, "another's op");
+    call.factor = made_ops[call.op - 5].factor; call.scaled = 1; call.op = 0; }
   if (context() != c->context) return wrong(ARGUMENT, "the device of the communicator is not current");
   if (call.type < 0 || call.type > 8) return wrong(ARGUMENT, "no such type here");
-  if (alone()) return OK;
+  if (alone()) {
+    if (++begun >= stuck()) { c->held = stream; cuda("null_hold", (uint64_t)stream, 1); }
+    return OK; }
   return push(c, NULL, call); }
-int ncclAllReduce(const void* s, void* t, size_t n, int d, int o, Comm* c, void* q) { return queue(c, (Call){'A', s, t, n, d, o}); }
-int ncclReduce(const void* s, void* t, size_t n, int d, int o, int r, Comm* c, void* q) { return queue(c, (Call){'R', s, t, n, d, o, r}); }
-int ncclBroadcast(const void* s, void* t, size_t n, int d, int r, Comm* c, void* q) { return queue(c, (Call){'B', s, t, n, d, 0, r}); }
-int ncclAllGather(const void* s, void* t, size_t n, int d, Comm* c, void* q) { return queue(c, (Call){'G', s, t, n, d}); }
-int ncclReduceScatter(const void* s, void* t, size_t n, int d, int o, Comm* c, void* q) { return queue(c, (Call){'S', s, t, n, d, o}); }
-int ncclSend(const void* s, size_t n, int d, int p, Comm* c, void* q) { return queue(c, (Call){'s', s, 0, n, d, 0, p}); }
-int ncclRecv(void* t, size_t n, int d, int p, Comm* c, void* q) { return queue(c, (Call){'r', 0, t, n, d, 0, p}); }
+int ncclAllReduce(const void* s, void* t, size_t n, int d, int o, Comm* c, void* q) { return queue(c, (Call){'A', s, t, n, d, o}, q); }
+int ncclReduce(const void* s, void* t, size_t n, int d, int o, int r, Comm* c, void* q) { return queue(c, (Call){'R', s, t, n, d, o, r}, q); }
+int ncclBroadcast(const void* s, void* t, size_t n, int d, int r, Comm* c, void* q) { return queue(c, (Call){'B', s, t, n, d, 0, r}, q); }
+int ncclAllGather(const void* s, void* t, size_t n, int d, Comm* c, void* q) { return queue(c, (Call){'G', s, t, n, d}, q); }
+int ncclReduceScatter(const void* s, void* t, size_t n, int d, int o, Comm* c, void* q) { return queue(c, (Call){'S', s, t, n, d, o}, q); }
+int ncclSend(const void* s, size_t n, int d, int p, Comm* c, void* q) { return queue(c, (Call){'s', s, 0, n, d, 0, p}, q); }
+int ncclRecv(void* t, size_t n, int d, int p, Comm* c, void* q) { return queue(c, (Call){'r', 0, t, n, d, 0, p}, q); }

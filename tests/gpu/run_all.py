@@ -133,7 +133,8 @@ def compare_one(name: str) -> Found:
     flambeau.backends.cudnn.allow_tf32 = False
     op, found = table[name], Found()
     for kind, inputs, params in samples(op):
-        for layout in LAYOUTS:
+        images = any(map(operators.is_image, inputs))
+        for layout in (*LAYOUTS, operators.channels_innermost) if images else LAYOUTS:
             try:
                 distance = _distance(op, inputs, params, layout)
             except NotSupportedError as error:

@@ -76,7 +76,7 @@ import cuda.pathfinder
 from flambeau.driver.cuda.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 import flambeau as torch
-x = torch.zeros(4, 4, device="cuda")
+x = torch.zeros(300, 300, device="cuda")  # a small product is a kernel of ours
 with mock.patch.object(cuda.pathfinder, "load_nvidia_dynamic_lib", side_effect=RuntimeError("not there")):
     for use in (lambda: x @ x, lambda: torch.fft.fft(x), lambda: torch.linalg.inv(x), torch.cuda.current_blas_handle):
         try:

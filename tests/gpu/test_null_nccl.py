@@ -95,6 +95,35 @@ def test_every_kind_dtype_and_op_gives_what_numpy_gives(library: Path) -> None:
     assert run(library, KIT + EVERY_KIND, devices=3) == "equal\n"
 
 
+FACTORS = """
+from flambeau.driver.api import PreMul
+for name in ("float16", "float32", "float64"):
+    kind = getattr(kinds, name)
+    for size in (1, 3):
+        members = meet(size)
+        given = [np.arange(size * 4).astype(kind.numpy) + m.rank for m in members]
+        scaled = [x * kind.numpy.type(0.5 + m.rank) for m, x in zip(members, given)]
+        want = sum(scaled)
+        for again in range(9):  # NCCL's ops are given back: this one has 16
+            at = [m.put(x) for m, x in zip(members, given)]
+            driver.collective([m.part("all_reduce", a, a, 4 * size, kind, PreMul(0.5 + m.rank)) for m, a in zip(members, at)])
+            assert all((take(a, want, 4 * size) == want).all() for a in at)
+        at, to = [m.put(x) for m, x in zip(members, given)], [m.put(x) for m, x in zip(members, given)]
+        driver.collective([m.part("reduce_scatter", t, a, 4, kind, PreMul(0.5 + m.rank)) for m, a, t in zip(members, at, to)])
+        assert all((take(t, want, 4) == want[4 * r:][:4]).all() for r, t in enumerate(to))
+        driver.collective([m.part("reduce", t, a, 4, kind, PreMul(0.5 + m.rank), 0) for m, a, t in zip(members, at, to)])
+        assert (take(to[0], want, 4) == want[:4]).all()
+        for m in members:
+            driver.comm_destroy(m.comm)
+(a,) = meet(1)
+print(refused(NotSupportedError, driver.collective, [a.part("all_reduce", 0, 0, 4, kinds.int32, PreMul(2.0))]))
+"""
+
+
+def test_sums_of_numbers_that_are_scaled_first(library: Path) -> None:
+    assert run(library, KIT + FACTORS, devices=3) == "all_reduce: NCCL has no premul_sum of torch.int32\n"
+
+
 THREADS = """
 import threading
 unique, size, out = driver.comm_id(), 3, {}

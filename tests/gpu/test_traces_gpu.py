@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from gpu_kit import needs_gpu
+from gpu_kit import alone, needs_gpu
 
 pytestmark = needs_gpu
 
@@ -63,6 +63,7 @@ def test_work_is_timed_and_in_its_order(events: list[dict[str, Any]]) -> None:
     assert add["args"]["line"].endswith("program.py:11")
 
 
+@alone  # other processes' work comes between
 def test_the_stream_stands_still_until_the_copy_has_ended(events: list[dict[str, Any]]) -> None:
     (copy,) = ran(events, "copy to the device")
     waits = [e for e in ran(events, "wait") if e["args"]["line"].endswith("program.py:9")]

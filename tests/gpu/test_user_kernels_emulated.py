@@ -12,6 +12,7 @@ if not find_spec("cuda"):
     pytest.skip("cuda-bindings is not installed", allow_module_level=True)
 
 import emulated
+from compiling import compile_each
 
 import flambeau
 from flambeau.core.flags import flags
@@ -145,16 +146,15 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
     if not (find_spec("nvidia.cuda_nvrtc") or find_spec("nvidia.cu13")):
         pytest.skip("NVRTC is not installed")
     from flambeau.driver.cuda import pointwise, pointwise_several
-    from flambeau.driver.cuda.compiler import Compiler
 
-    compiler = Compiler("sm_90", None)
+    programs = []
     for text, dtypes in (TEXTS | {"x * digamma(y) - special_zeta(2, z)": ("float32",)}).items():
         record = operator("kernel", read(f"lambda x, y, z: {text}").results, 3)
         for dtype in dtypes:
             arrays = [operators.maker(getattr(flambeau, dtype), 0)(8) for _ in range(3)]
             launch = launch_of(record, arrays)
             form: Any = launch.kernel.cuda
-            assert compiler.cubin(pointwise.program(launch, form).source)
+            programs.append(pointwise.program(launch, form))
     for text in (STATEMENTS, LOOPS, TRUTH):
         functions = functions_of(text)
         assert functions is not None
@@ -163,7 +163,7 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
             make = operators.maker(getattr(flambeau, dtype), 0)
             launch = launch_of(record, [make(8), make(8), 0.5])
             form = launch.kernel.cuda
-            assert compiler.cubin(pointwise.program(launch, form).source)
+            programs.append(pointwise.program(launch, form))
     several = LOOPS.replace("T f(T x, T y, T alpha)", "void f(T x, T y, T alpha, T& s)").replace(
         "return r;\n}", "s = r;\n}"
     )
@@ -175,7 +175,7 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
     make = operators.maker(flambeau.float32, 0)
     launch = launch_of(record, [make(8), make(8), 0.5])
     form = launch.kernel.cuda
-    assert compiler.cubin(pointwise_several.program(launch, form).source)
+    programs.append(pointwise_several.program(launch, form))
     named = operator(
         "kernel",
         read(f"lambda x: {' + '.join([f'{n}(x)' for n, r in RECORDS.items() if _real(r)])}").results,
@@ -183,7 +183,8 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
     )
     launch = launch_of(named, [operators.maker(flambeau.float32, 0)(8)])
     form = launch.kernel.cuda
-    assert compiler.cubin(pointwise.program(launch, form).source)
+    programs.append(pointwise.program(launch, form))
+    compile_each([program.source for program in programs])
 
 
 def _real(record: Pointwise) -> bool:

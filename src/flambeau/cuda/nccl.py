@@ -222,6 +222,7 @@ def _queue(
         parts.append((handle, part, stream.handle))
     contexts[0].driver.collective(parts)
     for source, target, stream in zip(sources, targets, chosen, strict=True):
+        stream.queue.busy = True
         source.memory.used_on(stream.handle)
         if target is not None:
             target.memory.used_on(stream.handle)

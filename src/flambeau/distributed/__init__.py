@@ -11,9 +11,16 @@ from flambeau.distributed import distributed_c10d
 from flambeau.distributed.distributed_c10d import *  # noqa: F403
 
 _absent = _lacking("torch.distributed")
-_LATER = ("algorithms", "elastic", "launch", "launcher", "optim", "run")  # modules that come when asked for
+_LATER = (  # modules that come when asked for
+    "_functional_collectives", "algorithms", "constants", "device_mesh", "elastic", "launch", "launcher", "nn",
+    "optim", "run",
+)  # fmt: skip
 
 _NAMES = {  # names of modules that come when asked for
+    "DeviceMesh": ("device_mesh", "DeviceMesh"),
+    "init_device_mesh": ("device_mesh", "init_device_mesh"),
+    "ProcessGroupNCCL": ("nccl_options", "ProcessGroupNCCL"),
+    "breakpoint": ("debugger", "breakpoint"),
     "GradBucket": ("buckets", "GradBucket"),
     "Reducer": ("reducer", "Reducer"),
     "BuiltinCommHookType": ("comm_hooks", "BuiltinCommHookType"),

@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import int64
 from flambeau.core.errors import NotSupportedError
+from flambeau.distributed import checks
 from flambeau.distributed.buckets import copy_all, parts_of
 from flambeau.tape.mode import recording
 from flambeau.tensor.creation import empty
@@ -24,6 +25,7 @@ def reduced(group: Any, tensor: Any, op: str = "sum", async_op: bool = False) ->
 
 def _verify_params_across_processes(process_group: Any, params: Sequence[Any], logger: object = None) -> None:
     """Raise RuntimeError on a rank whose parameters are other than rank 0's, in number, sizes or strides."""
+    checks.process_group(process_group, "process_group")
     place = _place(process_group, params[0].meta.device)
     rank = process_group.rank()
     for other, count in enumerate(_gathered(process_group, len(params), place)):

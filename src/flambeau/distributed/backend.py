@@ -21,7 +21,7 @@ from flambeau.distributed.work import Work
 class Place:
     """Where an engine stands: `rank` of `size` in the group `name`, whose members' global ranks are `ranks`.
 
-    `store` is the group's own part of the store that all ranks share.
+    `store` is the group's own part of the store that all ranks share; `priority` that of streams of its own.
     """
 
     rank: int
@@ -30,6 +30,7 @@ class Place:
     name: str
     store: Any
     timeout: timedelta
+    priority: int = 0
 
     @property
     def whole(self) -> bool:

@@ -8,13 +8,16 @@ from itertools import chain
 from operator import index
 from typing import Any
 
-from flambeau.core.dtype import bool_
+from flambeau.core.dtype import bfloat16, bool_, float16, float32, float64
 from flambeau.distributed.reductions import RedOpType, type_of, word_of
+from flambeau.distributed.world import ProcessGroup
+from flambeau.driver.api import PreMul
 from flambeau.tensor.tensor import Tensor
 
 _NO_COMPLEX = (
     RedOpType.MAX, RedOpType.MIN, RedOpType.PRODUCT, RedOpType.BAND, RedOpType.BOR, RedOpType.BXOR,
 )  # fmt: skip
+_SCALED = (float16, float32, bfloat16, float64)  # dtypes of PREMUL_SUM
 
 
 def single(tensor: Any, name: str) -> None:
@@ -38,6 +41,13 @@ def tensor_list(tensors: Any, name: str) -> None:
         )
 
 
+def some(tensors: Sequence[Any]) -> None:
+    if not tensors:
+        raise NotImplementedError(
+            "There were no tensor arguments to this function (an empty list of Tensors)"
+        )
+
+
 def same_dtype(*groups: Any) -> None:
     """One dtype; complex numbers count as their parts."""
     last = None
@@ -50,12 +60,14 @@ def same_dtype(*groups: Any) -> None:
         last = kind
 
 
-def operation(op: Any, tensors: Sequence[Any], what: str) -> str:
+def operation(op: Any, tensors: Sequence[Any], what: str) -> str | PreMul:
     """A driver's word for `op`. ValueError: not of these tensors."""
     kind = type_of(op)
     if not supports_complex(kind) and any(tensor.dtype.is_complex for tensor in tensors):
         raise ValueError(f"{what} does not support {kind} on complex tensors")
-    word = word_of(kind)
+    word = word_of(op)
+    if isinstance(word, PreMul):
+        _premultiplied(tensors)
     if word == "avg" and any(t.dtype is bool_ for t in tensors):
         raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
     bits = word in ("band", "bor", "bxor")
@@ -64,12 +76,32 @@ def operation(op: Any, tensors: Sequence[Any], what: str) -> str:
     return word
 
 
+def _premultiplied(tensors: Sequence[Any]) -> None:
+    if any(tensor.device.type == "cpu" for tensor in tensors):
+        raise RuntimeError("Cannot use ReduceOp.PREMUL_SUM with Gloo")
+    if any(tensor.dtype not in _SCALED for tensor in tensors):
+        raise RuntimeError("PreMulSum Data type must be half, float, bfloat16 or double")
+
+
 def supports_complex(op: Any) -> bool:
     """Whether an operation is defined for complex numbers."""
     return type_of(op) not in _NO_COMPLEX
 
 
-def root(rank: int, size: int, what: str) -> int:
+def process_group(group: Any, name: str) -> None:
+    """A group that this rank is in. TypeError: something else."""
+    if not isinstance(group, ProcessGroup):
+        raise TypeError(
+            f"{name} must be a torch.distributed.ProcessGroup, not {type(group).__name__}: {group!r}"
+        )
+
+
+def root(rank: Any, size: int, what: str) -> int:
+    """A rank of the group. TypeError: no whole number; RuntimeError: there is no such rank."""
+    try:
+        rank = index(rank)
+    except TypeError:
+        raise TypeError(f"{what}: the root rank must be an int, not {type(rank).__name__}") from None
     if not 0 <= rank < size:
         raise RuntimeError(f"ProcessGroup::{what}: invalid root rank: {rank}")
     return rank
@@ -116,7 +148,8 @@ def like(tensors: Sequence[Any], tensor: Any, what: str) -> None:
 def times(wide: Any, narrow: Any, size: int, names: tuple[str, str], engine: str) -> None:
     """A tensor `size` times as large as another of its dtype and device. An engine's errors are its own in PyTorch."""
     if wide.dtype is not narrow.dtype:
-        raise TypeError(f"{names[0]} tensor must have the same type as {names[1]} tensor")
+        kind = TypeError if engine == "nccl" else RuntimeError
+        raise kind(f"{names[0]} tensor must have the same type as {names[1]} tensor")
     if wide.device is not narrow.device:
         raise RuntimeError(f"{names[0]} and {names[1]} tensor must be on one device")
     if wide.numel() != size * narrow.numel():

@@ -14,6 +14,7 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.distributed import checks
 from flambeau.distributed.backend import Backend
+from flambeau.distributed.coalescing import kept, not_yet, noted
 from flambeau.distributed.names import Backend as Name
 from flambeau.distributed.reductions import ReduceOp
 from flambeau.distributed.setup import get_backend, group_or_default, group_rank_of, is_outside
@@ -28,6 +29,8 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
     if is_outside(group, "all_reduce"):
         return None
     word = checks.operation(op, [tensor], "all_reduce")
+    if kept(group, "all_reduce", tensor, tensor, word):
+        return not_yet(async_op)
     return _done(_engine(group, tensor).all_reduce([tensor], word, async_op), async_op)
 
 
@@ -41,6 +44,7 @@ def all_reduce_coalesced(
     checks.same_dtype(tensors)
     if is_outside(group, "all_reduce_coalesced"):
         return None
+    checks.some(tensors)
     word = checks.operation(op, tensors, "all_reduce")
     work = _done(_engine(group, tensors[0]).all_reduce(tensors, word, async_op), async_op)
     return None if work is None else work.get_future()
@@ -106,6 +110,8 @@ def all_gather_single(
     found = group_or_default(group)
     engine = _engine(found, input_tensor)
     checks.times(output_tensor, input_tensor, found.size(), ("output", "input"), engine.name)
+    if kept(found, "all_gather_single", output_tensor, input_tensor, None):
+        return not_yet(async_op)
     return _done(engine.all_gather_into([output_tensor], [input_tensor], async_op), async_op)
 
 
@@ -133,6 +139,7 @@ def all_gather_coalesced(
     if is_outside(group, "all_gather_coalesced"):
         return None
     checks.tensor_list(input_tensor_list, "input_tensor_list")
+    checks.some(input_tensor_list)
     if not isinstance(output_tensor_lists, list):
         raise TypeError("Invalid function argument: output_tensor_lists should be a list")
     for tensors in output_tensor_lists:
@@ -163,11 +170,12 @@ def gather(
     if is_outside(group, "gather"):
         return None
     found = group_or_default(group)
-    root = _root(found, dst, group_dst, "gather")
+    root = _root(found, dst, group_dst)
     if found.rank() == root and not outputs:
         raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
     if found.rank() != root and outputs:
         raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+    checks.root(root, found.size(), "gather")
     if outputs:
         checks.as_long(outputs, found.size(), "gather")
         checks.like(outputs, tensor, "gather")
@@ -190,11 +198,12 @@ def scatter(
     if is_outside(group, "scatter"):
         return None
     found = group_or_default(group)
-    root = _root(found, src, group_src, "scatter")
+    root = _root(found, src, group_src)
     if found.rank() == root and not inputs:
         raise ValueError("Argument ``scatter_list`` must be specified on source rank.")
     if found.rank() != root and inputs:
         raise ValueError("Argument ``scatter_list`` must NOT be specified on non-source ranks.")
+    checks.root(root, found.size(), "scatter")
     if inputs:
         checks.as_long(inputs, found.size(), "scatter")
         checks.like(inputs, tensor, "scatter")
@@ -229,6 +238,8 @@ def reduce_scatter_single(
     word = checks.operation(op, [output], "reduce_scatter")
     engine = _engine(found, output)
     checks.times(input, output, found.size(), ("input", "output"), engine.name)
+    if kept(found, "reduce_scatter_single", output, input, word):
+        return not_yet(async_op)
     return _done(engine.reduce_scatter_from([output], [input], word, async_op), async_op)
 
 
@@ -358,15 +369,13 @@ def _engine(group: Any, tensor: Any) -> Backend:
 
 def _done(work: Work, async_op: bool) -> Work | None:
     if async_op:
-        return work
+        return noted(work)  # type: ignore[no-any-return]
     work.wait()
     return None
 
 
-def _root(group: ProcessGroup, rank: int | None, group_rank: int | None, what: str) -> int:
-    if rank is None and group_rank is None:
-        rank = 0
-    return checks.root(group_rank_of(group, rank, group_rank), group.size(), what)
+def _root(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
+    return group_rank_of(group, 0 if rank is None and group_rank is None else rank, group_rank)
 
 
 def _parts(tensor: Any, sizes: Sequence[int] | None, count: int) -> list[Any]:

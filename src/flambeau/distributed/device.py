@@ -4,7 +4,7 @@
 With `async_op=True` a collective is queued on a stream of the group's own, behind all that the current stream was given
 so far; `work.wait()` makes the current stream wait for it, not the host. Its tensors must not be used before, and are
 not handed out again before it is over, even if the program lets go of them (`record_use`). Without `async_op` it is
-queued on the current stream itself, as PyTorch does since 2.8.
+queued on the current stream itself, as PyTorch does since 2.8. With TORCH_NCCL_BLOCKING_WAIT the host waits in both.
 
 A communicator is made when a group first needs it: each rank with its device, by an id that rank 0 leaves in the store.
 Messages outside of a batch have a communicator of their two ranks, and a stream: others need not know of them.
@@ -12,19 +12,24 @@ Messages outside of a batch have a communicator of their two ranks, and a stream
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from flambeau.core.errors import DriverError
+from flambeau.core.sites import caller, place
+from flambeau.distributed import processes, watch
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.flat import Build, FlatBackend, _nothing, dense
+from flambeau.distributed.line import Line, Pair
+from flambeau.distributed.whereabouts import Whereabouts
 from flambeau.distributed.work import StreamWork, Work, wait_on_host
 from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
-from flambeau.runtime.event import Event
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tensor import creation
@@ -35,26 +40,6 @@ _TEXTS = {
     "bor": "Cannot use ReduceOp.BOR with NCCL",
     "bxor": "Cannot use ReduceOp.BXOR with NCCL",
 }
-Pair = tuple[int, int]
-
-
-class Line:
-    """One communicator of this rank on one device, with its stream. `pair`: the ranks of a line of messages alone."""
-
-    def __init__(self, context: Context, comm: int, pair: Pair | None) -> None:
-        self.context = context
-        self.comm = comm
-        self.pair = pair
-        self.stream = Stream(context.device)
-        self.ready = Event()  # where the caller's stream is, recorded anew for each collective
-
-    def peer(self, rank: int) -> int:
-        """What the communicator calls a rank of the group."""
-        return rank if self.pair is None else self.pair.index(rank)
-
-    def close(self, abort: bool) -> None:
-        if not self.context.closed:
-            self.context.backing.comm_destroy(self.comm, abort)
 
 
 class DeviceBackend(FlatBackend):
@@ -66,6 +51,9 @@ class DeviceBackend(FlatBackend):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._lines: dict[tuple[int, Pair | None], Line] = {}
+        self._failed: Exception | None = None  # it was left, because a collective did not end
+        self._blocks = watch.blocks(os.environ)
+        self.handling = watch.handling_of(os.environ)
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -92,14 +80,69 @@ class DeviceBackend(FlatBackend):
         return [self._run(tensors, lambda: calls, async_op=True)]
 
     def close(self) -> None:
-        self._leave(abort=False)
+        for line in list(self._lines.values()):
+            line.settle()  # while somebody looks whether that ends
+            line.tell()
+        lines = list(self._lines.values())
+        self._lines = {}
+        for line in lines:
+            watch.process.remove(line)
+        if not self._leave(lines, abort=False):
+            raise DistBackendError(
+                f"rank {self.place.ranks[self.place.rank]} has left group {self.place.name}, and not all others have, "
+                f"within {self.timeout.total_seconds():g} s"
+            )
 
     def abort(self) -> None:
-        self._leave(abort=True)
+        error = DistBackendError(f"the communicators of group {self.place.name} were aborted")
+        if not self.fail(error):
+            raise error
 
-    def _leave(self, abort: bool) -> None:
-        while self._lines:
-            self._lines.popitem()[1].close(abort)
+    def fail(self, error: Exception) -> bool:
+        """Leave at once: who waits for what is under way hears why, and so does who begins anything here.
+
+        False: what was under way holds its stream still.
+        """
+        self._failed = error
+        lines = list(self._lines.values())
+        self._lines = {}
+        begun = [begun for line in lines for begun in line.begun]
+        for line in lines:
+            watch.process.remove(line)
+            line.give_up(error)
+        if self._leave(lines, abort=True):
+            return True
+        bare = (
+            system.bare_driver()
+        )  # NCCL waits for the others of the node to abort, too; streams are free before
+        return all(bare.event_ended(one.mark.handle) for one in begun)
+
+    def _leave(self, lines: Sequence[Line], abort: bool) -> bool:
+        """Leave communicators. False: NCCL waits still for others of the node to leave theirs."""
+        if not any(line.whereabouts for line in lines):
+            for line in lines:
+                line.close(abort)
+            return True
+        errors: list[Exception] = []
+
+        def leave(line: Line) -> None:
+            try:
+                line.close(abort or bool(line.ended()))
+            except Exception as error:
+                errors.append(error)
+
+        seconds = None if abort else max(self.timeout.total_seconds(), 1.0)
+        done = watch.within(*[partial(leave, line) for line in lines], seconds=seconds)
+        if errors:
+            raise errors[0]
+        for line in () if done else lines:
+            line.forget()
+        return done
+
+    def explained(self, error: Exception) -> Exception:
+        """An error of a wait with what is known of the collectives that are under way."""
+        known = [line for line in self._lines.values() if line.begun]
+        return DistBackendError("\n  ".join([str(error), *[text for line in known for text in line.lines()]]))
 
     def _run(
         self,
@@ -123,19 +166,29 @@ class DeviceBackend(FlatBackend):
                 stream.wait_event(line.ready)
         for tensor in tensors:
             tensor.memory.used_on(stream.handle)
-        with stream:
-            calls = build()
-            if self.agreement is not None:
-                self.agreement.check(calls)
-            _queue(line, calls, stream)
-            after()
-        outcome, source = list(tensors if results is None else results), -1 if pair is None else pair
         if stream is here:
-            return StreamWork(outcome, stream, None, source)
-        event = stream.record_event()
-        for tensor in tensors:
-            tensor.record_use(event)
-        return StreamWork(outcome, stream, event, source)
+            calls = self._queued(line, build, stream, after)
+        else:
+            with stream:
+                calls = self._queued(line, build, stream, after)
+        outcome, source = list(tensors if results is None else results), -1 if pair is None else pair
+        event = None if stream is here else stream.record_event()
+        if event is not None:
+            for tensor in tensors:
+                tensor.record_use(event)
+        begun = None if line.whereabouts is None else line.note(calls, stream, event)
+        work = StreamWork(outcome, stream, event, source, begun)
+        return BlockingWork(work, self) if self._blocks and line.whereabouts is not None else work
+
+    def _queued(
+        self, line: Line, build: Build, stream: Stream, after: Callable[[], None]
+    ) -> Sequence[Collective]:
+        calls = build()
+        if self.agreement is not None:
+            self.agreement.check(calls)
+        _queue(line, calls, stream)
+        after()
+        return calls
 
     def _line(self, index: int, peer: int | None) -> Line:
         """The communicator of all ranks, or of this one and a peer, on a device; made when it is first asked for."""
@@ -143,7 +196,11 @@ class DeviceBackend(FlatBackend):
         pair = None if peer is None else (min(rank, peer), max(rank, peer))
         line = self._lines.get((index, pair))
         if line is None:
+            if self._failed is not None:
+                raise self._failed
             line = self._lines[index, pair] = self._joined(current.context_at(index), pair)
+            if line.whereabouts is not None:
+                watch.process.add(line)
         return line
 
     def _joined(self, context: Context, pair: Pair | None) -> Line:
@@ -158,10 +215,55 @@ class DeviceBackend(FlatBackend):
             if rank == 0:
                 store.set(key, driver.comm_id())
             called = [self.place.ranks[number] for number in ranks]
-            comms = driver.comm_create(store.get(key), len(ranks), [(rank, context.driver_index)], called)
+            whereabouts = None if system.is_virtual() else self._met(key, called, rank, pair)
+            members = [(rank, context.driver_index)]
+            join = partial(driver.comm_create, store.get(key), len(ranks), members, called)
+            comms = join() if whereabouts is None else self._in_time(join)
+            return Line(self, context, comms[0], pair, whereabouts)
         except DriverError as error:
             raise DistBackendError(str(error)) from error
-        return Line(context, comms[0], pair)
+
+    def _in_time(self, join: Callable[[], list[int]]) -> list[int]:
+        """Join a communicator: a member that ends meanwhile would keep NCCL for ever."""
+        found: list[Any] = []
+
+        def attempt() -> None:
+            try:
+                found.append(join())
+            except Exception as error:
+                found.append(error)
+
+        if not watch.within(attempt, seconds=self.timeout.total_seconds()):
+            raise DistBackendError(
+                f"rank {self.place.ranks[self.place.rank]} at {place(caller())}: NCCL did not join the ranks of group "
+                f"{self.place.name} within {self.timeout.total_seconds():g} s"
+            )
+        if isinstance(found[0], Exception):
+            raise found[0]
+        joined: list[int] = found[0]
+        return joined
+
+    def _met(self, key: str, called: Sequence[int], rank: int, pair: Pair | None) -> Whereabouts:
+        """Wait until all members of a communicator have come: NCCL, which they join then, would wait for ever.
+
+        Raises DistBackendError: who has not come within the group's timeout.
+        """
+        store, keys = self.place.store, [f"{key}/{number}" for number in range(len(called))]
+        store.set(keys[rank], processes.here())
+        try:
+            store.wait(keys, self.timeout)
+        except RuntimeError as error:  # not every store's is a DistStoreError
+            missing = [
+                str(number) for number, one in zip(called, keys, strict=True) if not store.check([one])
+            ]
+            what = "collective" if pair is None else "message"
+            raise DistBackendError(
+                f"rank {called[rank]} at {place(caller())}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did "
+                f"not come within {self.timeout.total_seconds():g} s to the first {what} of group {self.place.name} "
+                f"(ranks {', '.join(map(str, called))})"
+            ) from error
+        told = [text.decode() for text in store.multi_get(keys)]
+        return Whereabouts(store, key, called, called[rank], told)
 
 
 class BarrierWork(Work):
@@ -177,13 +279,21 @@ class BarrierWork(Work):
         stream = current.stream_at(self._work.result()[0].device.index)
         try:
             wait_on_host(stream, timeout or self.limit or self._backend.timeout)
-        except DistBackendError:
-            self._backend.abort()
-            raise
+        except DistBackendError as late:
+            error = self._backend.explained(late)
+            self._backend.fail(error)
+            raise error from None
         return True
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
+
+
+class BlockingWork(BarrierWork):
+    """The same of any collective, with TORCH_NCCL_BLOCKING_WAIT."""
+
+    def result(self) -> list[Any]:
+        return self._work.result()
 
 
 def _queue(line: Line, calls: Sequence[Collective], stream: Stream) -> None:
@@ -197,8 +307,9 @@ def _queue(line: Line, calls: Sequence[Collective], stream: Stream) -> None:
     ]
     try:
         line.context.driver.collective(parts)
+        stream.queue.busy = True
     except DriverError as error:
-        raise DistBackendError(str(error)) from error
+        raise line.error or DistBackendError(str(error)) from error
 
 
 def _check(tensors: Sequence[Any]) -> int:

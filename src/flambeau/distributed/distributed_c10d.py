@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, NewType
+
 from flambeau.core.names import lacking
 from flambeau.distributed import group_calls
 from flambeau.distributed.checks import supports_complex
+from flambeau.distributed.coalescing import _coalescing_manager, _CoalescingManager
 from flambeau.distributed.collectives import (
     _all_gather_base,
     _reduce_scatter_base,
@@ -43,7 +46,7 @@ from flambeau.distributed.errors import (
 )
 from flambeau.distributed.file_store import FileStore
 from flambeau.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
-from flambeau.distributed.names import Backend
+from flambeau.distributed.names import Backend, BackendConfig
 from flambeau.distributed.objects import (
     all_gather_object,
     broadcast_object_list,
@@ -52,11 +55,24 @@ from flambeau.distributed.objects import (
     scatter_object_list,
     send_object_list,
 )
-from flambeau.distributed.reductions import RedOpType, ReduceOp, reduce_op
+from flambeau.distributed.options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+from flambeau.distributed.reductions import RedOpType, ReduceOp, _make_nccl_premul_sum, reduce_op
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.setup import (
     GroupMember,
     _abort_process_group,
+    _set_pg_timeout,
     default_pg_nccl_timeout,
     default_pg_timeout,
     destroy_process_group,
@@ -91,15 +107,26 @@ from flambeau.distributed.tcp_store import TCPStore
 from flambeau.distributed.work import Work
 from flambeau.distributed.world import ProcessGroup, world
 
+GroupName = NewType("GroupName", str)
+
 __all__ = [
+    "AllToAllOptions",
+    "AllgatherOptions",
+    "AllreduceCoalescedOptions",
+    "AllreduceOptions",
     "Backend",
+    "BackendConfig",
+    "BarrierOptions",
+    "BroadcastOptions",
     "DebugLevel",
     "DistBackendError",
     "DistError",
     "DistNetworkError",
     "DistStoreError",
     "FileStore",
+    "GatherOptions",
     "GroupMember",
+    "GroupName",
     "HashStore",
     "P2POp",
     "PrefixStore",
@@ -107,12 +134,21 @@ __all__ = [
     "QueueEmptyError",
     "RedOpType",
     "ReduceOp",
+    "ReduceOptions",
+    "ReduceScatterOptions",
+    "ScatterOptions",
     "Store",
     "TCPStore",
     "Work",
+    "_CoalescingManager",
     "_abort_process_group",
     "_all_gather_base",
+    "_coalescing_manager",
+    "_get_process_group_name",
+    "_make_nccl_premul_sum",
+    "_rank_not_in_group",
     "_reduce_scatter_base",
+    "_set_pg_timeout",
     "all_gather",
     "all_gather_coalesced",
     "all_gather_into_tensor",
@@ -183,6 +219,16 @@ __all__ = [
 def _get_default_group() -> ProcessGroup:
     """The group of all ranks. ValueError: there is none."""
     return _group_or_default(None)
+
+
+def _rank_not_in_group(group: Any) -> bool:
+    """Whether this rank is outside of a group: `new_group` gave it NON_GROUP_MEMBER."""
+    return bool(group == GroupMember.NON_GROUP_MEMBER)
+
+
+def _get_process_group_name(pg: ProcessGroup) -> str:
+    """A group's name; "None": it has been given up."""
+    return pg.group_name if world().groups.get(pg.group_name) is pg else "None"
 
 
 def _get_default_store() -> Store:

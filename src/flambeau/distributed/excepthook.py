@@ -21,26 +21,32 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
 class RankHook:
-    """A `sys.excepthook` over the one that was there before."""
+    """A `sys.excepthook` over the one that was there before. `then` is called when all is said."""
 
-    def __init__(self, rank: int, before: Hook) -> None:
+    def __init__(self, rank: int, before: Hook, then: Callable[[], None]) -> None:
         self.rank = rank
         self.before = before
+        self.then = then
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with redirect_stderr(io.StringIO()) as shown:
             self.before(kind, error, trace)
         text = shown.getvalue()
         note(error, text)
-        lines = [f"[rank{self.rank}]: {line}" if line else "" for line in text.split("\n")]
-        sys.stderr.write("\n".join(lines))  # at once: other ranks write to the same screen
+        sys.stderr.write(by_rank(self.rank, text))  # at once: other ranks write to the same screen
         sys.stderr.flush()
+        self.then()
 
 
-def tell_by_rank(rank: int) -> None:
-    """From now on exceptions that nobody catches are this rank's."""
+def tell_by_rank(rank: int, then: Callable[[], None]) -> None:
+    """From now on exceptions that nobody catches are this rank's; `then` is called after one has been shown."""
     now = sys.excepthook
-    sys.excepthook = RankHook(rank, now.before if isinstance(now, RankHook) else now)
+    sys.excepthook = RankHook(rank, now.before if isinstance(now, RankHook) else now, then)
+
+
+def by_rank(rank: int, text: str) -> str:
+    """A text whose lines say whose they are."""
+    return "\n".join([f"[rank{rank}]: {line}" if line else "" for line in text.split("\n")])
 
 
 def note(error: BaseException, traceback: str) -> None:

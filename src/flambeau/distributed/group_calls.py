@@ -6,11 +6,14 @@ takes it, one tensor of each rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from flambeau.distributed import checks, collectives, messages
+from flambeau.distributed.backend import Backend
+from flambeau.distributed.options import Options
 from flambeau.distributed.reductions import ReduceOp
 from flambeau.distributed.work import Work
 from flambeau.distributed.world import ProcessGroup
@@ -85,9 +88,10 @@ def reduce_scatter_single(group: ProcessGroup, outputTensor: Any, inputTensor: A
     )
 
 
-def alltoall(group: ProcessGroup, output_tensors: Any, input_tensors: Any) -> Work:
+def alltoall(group: ProcessGroup, output_tensors: Any, input_tensors: Any, timeout: Limit = None) -> Work:
     """See `torch.distributed.all_to_all`."""
-    return _limited(collectives.all_to_all(list(output_tensors), list(input_tensors), group, True), None)
+    work = collectives.all_to_all(list(output_tensors), list(input_tensors), group, True)
+    return _limited(work, timeout)
 
 
 def all_to_all_single(
@@ -105,9 +109,42 @@ def all_to_all_single(
     return _limited(work, timeout)
 
 
-def barrier(group: ProcessGroup, timeout: Limit = None) -> Work:
+def allreduce_coalesced(
+    group: ProcessGroup, tensors: Sequence[Any], op: Any = ReduceOp.SUM, timeout: Limit = None
+) -> Work:
+    """See `torch.distributed.all_reduce`: of several tensors of one dtype at once."""
+    checks.same_dtype(list(tensors))
+    word = checks.operation(op, tensors, "all_reduce")
+    return _limited(_engine(group, tensors).all_reduce(list(tensors), word, True), timeout)
+
+
+def all_gather_single_coalesced(
+    group: ProcessGroup, outputs: Sequence[Any], inputs: Sequence[Any], timeout: Limit = None
+) -> Work:
+    """See `torch.distributed.all_gather_single`: of several tensors at once."""
+    engine = _engine(group, inputs)
+    for output, tensor in zip(outputs, inputs, strict=True):
+        checks.times(output, tensor, group.size(), ("output", "input"), engine.name)
+    return _limited(engine.all_gather_into(list(outputs), list(inputs), True), timeout)
+
+
+def reduce_scatter_single_coalesced(
+    group: ProcessGroup,
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    op: Any = ReduceOp.SUM,
+    timeout: Limit = None,
+) -> Work:
+    """See `torch.distributed.reduce_scatter_single`: of several tensors at once."""
+    engine, word = _engine(group, inputs), checks.operation(op, outputs, "reduce_scatter")
+    for output, tensor in zip(outputs, inputs, strict=True):
+        checks.times(tensor, output, group.size(), ("input", "output"), engine.name)
+    return _limited(engine.reduce_scatter_from(list(outputs), list(inputs), word, True), timeout)
+
+
+def barrier(group: ProcessGroup, timeout: Limit = None, device_ids: Any = None) -> Work:
     """See `torch.distributed.barrier`."""
-    return _limited(collectives.barrier(group, True), timeout)
+    return _limited(collectives.barrier(group, True, device_ids), timeout)
 
 
 def monitored_barrier(group: ProcessGroup, timeout: Limit = None, wait_all_ranks: bool = False) -> None:
@@ -146,6 +183,10 @@ def _list(tensors: Any, beside: Any) -> list[Any]:
     return list(tensors[0]) if len(tensors) else []
 
 
+def _engine(group: ProcessGroup, tensors: Sequence[Any]) -> Backend:
+    return group.engine_of(tensors[0].device.type)
+
+
 def _limited(work: Work | None, timeout: Limit) -> Work:
     assert work is not None  # this rank is in the group: it has it
     work.limit = checks.timeout(timeout)
@@ -154,10 +195,12 @@ def _limited(work: Work | None, timeout: Limit) -> Work:
 
 _NAMES = {
     "_allgather_base": all_gather_single, "_reduce_scatter_base": reduce_scatter_single,
-    "alltoall_base": all_to_all_single,
+    "alltoall_base": all_to_all_single, "allgather_into_tensor_coalesced": all_gather_single_coalesced,
+    "reduce_scatter_tensor_coalesced": reduce_scatter_single_coalesced,
 }  # fmt: skip
 _CALLS = (
     allreduce, broadcast, reduce, allgather, gather, scatter, reduce_scatter, all_gather_single, reduce_scatter_single,
+    allreduce_coalesced, all_gather_single_coalesced, reduce_scatter_single_coalesced,
     alltoall, all_to_all_single, barrier, monitored_barrier, send, recv, recv_anysource,
 )  # fmt: skip
 
@@ -165,4 +208,21 @@ _CALLS = (
 def bind() -> None:
     """Give `ProcessGroup` these methods, which need what is made of groups."""
     for name, call in {**{call.__name__: call for call in _CALLS}, **_NAMES}.items():
-        setattr(ProcessGroup, name, call)
+        setattr(ProcessGroup, name, _or_options(call))
+
+
+def _or_options(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same method, which takes its last arguments as an `Options`, too."""
+
+    @functools.wraps(call)
+    def method(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        given = kwargs.pop("opts", args[-1] if args else None)
+        if not isinstance(given, Options):
+            return call(group, *args, **kwargs)
+        tensors = [arg for arg in args if arg is not given]
+        work = call(group, *tensors, **given.named(), **kwargs)
+        if not given.asyncOp:
+            work.wait()
+        return work
+
+    return method

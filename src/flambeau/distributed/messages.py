@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.distributed import checks
+from flambeau.distributed.coalescing import message_kept, not_yet
 from flambeau.distributed.setup import get_global_rank, group_or_default, group_rank_of, is_outside
 from flambeau.distributed.work import Work
 
@@ -19,7 +20,10 @@ def isend(
     found = group_or_default(group)
     to = checks.root(group_rank_of(found, dst, group_dst), found.size(), "send")
     checks.single(tensor, "tensor")
-    return found.engine_of(tensor.device.type).send(tensor, to, checks.tag(tag))
+    tag = checks.tag(tag)
+    if message_kept(found, "send", tensor, to, tag):
+        return not_yet(True)
+    return found.engine_of(tensor.device.type).send(tensor, to, tag)
 
 
 def irecv(
@@ -34,6 +38,8 @@ def irecv(
     if src is None and group_src is None:
         return engine.recv(tensor, None, tag)
     origin = checks.root(group_rank_of(found, src, group_src), found.size(), "recv")
+    if message_kept(found, "recv", tensor, origin, tag):
+        return not_yet(True)
     return engine.recv(tensor, origin, tag)
 
 

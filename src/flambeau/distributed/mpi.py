@@ -137,6 +137,7 @@ class MpiBackend(FlatBackend):
         site: Site,
         comparison: Comparison | None,
     ) -> MpiWork:
+        self._world.reap()
         return MpiWork(shown, requests, steps, keep, site, self, comparison)
 
     def _compare(self, alike: Sequence[str], what: str, site: Site) -> Comparison:
@@ -243,7 +244,12 @@ class MpiWork(Work):
         self._keep = keep
         self._site = site
         self._backend = backend
+        self._moved = False  # MPI is done with it
         backend._world.begun.add(self)
+
+    def __del__(self) -> None:
+        if not self._moved:
+            self._backend._world.adopt(self._requests, (self._keep, self._steps, self._comparison))
 
     def _test(self) -> bool:
         mpi = self._backend._world.MPI
@@ -258,6 +264,7 @@ class MpiWork(Work):
             self._disagree(self._comparison)
         if not over:
             return False
+        self._moved = True
         if self._source < 0 and status:
             self._source = status[0].Get_source()
         return True
@@ -292,6 +299,8 @@ class MpiWork(Work):
         backend, (what, peer) = self._backend, self._calls[0]
         if any(work is not self and not (work._over or work._test()) for work in list(backend._world.begun)):
             return  # what another work still moves may be what somebody waits for
+        if not backend._world.reap():
+            return
         ranks = backend.place.ranks
         mine = Wait(
             mark, f"{backend.me} at {place(self._site)}: {what}", backend.place.name,

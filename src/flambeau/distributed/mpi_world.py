@@ -22,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flambeau.distributed import processes
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.mpi_waits import Waits
 from flambeau.distributed.process_manager import ProcessManager
@@ -49,12 +50,28 @@ class MpiWorld:
         self.name = name
         self.processes = processes
         self.begun: weakref.WeakSet[Any] = weakref.WeakSet()  # works
+        self._orphans: list[tuple[list[Any], object]] = []
         self.share(store)
 
     def share(self, store: Store) -> None:
         """What the ranks tell each other goes through this store. All ranks call."""
         self._store = store
         self.waits = Waits(PrefixStore(self.name, store), self.comm.rank, self.comm.size)
+
+    def adopt(self, requests: list[Any], memory: object) -> None:
+        """Keep what MPI still reads and writes of a work that the program has let go of."""
+        self._orphans.append((requests, memory))
+
+    def reap(self) -> bool:
+        """Let go of what is over of these; whether none is left."""
+        self._orphans = [orphan for orphan in self._orphans if not self._is_over(orphan[0])]
+        return not self._orphans
+
+    def _is_over(self, requests: list[Any]) -> bool:
+        try:
+            return bool(self.MPI.Request.Testall(requests))
+        except self.MPI.Exception:
+            return True
 
     def meet(self, store: Store, key: str, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
         """Wait for the ranks of a group. DistBackendError: one has ended, or not all came in time."""
@@ -72,7 +89,7 @@ class MpiWorld:
     def dead(self, rank: int) -> str:
         """Why a rank will never answer; "" as far as can be seen from this machine."""
         host, process = self.processes[rank]
-        if host == socket.gethostname() and _has_ended(process):
+        if host == socket.gethostname() and processes.has_ended(process):
             return f"the process of rank {rank}, {process}, has ended"
         with suppress(RuntimeError):
             if self._store.check([f"ended {rank}"]):
@@ -237,18 +254,6 @@ def _processes(store: Store, rank: int, size: int) -> list[tuple[str, int]]:
         value.decode().partition(" ") for value in store.multi_get([f"process {r}" for r in range(size)])
     ]
     return [(host, int(process)) for process, _, host in found]
-
-
-def _has_ended(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    with suppress(OSError):  # a process that nobody has waited for yet counts as ended
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
-    return False
 
 
 _world: MpiWorld | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import warnings
 from typing import Any
 
@@ -30,6 +31,38 @@ class Backend(str):
         if not isinstance(name, str):
             raise ValueError("Backend constructor parameter must be string-ish")
         return super().__new__(cls, name.lower())
+
+
+class BackendType(enum.IntEnum):
+    """PyTorch's numbers of backends."""
+
+    UNDEFINED = 0
+    GLOO = 1
+    NCCL = 2
+    UCC = 3
+    MPI = 4
+    XCCL = 5
+    CUSTOM = 6
+
+    def __str__(self) -> str:
+        return f"BackendType.{self.name}"
+
+
+class BackendConfig:
+    """Which backend serves which kind of device, as a word or pairs "cpu:gloo,cuda:nccl" say; ValueError: wrongly."""
+
+    __module__ = "flambeau.distributed"
+
+    def __init__(self, backend: str) -> None:
+        word = str(backend).lower()
+        self.device_backend_map = {device: Backend(name) for device, name in devices_of(word).items()}
+
+    def __repr__(self) -> str:
+        return ",".join(f"{device}:{name}" for device, name in self.device_backend_map.items())
+
+    def get_device_backend_map(self) -> dict[str, Backend]:
+        """The map from kinds of devices to backends."""
+        return self.device_backend_map
 
 
 def devices_of(backend: str) -> dict[str, str]:

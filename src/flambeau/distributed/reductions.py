@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from flambeau.core.errors import NotSupportedError
+from flambeau.driver.api import PreMul
+from flambeau.tensor.tensor import Tensor
 
 
 class RedOpType(enum.IntEnum):
@@ -27,14 +28,21 @@ class RedOpType(enum.IntEnum):
         return f"RedOpType.{self.name}"
 
 
-class ReduceOp:
+class _Either(type):
+    """`isinstance(op, ReduceOp)` of `ReduceOp.SUM`, too, as in PyTorch."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, RedOpType) or type.__instancecheck__(cls, value)
+
+
+class ReduceOp(metaclass=_Either):
     """`ReduceOp.SUM`, `AVG`, `PRODUCT`, `MIN`, `MAX`, and of integers on the CPU `BAND`, `BOR`, `BXOR`.
 
-    An operation made by `ReduceOp(...)` equals the one that it was made of. PREMUL_SUM is a name only: what it would
-    multiply by comes from a function that Flambeau lacks.
+    An operation made by `ReduceOp(...)` equals the one that it was made of. Those of type PREMUL_SUM come from
+    `_make_nccl_premul_sum` alone, and have a `factor`.
     """
 
-    __module__ = "flambeau.distributed"
+    __module__ = "flambeau.distributed.distributed_c10d"
 
     RedOpType = RedOpType
     SUM = RedOpType.SUM
@@ -47,17 +55,55 @@ class ReduceOp:
     BXOR = RedOpType.BXOR
     PREMUL_SUM = RedOpType.PREMUL_SUM
 
-    def __init__(self, op: Any = RedOpType.SUM) -> None:
-        self.op = type_of(op)
+    def __init__(self, op: RedOpType) -> None:
+        if not isinstance(op, RedOpType):
+            raise TypeError(f"ReduceOp(): op must be a ReduceOp.RedOpType, not {type(op).__name__}")
+        if op is RedOpType.PREMUL_SUM:
+            raise RuntimeError(
+                "Use `torch.distributed._make_nccl_premul_sum` to create an instance of ReduceOp with PREMUL_SUM"
+            )
+        self._stand(op, None)
+
+    def _stand(self, op: RedOpType, factor: Any) -> None:
+        self.op = op
+        self._factor = factor
+
+    @property
+    def factor(self) -> Any:
+        """What numbers are multiplied by before the sum, a float or a tensor. RuntimeError: of no other type."""
+        if self.op is not RedOpType.PREMUL_SUM:
+            raise RuntimeError("Only PREMUL_SUM supports accessing factor")
+        return self._factor
+
+    def __getstate__(self) -> tuple[RedOpType, Any]:
+        return self.op, self._factor
+
+    def __setstate__(self, state: tuple[RedOpType, Any]) -> None:
+        self._stand(*state)
 
     def __eq__(self, other: object) -> bool:
-        return self.op is (other.op if isinstance(other, ReduceOp) else other)
+        return self.op is (other.op if type(other) is ReduceOp else other)
 
     def __hash__(self) -> int:
         return hash(self.op)
 
-    def __repr__(self) -> str:
-        return repr(self.op)
+
+def _make_nccl_premul_sum(factor: Any) -> ReduceOp:
+    """The sum of what each rank multiplies by its factor first: of floating-point numbers on GPUs alone.
+
+    factor: a float, or a tensor of one number, which is read when the tensors are reduced: the host waits for it.
+
+    Raises TypeError: neither; RuntimeError: a tensor of several numbers.
+    """
+    if not isinstance(factor, (float, Tensor)):
+        raise TypeError(
+            f"_make_nccl_premul_sum(): factor must be a float or a Tensor, not {type(factor).__name__}"
+        )
+    if isinstance(factor, Tensor) and factor.numel() != 1:
+        raise RuntimeError(f"the factor must be one number, not {factor.numel()}")
+    made = ReduceOp.__new__(ReduceOp)
+    made._stand(RedOpType.PREMUL_SUM, factor)
+    return made
 
 
 class Deprecated:
@@ -88,16 +134,20 @@ _WORDS = {
 
 def type_of(op: Any) -> RedOpType:
     """The operation that an argument names. TypeError: it names none."""
-    if isinstance(op, ReduceOp):
-        return op.op
-    if not isinstance(op, RedOpType):
+    if isinstance(op, RedOpType):
+        return op
+    if not isinstance(op, ReduceOp):
         raise TypeError(f"op must be a torch.distributed.ReduceOp, not {type(op).__name__}: {op!r}")
-    return op
+    return op.op
 
 
-def word_of(op: Any) -> str:
-    """What drivers call it: sum, avg, prod, min, max, band, bor, bxor. NotSupportedError: PREMUL_SUM."""
+def word_of(op: Any) -> str | PreMul:
+    """What drivers call it: sum, avg, prod, min, max, band, bor, bxor, or a PreMul. TypeError: one without a factor."""
     kind = type_of(op)
-    if kind is RedOpType.PREMUL_SUM:
-        raise NotSupportedError("Flambeau lacks ReduceOp.PREMUL_SUM: multiply the tensor before the sum")
-    return _WORDS[kind]
+    if kind is not RedOpType.PREMUL_SUM:
+        return _WORDS[kind]
+    if op is kind:
+        raise TypeError(
+            "ReduceOp.PREMUL_SUM has no factor: torch.distributed._make_nccl_premul_sum makes one"
+        )
+    return PreMul(float(op.factor))

@@ -11,17 +11,16 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
-from flambeau.distributed import engines
+from flambeau.distributed import engines, watch
+from flambeau.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from flambeau.distributed.debug import DebugLevel, level_of
 from flambeau.distributed.excepthook import tell_by_rank
 from flambeau.distributed.names import Backend, devices_of
+from flambeau.distributed.nccl_options import priority_of
 from flambeau.distributed.rendezvous import rendezvous
 from flambeau.distributed.store import PrefixStore
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, World, world
 from flambeau.runtime import system
-
-default_pg_timeout = timedelta(minutes=30)
-default_pg_nccl_timeout = timedelta(minutes=10)
 
 
 class _Current(type):
@@ -92,7 +91,7 @@ def init_process_group(
             None: that of the device of `device_id`, or gloo for CPU tensors and nccl for CUDA tensors.
         timeout: how long an operation may take: 10 minutes with nccl, else 30.
         device_id: the CUDA device of this rank; nccl's communicator is made at once.
-        group_name, pg_options: nothing, as in PyTorch.
+        pg_options: a ProcessGroupNCCL.Options, of nccl. group_name: nothing, as in PyTorch.
 
     Raises ValueError: a group is there already, something is missing or of no use; RuntimeError: no such backend here.
     """
@@ -115,10 +114,13 @@ def init_process_group(
     for name in devices.values():
         if word != Backend.UNDEFINED:
             engines.check(name)
+    priority = priority_of(pg_options, devices, timeout)
     mine.begun += 1
     store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
     mine.store = None if store is None else PrefixStore("default_pg", store)
-    made = mine.add(tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg")
+    made = mine.add(
+        tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg", priority
+    )
     mine.default = made
     try:
         engines.prepare(devices, made._place, made._hub)
@@ -128,7 +130,7 @@ def init_process_group(
         mine.leave(made, ProcessGroup.abort)
         raise
     if mine.session is None:
-        tell_by_rank(rank)
+        tell_by_rank(rank, watch.process.give_up)
 
 
 def _met(
@@ -203,6 +205,19 @@ def _abort_process_group(group: Any = None) -> None:
     _leave(group, ProcessGroup.abort)
 
 
+def _set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+    """How long operations of a group (default: of all ranks) may take from now on.
+
+    Raises ValueError: this rank is not in it; AssertionError: it is no group; TypeError: no timedelta.
+    """
+    if group == NON_GROUP_MEMBER:
+        raise ValueError("Invalid process group specified")
+    found = world().require_default() if group is None else group
+    if not isinstance(found, ProcessGroup):
+        raise AssertionError(f"Expected ProcessGroup, got {type(found)}")
+    found.set_timeout(timeout)
+
+
 def _leave(group: Any, how: Any) -> None:
     if group == NON_GROUP_MEMBER:
         return
@@ -245,8 +260,9 @@ def new_group(
         if ranks is not None and default.rank() not in ranks:
             return None
     members = _members(ranks, default.size(), sort_ranks)
-    name = _hashed_name(mine, members) if use_local_synchronization else mine.next_name()
     devices = devices_of(word)
+    priority = priority_of(pg_options, devices, timeout)
+    name = _hashed_name(mine, members) if use_local_synchronization else mine.next_name()
     for one in devices.values():
         if word != Backend.UNDEFINED:
             engines.check(one)
@@ -256,7 +272,7 @@ def new_group(
     if default.rank() not in members:
         return NON_GROUP_MEMBER
     rank = members.index(default.rank())
-    made = mine.add(members, rank, name, word, devices, timeout, group_desc or "undefined")
+    made = mine.add(members, rank, name, word, devices, timeout, group_desc or "undefined", priority)
     _bind(made, default.bound_device_id if device_id is None else _bound_device(device_id))
     return made
 
@@ -358,6 +374,10 @@ def split_group(
         raise ValueError("the split group cannot have duplicate ranks")
     mine, made = world(), None
     word = Backend(backend) if backend else Backend(parent.name())
+    limit = _timeout(timeout, word)
+    priority = (
+        priority_of(pg_options, devices_of(word), limit) if pg_options is not None else parent._place.priority
+    )
     for number, ranks in enumerate(sorted(map(sorted, split_ranks))):
         if any(not 0 <= rank < parent.size() for rank in ranks):
             raise ValueError(f"split ranks {ranks} are not all of a group of {parent.size()} ranks")
@@ -365,8 +385,8 @@ def split_group(
         if parent.rank() in ranks:
             name = f"{parent.group_name}:split:{parent.splits}:{number}"
             made = mine.add(
-                members, ranks.index(parent.rank()), name, word, devices_of(word), _timeout(timeout, word),
-                group_desc or f"{parent.group_desc}:split:{number}",
+                members, ranks.index(parent.rank()), name, word, devices_of(word), limit,
+                group_desc or f"{parent.group_desc}:split:{number}", priority,
             )  # fmt: skip
     parent.splits += 1
     if made is not None:
@@ -414,9 +434,15 @@ def get_backend_config(group: Any = None) -> str:
     return group_or_default(group).config
 
 
+def _type_of(where: Any) -> str:
+    return (where if isinstance(where, device) else device(where)).type
+
+
 def get_default_backend_for_device(device: Any) -> str:
     """The backend for a kind of device. ValueError: there is none."""
-    kind = device.split(":")[0] if isinstance(device, str) else device.type
+    kind = (
+        device.split(":")[0] if isinstance(device, str) else _type_of(device)
+    )  # kinds that only PyTorch has, too
     found = Backend.default_device_backend_map.get(kind)
     if found is None:
         raise ValueError(f"Default backend not registered for device : {device}")

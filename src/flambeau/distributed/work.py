@@ -8,6 +8,7 @@ from typing import Any
 
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.future import Future
+from flambeau.distributed.line import Begun
 from flambeau.runtime import current, system
 from flambeau.runtime.event import Event
 from flambeau.runtime.reasons import because
@@ -122,14 +123,27 @@ def wait_on_host(work: Event | Stream, timeout: timedelta) -> None:
 
 
 class StreamWork(Work):
-    """Work of a GPU: over when `event`, recorded behind it on `stream`, is. None: it is on the current stream."""
+    """Work of a GPU: over when `event`, recorded behind it on `stream`, is. None: it is on the current stream.
 
-    def __init__(self, results: list[Any], stream: Stream, event: Event | None, source: int = -1) -> None:
+    `begun`: what the watch knows it by, on real GPUs: it may be given up.
+    """
+
+    def __init__(
+        self,
+        results: list[Any],
+        stream: Stream,
+        event: Event | None,
+        source: int = -1,
+        begun: Begun | None = None,
+    ) -> None:
         super().__init__(results, source)
         self._stream = stream
         self._event = event
+        self._begun = begun
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        if (error := self.exception()) is not None:
+            raise error
         if self._event is not None:
             with because(str, "collective: the current stream comes after it (Work.wait)"):
                 self._event.wait(current.stream_at(self._stream.device_index))
@@ -139,6 +153,12 @@ class StreamWork(Work):
 
     def is_completed(self) -> bool:
         return self._stream.query() if self._event is None else self._event.query()
+
+    def exception(self) -> Exception | None:
+        return None if self._begun is None else self._begun.error
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
 
     def get_future(self) -> Future:
         """A future that is done at once: its tensors are there for streams that wait, as callbacks' do."""

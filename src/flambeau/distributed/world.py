@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from flambeau.core.names import lacks
 from flambeau.distributed import engines
 from flambeau.distributed.backend import DEFAULT, Backend, Place
 from flambeau.distributed.debug import Agreement, DebugLevel, level_of
+from flambeau.distributed.names import BackendType
 from flambeau.distributed.store import PrefixStore
 from flambeau.distributed.threads import Hub
 
@@ -29,6 +31,8 @@ class ProcessGroup:
 
     __module__ = "flambeau.distributed"
     __getattr__ = lacks
+    BackendType = BackendType
+    UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL, CUSTOM = BackendType
 
     def __init__(
         self, place: Place, word: str, devices: Mapping[str, str], hub: Hub | None, description: str
@@ -64,7 +68,9 @@ class ProcessGroup:
         return self._place.store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long its operations may take from now on."""
+        """How long its operations may take from now on. TypeError: no timedelta."""
+        if not isinstance(timeout, timedelta):
+            raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout}")
         self._place = replace(self._place, timeout=timeout)
         for engine in self._engines.values():
             engine.set_timeout(timeout)
@@ -134,6 +140,9 @@ class World:
         self.served: Any = None  # what other ranks need of this one as long as it lives
         self._debug: DebugLevel | None = None
         self.begun = 0  # how often there was a group of all ranks
+        self.breakpoints: dict[tuple[str, int], int] = {}  # how often each line with one was come to
+        self.coalescing: dict[str, Any] = {}  # of groups, by name: what is to begin together
+        self.meshes: list[Any] = []  # that `with` has made current, the innermost last
 
     @property
     def debug(self) -> DebugLevel:
@@ -165,11 +174,12 @@ class World:
         devices: Mapping[str, str],
         timeout: timedelta,
         description: str,
+        priority: int = 0,
     ) -> ProcessGroup:
-        """A group that this rank is in. `rank`: in the group."""
+        """A group that this rank is in. `rank`: in the group; `priority`: of its streams."""
         store = None if self.store is None else PrefixStore(name, self.store)
         hub = None if self.session is None else self.session.hub(f"{self.begun}/{name}")
-        place = Place(rank, len(ranks), ranks, name, store, timeout)
+        place = Place(rank, len(ranks), ranks, name, store, timeout, priority)
         group = self.groups[name] = ProcessGroup(place, word, devices, hub, description)
         return group
 
@@ -179,10 +189,16 @@ class World:
             how(group)
             self.groups.pop(group.group_name, None)
             return
-        for name in reversed(list(self.groups)):
-            how(self.groups.pop(name))
-        self.default = self.store = None
-        self.count = 0
+        try:
+            for name in reversed(list(self.groups)):
+                how(self.groups[name])
+                del self.groups[name]
+        finally:  # whatever went wrong: what is left is given up, and the error is told
+            while self.groups:
+                with suppress(Exception):
+                    self.groups.popitem()[1].abort()
+            self.default = self.store = None
+            self.count = 0
 
 
 class Local(threading.local):

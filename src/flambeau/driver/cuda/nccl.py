@@ -6,15 +6,19 @@ Note [Contexts of real GPUs]: NCCL takes the device whose context is current in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from ctypes import byref, c_int, c_void_p, sizeof
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from ctypes import byref, c_double, c_float, c_int, c_uint16, c_void_p, sizeof
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from flambeau.core.dtype import (
     bfloat16,
     bool_,
+    dtype,
     float8_e4m3fn,
     float8_e5m2,
     float16,
@@ -28,7 +32,7 @@ from flambeau.core.dtype import (
     uint64,
 )  # fmt: skip
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.driver.api import Collective
+from flambeau.driver.api import Collective, PreMul
 from flambeau.driver.cuda.libraries import Id, Library
 
 _TYPES = {
@@ -38,6 +42,8 @@ _TYPES = {
 _BYTE = _TYPES[uint8]
 _OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}  # ncclRedOp_t
 _BOOL_OPS = {"sum": "max", "prod": "min", "max": "max", "min": "min"}
+_SCALARS: dict[dtype, Any] = {float16: c_uint16, bfloat16: c_uint16, float32: c_float, float64: c_double}
+_HOST_IMMEDIATE = 1  # ncclScalarResidence_t
 _IN_PROGRESS = 7
 _STATUSES = {
     1: "unhandled cuda error", 2: "unhandled system error", 3: "internal error", 4: "invalid argument",
@@ -63,6 +69,8 @@ class _Nccl(Library):
         self.leave = self.function("ncclCommDestroy", "p")
         self.abort = self.function("ncclCommAbort", "p")
         self.error_of = self.function("ncclCommGetAsyncError", "pp")
+        self._create_op = self.function("ncclRedOpCreatePreMulSum", "ppiip")
+        self._destroy_op = self.function("ncclRedOpDestroy", "ip")
         self._start = self.function("ncclGroupStart", "")
         self._end = self.function("ncclGroupEnd", "")
         self.calls = {
@@ -75,8 +83,20 @@ class _Nccl(Library):
         said = self.text("ncclGetLastError")
         return DriverError(f"{super().failure(name, status)}{f': {said}' if said else ''}")
 
-    def group(self, calls: Iterable[Callable[[], None]]) -> None:
+    @contextmanager
+    def scaled(self, native: int, kind: dtype, factor: float) -> Iterator[int]:
+        """An op of a communicator, for calls that are made meanwhile."""
+        op = c_int()
+        self._create_op(byref(op), byref(_scalar(kind, factor)), _TYPES[kind], _HOST_IMMEDIATE, native)
+        try:
+            yield op.value
+        finally:
+            self._destroy_op(op.value, native)
+
+    def group(self, calls: Sequence[Callable[[], None]]) -> None:
         """Make calls that wait for each other as one. Where one raises, the group is closed all the same."""
+        if len(calls) == 1:  # one alone is a group
+            return calls[0]()
         self._start()
         try:
             for call in calls:
@@ -163,7 +183,11 @@ class Communicators:
     def leave(self, comm: int, abort: bool) -> None:
         """Its device's context is current; without `abort` its streams' work is done."""
         (self._nccl.abort if abort else self._nccl.leave)(self.find(comm).native)
-        del self._members[comm]
+        self.forget(comm)
+
+    def forget(self, comm: int) -> None:
+        """The process ends, and takes it along: leaving it would wait for other members."""
+        self._members.pop(comm, None)
 
     def error(self, comm: int) -> str | None:
         """As `Driver.comm_error`."""
@@ -194,13 +218,18 @@ class Communicators:
         if "r" in order and not 0 <= part.peer < member.size:
             raise DriverError(f"{part.kind}: there is no rank {part.peer} among {member.size}")
         values = {"s": part.source, "t": part.target, "n": count, "d": kind, "o": op, "r": part.peer}
-        call, arguments = self._nccl.calls[part.kind], [values[x] for x in order]
+        call = self._nccl.calls[part.kind]
 
         def queued() -> None:
             enter(index)
-            call(*arguments, member.native, int(native))
+            call(*[values[x] for x in order], member.native, int(native))
 
-        return queued
+        def scaled(factor: float) -> None:
+            enter(index)
+            with self._nccl.scaled(member.native, part.dtype, factor) as values["o"]:
+                queued()
+
+        return partial(scaled, part.op.factor) if isinstance(part.op, PreMul) else queued
 
     def all(self) -> list[int]:
         """The handles of all."""
@@ -216,6 +245,10 @@ def wire(part: Collective) -> tuple[int, int, int]:
     if part.kind not in _REDUCING:
         return _BYTE, part.count * part.dtype.itemsize, 0
     kind, count, op = part.dtype, part.count, part.op
+    if isinstance(op, PreMul):
+        if kind not in _SCALARS:
+            raise NotSupportedError(f"{part.kind}: NCCL has no premul_sum of {part.dtype}")
+        return _TYPES[kind], count, -1  # made for the call
     if op not in _OPS:
         raise DriverError(f"{part.kind}: the op must be one of {tuple(_OPS)}, not {op!r}")
     if kind is bool_ and op in _BOOL_OPS:
@@ -225,6 +258,12 @@ def wire(part: Collective) -> tuple[int, int, int]:
     if kind not in _TYPES:
         raise NotSupportedError(f"{part.kind}: NCCL has no {op} of {part.dtype}")
     return _TYPES[kind], count, _OPS[op]
+
+
+def _scalar(kind: dtype, factor: float) -> Any:
+    """A factor in a dtype's own bits."""
+    bits = np.asarray(factor, np.float64).astype(kind.numpy)
+    return _SCALARS[kind].from_buffer_copy(bits.tobytes())
 
 
 def _check_members(unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> None:

@@ -18,6 +18,7 @@ from warnings import warn
 from flambeau.core.device import device as Device
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
+from flambeau.distributed import checks
 from flambeau.distributed.agreement import (
     _broadcast_coalesced,
     _sync_module_states,
@@ -66,6 +67,16 @@ class _BufferCommHook:
     buffer_comm_hook_location: _BufferCommHookLocation
 
 
+def _check(group: Any, flags: Sequence[Any]) -> None:
+    """Raise TypeError where the group is none, or a flag is no truth value: "False" would pass for True."""
+    checks.process_group(group, "process_group")
+    for flag in flags:
+        if not isinstance(flag, bool | int | float | None):
+            raise TypeError(
+                f"a flag of DistributedDataParallel must be a bool, not {type(flag).__name__}: {flag!r}"
+            )
+
+
 class DistributedDataParallel(Module, Joinable):
     """`module` on every rank of a group: each rank's own batch, gradients that are the mean over the ranks.
 
@@ -77,7 +88,7 @@ class DistributedDataParallel(Module, Joinable):
         forward_sync_buffers: give every rank rank 0's buffers before each forward; default True.
         broadcast_buffers: the same, and also when it is made (deprecated).
         init_sync: compare parameters and give all ranks rank 0's when it is made.
-        process_group: default: all ranks.
+        process_group: default: all ranks. device_mesh: instead, a mesh of one dimension: `mesh["dp"]`.
         bucket_cap_mb: MiB of gradients that are reduced together, 25 (the first 1); bucket_cap_mb_list: of each bucket.
         find_unused_parameters: parameters that a forward does not use count as zeros, not as missing.
         gradient_as_bucket_view: gradients are parts of the buckets: less memory, and no copies back.
@@ -123,7 +134,7 @@ class DistributedDataParallel(Module, Joinable):
                 "delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time."
             )
         if device_mesh is not None:
-            raise NotSupportedError("device_mesh: Flambeau has no device meshes; pass process_group")
+            process_group = self._group_of(device_mesh, process_group)
         self.process_group = world().require_default() if process_group is None else process_group
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         delayed = list(delay_all_reduce_named_params or ())
@@ -170,6 +181,10 @@ class DistributedDataParallel(Module, Joinable):
         params = self._build_params_for_reducer()
         if not params:  # all of them are delayed
             return
+        _check(
+            self.process_group,
+            (find_unused_parameters, gradient_as_bucket_view, static_graph, broadcast_buffers),
+        )
         if init_sync:
             _verify_params_across_processes(self.process_group, params)
             self._give_states(0, init_sync_buffers)
@@ -180,6 +195,15 @@ class DistributedDataParallel(Module, Joinable):
             self._set_static_graph()
 
     # -- what it is made of ---------------------------------------------------------------------------------
+
+    def _group_of(self, mesh: Any, group: Any) -> Any:
+        """The group of a mesh of one dimension; keeps the mesh. RuntimeError: of several, or there is a group."""
+        if group is not None:
+            raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
+        if mesh.ndim != 1:
+            raise RuntimeError(f"Only 1D device mesh is supported, but got {mesh}.")
+        self.device_mesh = mesh
+        return mesh.get_group(mesh_dim=0)
 
     def _place(self, params: Sequence[Any], device_ids: Any, output_device: Any) -> None:
         """Decide where inputs go."""

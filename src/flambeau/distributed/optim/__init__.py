@@ -10,7 +10,13 @@ from flambeau.core.names import lacking as _lacking
 _absent: _Any = _lacking("torch.distributed.optim")
 
 
+_FILES = {"PostLocalSGDOptimizer": "post_local_sgd", "ZeroRedundancyOptimizer": "zero_redundancy"}
+_MODULES = ("post_localSGD_optimizer", "zero_redundancy_optimizer")
+
+
 def __getattr__(name: str) -> _Any:
-    if name != "ZeroRedundancyOptimizer":
+    if name in _MODULES:
+        return _import_module(f"flambeau.distributed.optim.{name}")
+    if name not in _FILES:
         return _absent(name)
-    return _import_module("flambeau.optim.zero_redundancy").ZeroRedundancyOptimizer
+    return getattr(_import_module(f"flambeau.optim.{_FILES[name]}"), name)

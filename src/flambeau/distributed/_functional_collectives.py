@@ -1,0 +1,307 @@
+"""torch.distributed._functional_collectives: collectives that leave their input alone, return new tensors and have
+derivatives. What `distributed.nn.functional` recommends in place of its own.
+
+PyTorch returns tensors that wait when they are first used. Here a collective is queued on the current stream, in its
+turn, and the tensor is a plain one: nothing is left to wait for. A group is a ProcessGroup, its name, a mesh of one
+dimension, (mesh, dimension), or, deprecated, the ranks of a group that there is.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+from flambeau.autograd.function import Function
+from flambeau.core.names import lacking
+from flambeau.distributed import checks
+from flambeau.distributed.device_mesh import DeviceMesh, named_group
+from flambeau.distributed.nn.functional import _AlltoAllSingle, _Broadcast
+from flambeau.distributed.reductions import RedOpType
+from flambeau.distributed.setup import get_rank
+from flambeau.distributed.world import ProcessGroup, world
+from flambeau.ops.joining import cat
+from flambeau.tensor.call import call
+from flambeau.tensor.typing import contiguous_format
+
+__all__ = [
+    "AsyncCollectiveTensor", "all_gather_into_tensor_coalesced", "all_gather_single", "all_gather_single_autograd",
+    "all_gather_single_coalesced", "all_gather_tensor", "all_gather_tensor_autograd", "all_reduce",
+    "all_reduce_coalesced", "all_to_all_single", "all_to_all_single_autograd", "broadcast", "permute_tensor",
+    "reduce_scatter_single", "reduce_scatter_single_autograd", "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor", "reduce_scatter_tensor_autograd", "reduce_scatter_tensor_coalesced", "wait_tensor",
+]  # fmt: skip
+
+__getattr__: Any = lacking("torch.distributed._functional_collectives")
+
+
+class AsyncCollectiveTensor:
+    """What PyTorch's functions return. No tensor is one here: programs that ask find that there is none to wait for."""
+
+
+def wait_tensor(tensor: Any) -> Any:
+    """The tensor: what is queued after its collective comes after it."""
+    return tensor
+
+
+def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
+    """Rank `src`'s values (a rank of all) on all ranks. Its gradient is the sum of theirs, the others' are zeros.
+
+    PyTorch has no derivative of it: with a warning, each rank's own gradient passes as if nothing had been sent.
+    """
+    return _Broadcast.apply(src, _resolved(group), self.contiguous())
+
+
+def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:  # noqa: N803
+    """The reduction over all ranks. `reduceOp`: "sum", "avg", "product", "min", "max", "band", "bor", "bxor".
+
+    Raises RuntimeError: another word; in backward: another than "sum".
+    """
+    return _AllReduce.apply(_resolved(group), reduceOp.lower(), "all_reduce", self)[0]
+
+
+def all_reduce_coalesced(self: list[Any], reduceOp: str, group: Any, tag: str = "") -> list[Any]:  # noqa: N803
+    """`all_reduce` of several tensors at once."""
+    return list(_AllReduce.apply(_resolved(group), reduceOp.lower(), "all_reduce_coalesced", *self))
+
+
+def all_gather_single(self: Any, gather_dim: int, group: Any, tag: str = "") -> Any:
+    """Every rank's tensor, joined along a dimension."""
+    found = _resolved(group)
+    whole = _AllGather.apply(found, self)[0]
+    return whole if gather_dim == 0 else call(cat, whole.chunk(found.size()), (gather_dim,))
+
+
+def all_gather_single_coalesced(self: list[Any], group: Any, tag: str = "") -> list[Any]:
+    """`all_gather_single` along the first dimension of several tensors at once."""
+    return list(_AllGather.apply(_resolved(group), *self))
+
+
+def reduce_scatter_single(
+    self: Any,
+    reduceOp: str,  # noqa: N803
+    scatter_dim: int,
+    group: Any,
+    tag: str = "",
+) -> Any:
+    """The reduction over all ranks; rank n gets its n-th part along a dimension.
+
+    Raises AssertionError: no equal parts; RuntimeError as `all_reduce`.
+    """
+    found = _resolved(group)
+    if self.size(scatter_dim) % found.size():
+        raise AssertionError(
+            f"input dimension 0 ({self.size(0)} must be a multiple of group_size {found.size()})"
+        )
+    rows = _in_rows(self, scatter_dim, found.size())
+    return _ReduceScatter.apply(found, reduceOp.lower(), "reduce_scatter_tensor", rows)[0]
+
+
+def reduce_scatter_single_coalesced(
+    inputs: list[Any],
+    reduceOp: str,  # noqa: N803
+    scatter_dim: list[int],
+    group: Any,
+    tag: str = "",
+) -> list[Any]:
+    """`reduce_scatter_single` of several tensors at once, each along a dimension of its own."""
+    found = _resolved(group)
+    if len(scatter_dim) != len(inputs):
+        raise AssertionError(
+            f"Length of scatter_dim ({len(scatter_dim)}) must equal length of inputs ({len(inputs)})"
+        )
+    for place, (dim, tensor) in enumerate(zip(scatter_dim, inputs, strict=True)):
+        if tensor.size(dim) % found.size():
+            raise AssertionError(
+                f"input dimension {dim} ({tensor.size(dim)} must be a multiple of group_size {found.size()} for "
+                f"tensor at index {place}"
+            )
+    rows = [_in_rows(t, dim, found.size()) for dim, t in zip(scatter_dim, inputs, strict=True)]
+    return list(_ReduceScatter.apply(found, reduceOp.lower(), "reduce_scatter_tensor_coalesced", *rows))
+
+
+def all_to_all_single(
+    self: Any,
+    output_split_sizes: list[int] | None,
+    input_split_sizes: list[int] | None,
+    group: Any,
+    tag: str = "",
+) -> Any:
+    """Part n goes to rank n, part n of the result comes from it: parts of the first dimension, equal by default.
+
+    Raises AssertionError: sizes of one side alone, or that are no ints.
+    """
+    for name, sizes in (("output", output_split_sizes), ("input", input_split_sizes)):
+        if sizes is not None and not all(isinstance(size, int) for size in sizes):
+            raise AssertionError(f"All {name}_split_sizes must be int or SymInt, got {sizes}")
+    found = _resolved(group)
+    if (output_split_sizes is None) != (input_split_sizes is None):
+        raise AssertionError(
+            "output_split_sizes and input_split_sizes must either be specified together or both set to None"
+        )
+    even = [self.shape[0] // found.size()] * found.size()
+    received, sent = output_split_sizes or even, input_split_sizes or even
+    output = self.new_empty((sum(received), *self.shape[1:]))
+    return _AlltoAllSingle.apply(found, output, received, sent, self.contiguous())
+
+
+def permute_tensor(self: Any, src_dst: list[int], group: Any, tag: str = "") -> Any:
+    """The tensor of the rank that sends to this one: rank n of the group sends to `src_dst[n]`."""
+    found = _resolved(group)
+    mine, length = found.rank(), self.shape[0]
+    sent, received = [0] * found.size(), [0] * found.size()
+    for source, target in enumerate(src_dst):
+        if source == mine:
+            sent[target] = length
+        if target == mine:
+            received[source] = length
+    return all_to_all_single(self, received, sent, found)
+
+
+# -- other names: the derivatives are there under each ----------------------------------------------------------
+
+
+def _called(name: str, function: Any, now: str = "") -> Any:
+    """A function under another name; `now` the one to use instead, where PyTorch warns of this one."""
+
+    @functools.wraps(function)
+    def other(*args: Any, **named: Any) -> Any:
+        if now:
+            stem = "torch.distributed._functional_collectives"
+            warnings.warn(
+                f"`{stem}.{name}` is deprecated. Please use `{stem}.{now}` instead.",
+                FutureWarning,
+                stacklevel=2,
+            )
+        return function(*args, **named)
+
+    other.__name__ = other.__qualname__ = name
+    other.__doc__ = f"`{function.__name__}` under {'a former' if now else 'another'} name."
+    return other
+
+
+all_gather_single_autograd = _called("all_gather_single_autograd", all_gather_single)
+reduce_scatter_single_autograd = _called("reduce_scatter_single_autograd", reduce_scatter_single)
+all_to_all_single_autograd = _called("all_to_all_single_autograd", all_to_all_single)
+all_gather_tensor = _called("all_gather_tensor", all_gather_single, "all_gather_single")
+all_gather_tensor_autograd = _called(
+    "all_gather_tensor_autograd", all_gather_single, "all_gather_single_autograd"
+)
+reduce_scatter_tensor = _called("reduce_scatter_tensor", reduce_scatter_single, "reduce_scatter_single")
+reduce_scatter_tensor_autograd = _called(
+    "reduce_scatter_tensor_autograd", reduce_scatter_single, "reduce_scatter_single_autograd"
+)
+all_gather_into_tensor_coalesced = _called(
+    "all_gather_into_tensor_coalesced", all_gather_single_coalesced, "all_gather_single_coalesced"
+)
+reduce_scatter_tensor_coalesced = _called(
+    "reduce_scatter_tensor_coalesced", reduce_scatter_single_coalesced, "reduce_scatter_single_coalesced"
+)
+
+
+# -- the collectives themselves: of several tensors at once, the group's ranks ----------------------------------
+
+
+class _AllReduce(Function):
+    @staticmethod
+    def forward(ctx: Any, group: ProcessGroup, op: str, name: str, *tensors: Any) -> Any:
+        ctx.group, ctx.op, ctx.called = group, op, name
+        word = checks.operation(_operation(op), tensors, name)
+        totals = [tensor.clone(memory_format=contiguous_format) for tensor in tensors]
+        _engine(group, totals[0]).all_reduce(totals, word).wait()
+        return tuple(totals)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        _check_sum(ctx)
+        return None, None, None, *_AllReduce.apply(ctx.group, ctx.op, ctx.called, *grads)
+
+
+class _AllGather(Function):
+    @staticmethod
+    def forward(ctx: Any, group: ProcessGroup, *tensors: Any) -> Any:
+        ctx.group = group
+        if not all(tensor.dim() for tensor in tensors):
+            raise RuntimeError("all_gather_single: tensors without dimensions cannot be joined")
+        inputs = [tensor.contiguous() for tensor in tensors]
+        outputs = [t.new_empty((group.size() * t.shape[0], *t.shape[1:])) for t in inputs]
+        _engine(group, inputs[0]).all_gather_into(outputs, inputs).wait()
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, *_ReduceScatter.apply(ctx.group, "sum", "reduce_scatter_tensor", *grads)
+
+
+class _ReduceScatter(Function):
+    @staticmethod
+    def forward(ctx: Any, group: ProcessGroup, op: str, name: str, *tensors: Any) -> Any:
+        ctx.group, ctx.op, ctx.called = group, op, name
+        word = checks.operation(_operation(op), tensors, name)
+        inputs = [tensor.contiguous() for tensor in tensors]
+        outputs = [t.new_empty((t.shape[0] // group.size(), *t.shape[1:])) for t in inputs]
+        _engine(group, inputs[0]).reduce_scatter_from(outputs, inputs, word).wait()
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        _check_sum(ctx)
+        return None, None, None, *_AllGather.apply(ctx.group, *grads)
+
+
+# -- what they share ------------------------------------------------------------------------------------------
+
+
+def _resolved(group: Any) -> ProcessGroup:
+    """The group that an argument names."""
+    if isinstance(group, ProcessGroup):
+        return group
+    if isinstance(group, str):
+        return named_group(group)
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            raise AssertionError("Only 1D mesh is supported, pass in (DeviceMesh, int) together if mesh > 1D")
+        return group.get_group()
+    if isinstance(group, tuple):
+        if len(group) == 2 and isinstance(group[0], DeviceMesh) and isinstance(group[1], int):
+            return group[0].get_group(group[1])
+        raise ValueError(
+            f"Invalid tuple for group must be (DeviceMesh, int). Instead got {(type(group[0]), type(group[1]))}"
+        )
+    if isinstance(group, list):
+        return _of_ranks(group)
+    raise ValueError(f"Unsupported group type: {type(group)}, {group}")
+
+
+def _of_ranks(ranks: list[int]) -> ProcessGroup:
+    warnings.warn(
+        "The combination of ranks + tag as process group identifier has been deprecated. Please switch to using "
+        "ProcessGroup, DeviceMesh, or group name instead.",
+        FutureWarning,
+        stacklevel=4,
+    )
+    for group in world().groups.values():
+        if list(group.ranks) == ranks:
+            return group
+    raise ValueError(f"there is no group of the ranks {ranks}, of which this one is {get_rank()}")
+
+
+def _engine(group: ProcessGroup, tensor: Any) -> Any:
+    return group.engine_of(tensor.device.type)
+
+
+def _operation(word: str) -> RedOpType:
+    found = RedOpType.__members__.get(word.upper())
+    if found in (None, RedOpType.PREMUL_SUM):
+        raise RuntimeError(f"Unrecognized reduce_op: {word}")
+    return found
+
+
+def _check_sum(ctx: Any) -> None:
+    if ctx.op != "sum":
+        raise RuntimeError(f"{ctx.called} backward only supports 'sum' reduction, got '{ctx.op}'")
+
+
+def _in_rows(tensor: Any, dim: int, size: int) -> Any:
+    """A tensor whose parts along the first dimension are those along another."""
+    return tensor if dim == 0 else call(cat, tensor.chunk(size, dim), (0,))

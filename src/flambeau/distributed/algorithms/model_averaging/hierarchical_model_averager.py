@@ -1,0 +1,70 @@
+"""torch.distributed.algorithms.model_averaging.hierarchical_model_averager: near ranks often, all ranks seldom."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flambeau.core.names import lacking
+from flambeau.distributed.algorithms.model_averaging import utils
+from flambeau.distributed.algorithms.model_averaging.averagers import TOO_OFTEN, ModelAverager
+from flambeau.distributed.setup import new_subgroups
+
+__all__ = ["HierarchicalModelAverager"]
+
+__getattr__: Any = lacking("torch.distributed.algorithms.model_averaging.hierarchical_model_averager")
+
+
+class HierarchicalModelAverager(ModelAverager):
+    """Averages over groups of several sizes, each with a period of its own, from `warmup_steps` on.
+
+    period_group_size_dict: the sizes of groups by their periods, both growing; the last one's is the whole group's. In
+    a step that is a multiple of several periods the last of them counts. All ranks make it.
+
+    Raises ValueError: an empty dict, a period below 1, another last size, warm-up steps below 0.
+    """
+
+    def __init__(
+        self,
+        period_group_size_dict: Mapping[int, int] | None = None,
+        warmup_steps: int = 0,
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(process_group)
+        if not period_group_size_dict:
+            raise ValueError("Arg ``period_group_size_dict`` must not be empty.")
+        self._periods = list(period_group_size_dict)
+        sizes, whole = list(period_group_size_dict.values()), self.process_group.size()
+        if self._periods[0] <= 0:
+            raise ValueError("The minimum period in arg ``period_group_size_dict`` must be a positive value.")
+        if self._periods[-1] == 1:
+            warnings.warn(
+                f"When the maximum period in arg ``period_group_size_dict`` is 1, {TOO_OFTEN}", stacklevel=2
+            )
+        if sizes[-1] != whole:
+            raise ValueError(
+                f"The last value in arg ``period_group_size_dict`` {sizes[-1]} must be equal to the size of arg "
+                f"``process_group`` {whole}."
+            )
+        if warmup_steps < 0:
+            raise ValueError("Arg ``warmup_steps`` must be a non-negative number.")
+        self.period_process_group_dict = OrderedDict(
+            (period, self.process_group if size == whole else new_subgroups(size, self.process_group)[0])
+            for period, size in period_group_size_dict.items()
+        )
+        self.warmup_steps = warmup_steps
+
+    def _find_process_group(self) -> Any:
+        """The group whose turn it is; None: no group's."""
+        for period in reversed(self._periods):
+            if self.step % period == 0:
+                return self.period_process_group_dict[period]
+        return None
+
+    def average_parameters(self, params: Iterable[Any]) -> None:
+        group = self._find_process_group() if self.step >= self.warmup_steps else None
+        if group is not None:
+            utils.average_parameters_or_parameter_groups(params, group)
+        self.step += 1

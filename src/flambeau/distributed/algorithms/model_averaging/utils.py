@@ -1,0 +1,56 @@
+"""torch.distributed.algorithms.model_averaging.utils: the mean of parameters over the ranks of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flambeau.autograd.grad_mode import no_grad
+from flambeau.core.names import lacking
+from flambeau.distributed.agreement import reduced
+from flambeau.distributed.world import NON_GROUP_MEMBER, world
+from flambeau.ops.joining import cat
+from flambeau.tensor.call import call
+from flambeau.tensor.tensor import Tensor
+
+__all__ = ["average_parameters", "average_parameters_or_parameter_groups", "get_params_to_average"]
+
+__getattr__: Any = lacking("torch.distributed.algorithms.model_averaging.utils")
+
+
+def average_parameters(params: Iterable[Any], process_group: Any) -> None:
+    """Give parameters their mean over a group (None: all ranks), in one message; nothing on ranks outside of it.
+
+    Parameters of several dtypes are summed in what holds them all. Takes memory of the parameters' size. ValueError:
+    there are none.
+    """
+    if process_group == NON_GROUP_MEMBER:
+        return
+    group = world().require_default() if process_group is None else process_group
+    listed = list(params)
+    if not listed:
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
+    with no_grad():
+        flat = call(cat, tuple([p.reshape(-1) for p in listed]), (0,))
+        flat /= group.size()
+        reduced(group, flat)
+        for p, part in zip(listed, flat.split([p.numel() for p in listed]), strict=True):
+            p.copy_(part.view(p.shape))
+
+
+def get_params_to_average(params: Iterable[Any]) -> list[Any]:
+    """Those parameters, of a list or of groups of an optimizer, that have a gradient.
+
+    Raises NotImplementedError: neither a tensor nor a group.
+    """
+    found: list[Any] = []
+    for given in params:
+        if not isinstance(given, Tensor | dict):
+            raise NotImplementedError(f"Parameter input of type {type(given)} is not supported")
+        found += given["params"] if isinstance(given, dict) else [given]
+    return [p for p in found if p.grad is not None]
+
+
+def average_parameters_or_parameter_groups(params: Iterable[Any], process_group: Any) -> None:
+    """`average_parameters` of those that have a gradient."""
+    average_parameters(get_params_to_average(params), process_group)

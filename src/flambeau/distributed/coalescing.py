@@ -1,0 +1,160 @@
+"""`_coalescing_manager`: several collectives of one kind as one, as programs that shard models write them.
+
+Within it `all_reduce`, `all_gather_single` and `reduce_scatter_single` (by their older names, too) of its group are
+kept, and go as one group when it ends. With `device`, messages go as one batch, too; other collectives begin at once,
+and it waits for their works as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from flambeau.distributed.setup import group_or_default
+from flambeau.distributed.work import Work
+from flambeau.distributed.world import ProcessGroup, world
+
+
+class Kept(NamedTuple):
+    """A collective that is not begun yet."""
+
+    kind: str
+    output: Any
+    input: Any
+    op: Any
+
+
+class Pending:
+    """What one manager has kept, and the works of what it has not. `everything`: messages too, and it waits for all."""
+
+    def __init__(self, everything: bool) -> None:
+        self.kept: list[Kept] = []
+        self.messages: list[tuple[str, Any, int, int]] = []
+        self.works: list[Work] = []
+        self.everything = everything
+
+
+class _IllegalWork(Work):
+    """What a kept collective returns with `async_op`: it has no work of its own. Raises ValueError when used."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OF_WORKS:
+            raise ValueError(f"Illegal to call {name} on IllegalWork object")
+        return super().__getattribute__(name)
+
+
+_OF_WORKS = (
+    "is_success",
+    "exception",
+    "wait",
+    "source_rank",
+    "result",
+    "synchronize",
+    "is_completed",
+    "get_future",
+)
+
+
+class _CoalescingManager:
+    """What `with _coalescing_manager() as cm` gives: after it, `cm.wait()` waits for all."""
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+
+    def append(self, work: Work | None = None) -> None:
+        if work is not None:
+            self.works.append(work)
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
+
+
+@contextmanager
+def _coalescing_manager(
+    group: Any = None, device: Any = None, async_ops: bool = False
+) -> Iterator[_CoalescingManager]:
+    """See the module's docstring. async_ops: leave with works under way, for `cm.wait()`.
+
+    Raises ValueError: the group has one already; RuntimeError: collectives of several kinds, or operations. What an
+    exception ends before has begun nothing.
+    """
+    found = group_or_default(group)
+    coalescing = world().coalescing
+    if coalescing.get(found.group_name) is not None:
+        raise ValueError("ProcessGroup has non-empty op list at the start of coalescing")
+    pending = coalescing[found.group_name] = Pending(device is not None)
+    manager = _CoalescingManager()
+    try:
+        yield manager
+    finally:
+        del coalescing[found.group_name]
+    for work in _begun(found, pending, async_ops):
+        if async_ops:
+            manager.append(work)
+        else:
+            work.wait()
+
+
+def message_kept(group: ProcessGroup, kind: str, tensor: Any, peer: int, tag: int) -> bool:
+    """Whether a manager has kept a message, "send" or "recv"."""
+    pending = world().coalescing.get(group.group_name)
+    if pending is None or not pending.everything:
+        return False
+    pending.messages.append((kind, tensor, peer, tag))
+    return True
+
+
+def kept(group: Any, kind: str, output: Any, input: Any, op: Any) -> bool:
+    """Whether a manager has kept a collective: then it begins with the others, and returns `not_yet`."""
+    coalescing = world().coalescing
+    pending = coalescing.get(group_or_default(group).group_name) if coalescing else None
+    if pending is None:
+        return False
+    pending.kept.append(Kept(kind, output, input, op))
+    return True
+
+
+def not_yet(async_op: bool) -> Work | None:
+    return _IllegalWork() if async_op else None
+
+
+def noted(work: Any) -> Any:
+    """The same work, which managers wait for that want all."""
+    for pending in world().coalescing.values():
+        if pending.everything:
+            pending.works.append(work)
+    return work
+
+
+def _begun(group: ProcessGroup, pending: Pending, async_op: bool) -> list[Work]:
+    """Begin all, as two groups at most: the works."""
+    works = list(pending.works)
+    if pending.kept:
+        works.append(_together(group, pending.kept, async_op))
+    if pending.messages:
+        works += group.engine_of(pending.messages[0][1].device.type).batch(pending.messages)
+    return works
+
+
+def _together(group: ProcessGroup, calls: list[Kept], async_op: bool) -> Work:
+    """The work of several calls of one kind."""
+    first = calls[0]
+    if any(call.kind != first.kind for call in calls):
+        kinds = {call.kind for call in calls}
+        raise RuntimeError(
+            f"Coalescing manager requires all collectives to be the same type, but got mixed types: {kinds}"
+        )
+    if any(call.op != first.op for call in calls):
+        raise RuntimeError("Coalescing manager requires all collectives to have the same op")
+    engine = group.engine_of(first.input.device.type)
+    outputs, inputs = [call.output for call in calls], [call.input for call in calls]
+    if first.kind == "all_reduce":
+        return engine.all_reduce(inputs, first.op, async_op)
+    if first.kind == "all_gather_single":
+        return engine.all_gather_into(outputs, inputs, async_op)
+    return engine.reduce_scatter_from(outputs, inputs, first.op, async_op)

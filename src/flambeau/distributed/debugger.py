@@ -1,0 +1,52 @@
+"""`breakpoint`: a debugger on one rank, for which the others wait."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import timedelta
+from pathlib import Path
+from pdb import Pdb
+from typing import Any
+
+from flambeau.distributed.collectives import barrier
+from flambeau.distributed.setup import get_rank
+from flambeau.distributed.world import world
+
+log = logging.getLogger("torch.distributed")
+
+
+class _RankPdb(Pdb):
+    """Reads the terminal, which processes that a launcher starts have not as their standard input."""
+
+    def interaction(self, *args: Any, **kwargs: Any) -> None:
+        usual = sys.stdin
+        try:
+            with Path("/dev/stdin").open() as sys.stdin:
+                super().interaction(*args, **kwargs)
+        finally:
+            sys.stdin = usual
+
+
+def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float | None = 3600) -> None:
+    """Start the debugger on one rank; the others wait in a barrier until it goes on. All ranks call.
+
+    skip: nothing in so many calls at first, of each line that calls. timeout_s: of all groups from now on.
+    """
+    caller = sys._getframe(1)
+    line = (caller.f_code.co_filename, caller.f_lineno)
+    counts = world().breakpoints
+    counts[line] = counts.get(line, 0) + 1
+    if counts[line] <= skip:
+        log.warning("Skip the breakpoint, counter=%d", counts[line])
+        return
+    if timeout_s is not None:
+        for group in world().groups.values():
+            group.set_timeout(timedelta(seconds=timeout_s))
+    if get_rank() == rank:
+        pdb = _RankPdb()
+        pdb.message(
+            f"\n!!! ATTENTION !!!\n\nType 'up' to get to the frame that called dist.breakpoint(rank={rank})\n"
+        )
+        pdb.set_trace()
+    barrier()

@@ -1,0 +1,547 @@
+"""torch.distributed.device_mesh: ranks in rows and columns, with a process group along each dimension.
+
+A mesh is some axes (`mesh_layout.py`) over a flat list of ranks. Slices and flattened meshes have the list of the mesh
+that they were made from, their root, with axes of their own; they share its groups, which are found by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from flambeau.core.dtype import int32
+from flambeau.core.names import lacking
+from flambeau.distributed import mesh_layout
+from flambeau.distributed.debug import DebugLevel, level_of
+from flambeau.distributed.mesh_layout import Axis
+from flambeau.distributed.setup import (
+    get_process_group_ranks,
+    get_rank,
+    get_world_size,
+    init_process_group,
+    is_initialized,
+    new_group,
+)
+from flambeau.distributed.world import ProcessGroup, world
+from flambeau.runtime import current, system
+from flambeau.tensor.data import tensor as new_tensor
+from flambeau.tensor.tensor import Tensor
+
+__all__ = ["DeviceMesh", "init_device_mesh"]
+
+__getattr__: Any = lacking("torch.distributed.device_mesh")
+
+logger = logging.getLogger("torch.distributed.device_mesh")
+Override = tuple[
+    Any, Any
+]  # the backend of a dimension's groups, and options: of these only their timeout counts
+_NONE: Override = (None, None)
+
+
+class DeviceMesh:
+    """Ranks as an array: `mesh[i, j]` is the rank, among all, at row i and column j. All ranks make the same one.
+
+    Each dimension has groups: of the ranks that differ in their index along it alone. Makes the group of all ranks if
+    there is none, and selects a CUDA device (LOCAL_RANK, else the rank modulo the number of devices) if CUDA was
+    not used so far.
+
+    Args:
+        device_type: "cuda" or "cpu": of the tensors that the groups are for.
+        mesh: ranks, as a tensor or nested lists.
+        mesh_dim_names: a name for each dimension, by which the mesh can be sliced.
+        backend_override: for each dimension (backend, options) of its groups; None: those of the group of all ranks.
+
+    Raises RuntimeError: more ranks than there are; ValueError: ranks that there are not, or twice.
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        mesh: Any = None,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+        backend_override: Sequence[Override] | None = None,
+        _init_backend: bool = True,
+        _rank: int | None = None,
+    ) -> None:
+        if mesh is None:
+            raise TypeError("The mesh argument is required except for PRIVATE USAGE ONLY!")
+        ranks = _as_tensor(mesh)
+        self._stand(device_type, mesh_layout.row_major(ranks.shape), ranks.flatten().tolist(), mesh_dim_names)
+        overrides = self._overrides(backend_override)
+        if _init_backend:
+            self._set_up_world()
+            self._dim_group_names = self._make_groups(self._axes, self._mesh_dim_names, overrides)
+        self._find_place(_rank)
+
+    def _stand(
+        self, kind: str, axes: Sequence[Axis], ranks: Sequence[int], names: Sequence[str] | None
+    ) -> None:
+        """Say where it is; it has no groups yet."""
+        self._device_type = kind
+        self._axes = tuple(axes)
+        self._ranks = tuple(ranks)
+        self._mesh_dim_names = tuple(names) if names else None
+        self._root: DeviceMesh | None = None
+        self._flatten_mapping: dict[str, DeviceMesh] = {}
+        self._coordinate: tuple[int, ...] | None = None
+
+    def _part(self, axes: Sequence[Axis], names: Sequence[str], groups: list[str]) -> DeviceMesh:
+        """A mesh of the root's ranks with other axes."""
+        root = self._get_root_mesh()
+        made = DeviceMesh.__new__(DeviceMesh)
+        made._stand(root._device_type, axes, root._ranks, names)
+        made._root = root
+        made._dim_group_names = groups
+        made._find_place(None)
+        return made
+
+    def _find_place(self, rank: int | None) -> None:
+        mine = get_rank() if rank is None else rank
+        places = [place for place, other in enumerate(self._mine(mine)) if other == mine]
+        if len(places) > 1:
+            raise AssertionError(f"rank_coords.size(0) must be 0 or 1, got {len(places)}")
+        self._coordinate = tuple(_index(places[0], self.shape)) if places else None
+
+    def _overrides(self, given: Sequence[Override] | None) -> Sequence[Override]:
+        if given is None:
+            return [_NONE] * self.ndim
+        if len(given) != self.ndim:
+            raise ValueError(
+                "backend_override should have the same length as the number of mesh dimensions, but got "
+                f"{len(given)} and {self.ndim}."
+            )
+        return given
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def _set_up_world(self) -> None:
+        """Make the group of all ranks, and select a device, where the program has not."""
+        if not is_initialized():
+            init_process_group()
+        size, count = get_world_size(), prod(self.shape)
+        if count > size:
+            raise RuntimeError(
+                f"Mesh should not be bigger than default world size {size}, but found {count} ranks!"
+            )
+        if self._device_type == "cuda" and system.device_count() and not system.is_initialized():
+            _select_device(size)
+
+    def _make_groups(
+        self, axes: Sequence[Axis], names: Sequence[str] | None, overrides: Sequence[Override]
+    ) -> list[str]:
+        """The name of this rank's group along each axis; none, if it is not in the mesh. All ranks call."""
+        made = [
+            self._make_group(one, f"mesh_{names[place] if names else f'dim_{place}'}", override)
+            for place, (one, override) in enumerate(zip(axes, overrides, strict=True))
+        ]
+        return [name for name in made if name is not None]
+
+    def _make_group(self, along: Axis, description: str, override: Override) -> str | None:
+        if mesh_layout.length(along) == get_world_size() and override == _NONE:
+            return world().require_default().group_name
+        backend, options = override
+        timeout = getattr(options, "_timeout", None)
+        found = None
+        for ranks in self._copies(along):
+            group = new_group(ranks, timeout, backend, options, group_desc=description)
+            if get_rank() in ranks:
+                found = group.group_name
+        return found
+
+    def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
+        """This rank's group along a dimension, by index or name; of a mesh of one dimension it need not be said.
+
+        Raises RuntimeError: of several dimensions none is said; KeyError: there is none of this name.
+        """
+        if not hasattr(self, "_dim_group_names"):
+            raise RuntimeError("DeviceMesh process groups not initialized!")
+        if mesh_dim is None:
+            if self.ndim > 1:
+                raise RuntimeError(
+                    f"Found the DeviceMesh have {self.ndim} dimensions",
+                    "Optional kwarg `mesh_dim` needs to be specified when device_mesh.ndim > 1.",
+                    "If you want to get the list of all the ProcessGroups in the DeviceMesh,"
+                    "please use `get_all_groups()` instead.",
+                )
+            mesh_dim = 0
+        flattened = self._get_root_mesh()._flatten_mapping.get(mesh_dim)  # type: ignore[arg-type]
+        if flattened is not None:
+            return named_group(flattened._dim_group_names[0])
+        if isinstance(mesh_dim, str):
+            mesh_dim = self._get_mesh_dim_by_name(mesh_dim)
+        if not isinstance(mesh_dim, int):
+            raise AssertionError(f"mesh_dim must be an int, got {type(mesh_dim)}")
+        return named_group(self._dim_group_names[mesh_dim])
+
+    def get_all_groups(self) -> list[ProcessGroup]:
+        """This rank's group along each dimension."""
+        return [self.get_group(place) for place in range(self.ndim)]
+
+    # -- what can be asked --------------------------------------------------------------------------------------
+
+    @property
+    def device_type(self) -> str:
+        return self._device_type
+
+    @property
+    def mesh(self) -> Tensor:
+        """The ranks, int32 on the CPU. RuntimeError: of a slice, on a rank that is not in the mesh."""
+        found: Tensor = new_tensor(self._mine(None), dtype=int32, device="cpu").reshape(self.shape)
+        return found
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...] | None:
+        return self._mesh_dim_names
+
+    @property
+    def ndim(self) -> int:
+        return len(self._axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple([mesh_layout.length(one) for one in self._axes])
+
+    def size(self, mesh_dim: int | None = None) -> int:
+        """How many ranks it has, or along one dimension."""
+        return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
+
+    def get_rank(self) -> int:
+        """This rank among all."""
+        return get_rank()
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """This rank's number in its group along a dimension. RuntimeError: of several dimensions none is said."""
+        if mesh_dim is None and self.ndim > 1:
+            raise RuntimeError(
+                f"Found the DeviceMesh have {self.ndim} dimensions",
+                "Optional kwarg `mesh_dim` needs to be specified when device_mesh.ndim > 1.",
+            )
+        return get_rank(self.get_group(0 if mesh_dim is None else mesh_dim))
+
+    def get_coordinate(self) -> tuple[int, ...] | None:
+        """This rank's index along each dimension; None: it is not in the mesh."""
+        return self._coordinate
+
+    def _is_current_rank_part_of_mesh(self) -> bool:
+        return self._coordinate is not None
+
+    def __repr__(self) -> str:
+        names = self._mesh_dim_names
+        shape = (
+            f"({', '.join(f'{name}={size}' for name, size in zip(names, self.shape, strict=False))})"
+            if names
+            else f"{self.shape}"
+        )
+        strides = [tuple([stride for _, stride in one]) for one in self._axes]
+        stride = tuple([one[0] if len(one) == 1 else one for one in strides])
+        detail = level_of(world().environment) is DebugLevel.DETAIL
+        ranks = f", Mesh: {self.mesh.tolist()}" if detail else ""
+        return f"DeviceMesh({shape}, '{self._device_type}', stride={stride}{ranks})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceMesh) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return self._ranks, self._axes, self._device_type, self._mesh_dim_names
+
+    def __enter__(self) -> DeviceMesh:
+        """Let it be the current mesh: what a program's own functions may ask `_mesh_resources` for."""
+        world().meshes.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        world().meshes.pop()
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
+        """The mesh of some dimensions that this rank is in, by name: of a (dp, tp) mesh, `mesh["tp"]` is its row.
+
+        Raises RuntimeError: it has no names, or dimensions overlap; KeyError: no such names, or in another order.
+        """
+        if not self._mesh_dim_names:
+            raise RuntimeError("Cannot slice a DeviceMesh without mesh_dim_names!")
+        names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else mesh_dim_names
+        if names == self._mesh_dim_names:
+            return self
+        flattened = self._get_root_mesh()._flatten_mapping if self == self._get_root_mesh() else {}
+        valid = [*self._mesh_dim_names, *flattened]
+        if not all(name in valid for name in names):
+            raise KeyError(f"Invalid mesh_dim_names {names} specified. Valid mesh_dim_names are {valid}.")
+        if any(name not in self._mesh_dim_names for name in names):
+            warnings.warn(
+                "Slicing a flattened dim from root mesh will be deprecated in PT 2.11. Users need to bookkeep the "
+                "flattened mesh directly. ",
+                stacklevel=2,
+            )
+        return self._sliced(names, flattened)
+
+    def _sliced(self, names: tuple[str, ...], flattened: dict[str, DeviceMesh]) -> DeviceMesh:
+        own = self._mesh_dim_names or ()
+        held = [(self, own.index(name)) if name in own else (flattened[name], 0) for name in names]
+        axes = [mesh._axes[place] for mesh, place in held]
+        together = mesh_layout.joined(axes)
+        if not mesh_layout.in_order(together):
+            raise KeyError(
+                f"Invalid mesh_dim_names {names} specified. Mesh dim indices should be in ascending order."
+            )
+        if not mesh_layout.apart(together):
+            raise RuntimeError(f"Slicing overlapping dim_names {names} is not allowed.")
+        groups = [mesh._dim_group_names[place] for mesh, place in held] if self._dim_group_names else []
+        return self._part(axes, names, groups)
+
+    def _flatten(self, mesh_dim_name: str | None = None, backend_override: Any = None) -> DeviceMesh:
+        """A mesh of one dimension with the same ranks, under a name (default: its names, joined by "_").
+
+        All ranks call. Raises RuntimeError: it has no names; ValueError: the name is another dimension's.
+        """
+        if not self._mesh_dim_names:
+            raise RuntimeError("Cannot flatten a DeviceMesh without mesh_dim_names!")
+        name = mesh_dim_name or "_".join(self._mesh_dim_names)
+        if self.ndim == 1 and name in self._mesh_dim_names:
+            return self
+        override = _NONE if backend_override is None else next(_normalized({0: backend_override}, 1, ()))
+        root, whole = self._get_root_mesh(), mesh_layout.joined(self._axes)
+        if name in (root._mesh_dim_names or ()):
+            raise ValueError(
+                f"{name} already exists for submesh of the {root}. ",
+                f"The mesh_dim_names of submesh and flattened mesh are {root._mesh_dim_names}. "
+                "Please specify another valid mesh_dim_name.",
+            )
+        known = root._flatten_mapping.get(name)
+        if known is None:
+            groups = self._make_groups([whole], [name], [override])
+            known = root._flatten_mapping[name] = self._part([whole], [name], groups)
+        elif known._axes != (whole,):
+            raise ValueError(
+                f"Flatten mesh with mesh_dim_name {name} has been created before, Please specify another valid "
+                "mesh_dim_name."
+            )
+        return known
+
+    def _unflatten(
+        self,
+        dim: int | str,
+        mesh_sizes: Sequence[int],
+        mesh_dim_names: Sequence[str],
+        backend_override: dict[Any, Any] | None = None,
+    ) -> DeviceMesh:
+        """The same ranks with one dimension as several. All ranks call; the groups of the others are shared."""
+        names = self._mesh_dim_names or ()
+        if isinstance(dim, int) and dim >= self.ndim:
+            raise ValueError(f"dim {dim} specified in `_unflatten` is out of range {self.ndim}")
+        if isinstance(dim, str) and dim not in names:
+            raise ValueError(f"dim {dim} specified in `_unflatten` is not in {self.mesh_dim_names}")
+        if len(mesh_sizes) != len(mesh_dim_names):
+            raise RuntimeError("mesh_dim_names must have same length as mesh_sizes in _unflatten!")
+        at = names.index(dim) if isinstance(dim, str) else dim
+        if prod(mesh_sizes) != self.size(at):
+            raise ValueError(
+                f"The product of mesh_sizes={mesh_sizes} is {prod(mesh_sizes)}, but the original dimension at "
+                f"dim={at} has size {self.size(at)}. These must be equal for unflatten to work correctly."
+            )
+        axes = mesh_layout.split(self._axes[at], mesh_sizes)
+        overrides = list(_normalized(dict(backend_override or {}), len(mesh_sizes), mesh_dim_names))
+        made = self._make_groups(axes, mesh_dim_names, overrides)
+        old = self._dim_group_names
+        return self._part(
+            [*self._axes[:at], *axes, *self._axes[at + 1 :]],
+            [*names[:at], *mesh_dim_names, *names[at + 1 :]],
+            [*old[:at], *made, *old[at + 1 :]],
+        )
+
+    @staticmethod
+    def from_group(
+        group: ProcessGroup | Sequence[ProcessGroup],
+        device_type: str,
+        mesh: Any = None,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+    ) -> DeviceMesh:
+        """A mesh of groups that there are: of one, or of one along each dimension of `mesh`.
+
+        Raises ValueError: no groups; of several no `mesh` or names, or other dimensions; of one another `mesh`.
+        """
+        groups = [group] if isinstance(group, ProcessGroup) else list(group)
+        if isinstance(group, ProcessGroup):
+            members = get_process_group_ranks(group)
+            if mesh is not None and (mesh.tolist() if isinstance(mesh, Tensor) else mesh) != members:
+                raise ValueError(f"Invalid mesh {mesh!s} for ProcessGroup with ranks {members}")
+            mesh = members
+        elif not groups:
+            raise ValueError("Expects at least one ProcessGroup to be passed")
+        elif mesh is None:
+            raise ValueError("Must pass mesh if passing multiple ProcessGroups")
+        elif mesh_dim_names is None:
+            raise ValueError("Must pass mesh_dim_names if passing multiple ProcessGroups")
+        ranks = _as_tensor(mesh)
+        if ranks.ndim != len(groups):
+            raise ValueError(
+                f"Expects mesh with ndim equal to number of ProcessGroups but got mesh {ranks.tolist()} and "
+                f"{len(groups)} ProcessGroups"
+            )
+        made = DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, _init_backend=False)
+        made._dim_group_names = [one.group_name for one in groups]
+        return made
+
+    # -- within -------------------------------------------------------------------------------------------------
+
+    def _get_root_mesh(self) -> DeviceMesh:
+        return self if self._root is None else self._root
+
+    def _get_mesh_dim_by_name(self, mesh_dim_name: str) -> int:
+        names = self._mesh_dim_names
+        if not names:
+            raise KeyError("No `mesh_dim_names` found.")
+        if mesh_dim_name not in names:
+            raise KeyError(
+                f"Mesh dimension '{mesh_dim_name}' does not exist.",
+                f"Available mesh dimensions are: mesh_dim_names={names}",
+            )
+        return names.index(mesh_dim_name)
+
+    def _copies(self, along: Axis) -> list[list[int]]:
+        """The ranks of each copy of an axis in the root's list."""
+        tiles = mesh_layout.tiles(along, len(self._ranks))
+        return [[self._ranks[place] for place in places] for places in tiles]
+
+    def _mine(self, rank: int | None) -> list[int]:
+        """The ranks of the copy that a rank (None: this one) is in, in the order of the mesh."""
+        copies = self._copies(mesh_layout.joined(self._axes))
+        if len(copies) == 1:
+            return copies[0]
+        mine = get_rank() if rank is None else rank
+        for ranks in copies:
+            if mine in ranks:
+                return ranks
+        raise RuntimeError(
+            "In order to get the mesh Tensor of a DeviceMesh it needs to either have all its original dimensions "
+            "(e.g., no slicing) or it needs to contain the local rank"
+        )
+
+
+class _MeshEnv:
+    """`_mesh_resources`: the meshes that `with` has made current."""
+
+    def get_current_mesh(self) -> DeviceMesh:
+        """The innermost. RuntimeError: there is none."""
+        if not world().meshes:
+            raise RuntimeError("No device mesh is currently active!")
+        found: DeviceMesh = world().meshes[-1]
+        return found
+
+
+_mesh_resources = _MeshEnv()
+
+
+def init_device_mesh(
+    device_type: str,
+    mesh_shape: tuple[int, ...],
+    *,
+    mesh_dim_names: tuple[str, ...] | None = None,
+    backend_override: dict[Any, Any] | None = None,
+) -> DeviceMesh:
+    """The mesh of the first ranks in rows of this shape: (2, 4) has 0 to 3 in its first row. All ranks call.
+
+    backend_override: by a dimension's index or name: a backend, or (backend, options), of its groups.
+
+    Raises RuntimeError: names that are not unique or not as many as sizes, a device with an index, more ranks than
+    there are, overrides for no dimension.
+    """
+    if mesh_dim_names is not None:
+        if len(set(mesh_dim_names)) != len(mesh_dim_names):
+            raise RuntimeError(
+                "Each mesh_dim_name must be unique. Found repeated mesh_dim_name in mesh_dim_names "
+                f"{mesh_dim_names}"
+            )
+        if len(mesh_shape) != len(mesh_dim_names):
+            raise RuntimeError(
+                f"mesh_shape and mesh_dim_names should have same length! Found len(mesh_dim_names): "
+                f"{len(mesh_dim_names)} and len(mesh_shape):{len(mesh_shape)}."
+            )
+    overrides = None
+    if backend_override is not None:
+        overrides = tuple(_normalized(dict(backend_override), len(mesh_shape), mesh_dim_names or ()))
+    if device_type and not device_type.isalpha():
+        raise RuntimeError(
+            f"Device type with index is not supported but got {device_type}. ",
+            "If you maintained a 'torch.device' object, it's recommended to pass in 'device.type'.",
+        )
+    ranks = new_tensor(list(range(prod(mesh_shape))), dtype=int32, device="cpu").reshape(mesh_shape)
+    return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, backend_override=overrides)
+
+
+def _normalized(given: dict[Any, Any], ndim: int, names: Sequence[str]) -> Iterator[Override]:
+    """(backend, options) of each dimension. RuntimeError: one is named twice, or there is none of a name."""
+    for place in range(ndim):
+        name = names[place] if place < len(names) else None
+        if name is not None and name in given:
+            if place in given:
+                raise RuntimeError(f"Found redundant dim index {place} and name {name} in backend_override")
+            found = given.pop(name)
+        else:
+            found = given.pop(place, _NONE)
+        yield (
+            (found, None) if isinstance(found, str) else found if isinstance(found, tuple) else (None, found)
+        )
+    if given:
+        raise RuntimeError(
+            f"Found invalid keys in backend_override: got {list(given)}, expected integers in range [0, {ndim}) or "
+            f"one of {tuple(names)}"
+        )
+
+
+def _as_tensor(mesh: Any) -> Tensor:
+    """Ranks, int32 on the CPU."""
+    found: Tensor = (
+        mesh.detach().to("cpu", int32)
+        if isinstance(mesh, Tensor)
+        else new_tensor(mesh, dtype=int32, device="cpu")
+    )
+    return found
+
+
+def _index(place: int, shape: Sequence[int]) -> list[int]:
+    """Where a place of a flat list is in rows and columns."""
+    found: list[int] = []
+    for size in reversed(shape):
+        place, rest = divmod(place, size)
+        found.insert(0, rest)
+    return found
+
+
+def named_group(name: str) -> ProcessGroup:
+    """A group of this rank. RuntimeError: it has been given up."""
+    found = world().groups.get(name)
+    if found is None:
+        raise RuntimeError(f"Could not resolve the process group registered under the name {name}")
+    return found
+
+
+def _select_device(size: int) -> None:
+    """A CUDA device for this process, by its number on the node, or by a guess."""
+    local, count = world().environment.get("LOCAL_RANK"), system.device_count()
+    if local is None:
+        warnings.warn(
+            "It seems like you did not set/select the default device for the current process before the DeviceMesh "
+            "initialization or use a launcher (i.e. torchrun) which populates `LOCAL_RANK` environment variable. It "
+            "is recommended to set the current device for the process BEFORE the DeviceMesh initialization so that "
+            "the underlying communicator (i.e. NCCL) can be initialized properly. Given that the current process has "
+            "no default device selected, DeviceMesh will use a heuristic to set the device_id via `global_rank % "
+            "num_devices_per_host`, assuming homogeneous hardware cluster. ",
+            stacklevel=4,
+        )
+        if size > count and size % count:
+            raise RuntimeError(
+                f"DeviceMesh only support homogeneous hardware, but found {size} ranks and {count} cuda devices!"
+            )
+    index = get_rank() % count if local is None else int(local)
+    current.context_at(index)
+    current.local.device = index

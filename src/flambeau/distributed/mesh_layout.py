@@ -1,0 +1,86 @@
+"""How the dimensions of a mesh lie in a flat list of ranks: what can be sliced, flattened and split without the ranks.
+
+An `Axis` is one dimension: pairs (size, stride) from the outermost to the innermost, merged where they can be, those
+of size 1 left out. So two axes are equal if they number the same places in the same order. One pair, but for
+dimensions that were flattened together though others lie between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, product
+from math import prod
+
+Axis = tuple[tuple[int, int], ...]
+
+
+def axis(pairs: Iterable[tuple[int, int]]) -> Axis:
+    """The axis of some (size, stride)."""
+    merged: list[tuple[int, int]] = []
+    for size, stride in pairs:
+        if size == 1:
+            continue
+        if merged and merged[-1][1] == size * stride:
+            merged[-1] = (merged[-1][0] * size, stride)
+        else:
+            merged.append((size, stride))
+    return tuple(merged)
+
+
+def joined(axes: Iterable[Axis]) -> Axis:
+    """Several as one, the last the fastest."""
+    return axis([pair for one in axes for pair in one])
+
+
+def length(one: Axis) -> int:
+    return prod(size for size, _ in one)
+
+
+def row_major(shape: Sequence[int]) -> tuple[Axis, ...]:
+    """The axes of a mesh of its own."""
+    return tuple([axis([(size, prod(shape[place + 1 :]))]) for place, size in enumerate(shape)])
+
+
+def in_order(one: Axis) -> bool:
+    """Whether strides fall: dimensions in the order in which they lie."""
+    return all(a >= b for (_, a), (_, b) in pairwise(one))
+
+
+def apart(one: Axis) -> bool:
+    """Whether no two places are the same."""
+    ordered = sorted([(stride, size) for size, stride in one], reverse=True)
+    return all(stride % (inner * size) == 0 for (stride, _), (inner, size) in pairwise(ordered))
+
+
+def tiles(one: Axis, count: int) -> list[list[int]]:
+    """The places 0 to count - 1, parted into copies of the axis, each from its first place on."""
+    steps = [
+        sum(i * stride for i, (_, stride) in zip(at, one, strict=True))
+        for at in product(*[range(size) for size, _ in one])
+    ]
+    found: list[list[int]] = []
+    seen: set[int] = set()
+    for start in range(count):
+        if start not in seen:
+            found.append([start + step for step in steps])
+            seen.update(found[-1])
+    return found
+
+
+def split(one: Axis, sizes: Sequence[int]) -> list[Axis]:
+    """An axis cut into several of these lengths, whose product is its own. AssertionError: not at these places."""
+    left = list(one)
+    parts: list[Axis] = []
+    for size in reversed(sizes):
+        taken: list[tuple[int, int]] = []
+        while size > 1:
+            have, stride = left.pop()
+            if have % size and size % have:
+                raise AssertionError(f"an axis of {one} cannot be split into {tuple(sizes)}")
+            part = min(have, size)
+            taken.insert(0, (part, stride))
+            size //= part
+            if have > part:
+                left.append((have // part, stride * part))
+        parts.insert(0, axis(taken))
+    return parts

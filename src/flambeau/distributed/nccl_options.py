@@ -1,0 +1,57 @@
+"""`ProcessGroupNCCL.Options`: what `pg_options` of groups of GPUs may say."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from flambeau.core.errors import NotSupportedError
+from flambeau.distributed.constants import default_pg_nccl_timeout
+
+
+class _Config:
+    """NCCL's own settings of a communicator, which Flambeau leaves to NCCL and its environment."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise NotSupportedError(
+            f"ProcessGroupNCCL.Options.config.{name}: Flambeau's communicators have NCCL's own defaults"
+        )
+
+
+class ProcessGroupNCCL:
+    """The name of nccl's groups, for its `Options`. Groups come from `init_process_group` and `new_group`."""
+
+    __module__ = "flambeau.distributed"
+
+    class Options:
+        """`is_high_priority_stream`: the group's streams go before those of default priority where both could go on.
+
+        How long operations may take is the group's `timeout` argument, as in PyTorch: `_timeout` changes nothing.
+        """
+
+        backend = "nccl"
+
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = _Config()
+            self._timeout = default_pg_nccl_timeout
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotSupportedError("ProcessGroupNCCL: groups are made by init_process_group and new_group")
+
+
+def priority_of(options: Any, devices: Mapping[str, str], timeout: timedelta) -> int:
+    """Of the streams of a group with these backends: 0, or -1 for a high one. AssertionError: other options."""
+    if options is None or "nccl" not in devices.values():
+        return 0
+    if not isinstance(options, ProcessGroupNCCL.Options):
+        raise AssertionError("Expected backend_options argument to be of type ProcessGroupNCCL.Options")
+    if options._timeout != timeout:
+        warnings.warn(
+            "backend_options._timeout was specified, but timeout kwarg has a default value that will always override "
+            "it. ",
+            stacklevel=3,
+        )
+    return -1 if options.is_high_priority_stream else 0

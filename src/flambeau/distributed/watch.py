@@ -1,0 +1,269 @@
+"""`Watch`: a thread that looks whether the collectives of real GPUs end. Owner of this process's.
+
+# Note [Collectives that do not end]
+NCCL waits on the device for ever for a rank that does not come, and with it whoever waits for the device. So a thread
+looks ten times a second at what each communicator was given last (one question to the driver, which waits for nothing),
+asks NCCL how the communicator is, and has patience as long as the group's timeout says; half a minute, once the process
+of a member has ended. Then it says which collective does not end, where the program queued it, and what the other ranks
+have told of themselves, and does what TORCH_NCCL_ASYNC_ERROR_HANDLING asks for, as in PyTorch:
+
+- 3, the default: the process ends, by SIGABRT, for all that the program would go on with is wrong;
+- 1: the group's communicators are aborted, which ends the kernels that wait, and the process ends;
+- 2: they are aborted and the program goes on: works, the group's new collectives, the next wait for the device raise;
+- 0: nothing more is done.
+
+Virtual GPUs have no thread: their machine knows at once that a rank will not come.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import Any, Protocol
+
+from flambeau.core.sites import is_inside, place, source
+from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.excepthook import by_rank, note
+from flambeau.runtime import system
+from flambeau.runtime.machine import Machine
+
+_LOOK_S = 0.1
+_SLACK_S = 1.0  # a wait with the same limit tells first
+_ENDED_S = 30.0  # from the end of a member's process on; what it has sent may still be on its way
+_PATIENCE_S = 10.0  # for the store to answer, for NCCL to abort, for the screen to take a report
+_TELL = 60  # how often within its timeout a group's ranks tell how far they are
+
+
+class Handling(enum.IntEnum):
+    """What becomes of a process with a collective that does not end. PyTorch's numbers."""
+
+    NOTHING = 0
+    ABORT_AND_END = 1
+    ABORT = 2
+    END = 3
+
+
+def handling_of(environment: Mapping[str, str]) -> Handling:
+    """What TORCH_NCCL_ASYNC_ERROR_HANDLING says; NOTHING with TORCH_NCCL_BLOCKING_WAIT, where waits tell themselves.
+
+    RuntimeError: it says something else.
+    """
+    word = environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
+    if word not in ("0", "1", "2", "3"):
+        raise RuntimeError(
+            f"Invalid value for environment variable: TORCH_NCCL_ASYNC_ERROR_HANDLING={word!r}"
+        )
+    return Handling.NOTHING if blocks(environment) else Handling(int(word))
+
+
+def blocks(environment: Mapping[str, str]) -> bool:
+    """Whether TORCH_NCCL_BLOCKING_WAIT lets the host wait in `Work.wait`."""
+    word = environment.get("TORCH_NCCL_BLOCKING_WAIT", "0").lower()
+    if word not in ("0", "1", "n", "no", "false", "y", "yes", "true"):
+        raise RuntimeError(f"Invalid value for environment variable: TORCH_NCCL_BLOCKING_WAIT={word!r}")
+    return word in ("1", "y", "yes", "true")
+
+
+class Watched(Protocol):
+    """A communicator, as the watch knows it: see `Line`."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def limit_s(self) -> float: ...
+    @property
+    def handling(self) -> Handling: ...
+    def head(self) -> Any: ...
+    def failure(self) -> str | None: ...
+    def ended(self) -> list[str]: ...
+    def tell(self) -> None: ...
+    def lines(self) -> list[str]: ...
+    def fail(self, error: Exception) -> bool: ...
+    def close(self, abort: bool) -> None: ...
+    def forget(self) -> None: ...
+
+
+Run = Callable[[], object]
+
+
+def beside(run: Run) -> threading.Thread:
+    """Let a function run in a thread that does not keep the process."""
+    thread = threading.Thread(target=run, name="flambeau-watch", daemon=True)
+    thread.start()
+    return thread
+
+
+def within(*runs: Run, seconds: float | None = None) -> bool:
+    """Whether calls that may never return, or wait for each other, have all returned in time, side by side."""
+    threads = [beside(run) for run in runs]
+    end = time.monotonic() + (_PATIENCE_S if seconds is None else seconds)
+    for thread in threads:
+        thread.join(max(end - time.monotonic(), 0))
+    return not any(thread.is_alive() for thread in threads)
+
+
+class Watch:
+    """The communicators of one process. `clock` gives seconds, `beside` runs the looks in a thread.
+
+    `end` ends the process, when all has been said.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        beside: Callable[[Run], object] = beside,
+        end: Run = os.abort,
+    ) -> None:
+        self._clock = clock
+        self._beside = beside
+        self._end = end
+        self._lines: dict[Watched, float] = {}  # when each last told the others how far it is
+        self._lock = threading.RLock()  # a finalizer may come in the middle
+        self._runs = False
+        self._failed = False  # the program has, and ends
+
+    def add(self, line: Watched) -> None:
+        """Look at a communicator from now on."""
+        with self._lock:
+            self._lines[line] = self._clock()
+            runs, self._runs = self._runs, True
+        if not runs:
+            self._beside(self._run)
+
+    def remove(self, line: Watched) -> None:
+        """Look at it no more; no look at it is under way when this returns."""
+        with self._lock:
+            self._lines.pop(line, None)
+
+    def give_up(self) -> None:
+        """The program has failed: it must not wait at its end for collectives that will not."""
+        self._failed = True
+        with self._lock:
+            stuck = [line for line in self._lines if line.head() is not None]
+        error = DistBackendError("the program of this rank has ended with an error")
+        for line in stuck:
+            if not line.fail(error):
+                _quit()
+
+    # -- as a `runtime.machine.Watcher` -------------------------------------------------------------------------
+    def starting(self, machine: Machine) -> None:
+        pass
+
+    def started(self, machine: Machine) -> None:
+        pass
+
+    def closing(self, machine: Machine) -> None:
+        """The devices' work is done, and the process ends: groups that it has not destroyed are left."""
+        with self._lock:
+            lines, self._lines = list(self._lines), {}
+        left: list[Watched] = []
+        with suppress(RuntimeError):  # since Python 3.12 an interpreter that ends starts no threads
+            within(*[line.tell for line in lines])
+            leaving = [] if self._failed else [line for line in lines if not line.ended()]
+            if within(*[partial(line.close, False) for line in leaving]):
+                left = leaving
+        for line in lines:
+            if line not in left:
+                line.forget()
+
+    # -- looks ------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        while self._is_needed():
+            self.look()
+            time.sleep(_LOOK_S)
+
+    def _is_needed(self) -> bool:
+        with self._lock:
+            self._runs = bool(self._lines)
+            return self._runs
+
+    def look(self) -> None:
+        """Ask each communicator once; where one does not go on, do what is to be done."""
+        with self._lock:
+            now = self._clock()
+            found = [(line, why) for line in self._lines if (why := self._trouble(line, now))]
+            due = [line for line, told in self._lines.items() if now - told > max(1.0, line.limit_s / _TELL)]
+            self._lines.update(dict.fromkeys(due, now))
+        for line in due:
+            line.tell()
+        for line, why in found:
+            if line in self._lines:  # one of the same group that failed before took it along
+                self._fail(line, why)
+
+    def _trouble(self, line: Watched, now: float) -> str:
+        """Why what a communicator was given first will not end; "" while it may."""
+        head = line.head()
+        if head is None:
+            return ""
+        if head.since is None:
+            head.since = now
+        spent = now - head.since
+        what = f"call {head.number} of {line.title}"
+        if failure := line.failure():
+            return f"collective failed: {what}: {failure}"
+        if spent > line.limit_s + _SLACK_S:
+            limit = f"the group's timeout is {line.limit_s:g} s"
+            return f"collective timed out: {what} has not ended for {spent:.1f} s; {limit}"
+        if head.ended is None and spent > _SLACK_S and line.ended():
+            head.ended = now
+        if head.ended is not None and now - head.ended > _ENDED_S:
+            return (
+                f"collective waits in vain: {what} has not ended for {spent:.1f} s; {'; '.join(line.ended())}"
+            )
+        return ""
+
+    # -- what is done -----------------------------------------------------------------------------------------
+    def _fail(self, line: Watched, why: str) -> None:
+        self.remove(line)
+        lines = [why]
+        within(lambda: lines.extend(line.lines()))
+        error = DistBackendError(
+            "\n  ".join([*lines, f"the program of rank {line.rank} is {_whereabouts()}"])
+        )
+        ends = line.handling in (Handling.END, Handling.ABORT_AND_END)
+        within(lambda: _say(line.rank, error, ends))
+        aborts = line.handling in (Handling.ABORT, Handling.ABORT_AND_END)
+        freed = not aborts
+        with suppress(RuntimeError):  # of an abort that fails: it has freed nothing
+            freed = freed or line.fail(error)
+        if ends or not freed:  # who waits for the device would wait for ever
+            self._end()
+
+
+def _quit() -> None:
+    """End a process that has shown its error, as Python would."""
+    sys.stdout.flush()
+    os._exit(1)
+
+
+def _say(rank: int, error: Exception, ends: bool) -> None:
+    text = f"{type(error).__module__}.{type(error).__name__}: {error}\n"
+    if ends:
+        note(error, text)
+    sys.stdout.flush()  # what the program said comes first
+    sys.stderr.write(by_rank(rank, text))
+    sys.stderr.flush()
+
+
+def _whereabouts() -> str:
+    """Where the program's main thread is now."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None and is_inside(frame.f_code):
+        frame = frame.f_back
+    if frame is None:
+        return "at its end"
+    site = frame.f_code, frame.f_lasti
+    return f"at {place(site)} ({source(site)})"
+
+
+process = Watch()
+system.watch(process)

@@ -1,0 +1,58 @@
+"""`PostLocalSGDOptimizer`: an optimizer whose parameters are averaged over the ranks now and then.
+
+It lies in this room because it is an optimizer; programs find it in `torch.distributed.optim`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from flambeau.core.names import lacking
+from flambeau.distributed.algorithms.model_averaging.averagers import ModelAverager
+from flambeau.optim.optimizer import Optimizer
+
+__all__ = ["PostLocalSGDOptimizer"]
+
+__getattr__: Any = lacking("torch.distributed.optim.post_localSGD_optimizer")
+
+
+class PostLocalSGDOptimizer(Optimizer):
+    """Steps `optim`, then lets `averager` average the parameters if it is time (Lin, Stich, Patel, Jaggi)."""
+
+    def __init__(self, optim: Optimizer, averager: ModelAverager) -> None:
+        self.optim = optim
+        self.param_groups = optim.param_groups
+        self.averager = averager
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optim.state
+
+    def __repr__(self) -> str:
+        return repr(self.optim)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's, with the averager's step."""
+        return {**self.optim.state_dict(), "step": self.averager.step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take both; warns where there is no step, and begins to count at 0."""
+        self.optim.load_state_dict(state_dict)
+        self.param_groups = self.optim.param_groups
+        if "step" not in state_dict:
+            warnings.warn(
+                "Loaded state dict does not contain a step counter for an averager. Setting step counter to 0.",
+                stacklevel=2,
+            )
+        self.averager.step = state_dict.get("step", 0)
+
+    def step(self) -> None:  # type: ignore[override]
+        self.optim.step()
+        self.averager.average_parameters(params=self.param_groups)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optim.zero_grad(set_to_none=set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.optim.add_param_group(param_group)

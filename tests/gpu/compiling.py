@@ -1,0 +1,53 @@
+"""`compile_all`: programs that must compile for an H100. Needs NVRTC, and no GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from flambeau.core.errors import DriverError
+from flambeau.driver.cuda.compiler import Compiler
+from flambeau.driver.cuda.program import Program
+
+EACH_ALONE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
+# How fast a kernel would run decides nothing here, and takes most of the time.
+COMPILER = Compiler("sm_90", None, () if EACH_ALONE else ("--Ofast-compile=max",))
+
+
+def compile_all(programs: Iterable[Program]) -> None:
+    """Raises DriverError, with the compiler's log, where one does not compile.
+
+    Of those of one name, which differ in sizes and dtypes, the longest is compiled as it is, the others are one
+    text, in namespaces, that has the prelude once. The exhaustive runs compile each as it is.
+    """
+    kinds: dict[str, dict[str, None]] = {}
+    for program in programs:
+        kinds.setdefault(program.name, {})[program.source] = None
+    for sources in kinds.values():
+        *others, longest = sorted(sources, key=len)
+        compile_each([longest])
+        if EACH_ALONE:
+            compile_each(others)
+        elif others:
+            compile_together(others)
+
+
+def compile_each(sources: Iterable[str]) -> None:
+    for source in sources:
+        assert COMPILER.cubin(source)[:4] == b"\x7fELF"
+
+
+def compile_together(sources: list[str]) -> None:
+    text = "".join([_enclosed(source, f"of_{i}") for i, source in enumerate(sources)])
+    try:
+        compile_each([text])
+    except DriverError:
+        compile_each(sources)  # whose log is of the one that is wrong
+        raise
+
+
+def _enclosed(source: str, name: str) -> str:
+    macros = ["run", *re.findall(r"^\s*#\s*define\s+(\w+)", source, re.MULTILINE)]
+    ends = "".join([f"#undef {macro}\n" for macro in macros])
+    return f"#define run run_{name}\nnamespace {name} {{\n{source}\n}}\n{ends}"
