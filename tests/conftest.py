@@ -1,4 +1,4 @@
-"""Set-up for every test: Hypothesis profiles, one BLAS thread, no leftovers between tests."""
+"""Set-up for every test: Hypothesis profiles, one thread for BLAS and the oracle, no leftovers between tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the oracle's
 for name in (
     "FLAMBEAU_DRIVER",
     "FLAMBEAU_VIRTUAL_DEVICES",
@@ -54,10 +55,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup() -> None:
-    """The oracle's own random numbers are the same in each run, so that a failure repeats."""
+    """The oracle's random numbers and precisions are a new process's, whatever ran before: a failure repeats."""
     oracle = sys.modules.get("torch")
     if oracle is not None:
         oracle.manual_seed(0)
+        oracle.set_float32_matmul_precision("highest")
+        for scope in (oracle.backends, oracle.backends.cuda.matmul, oracle.backends.cudnn):
+            scope.fp32_precision = "none"
+        oracle.backends.cudnn.allow_tf32 = True
 
 
 _TOO_FEW = r"invalid device ordinal|Invalid (peer )?device id"

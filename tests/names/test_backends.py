@@ -99,25 +99,14 @@ PRECISIONS = [
 @pytest.mark.parametrize("program", PRECISIONS)
 def test_the_narrowest_precision_holds_as_in_pytorch(program: str) -> None:
     """Where nobody has said it is TF32, as in the documentation; PyTorch's products start from float32."""
-    try:
-        exec("backends.cudnn.conv.fp32_precision = 'none'", {"backends": oracle.backends})
-        exec("backends.cudnn.rnn.fp32_precision = 'none'", {"backends": oracle.backends})
-        wanted = precisions(oracle, program)
-    finally:
-        exec(ALL_UNSAID, {"backends": oracle.backends})
+    oracle.backends.cudnn.conv.fp32_precision = oracle.backends.cudnn.rnn.fp32_precision = "none"
+    wanted = precisions(oracle, program)
     for i in (1, 3, 4):
         wanted[i] = wanted[i].replace("none", "tf32")
     assert precisions(flambeau, program) == wanted
     assert [flags.matmul_allow_tf32, flags.cudnn_allow_tf32, flags.rnn_allow_tf32] == [
         found == "tf32" for found in (wanted[1], *wanted[3:])
     ]
-
-
-ALL_UNSAID = """
-for scope in (backends, backends.cuda.matmul, backends.cudnn):
-    scope.fp32_precision = "none"
-backends.cudnn.allow_tf32 = True
-"""
 
 
 def precisions(module: Any, program: str) -> list[str]:
