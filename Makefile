@@ -7,6 +7,8 @@ JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 # BLAS threads and test processes would fight for the same cores.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
+# Hundreds of tests start processes: compiled once, not by each of them.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-all lint bench clean
 

@@ -21,8 +21,9 @@ pytestmark = either
 
 LONG = 10**7  # clock cycles
 
+# Under none of these is the host so late that work is done when it asks.
 under_schedules = pytest.mark.parametrize(
-    "two_gpus", ["earliest", "random:1", "random:2", "adversarial:1", "pct:1:3"], indirect=True
+    "two_gpus", ["earliest", "random:1", "random:3", "adversarial:1", "pct:1:3"], indirect=True
 )
 
 

@@ -73,23 +73,16 @@ def _compare(
     func: Callable[..., Any], args: Sequence[Any], places: Sequence[int],
     eps: float, atol: float, rtol: float, nondet_tol: float,
 ) -> None:  # fmt: skip
-    outputs = _outputs(func, args)
-    for o, output in enumerate(outputs):
-        if not output.requires_grad:
-            continue
-        analytic = _analytic(output, [args[i] for i in places])
-        again = _analytic(output, [args[i] for i in places])
-        for place, first, second in zip(places, analytic, again, strict=True):
-            if np.max(np.abs(first - second), initial=0) > nondet_tol:
+    inputs = [args[i] for i in places]
+    outputs = [(o, t) for o, t in enumerate(_outputs(func, args)) if t.requires_grad]
+    analytic = [(o, _analytic_twice(output, inputs, nondet_tol)) for o, output in outputs]
+    for n, place in enumerate(places if outputs else ()):
+        numeric = _numeric(func, args, place, eps)
+        for o, jacobians in analytic:
+            if not np.allclose(jacobians[n], numeric[o], rtol, atol, equal_nan=True):
                 raise GradcheckError(
-                    "Backward is not reentrant, i.e., running backward with same input and grad_output multiple times "
-                    "gives different values"
-                )
-            numeric = _numeric(func, args, place, o, eps)
-            if not np.allclose(first, numeric, rtol, atol, equal_nan=True):
-                raise GradcheckError(
-                    f"Jacobian mismatch for output {o} with respect to input {place},\nnumerical:{numeric}\n"
-                    f"analytical:{first}"
+                    f"Jacobian mismatch for output {o} with respect to input {place},\nnumerical:{numeric[o]}\n"
+                    f"analytical:{jacobians[n]}"
                 )
 
 
@@ -110,32 +103,46 @@ def _analytic(output: Any, inputs: Sequence[Any]) -> list[Any]:
     return [np.array(row).reshape(len(row), t.meta.numel) for row, t in zip(rows, inputs, strict=True)]
 
 
+def _analytic_twice(output: Any, inputs: Sequence[Any], nondet_tol: float) -> list[Any]:
+    analytic, again = _analytic(output, inputs), _analytic(output, inputs)
+    for first, second in zip(analytic, again, strict=True):
+        if np.max(np.abs(first - second), initial=0) > nondet_tol:
+            raise GradcheckError(
+                "Backward is not reentrant, i.e., running backward with same input and grad_output multiple times "
+                "gives different values"
+            )
+    return analytic
+
+
 def _flat(t: Any) -> Any:
     return t.detach().cpu().contiguous().view(-1).numpy().copy()
 
 
-def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, number: int, eps: float) -> Any:
-    """The same from central differences: column by column."""
+def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, eps: float) -> list[Any]:
+    """Of each output the same from central differences, column by column: all outputs of one call."""
     t = args[place]
-    columns = []
     with recording(False):
         moved = [x.detach().clone() if i == place else x for i, x in enumerate(args)]
-        flat = moved[place].view(-1) if moved[place].is_contiguous() else None
-        if flat is None:
-            moved[place] = moved[place].contiguous()
-            flat = moved[place].view(-1)
-        for k in range(t.meta.numel):
-            column: Any = 0
-            for direction in _directions(t):
-                held = flat[k].clone()
-                flat[k] = held + eps * direction
-                above = _seen(_outputs(func, moved)[number])
-                flat[k] = held - eps * direction
-                below = _seen(_outputs(func, moved)[number])
-                flat[k] = held
-                column = column + direction * (above - below) / (2 * eps)
-            columns.append(column)
-    return np.stack(columns, axis=1) if columns else np.zeros((len(_seen(_outputs(func, args)[number])), 0))
+        moved[place] = moved[place].contiguous()
+        flat = moved[place].view(-1)
+        if not t.meta.numel:
+            return [np.zeros((len(_seen(output)), 0)) for output in _outputs(func, args)]
+        columns = [_column(func, moved, flat, k, eps) for k in range(t.meta.numel)]
+    return [np.stack(given, axis=1) for given in zip(*columns, strict=True)]
+
+
+def _column(func: Callable[..., Any], moved: Sequence[Any], flat: Any, k: int, eps: float) -> list[Any]:
+    """How each output changes as `flat[k]`, a view of one of `moved`, does."""
+    held = flat[k].clone()
+    changes = []
+    for direction in _directions(flat):
+        flat[k] = held + eps * direction
+        above = [_seen(output) for output in _outputs(func, moved)]
+        flat[k] = held - eps * direction
+        below = [_seen(output) for output in _outputs(func, moved)]
+        changes.append([direction * (a - b) / (2 * eps) for a, b in zip(above, below, strict=True)])
+    flat[k] = held
+    return [sum(along) for along in zip(*changes, strict=True)]
 
 
 def _seen(t: Any) -> Any:
