@@ -24,6 +24,7 @@ from flambeau.distributed import processes, watch
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.flat import Build, FlatBackend, _nothing, dense
+from flambeau.distributed.future import Future
 from flambeau.distributed.line import Line, Pair
 from flambeau.distributed.whereabouts import Whereabouts
 from flambeau.distributed.work import StreamWork, Work, wait_on_host
@@ -274,26 +275,34 @@ class BarrierWork(Work):
         self._work = work
         self._backend = backend
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def _finish(self, timeout: timedelta | None) -> None:
         self._work.wait()
         stream = current.stream_at(self._work.result()[0].device.index)
         try:
-            wait_on_host(stream, timeout or self.limit or self._backend.timeout)
+            wait_on_host(stream, timeout or self._backend.timeout)
         except DistBackendError as late:
             error = self._backend.explained(late)
             self._backend.fail(error)
             raise error from None
-        return True
 
     def is_completed(self) -> bool:
-        return self._work.is_completed()
+        return self._over or self._work.is_completed()  # the current stream may have more to do
+
+    def exception(self) -> Exception | None:
+        return self._error or self._work.exception()
 
 
 class BlockingWork(BarrierWork):
-    """The same of any collective, with TORCH_NCCL_BLOCKING_WAIT."""
+    """The same of any collective, with TORCH_NCCL_BLOCKING_WAIT. Its future is the stream's, which nobody waits for."""
 
     def result(self) -> list[Any]:
         return self._work.result()
+
+    def source_rank(self) -> int:
+        return self._work.source_rank()
+
+    def get_future(self) -> Future:
+        return self._work.get_future()
 
 
 def _queue(line: Line, calls: Sequence[Collective], stream: Stream) -> None:

@@ -31,9 +31,7 @@ class Work:
         self._over = False
         self._error: Exception | None = None
         self._future: Future | None = None
-        self.limit: timedelta | None = (
-            None  # how long a wait may take, where it says nothing; else the group's
-        )
+        self.limit: timedelta | None = None  # of a wait that says none; None: the group's
 
     def _finish(self, timeout: timedelta | None) -> None:
         """Wait until it is over. Raises what went wrong."""
@@ -43,26 +41,34 @@ class Work:
         return True
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it is over. On GPUs the current stream waits, not the host, unless a `timeout` is given."""
+        """Wait until it is over. On GPUs the current stream waits, not the host, unless a `timeout` is given.
+
+        What went wrong is raised, each time.
+        """
         if not self._over:
             try:
                 self._finish(self.limit if timeout is None else timeout)
             except Exception as error:
                 self._error = error
-                self._conclude()
-                raise
             self._conclude()
+        if self._error is not None:
+            raise self._error
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is over."""
-        if not self._over and self._test():
-            self.wait()
+        """Whether it is over, with an error too: `wait` raises that."""
+        if not self._over:
+            try:
+                if self._test():
+                    self.wait()
+            except Exception as error:
+                self._error = error
+                self._conclude()
         return self._over
 
     def is_success(self) -> bool:
         """Whether it is over, without an error."""
-        return self.is_completed() and self._error is None
+        return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
         """What went wrong; None so far."""
@@ -156,9 +162,6 @@ class StreamWork(Work):
 
     def exception(self) -> Exception | None:
         return None if self._begun is None else self._begun.error
-
-    def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
 
     def get_future(self) -> Future:
         """A future that is done at once: its tensors are there for streams that wait, as callbacks' do."""

@@ -1,0 +1,68 @@
+"""Works: what `wait`, `is_completed` and futures say, in time and too late, of each kind of work."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import flambeau as torch
+import flambeau.distributed as dist
+from flambeau.distributed.device import BlockingWork
+from flambeau.distributed.work import Work
+from flambeau.testing.ranks import ranks
+
+
+class Fails(Work):
+    """Over at once, with an error; each end is counted."""
+
+    ends = 0
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        self.ends += 1
+        raise dist.DistBackendError("it went wrong")
+
+
+def test_what_went_wrong_is_raised_by_each_wait() -> None:
+    work = Fails([])
+    for _ in range(2):
+        with pytest.raises(dist.DistBackendError, match="it went wrong"):
+            work.wait()
+    assert work.ends == 1 and work.is_completed() and not work.is_success()
+
+
+def test_who_polls_learns_of_an_error_where_pytorch_tells_it() -> None:
+    work = Fails([])
+    future = work.get_future()
+    assert work.is_completed() and not work.is_success() and str(work.exception()) == "it went wrong"
+    with pytest.raises(dist.DistBackendError, match="it went wrong"):
+        future.wait()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_barrier_has_a_future(backend: str) -> None:
+    def step() -> Any:
+        dist.init_process_group(backend)
+        work = dist.barrier(async_op=True)
+        seen: list[bool] = []
+        future = work.get_future().then(lambda _: seen.append(True))
+        work.wait()
+        future.wait()
+        return seen, work.is_completed(), work.is_success()
+
+    assert ranks(step, 2) == [([True], True, True)] * 2
+
+
+def test_a_work_that_blocks_the_host_has_the_futures_of_others() -> None:
+    """DDP's hooks go on with them during backward: with TORCH_NCCL_BLOCKING_WAIT they waited for ever."""
+    with torch.virtual(1):
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        x = torch.ones(2, device="cuda")
+        inner = dist.all_reduce(x, async_op=True)
+        engine: Any = dist.group.WORLD.engine_of("cuda")
+        work = BlockingWork(inner, engine)
+        doubled = work.get_future().then(lambda done: done.value()[0] * 2)
+        assert doubled.done() and doubled.wait().tolist() == [2.0, 2.0]
+        assert work.wait() and work.is_success() and work.result()[0] is x
+        dist.destroy_process_group()
