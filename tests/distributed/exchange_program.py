@@ -209,6 +209,20 @@ def one_device() -> None:
         say(error)
 
 
+def begins_again() -> None:
+    """Groups of the same ranks, one after the other, in a store that outlives them."""
+    for number in range(10):
+        dist.destroy_process_group()
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        for where in ("cpu", "cuda"):
+            x = torch.full((2,), float(number + RANK), device=where)
+            dist.all_reduce(x)
+            assert x.tolist() == [2.0 * number + 1] * 2
+        near = dist.new_group([0, 1], use_local_synchronization=True)
+        dist.broadcast(x, 0, near)
+        dist.destroy_process_group(near)
+
+
 if __name__ == "__main__":
     torch.cuda.set_device(RANK)
     dist.init_process_group("nccl")

@@ -124,6 +124,11 @@ def test_ranks_that_wait_for_each_other_are_told_at_once() -> None:
     assert "/afterwards' of the store" in said.err
 
 
+def test_a_group_of_all_ranks_begins_anew_in_the_store_of_the_one_before() -> None:
+    said = launch(2, "begins_again")
+    assert said.status == 0, said.err
+
+
 def test_what_ranks_hold_of_one_device_is_limited_together() -> None:
     said = launch(2, "one_device")
     assert said.status == 0, said.err

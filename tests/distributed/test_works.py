@@ -66,3 +66,33 @@ def test_a_work_that_blocks_the_host_has_the_futures_of_others() -> None:
         assert doubled.done() and doubled.wait().tolist() == [2.0, 2.0]
         assert work.wait() and work.is_success() and work.result()[0] is x
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize(("leave", "told"), [("abort", "was aborted"), ("shutdown", "was shut down")])
+def test_a_group_that_was_left_takes_nothing_more(backend: str, leave: str, told: str) -> None:
+    """It would meet in what the store still has of it."""
+
+    def step() -> None:
+        dist.init_process_group(backend)
+        x = torch.ones(1, device="cuda" if backend == "nccl" else "cpu")
+        dist.all_reduce(x)
+        getattr(dist.group.WORLD, leave)()
+        with pytest.raises(dist.DistBackendError, match=f"process group 0 {told}"):
+            dist.all_reduce(x)
+
+    ranks(step, 1)
+
+
+def test_groups_that_their_members_make_alone_have_new_names() -> None:
+    def step() -> list[str]:
+        dist.init_process_group("gloo")
+        names = []
+        for _ in range(2):
+            near = dist.new_group([0, 1], use_local_synchronization=True)
+            names.append(near.group_name)
+            dist.destroy_process_group(near)
+        return names
+
+    (one, other), same = ranks(step, 2)
+    assert one != other and same == [one, other]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
@@ -117,7 +116,7 @@ def init_process_group(
     priority = priority_of(pg_options, devices, timeout)
     mine.begun += 1
     store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
-    mine.store = None if store is None else PrefixStore("default_pg", store)
+    mine.store = _part_of_its_own(store, rank)
     made = mine.add(
         tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg", priority
     )
@@ -140,8 +139,7 @@ def _met(
     if store is not None:
         return store, rank, size
     if mine.session is not None and init_method in (None, "env://"):
-        shared = PrefixStore(str(mine.begun), mine.session.store)  # nothing that an earlier group has left
-        return shared, int(mine.environment["RANK"]), int(mine.environment["WORLD_SIZE"])
+        return mine.session.store, int(mine.environment["RANK"]), int(mine.environment["WORLD_SIZE"])
     if word == Backend.MPI and (mpi := import_module("flambeau.distributed.mpi_world")).started_together():
         if size != -1 or rank != -1:
             warnings.warn(
@@ -153,6 +151,14 @@ def _met(
     found, rank, size = next(rendezvous(init_method or "env://", rank, size, timeout=timeout))
     found.set_timeout(timeout)
     return found, rank, size
+
+
+def _part_of_its_own(store: Any, rank: int) -> PrefixStore:
+    """A part of the store without what an earlier group of the same ranks has left: launchers' stores outlive it.
+
+    Each rank counts for itself, and so all come to the same number.
+    """
+    return PrefixStore(f"default_pg/{store.add(f'default_pg/turn/{rank}', 1)}", store)
 
 
 def _bound_device(where: Any) -> device | None:
@@ -262,7 +268,7 @@ def new_group(
     members = _members(ranks, default.size(), sort_ranks)
     devices = devices_of(word)
     priority = priority_of(pg_options, devices, timeout)
-    name = _hashed_name(mine, members) if use_local_synchronization else mine.next_name()
+    name = mine.next_hashed_name(members) if use_local_synchronization else mine.next_name()
     for one in devices.values():
         if word != Backend.UNDEFINED:
             engines.check(one)
@@ -294,12 +300,6 @@ def _members(ranks: Sequence[int] | None, size: int, sort: bool) -> tuple[int, .
                 f"Rank {rank} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})"
             )
     return tuple(found)
-
-
-def _hashed_name(mine: World, members: tuple[int, ...]) -> str:
-    """A name that the members agree on without counting other groups: their own earlier ones are counted."""
-    stem = hashlib.sha1("_".join(map(str, members)).encode()).hexdigest()
-    return f"{stem}_{sum([name.startswith(stem) for name in mine.groups])}"
 
 
 def new_subgroups(

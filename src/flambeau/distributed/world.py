@@ -5,8 +5,10 @@ A process is one rank, and all its threads see one world. Ranks that are threads
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +19,7 @@ from flambeau.core.names import lacks
 from flambeau.distributed import engines
 from flambeau.distributed.backend import DEFAULT, Backend, Place
 from flambeau.distributed.debug import Agreement, DebugLevel, level_of
+from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.names import BackendType
 from flambeau.distributed.store import PrefixStore
 from flambeau.distributed.threads import Hub
@@ -43,6 +46,7 @@ class ProcessGroup:
         self._hub = hub
         self._engines: dict[str, Backend] = {}
         self._detail = world().debug is DebugLevel.DETAIL
+        self._left = ""  # how it was left
         self.group_desc = description
         self.bound_device_id: Any = None
         self.splits = 0  # so far
@@ -77,18 +81,25 @@ class ProcessGroup:
 
     def abort(self) -> None:
         """Leave all its communicators at once: what waits for other ranks fails."""
+        self._left = "was aborted"
         for engine in self._engines.values():
             engine.abort()
         self._engines = {}
 
     def shutdown(self) -> None:
         """Leave its communicators when what was begun is over."""
+        self._left = "was shut down"
         for engine in self._engines.values():
             engine.close()
         self._engines = {}
 
     def engine_of(self, device_type: str) -> Backend:
-        """The engine of tensors of a kind of device, made when it is first needed. RuntimeError: none is named."""
+        """The engine of tensors of a kind of device, made when it is first needed.
+
+        Raises RuntimeError: none is named; DistBackendError: the group was left.
+        """
+        if self._left:
+            raise DistBackendError(f"process group {self.group_name} {self._left}: nothing more goes through it")
         found = self._engines.get(device_type)
         if found is None:
             word = self._devices.get(device_type)
@@ -136,6 +147,7 @@ class World:
         self.default: ProcessGroup | None = None
         self.groups: dict[str, ProcessGroup] = {}
         self.count = 0  # of groups made so far, by all ranks alike
+        self.hashed: Counter[str] = Counter()  # of those that their members made alone, by a hash of these
         self.store: Any = None
         self.served: Any = None  # what other ranks need of this one as long as it lives
         self._debug: DebugLevel | None = None
@@ -164,6 +176,13 @@ class World:
         name = str(self.count)
         self.count += 1
         return name
+
+    def next_hashed_name(self, members: tuple[int, ...]) -> str:
+        """The same of a group that its members make without the others."""
+        stem = hashlib.sha1("_".join(map(str, members)).encode()).hexdigest()
+        number = self.hashed[stem]
+        self.hashed[stem] += 1
+        return f"{stem}_{number}"
 
     def add(
         self,
@@ -199,6 +218,7 @@ class World:
                     self.groups.popitem()[1].abort()
             self.default = self.store = None
             self.count = 0
+            self.hashed.clear()
 
 
 class Local(threading.local):
