@@ -211,7 +211,7 @@ def conj_physical(input: Any, *, out: Any = None) -> Any:
 
 
 def _conj_physical_(self: Tensor) -> Any:
-    return into(functions.conj_physical, (self,)) if self.meta.dtype.is_complex else self
+    return into(functions.conj_physical, (self,))
 
 
 publish(_conj_physical_, "conj_physical_", "`conj_physical` in place.", method)

@@ -575,7 +575,9 @@ def resize_to(target: Tensor, natural: Meta) -> None:
             "reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
             UserWarning,
         )
+    version = target.counter.version
     target.resize_(natural.shape)
+    target.counter.version = version  # who stores there counts it
     target.meta = target.meta.with_(strides=natural.strides)
 
 

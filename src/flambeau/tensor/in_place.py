@@ -26,8 +26,13 @@ from flambeau.tensor.tensor import History, Steps, Tensor, ViewHistory, new_obje
 def begin_in_place(taped: Taped, args: Sequence[Any], target: Tensor) -> Any:
     """`begin` of a call that changes `target`; a node even where only the target requires a gradient.
 
+    What was overwritten as a whole is given zeros: of a view's base `CopySlices` does that.
+
     Raises RuntimeError for a leaf, or a view of one, that requires a gradient.
     """
+    if _erased(taped, args, target):
+        args = (*args, target)
+        taped = taped.erasing(args)
     node = begin(taped, args, target)
     if node is None:
         if not requires_grad(target):
@@ -41,6 +46,14 @@ def begin_in_place(taped: Taped, args: Sequence[Any], target: Tensor) -> Any:
         )
     require_changeable(target)
     return node
+
+
+def _erased(taped: Taped, args: Sequence[Any], target: Tensor) -> bool:
+    """Whether a call overwrites what has a node of its own, to which no gradient of it passes."""
+    history = target.history
+    if history is None or history.base is not None or history.node is None:
+        return False
+    return not any(args[i] is target for i in taped.places)
 
 
 def _constant(taped: Taped) -> Any:
@@ -90,9 +103,7 @@ class CopySlices(Node):
 
     __slots__ = ("change", "place", "steps")
 
-    def __init__(
-        self, before: Edge, change: RecordedCall, place: int | None, steps: Steps, meta: Meta
-    ) -> None:
+    def __init__(self, before: Edge, change: Node, place: int | None, steps: Steps, meta: Meta) -> None:
         others = [edge for i, edge in enumerate(change.edges) if i != place]
         super().__init__((before, *others), (meta,))
         self.change, self.place, self.steps = change, place, steps
@@ -111,3 +122,22 @@ class CopySlices(Node):
 
     def release(self) -> None:
         self.change.release()
+
+
+class Unwritten(Node):
+    """Of a change in place, `what`, that has no derivative: the walk backward raises there."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str, edges: Sequence[Edge], outputs: Sequence[Meta]) -> None:
+        super().__init__(edges, outputs)
+        self.what = what
+
+    def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
+        raise RuntimeError(f"derivative for {self.what} is not implemented")
+
+    def name(self) -> str:
+        return "torch::autograd::NotImplemented"
+
+
+Unwritten.__name__ = Unwritten.__qualname__ = "NotImplemented"  # as programs know it

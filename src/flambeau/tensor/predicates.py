@@ -9,6 +9,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import INTEGRAL, bool_, int64
 from flambeau.core.errors import argument_type
 from flambeau.tensor.data import tensor
+from flambeau.tensor.history import requires_grad
 from flambeau.tensor.outputs import deliver
 from flambeau.tensor.public import both, function, functions, method
 from flambeau.tensor.storages import TypedStorage, UntypedStorage
@@ -75,23 +76,30 @@ def typename(obj: Any) -> str:
 
 @method
 def apply_(self: Any, callable: Callable[[Any], Any]) -> Any:
-    """Replace each element x by `callable(x)`. Raises TypeError on CUDA devices. Slow: prefer operators."""
-    _require_cpu(self, "apply_")
+    """Replace each element x by `callable(x)`. Slow: prefer operators.
+
+    Raises TypeError on CUDA devices, RuntimeError where it requires a gradient.
+    """
+    _require_plain(self, "apply_")
     return _refilled(self, [callable(x) for x in self.reshape(-1).tolist()])
 
 
 @method
 def map_(self: Any, tensor: Any, callable: Callable[[Any, Any], Any]) -> Any:
-    """Replace each element x by `callable(x, y)`, y the element of `tensor`, broadcast. On the CPU alone."""
-    _require_cpu(self, "map_")
-    _require_cpu(tensor, "map_")
+    """Replace each element x by `callable(x, y)`, y the element of `tensor`, broadcast. As `apply_`."""
+    for t in (self, tensor):
+        _require_plain(t, "map_")
     if tensor.dtype is not self.dtype:
         raise TypeError(f"map_: expected {self.type()} for 'tensor' (got {tensor.type()})")
     others = tensor.expand_as(self).reshape(-1).tolist()
     return _refilled(self, list(map(callable, self.reshape(-1).tolist(), others)))
 
 
-def _require_cpu(t: Any, name: str) -> None:
+def _require_plain(t: Any, name: str) -> None:
+    if requires_grad(t):
+        raise RuntimeError(
+            f"Can't call {name}() on Variable that requires grad. Use var.detach().{name}() instead."
+        )
     if t.device is not CPU:
         raise TypeError(f"{name} is only implemented on CPU tensors")
 

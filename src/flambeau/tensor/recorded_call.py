@@ -120,14 +120,17 @@ class Use:
     A node that keeps nothing may be walked again. needs: which inputs require a gradient.
     first: whether the first output's gradient must be there, of zeros if none came; every: all outputs'.
     missing: what to say if nobody has written its derivative.
+    With `erases` the last input is what the call overwrites: its gradient is zeros, whatever the record says.
     """
 
     __slots__ = (
         "every", "first", "formulas", "inputs", "kept", "missing", "needs", "outputs", "outs", "pick", "whole",
     )  # fmt: skip
 
-    def __init__(self, record: Op, needs: tuple[bool, ...]) -> None:
+    def __init__(self, record: Op, needs: tuple[bool, ...], erases: bool = False) -> None:
         derivative = record.derivative
+        if erases:
+            needs = needs[:-1]
         self.needs = needs
         self.missing = _missing(record) if derivative is MISSING and any(needs) else None
         self.whole = derivative.whole if any(needs) else None
@@ -140,6 +143,8 @@ class Use:
             for i, (formula, needed) in enumerate(zip(derivative.formulas, needs, strict=False))
             if formula is not None and needed
         ]
+        if erases:
+            formulas.append((len(needs), _erased, names_of(_erased)))
         asked = dict.fromkeys(names + tuple([name for _, _, each in formulas for name in each]))
         inputs = [name for name in asked if name in _PLACES]
         self.inputs = [_PLACES[name] for name in inputs]
@@ -150,6 +155,10 @@ class Use:
         known = [*_AT_WALK, *self.kept]
         self.formulas = [(i, formula, _picker(known, each)) for i, formula, each in formulas]
         self.pick = _picker(known, names)
+
+
+def _erased(metas: Sequence[Any]) -> Any:
+    return zeros_of(metas[-1])
 
 
 _AT_WALK = ("grad", "grads", "given", "params", "metas", "needs", "call")  # what is known without being saved

@@ -27,12 +27,20 @@ class Taped:
     metas, outputs: of the inputs (None: a scalar) and outputs; index: the outputs' device's.
     places: of the inputs that gradients may pass to. given: the outputs that may require a gradient.
     uses: by which inputs require a gradient, a bit each.
+    erases: whether the last input is no operand but what the call overwrites: see `erasing`.
     """
 
-    __slots__ = ("given", "index", "metas", "node", "outputs", "params", "places", "record", "uses")
+    __slots__ = (
+        "erases", "given", "index", "metas", "node", "of_erasing", "outputs", "params", "places", "record", "uses",
+    )  # fmt: skip
 
     def __init__(
-        self, record: Any, params: tuple[Any, ...], args: Sequence[Any], outputs: tuple[Meta, ...]
+        self,
+        record: Any,
+        params: tuple[Any, ...],
+        args: Sequence[Any],
+        outputs: tuple[Meta, ...],
+        erases: bool = False,
     ) -> None:
         derivative = record.derivative
         self.record, self.params, self.outputs = record, params, outputs
@@ -44,6 +52,10 @@ class Taped:
             and derivative is not NOT_DIFFERENTIABLE
             and (derivative.takes is None or i in derivative.takes)
         ]
+        self.erases = erases
+        if erases and len(args) - 1 not in self.places:
+            self.places.append(len(args) - 1)
+        self.of_erasing: Taped | None = None
         self.node: Any = node_class(RecordedCall, record, self.metas, params) if self.places else None
         where = outputs[0].device.index
         self.index = -1 if where is None else where
@@ -51,12 +63,18 @@ class Taped:
         self.given = [i for i in floating if derivative.outputs is None or i < derivative.outputs]
         self.uses: dict[int, Use] = {}
 
+    def erasing(self, args: Sequence[Any]) -> Taped:
+        """The same of a call one more of whose `args` is what it overwrites: gradients of zeros pass to that."""
+        if self.of_erasing is None:
+            self.of_erasing = Taped(self.record, self.params, args, self.outputs, erases=True)
+        return self.of_erasing
+
     def use(self, wanted: int) -> Use:
-        key = (self.record, wanted, len(self.metas))
+        key = (self.record, wanted, len(self.metas), self.erases)
         use = _uses.get(key)
         if use is None:
             needs = tuple([bool(wanted >> i & 1) for i in range(len(self.metas))])
-            use = _uses[key] = Use(self.record, needs)
+            use = _uses[key] = Use(self.record, needs, self.erases)
         self.uses[wanted] = use
         return use
 

@@ -13,9 +13,10 @@ from flambeau.core.sites import warn_program
 from flambeau.ops import reduction as ops
 from flambeau.ops import scan
 from flambeau.ops.copy import checked_scalar
+from flambeau.ops.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast, return_types
-from flambeau.tensor.call import call
+from flambeau.tensor.call import call, call_into
 from flambeau.tensor.data import tensor
 from flambeau.tensor.integers import int_or_none
 from flambeau.tensor.norms import matrix_norm
@@ -405,6 +406,7 @@ def _quantile(
         if not 0 <= q <= 1:
             raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q:g}")
         q = tensor(q, dtype=input.dtype, device=input.device)
+    dim = None if dim is None else _one_dim(dim, name)
     params = (dim, keepdim, interpolation, name == "nanquantile")
     return run(ops.quantile, (input, q), params, out)
 
@@ -435,7 +437,12 @@ def _in_place(op: Op, name: str) -> None:
         kind = dtype or self.dtype
         if kind is bool_:
             raise NotImplementedError(f"\"{name}_out_{self.device.type}\" not implemented for 'Bool'")
-        return run(op, (self,), (_one_dim(dim, name), kind), self)
+        if kind is not self.dtype:
+            raise RuntimeError(
+                f"Bad in-place call: input tensor dtype {c_name(self.dtype)} and output tensor dtype {c_name(kind)} "
+                "should match"
+            )
+        return call_into(op, (self,), (self,), (_one_dim(dim, name), kind))
 
     define.__name__ = name + "_"
     define.__doc__ = f"`{name}` in place."

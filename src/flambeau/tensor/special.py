@@ -104,7 +104,7 @@ def frexp(input: Any, *, out: Any = None) -> Any:
 def ldexp(input: Any, other: Any, *, out: Any = None) -> Any:
     """input * 2 ** other."""
     x, exponent = tensor_operand(input, "ldexp", "input", 1), tensor_operand(other, "ldexp", "other", 2)
-    if x.dtype.category != FLOATING or exponent.dtype.category > INTEGRAL:
+    if _scales_by_power(x, exponent):
         return functions["mul"](x, functions["pow"](2.0, exponent), out=out)
     if exponent.dtype is bool_:
         raise NotImplementedError("\"ldexp_cpu_exp\" not implemented for 'Bool'")
@@ -113,12 +113,20 @@ def ldexp(input: Any, other: Any, *, out: Any = None) -> Any:
     return run(ops.ldexp, (x, exponent), out)
 
 
+def _scales_by_power(x: Tensor, exponent: Tensor) -> bool:
+    """Whether 2 ** exponent is a number of its own, which may overflow where the product does not."""
+    return x.dtype.category != FLOATING or exponent.dtype.category > INTEGRAL
+
+
 def _ldexp(self: Tensor, other: Tensor) -> Any:
     return ldexp(self, other)
 
 
-def _ldexp_(self: Tensor, other: Tensor) -> Any:
-    return self.copy_(checked_cast(ldexp(self, other), self))
+def _ldexp_(self: Any, other: Tensor) -> Any:
+    exponent = tensor_operand(other, "ldexp_", "other", 1)
+    if _scales_by_power(self, exponent):
+        return self.mul_(functions["pow"](2.0, exponent))
+    return self.copy_(ldexp(self, exponent))
 
 
 publish(_ldexp, "ldexp", ldexp.__doc__ or "", method)

@@ -9,8 +9,10 @@ from typing import Any
 
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64, uint8
 from flambeau.core.layout import wrap_dim
+from flambeau.tape.mode import mode
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.arithmetic import publish
+from flambeau.tensor.history import requires_grad
 from flambeau.tensor.norms import vector_norm
 from flambeau.tensor.outputs import deliver, require_dtype
 from flambeau.tensor.public import both, function, functions, method
@@ -371,7 +373,9 @@ def _renorm_method(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
 
 
 def _renorm_(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
-    return self.copy_(_renormed(self, p, dim, maxnorm))
+    recorded = mode.recording and requires_grad(self)
+    before = self.clone() if recorded else self  # what its formulas save
+    return self.copy_(_renormed(before, p, dim, maxnorm))
 
 
 publish(_renorm_method, "renorm", renorm.__doc__ or "", method)

@@ -16,16 +16,20 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, span
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
+from flambeau.tape.mode import mode
 from flambeau.tensor import public
 from flambeau.tensor.call import empty
+from flambeau.tensor.changeable import refuse_inference, require_changeable
 from flambeau.tensor.creation import check_strides
 from flambeau.tensor.data import new as made_of
-from flambeau.tensor.holders import holders
+from flambeau.tensor.history import edge_of, requires_grad
+from flambeau.tensor.holders import resize_storage
+from flambeau.tensor.in_place import Unwritten, replace_node
 from flambeau.tensor.options import checked_shape, integer, place
 from flambeau.tensor.public import method
 from flambeau.tensor.storage import PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import CASTS, copy_, cuda, is_pinned, item, pin_memory, resized, to, tolist
+from flambeau.tensor.transfer import CASTS, copy_, cuda, is_pinned, item, pin_memory, to, tolist
 from flambeau.tensor.typing import parse_type
 
 
@@ -150,7 +154,7 @@ class Face:
         count = index(size)
         if count < 0:
             raise RuntimeError(f"resize_ expects a size of 0 or more, but got {count}")
-        _resize(self._row, count * self.element_size())
+        resize_storage(self._row, count * self.element_size())
         return self
 
     def fill_(self, value: Any) -> Any:
@@ -384,28 +388,6 @@ def _row(t: Tensor, kind: dtype) -> Tensor:
     return make(meta, storage, storage.ptr)
 
 
-_CONTENTS = ("ptr", "nbytes", "block", "stream")
-_PINNED = ("ptr", "nbytes", "_pinned", "_allocator")
-
-
-def _resize(row: Tensor, nbytes: int) -> None:
-    storage = row.memory
-    if storage.device is CPU and nbytes <= storage.nbytes:
-        storage.nbytes = (
-            nbytes  # what it gives up stays there: tensors that reach beyond read no freed memory
-        )
-        return
-    looking, _ = holders(row)
-    other = resized(storage, nbytes)
-    shift = other.ptr - storage.ptr
-    for name in _PINNED if isinstance(storage, PinnedStorage) else _CONTENTS:
-        mine, its = getattr(storage, name), getattr(other, name)
-        setattr(storage, name, its)
-        setattr(other, name, mine)  # and gives it back at its end
-    for each in looking:
-        each.ptr += shift
-
-
 @method
 def untyped_storage(self: Tensor) -> UntypedStorage:
     """The bytes under this tensor, shared with all its views."""
@@ -424,7 +406,10 @@ def storage(self: Tensor) -> TypedStorage:
 def set_(
     self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
 ) -> Tensor:
-    """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none."""
+    """Look at other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none.
+
+    Raises RuntimeError: a leaf that requires a gradient. Of others that is lost: the walk backward raises here.
+    """
     if source is None:
         return _point(self, empty(Meta.contiguous_of((0,), self.meta.dtype, self.meta.device)))
     if isinstance(source, Tensor) and size is None:
@@ -462,6 +447,15 @@ def _check_kind(t: Tensor, kind: dtype) -> None:
         )
 
 
-def _point(t: Tensor, other: Tensor) -> Tensor:
-    t.meta, t.memory, t.ptr, t.counter = other.meta, other.memory, other.ptr, other.memory
-    return t
+def _point(t: Any, other: Tensor) -> Tensor:
+    refuse_inference(t)
+    node = None
+    if mode.recording and (requires_grad(t) or requires_grad(other)):
+        require_changeable(t)
+        node = Unwritten("set_", (edge_of(t), edge_of(other)), (other.meta,))
+    t.counter.version += 1  # views of what it was share that
+    t.data = other
+    if node is not None:
+        replace_node(t, node, 0)
+    pointed: Tensor = t
+    return pointed

@@ -34,11 +34,12 @@ from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.call import call, call_into, empty, unary
 from flambeau.tensor.changeable import refuse_inference
+from flambeau.tensor.holders import resize_storage
 from flambeau.tensor.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.options import kind_of, place, shape_of
 from flambeau.tensor.public import both, method
 from flambeau.tensor.recording import Taped, record
-from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
+from flambeau.tensor.storage import PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.typing import (
     contiguous_format,
@@ -641,7 +642,7 @@ def zero_(self: Tensor) -> Tensor:
 def resize_(
     self: Tensor, *sizes: Any, size: Any = None, memory_format: memory_format = contiguous_format
 ) -> Tensor:
-    """Give it another size; memory grows if it must, and what is new is uninitialized. Returns itself.
+    """Give it another size; its storage grows if it must, and what is new is uninitialized. Returns itself.
 
     Raises RuntimeError: it requires a gradient.
     """
@@ -652,40 +653,15 @@ def resize_(
     meta = plain.with_(strides=strides_like(plain, memory_format))
     if shape == self.meta.shape and memory_format is contiguous_format:
         return self
+    refuse_inference(self)
+    self.counter.version += 1
     held = self.memory.nbytes
-    _grow(self, self.storage_offset() * meta.itemsize + meta.span)
+    wanted = self.storage_offset() * meta.itemsize + meta.span
+    if held < wanted:
+        resize_storage(self, wanted)
     self.meta = meta
     fill_from(self.memory, held, meta.dtype)
     return self
-
-
-def _grow(t: Tensor, nbytes: int) -> None:
-    """Move it to a storage of `nbytes` bytes if its own is smaller. Views of the old storage keep that."""
-    old = t.memory
-    if old.nbytes >= nbytes:
-        return
-    new = resized(old, nbytes)
-    t.ptr += new.ptr - old.ptr
-    t.memory = t.counter = new
-
-
-def resized(old: Storage, nbytes: int) -> Storage:
-    """A storage of another size that begins with the bytes of `old`; what is more is uninitialized."""
-    if isinstance(old, ForeignStorage):
-        raise RuntimeError("Trying to resize storage that is not resizable")
-    context, stream = old.context, current.local.streams[old.context.index]
-    if old.pinned:
-        new: Storage = PinnedStorage(nbytes)
-    else:
-        block = context.allocator.allocate(nbytes, stream)
-        new = Storage(block.ptr, nbytes, context, block)
-    kept = min(old.nbytes, nbytes)
-    if kept:
-        old.used_on(stream.handle)
-        context.driver.copy(new.ptr, old.ptr, kept, stream.handle)
-        stream.queue.busy = True
-    new.version = old.version
-    return new
 
 
 @method
