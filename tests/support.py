@@ -24,6 +24,12 @@ else:
 INTEGER_PRODUCTS: tuple[str, ...] = ("int32", "int64", "uint8")
 """The integers whose matrices both libraries multiply here."""
 
+_ONEDNN = torch.ops.mkldnn
+HALVES: tuple[str, ...] = ("float16",) * _ONEDNN._is_mkldnn_fp16_supported()
+HALVES += ("bfloat16",) * _ONEDNN._is_mkldnn_bf16_supported()
+"""The 16-bit dtypes that PyTorch's library for this processor computes convolutions and recurrent layers in. What PyTorch
+does without it refuses empty results and lies otherwise, or fails."""
+
 
 def to_torch(ours: Tensor) -> Any:
     """A PyTorch tensor with the bytes, dtype, shape and strides of ours."""

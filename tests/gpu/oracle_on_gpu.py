@@ -98,6 +98,7 @@ def move_births() -> None:
     support.values = lambda ours: values(ours.cpu())
     Tensor.numpy = lambda self, **named: to_numpy(self.cpu(), **named)
     support.INTEGER_PRODUCTS = ()  # no integer products on CUDA devices, in PyTorch neither
+    support.HALVES = "float16", "bfloat16"
     import layouts
 
     layouts.of_torch = whole

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import from_torch, to_torch, torch
+from support import HALVES, from_torch, to_torch, torch
 
 import flambeau
 
@@ -188,7 +188,7 @@ def test_results_and_gradients(name: str, run: Run, shape: Any) -> None:
 def test_convolutions(name: str, dims: int) -> None:
     """Either side decides; the gradients by both sides lie as the result."""
     size, run = CONVOLUTIONS[name]
-    kinds = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64]
+    kinds = [torch.float32, torch.float64, *[getattr(torch, half) for half in HALVES], torch.complex64]
     for kind in (
         kinds[:-1] if size[0] == 1 else kinds
     ):  # complex ones are made of parts, which forgets one channel's

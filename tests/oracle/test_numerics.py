@@ -252,7 +252,7 @@ SPECIAL = {
     "kthvalue": lambda m, x: m.kthvalue(x, 2, 1).values, "clamp": lambda m, x: x.clamp(-1, 1), "relu": lambda m, x: x.relu(),
     "minimum": lambda m, x: m.minimum(x, x.flip(1)), "fmax": lambda m, x: m.fmax(x, x.flip(1)),
     "maximum": lambda m, x: m.maximum(x, x.flip(0)), "nan_to_num": lambda m, x: m.nan_to_num(x), "sign": lambda m, x: x.sign(),
-    "matmul": lambda m, x: x.nan_to_num(1) @ x.t().nan_to_num(1).clamp(-1, 1), "unique": lambda m, x: m.unique(x[:4]),
+    "matmul": lambda m, x: x[:5] @ x[:5].t(), "unique": lambda m, x: m.unique(x[:4]),
     "isin": lambda m, x: m.isin(x, x[0]), "max_pool": lambda m, x: m.nn.functional.max_pool1d(x[None], 2),
     "avg_pool": lambda m, x: m.nn.functional.avg_pool1d(x[None], 2), "int": lambda m, x: x.nan_to_num(0, 1, 2).clamp(-9, 9).int(),
     "quantile": lambda m, x: m.quantile(x.double(), 0.5, 1), "layer_norm": lambda m, x: m.nn.functional.layer_norm(x[:7], (4,)),

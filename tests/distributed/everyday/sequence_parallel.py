@@ -44,6 +44,11 @@ class Block(nn.Module):
         return x + self.mlp(self.ln2(x))
 
 
+def close(found, wanted):
+    """To what is lost where sums are taken in other orders, which processors do."""
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
@@ -62,12 +67,12 @@ def main():
     everything = x.clone().requires_grad_()
     wanted = whole_model(everything)
     (wanted**2).mean().backward()
-    torch.testing.assert_close(whole, wanted)
-    torch.testing.assert_close(mine.grad / count, everything.grad.chunk(count, 1)[rank])
+    close(whole, wanted)
+    close(mine.grad / count, everything.grad.chunk(count, 1)[rank])
     for p, q in zip(model.parameters(), whole_model.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad)
+        close(p.grad, q.grad)
     mean = funcol.reduce_scatter_single(whole.detach(), "avg", 1, dist.group.WORLD)
-    torch.testing.assert_close(mean, y.detach())
+    close(mean, y.detach())
     dist.destroy_process_group()
     print("well\n", end="", flush=True)
 
