@@ -385,6 +385,23 @@ def test_unused_parameters_count_as_zeros_and_those_that_nobody_used_keep_their_
     assert one[1] == [[[2.0] * 3] * 2, [1.0, 1.0], [[1.0] * 3] * 2, [1.0, 1.0], None, None, None, None]
 
 
+def test_parameters_that_are_frozen_for_a_while_are_reduced_again() -> None:
+    """As a GAN's discriminator is while the generator learns from it."""
+
+    def program() -> Any:
+        dist.init_process_group("nccl")
+        net = torch.nn.Linear(2, 1, bias=False).to(f"cuda:{dist.get_rank()}")
+        ddp = DDP(net, device_ids=[dist.get_rank()])
+        x = torch.full((1, 2), dist.get_rank() + 1.0, device="cuda", requires_grad=True)
+        net.requires_grad_(False)
+        net(x).sum().backward()
+        net.requires_grad_(True)
+        ddp(x).sum().backward()
+        return net.weight.grad.tolist()
+
+    assert ranks(program, 2) == [[[1.5, 1.5]]] * 2
+
+
 def test_outputs_that_the_loss_leaves_out_are_no_error_if_unused_ones_are_sought() -> None:
     def body() -> Any:
         _, _, device = start()

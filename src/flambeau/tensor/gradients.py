@@ -17,7 +17,7 @@ from flambeau.tape.mode import mode
 from flambeau.tape.node import GradientEdge, Leaf, Node, hooked
 from flambeau.tensor.fitting import zeros_of
 from flambeau.tensor.history import edge_of, node_of, requires_grad
-from flambeau.tensor.leaves import require
+from flambeau.tensor.leaves import require, rest
 from flambeau.tensor.public import alias, both, method
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.transfer import filled
@@ -58,12 +58,9 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
             "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed."
         )
     if requires_grad and node is None:
-        leaf = require(self)
-        leaf.grad = self.__dict__.pop("_grad", None)
+        require(self)
     elif not requires_grad and isinstance(node, Leaf):
-        if node.grad is not None:
-            self.__dict__["_grad"] = node.grad
-        self.history.node = None  # type: ignore[union-attr]
+        rest(self, node)
     return self
 
 

@@ -16,13 +16,25 @@ _LAYOUTS = 20_000  # as many are kept as plans of calls
 
 
 def require(t: Tensor) -> Leaf:
-    """Make `t`, which no node made, a leaf that requires a gradient."""
-    leaf = Leaf(t, _added)
+    """Make `t`, which no node made, a leaf that requires a gradient: the one that it was before, with its hooks."""
+    leaf: Leaf | None = getattr(t.history, "rested", None)
+    if leaf is None:
+        leaf = Leaf(t, _added)
+    else:
+        leaf.lies_in(t.meta)
+    leaf.grad = t.__dict__.pop("_grad", None)
     if t.history is None:
         t.history = History(leaf)
     else:
         t.history.node, t.history.index = leaf, 0
     return leaf
+
+
+def rest(t: Tensor, leaf: Leaf) -> None:
+    """Let `t` require no gradient for now. It keeps the one that it has; its hooks wait until it is a leaf again."""
+    if leaf.grad is not None:
+        t.__dict__["_grad"], leaf.grad = leaf.grad, None
+    t.history.node, t.history.rested = None, leaf  # type: ignore[union-attr]
 
 
 def _added(held: Any, grad: Any, meta: Meta, create: bool, holders: int) -> Any:

@@ -31,10 +31,10 @@ several outputs of a node, or of a custom Function."""
 class History:
     """Where a tensor comes from: output number `index` of `node`; None if it requires no gradient.
 
-    The rest is told of views, by `ViewHistory`.
+    rested: the leaf that it was before, with its hooks; set nowhere else. The rest is told of views, by `ViewHistory`.
     """
 
-    __slots__ = ("index", "node")
+    __slots__ = ("index", "node", "rested")
 
     base: Tensor | None = None
     steps: Steps = None

@@ -29,6 +29,7 @@ from flambeau.tensor.history import (
     run_several,
 )
 from flambeau.tensor.integers import int_or_none
+from flambeau.tensor.leaves import rest
 from flambeau.tensor.public import alias, both, function, method, method_of
 from flambeau.tensor.tensor import History, Tensor, make
 
@@ -811,9 +812,10 @@ def detach_(self: Tensor) -> Tensor:
             "Optimizer.zero_grad() function in torch/optim/optimizer.py as the solution."
         )
     node = None if self.history is None else self.history.node
-    self.history = None
-    if isinstance(node, Leaf) and node.grad is not None:
-        self.__dict__["_grad"] = node.grad
+    if isinstance(node, Leaf):
+        rest(self, node)
+    else:
+        self.history = None
     return self
 
 
