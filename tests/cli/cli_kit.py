@@ -41,9 +41,11 @@ class Done:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's, without wishes of ours, with `src` on the path."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLAMBEAU_", "CUDA_VISIBLE"))}
-    return kept | {"PYTHONPATH": str(ROOT / "src"), "OPENBLAS_NUM_THREADS": "1"} | changes
+    """This process's, without wishes of ours for devices, with `src` on the path."""
+    wishes = {name for name in os.environ if name.startswith(("FLAMBEAU_", "CUDA_VISIBLE"))}
+    kept = {k: v for k, v in os.environ.items() if k not in wishes - {"FLAMBEAU_KERNEL_CACHE"}}
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    return kept | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | changes
 
 
 def flambeau_run(

@@ -76,10 +76,15 @@ def finite(kind: Any, count: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return values
 
 
+def path_with_src() -> str:
+    """PYTHONPATH for other processes: Flambeau's sources, and what is on this one's."""
+    src = Path(flambeau.__file__).parents[1]
+    return os.pathsep.join(filter(None, [str(src), os.environ.get("PYTHONPATH")]))
+
+
 def in_fresh_process(program: str) -> str:
     """Run a program that loses its GPU; what it printed."""
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": str(root / "src")}
+    environment = {**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": path_with_src()}
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

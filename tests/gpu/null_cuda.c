@@ -25,7 +25,9 @@ R cuDeviceGet(int* d, int i) { *d = i; return 0; }
 R cuDeviceGetName(char* s, int n, int d) { strncpy(s, "Null GPU", n); return 0; }
 R cuDeviceTotalMem(size_t* n, int d) { *n = (size_t)1 << 34; return 0; }
 R cuDeviceGetAttribute(int* v, int a, int d) {
-  *v = a == 75 ? 9 : a == 16 ? 132 : a == 39 ? 2048 : a == 10 ? 32 : 0; return 0; }
+  const char* s = getenv("NULL_CUDA_ARCHITECTURE");  /* 90: compute capability 9.0 */
+  const int n = s ? atoi(s) : 90;
+  *v = a == 75 ? n / 10 : a == 76 ? n % 10 : a == 16 ? 132 : a == 39 ? 2048 : a == 10 ? 32 : 0; return 0; }
 R cuDeviceGetUuid(char* u, int d) { memset(u, 7 + d, 16); return 0; }
 R cuDevicePrimaryCtxRetain(P* c, int d) { *c = 0x1000 + d; return 0; }
 static __thread P context;

@@ -38,18 +38,25 @@ static uint64_t context(void) {
   ((int (*)(uint64_t*))dlsym(cuda, "cuCtxGetCurrent"))(&now);
   return now; }
 
-/* -- elements: of ncclDataType_t 0 to 8; a long double holds each exactly -- */
-static const int width[] = {1, 1, 4, 4, 8, 8, 2, 4, 8};
+/* -- elements: of ncclDataType_t 0 to 9; a long double holds each exactly -- */
+static const int width[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+static float widened(uint16_t x) { uint32_t bits = (uint32_t)x << 16; float f; memcpy(&f, &bits, 4); return f; }
+static uint16_t rounded(float x) {  /* to bfloat16, to nearest, ties to even */
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16; }
 static long double load(int t, const void* p, size_t i) {
   switch (t) {
     case 0: return ((int8_t*)p)[i]; case 1: return ((uint8_t*)p)[i]; case 2: return ((int32_t*)p)[i];
     case 3: return ((uint32_t*)p)[i]; case 4: return ((int64_t*)p)[i]; case 5: return ((uint64_t*)p)[i];
-    case 6: return ((_Float16*)p)[i]; case 7: return ((float*)p)[i]; default: return ((double*)p)[i]; } }
+    case 6: return ((_Float16*)p)[i]; case 7: return ((float*)p)[i]; case 8: return ((double*)p)[i];
+    default: return widened(((uint16_t*)p)[i]); } }
 static void store(int t, void* p, size_t i, long double x) {
   switch (t) {
     case 0: ((int8_t*)p)[i] = x; break; case 1: ((uint8_t*)p)[i] = x; break; case 2: ((int32_t*)p)[i] = x; break;
     case 3: ((uint32_t*)p)[i] = x; break; case 4: ((int64_t*)p)[i] = x; break; case 5: ((uint64_t*)p)[i] = x; break;
-    case 6: ((_Float16*)p)[i] = x; break; case 7: ((float*)p)[i] = x; break; default: ((double*)p)[i] = x; } }
+    case 6: ((_Float16*)p)[i] = x; break; case 7: ((float*)p)[i] = x; break; case 8: ((double*)p)[i] = x; break;
+    default: ((uint16_t*)p)[i] = rounded(x); } }
 static long double join(int op, long double a, long double b) {
   return op == 1 ? a * b : op == 2 ? (a > b ? a : b) : op == 3 ? (a < b ? a : b) : a + b; }
 
@@ -157,7 +164,7 @@ int ncclCommGetAsyncError(Comm* c, int* code) {
 /* -- ops of a communicator: those that programs make, from 5 on, live until they are destroyed -- */
 static struct { Comm* comm; int type; double factor; } made_ops[16];
 int ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int residence, Comm* c) {
-  if (residence != 1 || type < 6 || type > 8) return wrong(ARGUMENT, "no such scalar here");
+  if (residence != 1 || type < 6 || type > 9) return wrong(ARGUMENT, "no such scalar here");
   for (int i = 0; i < 16; i++) if (!made_ops[i].comm) {
     made_ops[i].comm = c; made_ops[i].type = type; made_ops[i].factor = load(type, scalar, 0);
     *op = 5 + i;
@@ -172,7 +179,7 @@ static int queue(Comm* c, Call call, void* stream) {
     if (made_ops[call.op - 5].comm != c || made_ops[call.op - 5].type != call.type) return wrong(ARGUMENT, "another's op");
     call.factor = made_ops[call.op - 5].factor; call.scaled = 1; call.op = 0; }
   if (context() != c->context) return wrong(ARGUMENT, "the device of the communicator is not current");
-  if (call.type < 0 || call.type > 8) return wrong(ARGUMENT, "no such type here");
+  if (call.type < 0 || call.type > 9) return wrong(ARGUMENT, "no such type here");
   if (alone()) {
     if (++begun >= stuck()) { c->held = stream; cuda("null_hold", (uint64_t)stream, 1); }
     return OK; }

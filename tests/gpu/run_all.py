@@ -1,22 +1,31 @@
-"""One command for a machine with an NVIDIA GPU: the contract, every operator against the CPU, the tests.
+"""One command for a machine with NVIDIA GPUs: the contract, every operator against the CPU, the tests, examples.
 
-    python tests/gpu/run_all.py [contract] [operators] [layouts] [random] [tests] [oracle]
+    python tests/gpu/run_all.py [part ...] [--limit SECONDS] [-n PROCESSES] [--only PATTERN ...]
 
-Run from the repository's root. Prints a short table; the exit status is 1 if anything failed. The CPU's bits are the
-virtual GPU's (tests/ops), so the comparison is with both. `tests` is the suite's part that wants a GPU (the marker
-`gpu` or `either`), `oracle` the oracle's tests with both libraries on the GPU. Speed is bench/gpu.py's.
+Run from the repository's root. Ends with a table: a line for each part, and the names of what failed; the exit status
+is 1 if anything did, 2 if there is no GPU. A part that takes longer than the limit is ended, and its line says what it
+had found. The CPU's bits are the virtual GPU's (tests/ops), so the comparison is with both. `tests` is the suite's part
+that wants a GPU (the marker `gpu` or `either`), `oracle` the oracle's tests with both libraries on the GPU; `examples`
+and `pair` are worth most on two GPUs. Speed is bench/gpu.py's.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 import traceback
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,6 +46,7 @@ from flambeau.core.meta import Meta  # noqa: E402
 from flambeau.core.random import Policy  # noqa: E402
 from flambeau.driver.api import Launch  # noqa: E402
 from flambeau.driver.cuda.driver import CudaDriver  # noqa: E402
+from flambeau.driver.cuda.probe import why_not  # noqa: E402
 from flambeau.ops.op import Op, table  # noqa: E402
 from flambeau.runtime import settings, system  # noqa: E402
 from flambeau.tensor.call import call, call_into  # noqa: E402
@@ -108,21 +118,28 @@ class Found:
             getattr(self, name).update(getattr(other, name))
 
 
-def compare() -> int:
+def compare(processes: int | None, patterns: list[str]) -> int:
     """Run all samples on the GPU and on the CPU: how many are the same bits, how many ulps the others differ."""
-    found = Found()
-    with ProcessPoolExecutor(
-        os.cpu_count(), get_context("spawn")
-    ) as pool:  # NVRTC's threads wait for each other
-        for part in pool.map(compare_one, table):
+    names = [name for name in table if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    found, done = Found(), 0
+    pool = ProcessPoolExecutor(processes, get_context("spawn"))  # NVRTC's threads wait for each other
+    try:
+        for one in as_completed([pool.submit(compare_one, name) for name in names]):
+            part = one.result()
             found.add(part)
-    exact = [name for name in found.same if name not in found.ulps]
-    print(f"operators: {len(exact)} the same bits as the CPU; {len(found.missing)} without a CUDA form")
-    far = sorted(found.ulps.items(), key=lambda x: -x[1])
-    print("  ulps:", ", ".join(f"{n} {u:.0f} ({found.worst[n]})" for n, u in far))
-    print("  missing:", ", ".join(sorted(found.missing)))
-    for label, text in sorted(found.failures.items()):
-        print("  FAILED", label, text)
+            done += 1
+            for label, text in part.failures.items():
+                print("FAILED", label, text)
+    finally:  # an interrupt too: the limit's
+        pool.shutdown(wait=False, cancel_futures=True)
+        exact = [name for name in found.same if name not in found.ulps]
+        far = sorted(found.ulps.items(), key=lambda x: -x[1])
+        print("ulps:", ", ".join(f"{n} {u:.0f} ({found.worst[n]})" for n, u in far))
+        print("missing:", ", ".join(sorted(found.missing)))
+        print(
+            f"operators: {done} of {len(names)} compared, {len(exact)} the same bits as the CPU, "
+            f"{len(found.missing)} without a CUDA form"
+        )
     return len(found.failures)
 
 
@@ -225,7 +242,7 @@ def layouts(count: int = 150) -> int:
             got, want = ours(tensor).cpu().numpy(), numpys(array)
             if got.shape != want.shape or not (got == want.astype(got.dtype)).all():
                 failed += 1
-                print(f"  FAILED {name} of {array.shape} strides {array.strides} {kind.__name__}")
+                print(f"FAILED {name} of {array.shape} strides {array.strides} {kind.__name__}")
     many = (1 << 31) + 12345
     x = flambeau.ones(many, dtype=flambeau.int8, device=GPU)
     x[-1] = 3
@@ -233,7 +250,7 @@ def layouts(count: int = 150) -> int:
     wide = x[::2].contiguous().sum().item(), x.sum().item(), x.argmax().item()
     if (last, wide) != ([2, 6], ((many + 1) // 2 + 2, many + 2, many - 1)):
         failed += 1
-        print("  FAILED", many, "elements:", last, wide)
+        print("FAILED", many, "elements:", last, wide)
     print(f"layouts: {count} random ones, and {many} elements; {failed} failed")
     return failed
 
@@ -265,7 +282,7 @@ def random_numbers() -> int:
                 worst[kind.name] = _spread(want, got)
             except Exception as error:
                 failed += 1
-                print("  FAILED", name, kind, f"{type(error).__name__}: {str(error)[:300]}")
+                print("FAILED", name, kind, f"{type(error).__name__}: {str(error)[:300]}")
         print(f"random {name}:", ", ".join(f"{n} {u:.3g}" for n, u in worst.items() if u) or "the same bits")
     return failed
 
@@ -278,42 +295,205 @@ def _spread(want: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
     return float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a))))
 
 
-# -- the suite's part that wants a GPU ------------------------------------------------------------------------
+# -- the suite's part that wants a GPU, and programs --------------------------------------------------------------
+
+PAIR = [f"tests/gpu/test_{name}_gpu.py" for name in ("collectives", "launch", "ddp")]
+"""Tests whose worlds have a rank for each GPU, and which want them alone."""
 
 
-def tests() -> int:
-    """`pytest --driver=cuda`, then the tests that want the GPU alone: how many of the two runs failed."""
+def tests(processes: int | None) -> list[list[str]]:
+    """`pytest --driver=cuda`, then the tests that want the GPU alone."""
     # The contract speaks of free memory, which other processes take too: it has a part of its own here.
     apart = "tests/conformance/test_drivers.py::test_contract_on_real_gpus"
-    failed = _pytest("-m", "gpu or either", "--deselect", apart, "tests")
-    return failed + _pytest("-m", "alone", "tests/gpu", together=False)
+    alone = _pytest("-m", "alone", "tests/gpu", *[f"--ignore={path}" for path in PAIR])
+    return [_beside("-m", "gpu or either", "--deselect", apart, "tests", processes=processes), alone]
 
 
-def beside_torch() -> int:
-    """The oracle's tests with both libraries on the GPU, see oracle_on_gpu.py: 1 if anything failed."""
-    return _pytest("-p", "oracle_on_gpu", "tests/oracle")
+def oracle(processes: int | None) -> list[list[str]]:
+    """The oracle's tests with both libraries on the GPU, see oracle_on_gpu.py."""
+    return [_beside("-p", "oracle_on_gpu", "tests/oracle", processes=processes)]
 
 
-def _pytest(*what: str, together: bool = True) -> int:
-    """In several processes, if `together` and where pytest-xdist is installed. Other versions' warnings are no errors here."""
-    command = [sys.executable, "-m", "pytest", "--driver=cuda", "-q", "--tb=short", "-W", "default"]
-    command += ["-p", "no:cacheprovider", "-p", "no:benchmark"]  # which warns beside xdist
-    if together and find_spec("xdist"):
-        command += ["-n", str(max(1, (os.cpu_count() or 1) // 2)), "--dist", "worksteal"]
+def examples(processes: int | None) -> list[list[str]]:
+    """Programs for two GPUs."""
+    run = [sys.executable, "-m", "flambeau", "run", "--quiet", "--driver", "cuda"]
+    programs = [[*run, f"examples/{name}.py"] for name in ("digits", "regression")]
+    return [*programs, _beside("-m", "gpu or either", "tests/examples", processes=processes)]
+
+
+def pair(processes: int | None) -> list[list[str]]:
+    return [_pytest(*PAIR)]
+
+
+def _pytest(*what: str) -> list[str]:
+    """Other versions' warnings are no errors here."""
+    command = [sys.executable, "-m", "pytest", "--driver=cuda", "--tb=short", "-W", "default"]
+    return [*command, "-p", "no:cacheprovider", "-p", "no:benchmark", *what]  # which warns beside xdist
+
+
+def _beside(*what: str, processes: int | None) -> list[str]:
+    """In several processes, where pytest-xdist is installed."""
+    count = processes or max(1, (os.cpu_count() or 1) // 2)
+    return _pytest(*what, *(["-n", str(count), "--dist", "worksteal"] if find_spec("xdist") else []))
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+INSIDE = {"contract": contract, "operators": compare, "layouts": layouts, "random": random_numbers}
+SUITES: dict[str, Callable[[int | None], list[list[str]]]] = {
+    "tests": tests, "oracle": oracle, "examples": examples, "pair": pair,
+}  # fmt: skip
+GRACE = 15  # seconds that a part has to say what it found
+_PYTESTS = re.compile(r"(=+ )?(\d+ \w+, )*\d+ \w+ in [\d.]+s")
+
+
+@dataclass
+class Outcome:
+    """Of a part: what it said of itself, the names of what failed, kernels that had to be compiled."""
+
+    part: str
+    said: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    seconds: float = 0
+    kernels: int = 0
+    ended: bool = False
+
+    def hear(self, line: str) -> None:
+        if line.startswith(("FAILED ", "ERROR ")):
+            self.failed.append(line.split(" ", 1)[1].strip())
+        elif line.startswith(f"{self.part}: ") or _PYTESTS.match(line):
+            self.said.append(line.removeprefix(f"{self.part}: ").strip(" =\n"))
+
+    def __str__(self) -> str:
+        how = "FAILED" if self.failed else "unended" if self.ended else "passed"
+        said = [*self.said, *(["ended at the limit"] if self.ended else [])]
+        lines = [
+            f"{self.part:<10} {how:<7} {self.seconds:6.0f} s {self.kernels:6} compiled  {'; '.join(said)}"
+        ]
+        return "\n".join([*lines, *[f"    {name[:150]}" for name in self.failed]])
+
+
+def run_part(part: str, asked: argparse.Namespace) -> Outcome:
+    """Run a part's commands one after the other, in processes of their own, until the limit."""
+    outcome, began, before = Outcome(part), time.monotonic(), _kernels()
+    if part in INSIDE:
+        commands = [[sys.executable, __file__, "--inside", part, *sys.argv[1:]]]
+    else:
+        commands = SUITES[part](asked.processes)
+    print(f"-- {part}", flush=True)
+    for command in commands:
+        left = asked.limit and asked.limit - (time.monotonic() - began)
+        if outcome.ended or (asked.limit and left <= 0):
+            outcome.ended = True
+            break
+        _run(command, left, outcome)
+    outcome.seconds = time.monotonic() - began
+    outcome.kernels = len(_kernels() - before)
+    return outcome
+
+
+def _run(command: list[str], limit: float | None, outcome: Outcome) -> None:
+    """Run a command and hear what it says. At the limit it is interrupted, and killed where that is not enough."""
     paths = [str(ROOT / "src"), str(ROOT / "tests" / "gpu"), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return int(subprocess.run([*command, *what], cwd=ROOT, env=environment, check=False).returncode != 0)
+    environment = {
+        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"
+    }  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+    def interrupt() -> None:
+        outcome.ended = True
+        process.send_signal(signal.SIGINT)
+
+    timers = []
+    if limit is not None:
+        timers = [threading.Timer(limit, interrupt), threading.Timer(limit + GRACE, _kill, (process,))]
+    for timer in timers:
+        timer.start()
+    known = len(outcome.failed)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            outcome.hear(line)
+        process.wait()
+    finally:
+        for timer in timers:
+            timer.cancel()
+        _kill(process)
+    if process.returncode and not outcome.ended and len(outcome.failed) == known:
+        outcome.failed.append(f"{' '.join(command[1:])}: exit status {process.returncode}")
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """A command, and whatever it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _kernels() -> set[str]:
+    """The files of the kernels that are compiled already."""
+    folder = settings.kernel_cache()
+    with suppress(OSError):
+        return {name for name in os.listdir(folder) if name.endswith(".cubin")} if folder else set()
+    return set()
+
+
+def _no_gpu() -> str | None:
+    """Why nothing can be run here; None where it can."""
+    try:
+        return why_not() or (None if flambeau.cuda.device_count() else "the NVIDIA driver finds none")
+    except RuntimeError as error:
+        return str(error)
+
+
+def inside(part: str, asked: argparse.Namespace) -> int:
+    """Run a part in this process: how much failed."""
+    arguments = (asked.processes, asked.only) if part == "operators" else ()
+    try:
+        return INSIDE[part](*arguments)
+    except KeyboardInterrupt:
+        return 0  # the limit: what was found is said
+    finally:
+        for problem in system.close_all():
+            print("at close:", problem)
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Try Flambeau on this machine's NVIDIA GPUs.")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join([*INSIDE, *SUITES])}; all, if none is named")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="that a part may take")
+    parser.add_argument("-n", type=int, dest="processes", metavar="PROCESSES", help="that a part may use")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="PATTERN", help="operators, by their names"
+    )
+    parser.add_argument("--inside", metavar="PART", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    unknown = {*asked.parts} - {*INSIDE, *SUITES}
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join([*INSIDE, *SUITES])}")
+    return asked
 
 
 def main() -> int:
-    parts = {"contract": contract, "operators": compare, "layouts": layouts, "random": random_numbers,
-             "tests": tests, "oracle": beside_torch}  # fmt: skip
-    chosen = sys.argv[1:] or list(parts)
-    failed = sum(parts[name]() for name in chosen)
-    print(f"{'FAILED' if failed else 'passed'}: {failed} failures")
-    for problem in system.close_all():
-        print("at close:", problem)
-    return 1 if failed else 0
+    asked = _asked()
+    if asked.inside:
+        return int(inside(asked.inside, asked) != 0)
+    why = _no_gpu()
+    if why:
+        print(f"no GPU here, nothing was run: {why}")
+        return 2
+    count, kernels = flambeau.cuda.device_count(), _kernels()
+    print(
+        f"{count} x {flambeau.cuda.get_device_name(0)}; {len(kernels)} kernels in {settings.kernel_cache()}"
+    )
+    if count == 1 and {*asked.parts} & {"examples", "pair"}:
+        print("one GPU alone: what needs two is skipped, or has one rank")
+    outcomes = [run_part(part, asked) for part in asked.parts or [*INSIDE, *SUITES]]
+    print("", *outcomes, sep="\n")
+    return int(any(outcome.failed or outcome.ended for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from gpu_kit import alone, needs_gpu
+from gpu_kit import alone, needs_gpu, path_with_src
 
 import flambeau
 
@@ -48,7 +48,7 @@ def test_every_collective(names, tmp_path):
         str(program),
         names,
     ]
-    path = os.pathsep.join([str(TESTS), str(TESTS.parents[1] / "src"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(TESTS), path_with_src()])
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": path},
@@ -98,7 +98,7 @@ class Rank:
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(
                 ["bash", "-c", 'ulimit -c 0; exec "$@"', "-", *command], stdin=subprocess.PIPE, stdout=out, stderr=err,
-                cwd=folder, env={**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": str(TESTS.parents[1] / "src"),
+                cwd=folder, env={**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": path_with_src(),
                                  "TORCH_NCCL_ASYNC_ERROR_HANDLING": handling},
             )  # fmt: skip
 
@@ -314,7 +314,7 @@ def test_under_the_launcher_the_first_error_ends_all(tmp_path):
         str(program),
     ]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(TESTS.parents[1] / "src")}, capture_output=True, text=True,
+        command, env={**os.environ, "PYTHONPATH": path_with_src()}, capture_output=True, text=True,
         timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "rank 1 failed first, and the others were ended" in done.stderr, (

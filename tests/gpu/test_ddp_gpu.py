@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu_kit import alone, needs_gpu
+from gpu_kit import alone, needs_gpu, path_with_src
 
 import flambeau
 
@@ -81,7 +81,7 @@ def test_ranks_keep_the_same_bits_and_learn(case: dict[str, object], tmp_path: P
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "PYTHONPATH": str(Path(flambeau.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": path_with_src()},
     )
     assert done.returncode == 0, done.stderr
     first, last = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_kit import alone, needs_gpu
+from gpu_kit import alone, needs_gpu, path_with_src
 
 pytestmark = needs_gpu
-
-ROOT = Path(__file__).parents[2]
 
 
 def run(
@@ -26,7 +24,7 @@ def run(
     script.write_text("import flambeau as torch\n" + program)
     done = subprocess.run(
         [sys.executable, script.name], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-        env={**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": str(ROOT / "src"), **environment},
+        env={**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": path_with_src(), **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert not (quiet and done.stderr), done.stderr[
@@ -195,7 +193,7 @@ def test_a_process_ends_well(tmp_path: Path, name: str) -> None:
     if name == "an exception":
         script = tmp_path / "program.py"
         script.write_text("import flambeau as torch\n" + program)
-        environment = {**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": str(ROOT / "src")}
+        environment = {**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": path_with_src()}
         done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False, env=environment)  # fmt: skip
         assert done.returncode == 1 and done.stdout == "raised\n" and not done.stderr
         return
@@ -218,7 +216,7 @@ def test_a_killed_process_leaves_no_memory(tmp_path: Path, how: Any) -> None:
         "import flambeau as torch, time\nx = torch.ones(1 << 29, device='cuda')\ntorch.cuda.synchronize()\n"
         "print('ready', flush=True)\nfor _ in range(20):\n    torch.cuda._sleep(100_000_000)\ntime.sleep(600)\n"
     )
-    environment = {**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, "FLAMBEAU_DRIVER": "cuda", "PYTHONPATH": path_with_src()}
     before = _used()
     child = subprocess.Popen(
         [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment

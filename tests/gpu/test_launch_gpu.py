@@ -11,7 +11,7 @@ import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
-from gpu_kit import alone, needs_gpu
+from gpu_kit import alone, needs_gpu, path_with_src
 
 import flambeau
 
@@ -63,7 +63,7 @@ MPICH = any(distributions(name="mpich"))
 def command(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "flambeau", *args],
-        env={**os.environ, "PYTHONPATH": str(Path(flambeau.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": path_with_src()},
         text=True, capture_output=True, timeout=300, check=False,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-LIMIT = 256 << 20  # bytes; the files longest unused go first
+LIMIT = 1 << 30  # bytes; the files longest unused go first
 _CHECKED_EVERY = 64
 _DIGEST = 16  # bytes before a cubin, its hash
 
