@@ -10,6 +10,7 @@ import numpy as np
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.dtype import from_numpy
+from flambeau.distributed import mpi_world
 from flambeau.distributed.reductions import ReduceOp
 
 KINDS = [
@@ -239,6 +240,19 @@ def check_monitored(rank, size):
     dist.monitored_barrier(group, wait_all_ranks=True)
 
 
+def check_many(size):
+    """Groups that come and go: MPI has 2,048 communicators for a process, of which these leave few."""
+    held = [mpi_world.joined().comm.Dup() for _ in range(1980)]
+    for _ in range(30):
+        group, ones = dist.new_group(range(size)), torch.ones(2)
+        work = dist.all_reduce(ones, group=group, async_op=True)
+        dist.destroy_process_group(group)
+        work.wait()
+        same(ones, [size] * 2, "of a group that was given up meanwhile")
+    for comm in held:
+        comm.Free()
+
+
 def main():
     dist.init_process_group(sys.argv[1])
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -256,6 +270,7 @@ def main():
             check_moves(group, ranks)
     check_lateness(rank, size)
     check_limits(rank)
+    check_many(size)
     if sys.argv[1] == "gloo":
         check_monitored(rank, size)
     dist.barrier()

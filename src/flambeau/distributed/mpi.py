@@ -71,8 +71,11 @@ class MpiBackend(FlatBackend):
         self._world = mpi_world.joined()
         self._world.meet(place.store, "mpi", place.rank, place.ranks, place.timeout)
         comm, mpi = self._world.comm, self._world.MPI
-        members = comm.Get_group().Incl(list(place.ranks))
+        everybody = comm.Get_group()
+        members = everybody.Incl(list(place.ranks))
         self._comm = comm.Create_group(members, _tag(place.name))
+        for group in (members, everybody):
+            group.Free()
         self._aside = self._comm.Dup()  # collectives of messages, apart from the program's own
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         self._aside.Set_errhandler(mpi.ERRORS_RETURN)
@@ -95,7 +98,10 @@ class MpiBackend(FlatBackend):
         self._monitored.pass_through(self.timeout if timeout is None else timeout, wait_all_ranks)
 
     def close(self) -> None:
-        """Its communicators last as long as the process: to free them, all members would have to meet."""
+        """Free its communicators, of which a process has 2,048 at most. MPI does so when what was begun is over."""
+        if not self._world.MPI.Is_finalized():
+            for comm in (self._comm, self._aside, self._comparisons.comm):
+                comm.Free()
 
     def abort(self) -> None:
         self._aborted = True

@@ -25,7 +25,7 @@ class Comparisons:
     """Those of one group, on `comm`."""
 
     def __init__(self, comm: Any, mpi: Any, place: Place) -> None:
-        self._comm = comm
+        self.comm = comm
         self._mpi = mpi
         self.place = place
         self._number = 0
@@ -39,7 +39,7 @@ class Comparisons:
 
     def sum(self, sent: Any, received: Any) -> Any:
         kind = self._mpi.INT64_T
-        return self._comm.Iallreduce([sent, kind], [received, kind], self._mpi.MAX)
+        return self.comm.Iallreduce([sent, kind], [received, kind], self._mpi.MAX)
 
 
 class Comparison:

@@ -99,7 +99,9 @@ class ProcessGroup:
         Raises RuntimeError: none is named; DistBackendError: the group was left.
         """
         if self._left:
-            raise DistBackendError(f"process group {self.group_name} {self._left}: nothing more goes through it")
+            raise DistBackendError(
+                f"process group {self.group_name} {self._left}: nothing more goes through it"
+            )
         found = self._engines.get(device_type)
         if found is None:
             word = self._devices.get(device_type)
