@@ -77,6 +77,31 @@ def sends_before_the_host_waits() -> None:
     dist.barrier()
 
 
+def hosts_that_wait_in_mpi() -> None:
+    """All but rank 0 wait for CPU tensors, which it comes to when it has seen what all GPUs were given."""
+    cpu = dist.new_group(backend="gloo")
+    x = torch.full((2,), RANK + 1.0, device="cuda")
+    for _ in range(3):
+        dist.all_reduce(x)
+        if RANK == 0:
+            assert x.unique().numel() == 1
+        counted = torch.ones(1)
+        dist.all_reduce(counted, group=cpu)
+        x += counted.to("cuda")
+    say("got", *x.tolist(), system.bare_driver().trace_hash(), system.bare_driver().time_ns())
+
+
+def circle_through_mpi() -> None:
+    """Rank 0 waits for the others' GPUs, they for its CPU tensors."""
+    cpu = dist.new_group(backend="gloo")
+    x = torch.ones(2, device="cuda")
+    if RANK == 0:
+        dist.all_reduce(x)
+        say(x.tolist())
+    dist.all_reduce(torch.ones(1), group=cpu)
+    dist.all_reduce(x)
+
+
 def repeats() -> None:
     """Ranks of changing speed, groups that overlap, polls: what each device did, and when."""
     dice = random.Random()  # the machine's own

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +60,28 @@ def test_devices_go_on_while_their_host_makes_a_communicator_or_waits_in_the_sto
 
 
 @pytest.mark.parametrize("schedule", ["earliest", "random:3"])
+def test_devices_go_on_while_their_host_waits_in_mpi(schedule: str) -> None:
+    said = [launch(3, "hosts_that_wait_in_mpi", FLAMBEAU_SCHEDULE=schedule) for _ in range(2)]
+    assert said[0].status == 0, said[0].err
+    assert [line.split()[:3] for line in said[0].out.splitlines() if "got" in line] == [
+        ["got", "93.0", "93.0"]
+    ] * 3
+    assert sorted(said[0].out.splitlines()) == sorted(said[1].out.splitlines())
+
+
+def test_a_circle_through_mpi_is_told_with_all_lines() -> None:
+    said = launch(2, "circle_through_mpi")
+    assert "deadlock: no rank can go on" in said.err
+    assert re.search(
+        r"rank 1 \(process \d+\): waits for all_reduce of 1 float32, op sum of CPU tensors at ", said.err
+    )
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "random:3"])
 def test_results_and_times_do_not_depend_on_how_fast_processes_are(schedule: str) -> None:
     first, second = (launch(3, "repeats", FLAMBEAU_SCHEDULE=schedule) for _ in range(2))
     assert first.status == 0, first.err
+    assert second.status == 0, second.err
     assert sorted(first.out.splitlines()) == sorted(second.out.splitlines())
     sums = [line.split()[1] for line in first.out.splitlines() if len(line.split()) == 2]
     assert len(sums) == 9
@@ -316,13 +337,46 @@ def test_an_idle_rank_is_told_only_where_nobody_else_can_go_on() -> None:
     assert len(place.settle({0: "a key"})) == 1
     place.ask(1, 3, *_asked(WAIT))
     assert place.settle({0: "a key"}) == [], "rank 0 will ask for what there is to be told"
-    place.ask(0, 2, "idle", [])
+    place.ask(0, 2, "idle", [""])
     ((process, answer),) = place.settle({0: "a key"})
     assert (process, answer[1], len(answer[2])) == (0, "ok", 1)
     assert place.settle({0: "a key"}) == [], "it goes on with that"
-    place.ask(0, 3, "idle", [])
+    place.ask(0, 3, "idle", [""])
     report = dict(place.settle({0: "a key"}))[1][2]
     assert "rank 0 (process 0): waits for a key of the store" in report.splitlines()[1]
+
+
+def test_ranks_in_mpi_look_again_together_before_anything_is_told() -> None:
+    """What MPI does is not seen: where all wait, it may be that one has only not looked."""
+    place = MeetingPlace(3)
+    for rank in range(3):
+        place.ask(rank, 0, "hello", [rank])
+        place.ask(rank, 0, "join", [b"c", 3, [[rank, rank]]])
+    place.settle({})
+    place.ask(0, 1, "wait", ["at a line", True])
+    numbers = itertools.count(2)
+
+    def waits(rank: int) -> None:
+        place.ask(rank, next(numbers), "idle", ["waits for a sum"])
+
+    def asked_back() -> list[int]:
+        told = place.settle({})
+        assert all(answer[1] == "why" for _, answer in told)
+        return [process for process, _ in told]
+
+    waits(1)
+    waits(2)
+    assert asked_back() == [1, 2]
+    waits(1)
+    assert asked_back() == [], "rank 2 has not looked as often"
+    place.ask(2, next(numbers), "awake", [])
+    waits(2)
+    for _ in range(3):  # all anew: rank 2 did something else meanwhile
+        assert asked_back() == [1, 2]
+        waits(1)
+        waits(2)
+    report = dict(place.settle({}))[0][2]
+    assert report.splitlines()[-1] == "  rank 2 (process 2): waits for a sum"
 
 
 def test_a_message_outlives_its_sender() -> None:

@@ -7,11 +7,13 @@ are kept until all have come, and those who wait are answered. Nothing here depe
 A rank that can run nothing more is told of meetings when all those that it has come to are complete; or, if some can
 only be completed by what it does next, when every rank waits (for a meeting, in a poll, in the store, or has ended):
 then what is complete is told, the lowest rank first. Only then is one told that makes a communicator or waits in the
-store, where devices go on without their host. Meetings are told in the order in which the rank came to them, whichever
-was complete first. Where nothing is complete either, a rank that polls learns that nothing has happened yet; and if no
-rank polls, all wait in vain: each is told so, with every rank's line. A rank may wait where nobody sees it (for a file,
-a socket, another thread): when those that run have done nothing for seconds, ranks that poll, or have something
-complete, are answered all the same. Only such programs depend on the machine's speed.
+store or in MPI, where devices go on without their host. What MPI has done is not seen here: a rank that waits there is
+asked to look again, together with the others that do, until all have looked some times in vain. Meetings are told in
+the order in which the rank came to them, whichever was complete first. Where nothing is complete either, a rank that
+polls learns that nothing has happened yet; and if no rank polls, all wait in vain: each is told so, with every rank's
+line. A rank may wait where nobody sees it (for a file, a socket, another thread): when those that run have done
+nothing for seconds, ranks that poll, or have something complete, are answered all the same. Only such programs depend
+on the machine's speed.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ _PATIENCE_S, _HURRY_S = 10.0, 0.5  # how long nobody must have worked; the same 
 _LONGEST_S = 120.0  # that a rank is kept back where others work
 _WORKS = 0.1  # of a core: who uses less does not
 _ASK_BACK: Answer = ["why", "why"]
-_IDLE = ("idle", "waits for something else")
+_SURE = 3  # looks of all ranks that wait in MPI, with nothing else between them
 
 
 class Participant:
     """One process. `request` is what it waits for: "join" and the communicator, "wait" or "look" and its words, or
-    "idle": its host waits for something else.
+    "idle": its host waits for something else: its words, or "" if that is a key of the store.
 
-    Words may be "" at first: it is asked for them before it is told that it waits in vain.
+    Other words may be "" at first: it is asked for them before it is told that it waits in vain.
     """
 
     def __init__(self, rank: int, process: int) -> None:
@@ -50,6 +52,7 @@ class Participant:
         self.begun = self.since = 0.0  # of the request: when; when others were last seen to work
         self.used = 0.0  # seconds of a processor, at the last look
         self.idles = False  # it was told of meetings while its host is idle, and goes on with them
+        self.looks = 0  # in MPI, in vain, since anybody asked for anything else
         self.came = 0  # to so many meetings
         self.pending: dict[Place, int] = {}  # where it waits for others, and which of those it is
         self.outcomes: dict[int, Any] = {}  # complete ones that it has not been told of, by the same number
@@ -117,11 +120,18 @@ class MeetingPlace:
             raise ValueError(f"ranks cannot ask for {operation!r}")
         mine.number, mine.request = number, None  # a new request takes the place of one that was given up
         mine.idles = False
+        if operation != "idle":
+            self._moved()
         value = handlers[operation](mine, *args)
         return None if mine.request is not None else [number, *value]
 
+    def _moved(self) -> None:
+        for participant in self.participants.values():
+            participant.looks = 0
+
     def left(self, process: int, rank: int = -1) -> None:
         """A process has ended, which may have said nothing so far."""
+        self._moved()
         if process not in self.participants:
             if rank < 0:
                 return
@@ -175,8 +185,8 @@ class MeetingPlace:
         self._begin(mine, "look", "polls", alone)
         return []
 
-    def _idle(self, mine: Participant) -> Answer:
-        self._begin(mine, *_IDLE, True)
+    def _idle(self, mine: Participant, words: str) -> Answer:
+        self._begin(mine, "idle", words, True)
         return []
 
     def _awake(self, mine: Participant) -> Answer:
@@ -214,7 +224,8 @@ class MeetingPlace:
                 return told
             for mine, answer in answered:
                 told.append((mine.process, [mine.number, *answer]))
-                mine.idles = mine.request == _IDLE and answer[0] == "ok"
+                mine.looks += answer is _ASK_BACK
+                mine.idles = mine.request == ("idle", "") and answer[0] == "ok"
                 mine.request = None
 
     @property
@@ -273,13 +284,15 @@ class MeetingPlace:
         blocked = [p for p in alive if _is_blocked(p, elsewhere)]
         if not waiting or len(self.participants) < self.size or len(blocked) < len(alive):
             return []
+        if unsure := _unsure(waiting):
+            return [(mine, _ASK_BACK) for mine in unsure]
         for mine in waiting:
             if mine.outcomes:
                 return [(mine, _news(mine))]
         for mine in waiting:
             if mine.request[0] == "look":  # type: ignore[index]
                 return [(mine, _news(mine))]
-        silent = [mine for mine in waiting if not mine.request[1]]  # type: ignore[index]
+        silent = [mine for mine in waiting if mine.request == ("wait", "")]
         if silent:  # the words take them time, which most waits need not spend
             return [(mine, _ASK_BACK) for mine in silent]
         report = "\n  ".join(["deadlock: no rank can go on", *self._lines(elsewhere)])
@@ -306,7 +319,7 @@ class MeetingPlace:
     def _line(self, mine: Participant, elsewhere: Mapping[int, str]) -> str:
         if mine.ended:
             return "has ended"
-        if mine.request is None or mine.request[0] == "idle":
+        if mine.request is None or mine.request == ("idle", ""):
             return f"waits for {elsewhere[mine.process]} of the store"
         kind, what = mine.request
         if kind != "join":
@@ -328,7 +341,14 @@ def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
     if mine.process in elsewhere:
         goes_on = mine.outcomes or mine.idles  # or asks for them in a moment
         return mine.request is not None or not goes_on
-    return mine.request is not None and mine.request[0] != "idle" and mine.alone
+    return mine.request is not None and mine.request != ("idle", "") and mine.alone
+
+
+def _unsure(waiting: list[Participant]) -> list[Participant]:
+    """Those in MPI that are to look again before it is said that nothing comes there: all, as often as each other."""
+    found = [mine for mine in waiting if mine.request[0] == "idle" and mine.request[1]]  # type: ignore[index]
+    fewest = min([mine.looks for mine in found], default=_SURE)
+    return [mine for mine in found if mine.looks == fewest < _SURE]
 
 
 def processor_seconds(process: int, root: Path = Path("/proc")) -> float:

@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from socket import socket
 from typing import Any, NoReturn
 
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.alone import alone
+from flambeau.core.awaited import readable
 from flambeau.core.dtype import dtype
 from flambeau.core.memory import array_at, bytes_at
 from flambeau.core.sites import Site, caller, place
@@ -31,6 +34,7 @@ from flambeau.distributed.mpi_waits import Wait
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, agreed, described
+from flambeau.driver.registry import go_on
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
@@ -58,6 +62,7 @@ _ANY = -1
 _LAST_TRIES = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
 _SPIN_S, _LOOK_S = 2e-3, 0.25  # how long a wait is only asked for; between looks at whether the others live
+_LONGEST_PAUSE_S = 1e-3  # between two questions
 
 
 class MpiBackend(FlatBackend):
@@ -276,26 +281,15 @@ class MpiWork(Work):
         return True
 
     def _finish(self, timeout: timedelta | None) -> None:
-        limit = (self._backend.timeout if timeout is None else timeout).total_seconds()
-        begun = time.monotonic()
-        looked, pause, looks, mark = begun, 2e-5, 0, self._backend._world.waits.mark()
+        go_on()  # this rank's GPUs: others may have to meet them before they come to what it waits for
+        waiting = _Waiting(self, self._backend.timeout if timeout is None else timeout)
         try:
-            while not self._test():
-                now = time.monotonic()
-                if now - looked > _LOOK_S:
-                    looked, looks = now, looks + 1
-                    self._look()
-                    self._tell(mark, looks)
-                if limit and now - begun > limit:
-                    self._fail(f"timed out after {round(limit * 1000)}ms")
-                if now - begun < _SPIN_S:
-                    _yield()
-                else:
-                    time.sleep(pause)
-                    pause = min(2 * pause, 1e-3)
+            while not waiting.over():
+                if waiting.lasts and alone():
+                    go_on(waiting)
+                waiting.pause()
         finally:
-            if looks:
-                self._backend._world.waits.over()
+            waiting.end()
         for step in self._steps:
             step()
         self._keep = []
@@ -340,6 +334,51 @@ class MpiWork(Work):
     def _fail(self, why: str) -> NoReturn:
         what = ", ".join(dict.fromkeys(what for what, _ in self._calls))
         raise DistBackendError(f"{self._backend.me} at {place(self._site)}: {what}: {why}")
+
+
+class _Waiting:
+    """The host's wait for a work: an `Awaited` of its virtual GPUs."""
+
+    def __init__(self, work: MpiWork, timeout: timedelta) -> None:
+        self._work = work
+        self._waits = work._backend._world.waits
+        self._limit_s = timeout.total_seconds()
+        self._begun = self._looked = time.monotonic()
+        self._pause_s, self._looks, self._mark = 2e-5, 0, self._waits.mark()
+        what = ", ".join(dict.fromkeys([words for words, _ in work._calls]))
+        self.words = f"waits for {what} of CPU tensors at {place(work._site)}"
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is too long to ask for it all the time."""
+        return time.monotonic() - self._begun >= _SPIN_S
+
+    def over(self) -> bool:
+        """Whether the work is done. DistBackendError: it never will be."""
+        if self._work._test():
+            return True
+        now = time.monotonic()
+        if now - self._looked > _LOOK_S:
+            self._looked, self._looks = now, self._looks + 1
+            self._work._look()
+            self._work._tell(self._mark, self._looks)
+        if self._limit_s and now - self._begun > self._limit_s:
+            self._work._fail(f"timed out after {round(self._limit_s * 1000)}ms")
+        return False
+
+    def pause(self) -> None:
+        if self.lasts:
+            time.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        else:
+            _yield()
+
+    def look(self, other: socket) -> tuple[bool, bool]:
+        return self.over(), bool(readable(_LONGEST_PAUSE_S, other))
+
+    def end(self) -> None:
+        if self._looks:
+            self._waits.over()
 
 
 def _tag(name: str) -> int:

@@ -15,6 +15,7 @@ from errno import errorcode
 from typing import Any
 
 from flambeau.core.alone import alone
+from flambeau.core.awaited import Readable
 from flambeau.core.baton import seat
 from flambeau.core.wire import receive, send
 from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
@@ -160,7 +161,7 @@ class TCPStore(Inner, Store):
                     go_on()  # it may wait for a rank that waits for this one's GPUs
                 send(self._connection, message)
                 if limit is not None and alone():
-                    go_on(self._connection)
+                    go_on(Readable(self._connection))
                 return receive(self._connection)
             except BaseException:  # an answer that comes after this would be taken for the next one's
                 self._connection.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.driver.api import Driver
 
 if TYPE_CHECKING:
-    import socket
+    from flambeau.core.awaited import Awaited
 
 _DRIVERS = {
     "host": ("flambeau.driver.host", "HostDriver"),
@@ -78,10 +78,15 @@ def open_driver(name: str, **settings: Any) -> Driver:
     return opened
 
 
-def go_on(other: socket.socket | None = None) -> None:
+def check_virtual(setting: str, value: object) -> None:
+    """ValueError: virtual GPUs would refuse this value of `devices`, `profile` or `schedule`. Opens none."""
+    import_module("flambeau.driver.virtual.driver").CHECKS[setting](value)
+
+
+def go_on(other: Awaited | None = None) -> None:
     """The host is about to wait for another process: virtual GPUs that meet others' do meanwhile what they can.
 
-    With `other`, by which that process answers, they do so until the answer comes: when no other thread is there.
+    With `other`, what it waits for, they do so until that has come: when no other thread is there.
     """
     exchange = sys.modules.get("flambeau.driver.virtual.exchange")
     if exchange is not None:

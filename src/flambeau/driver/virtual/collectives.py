@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from socket import socket
 from typing import Any, NamedTuple, Protocol
 
 from flambeau.core.alone import alone
+from flambeau.core.awaited import Awaited
 from flambeau.core.baton import Seat, seat
 from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, place
@@ -83,7 +83,7 @@ class Outside(Protocol):
         """The same without waiting: those that are there."""
         ...
 
-    def idle(self, other: socket) -> tuple[list[Outcome], bool]:
+    def idle(self, other: Awaited) -> tuple[list[Outcome], bool]:
         """The host waits for something else: meetings without which others do not go on; whether `other` has come."""
         ...
 
@@ -480,15 +480,16 @@ class Communicators:
         if failure is not None:
             raise failure
 
-    def go_on(self, other: socket | None) -> None:
+    def go_on(self, other: Awaited | None) -> None:
         """The host is about to wait for what is not of its devices: they do what they can, as real ones would.
 
-        Else whoever lets it go on might wait for them. With `other`, which brings it, they do so until it has come.
+        Else whoever lets it go on might wait for them. With `other`, which tells of it, they do so until it has come;
+        where the store does not know what it is, the others are told that this host waits, whatever its devices do.
         """
         if not self._shared:
             return
         self._core.run_all()
-        if other is not None and self.outside is not None and self._waits_for_others:
+        if other is not None and self.outside is not None and (self._waits_for_others or other.words):
             come = False
             while not come:
                 outcomes, come = self.outside.idle(other)

@@ -54,10 +54,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from socket import socket
 from threading import Condition
 from typing import Any
 
+from flambeau.core.awaited import Awaited
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
 from flambeau.driver.virtual import exchange
@@ -452,7 +452,7 @@ class VirtualDriver:
         with self._lock:
             return self._nccl.create(unique, size, members, called)
 
-    def go_on(self, other: socket | None) -> None:
+    def go_on(self, other: Awaited | None) -> None:
         """The host is about to wait for something else: see `Communicators.go_on`."""
         with self._lock:
             self._comms.go_on(other)

@@ -8,7 +8,6 @@ made when it is first needed. Owner of that.
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import socket
 from collections import deque
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.alone import alone
+from flambeau.core.awaited import Awaited
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.core.wire import Inbox, send
 from flambeau.driver.api import Collective, PreMul
@@ -27,13 +27,14 @@ from flambeau.driver.virtual.interrupts import Interrupts
 GREETING = "flambeau store 1"
 _WHY = "why"  # an answer that asks back
 _LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed
+_LAST_LOOKS = 20  # at what the host waits for, before it says that this has not come
 _KINDS = {kind.name: kind for kind in dtypes.DTYPES}
 
 
 class Machine(Protocol):
     """Whoever has members of this process."""
 
-    def go_on(self, other: socket.socket | None) -> None: ...
+    def go_on(self, other: Awaited | None) -> None: ...
 
 
 class Exchange:
@@ -50,6 +51,7 @@ class Exchange:
         self._inbox, self._read = Inbox(limit=1 << 40), deque[Any]()
         self._number = 0
         self._late: list[Any] = []  # outcomes of a wait that was given up
+        self.idles = False  # its host waits for something else, and may ask the store meanwhile
         self.machine: Callable[[], Machine | None] = lambda: None  # the one that met others last
 
     # -- Outside --------------------------------------------------------------------------------------------
@@ -85,14 +87,23 @@ class Exchange:
     def look(self) -> list[Outcome]:
         return self._outcomes(self._ask("look", alone()))
 
-    def idle(self, other: socket.socket) -> tuple[list[Outcome], bool]:
+    def idle(self, other: Awaited) -> tuple[list[Outcome], bool]:
+        self.idles = True
         try:
-            news = self._ask("idle", other=other)
+            news = self._ask("idle", other.words, other=other)
+            while news == _WHY:  # all the others wait, too: is it so?
+                news = None if self._comes_soon(other) else self._ask("idle", other.words, other=other)
             if news is None:
                 self._ask("awake")
         except DriverError:  # in vain; what the host waits for will say so in its own way
             return [], True
+        finally:
+            self.idles = False
         return self._outcomes(news), news is None
+
+    def _comes_soon(self, other: Awaited) -> bool:
+        assert self._connection is not None
+        return any(other.look(self._connection)[0] for _ in range(_LAST_LOOKS))
 
     def reserve(self, index: int, key: int, nbytes: int, capacity: int) -> None:
         """Take bytes of a device's capacity, which other ranks may use, too. OutOfMemoryError: they are not there."""
@@ -120,9 +131,9 @@ class Exchange:
             for unique, key, parts in told
         ]
 
-    def _ask(self, *request: Any, other: socket.socket | None = None) -> Any:
-        """The answer; None where Ctrl-C came before that of a wait, which is kept for later, or where `other` can be
-        read first. DriverError: a report."""
+    def _ask(self, *request: Any, other: Awaited | None = None) -> Any:
+        """The answer; None where Ctrl-C came before that of a wait, which is kept for later, or where `other` has come
+        first. DriverError: a report."""
         if self._connection is None:
             self._connection = self._connect()
         self._number += 1
@@ -150,17 +161,17 @@ class Exchange:
         send(self._connection, ["meet", request, [], 0, True])
         self._connection.settimeout(_LOOK_S)
 
-    def _receive(self, waits: bool = False, other: socket.socket | None = None) -> Any:
-        """The next message; None: a wait was interrupted, or `other` can be read."""
+    def _receive(self, waits: bool = False, other: Awaited | None = None) -> Any:
+        """The next message; None: a wait was interrupted, or `other` has come."""
         assert self._connection is not None
         while not self._read:
             if waits and _interrupted():
                 return None
             if other is not None:
-                readable = _readable(self._connection, other)
-                if other in readable:
+                come, answered = other.look(self._connection)
+                if come:
                     return None
-                if not readable:
+                if not answered:
                     continue
             try:
                 part = self._connection.recv(1 << 20)
@@ -186,13 +197,6 @@ class Exchange:
         return connection
 
 
-def _readable(*connections: socket.socket) -> list[Any]:
-    with selectors.DefaultSelector() as selector:
-        for connection in connections:
-            selector.register(connection, selectors.EVENT_READ)
-        return [key.fileobj for key, _ in selector.select(_LOOK_S)]
-
-
 def _offer(told: list[Any]) -> Offer:
     kind, count, name, op, peer, text, data, ready = told
     word = op if isinstance(op, str) else PreMul(float.fromhex(op[0]))
@@ -216,9 +220,9 @@ def of_process() -> Exchange | None:
     return _exchange
 
 
-def go_on(other: socket.socket | None) -> None:
+def go_on(other: Awaited | None) -> None:
     """What `registry.go_on` says."""
-    machine = None if _exchange is None else _exchange.machine()
+    machine = None if _exchange is None or _exchange.idles else _exchange.machine()
     if machine is not None:
         machine.go_on(other)
 

@@ -8,8 +8,8 @@ That leaves out what differs between ranks: slow nodes, other work on the networ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from socket import socket
 
+from flambeau.core.awaited import Awaited
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Key
@@ -54,5 +54,5 @@ class Mirrors:
         met, self._met = self._met, []
         return met
 
-    def idle(self, other: socket) -> tuple[list[Outcome], bool]:
+    def idle(self, other: Awaited) -> tuple[list[Outcome], bool]:
         return self.look(), True

@@ -1,0 +1,40 @@
+"""`Awaited`: what a host waits for besides its devices, which go on meanwhile; `Readable`: an answer over a socket."""
+
+from __future__ import annotations
+
+import selectors
+from socket import socket
+from typing import Protocol
+
+_LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed
+
+
+class Awaited(Protocol):
+    """words: what the host waits for, for reports; "" where the ranks' store knows."""
+
+    words: str
+
+    def look(self, other: socket) -> tuple[bool, bool]:
+        """Wait for a moment: whether it has come; whether `other` can be read. May raise what the wait raises."""
+        ...
+
+
+class Readable:
+    """What comes over a connection to the ranks' store."""
+
+    words = ""
+
+    def __init__(self, connection: socket) -> None:
+        self._connection = connection
+
+    def look(self, other: socket) -> tuple[bool, bool]:
+        found = readable(_LOOK_S, self._connection, other)
+        return self._connection in found, other in found
+
+
+def readable(patience_s: float, *connections: socket) -> list[object]:
+    """Those that can be read, as soon as one can; none after `patience_s` seconds."""
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            selector.register(connection, selectors.EVENT_READ)
+        return [key.fileobj for key, _ in selector.select(patience_s)]
