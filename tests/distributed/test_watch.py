@@ -310,7 +310,7 @@ def begin(line: Line, number: int) -> Begun:
     call = Collective("all_reduce", 0, 0, number, torch.float32)
     begun = Begun(number, [call], caller(), Mark(number))  # type: ignore[arg-type]
     line.begun.append(begun)
-    line.count = number
+    line.newest, line.count = begun, number
     return begun
 
 
@@ -329,6 +329,41 @@ def test_the_first_that_is_not_over_is_found_by_few_questions(steps: list[tuple[
             oldest = max(driver.done + 1, line.count - 255)
             assert (head.number if head else line.count + 1) == oldest
             assert [begun.number for begun in line.begun] == list(range(oldest, line.count + 1))
+
+
+def test_what_is_queued_while_the_watch_asks_is_not_taken_for_over() -> None:
+    """A host that is far ahead pushes the first out: what stood at a place is another then."""
+    with torch.virtual(1):
+
+        class Ahead(Marks):
+            def event_ended(self, event: int) -> bool:
+                ended = super().event_ended(event)
+                if line.count == 256:
+                    begin(line, 257)
+                return ended
+
+        driver = Ahead()
+        line = line_of(driver)
+        for number in range(1, 257):
+            begin(line, number)
+        driver.done = 256
+        head = line.head()
+        assert head is not None and head.number == 257
+
+
+def test_what_was_queued_as_its_group_was_given_up_says_so() -> None:
+    with torch.virtual(1):
+        store = dist.HashStore()
+        here = [processes.here(), processes.here()]
+        line = line_of(Marks(), Whereabouts(store, "key", [3, 5], 3, here))
+        begin(line, 1)
+        why = dist.DistBackendError("given up")
+        line.give_up(why)
+        line.tell()  # the others learn of it all the same
+        assert json.loads(store.get("key/at/3"))[0] == 1
+        stream = torch.cuda.current_stream()
+        begun = line.note([], stream, stream.record_event())
+        assert begun is not None and begun.error is why
 
 
 def test_ranks_tell_each_other_how_far_they_are() -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import count
 from types import GenericAlias
 from typing import Any
 
@@ -147,18 +148,16 @@ def _text(error: Exception) -> str:
 def collect_all(futures: list[Future]) -> Future:
     """A future of the list of the given ones, done when all are; of the first one's error, if there is one."""
     result = Future(drive=lambda: [f._settle() for f in futures] and None)
-    left = len(futures)
+    numbers = count(1)  # futures may be done in several threads at once: each takes another number
 
-    def count(_: Future) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
+    def over(_: Future) -> None:
+        if next(numbers) == len(futures):
             result._finish(futures, next((f._error for f in futures if f._error is not None), None))
 
     if not futures:
         result.set_result([])
     for future in futures:
-        future.add_done_callback(count)
+        future.add_done_callback(over)
     return result
 
 

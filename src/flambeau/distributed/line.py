@@ -64,11 +64,11 @@ class Line:
         self.stream = Stream(context.device, backend.place.priority)
         self.ready = Event()  # where the caller's stream is, recorded anew for each collective
         self.whereabouts = whereabouts
-        # The last ones, so far as they are not known to be over.
+        # The last ones, so far as they are not known to be over. The program adds, the watch takes away.
         self.begun: deque[Begun] = deque(maxlen=_KEPT)
+        self.newest: Begun | None = None
         self.count = 0  # of all
         self.error: Exception | None = None  # why it was given up
-        self._last: Begun | None = None  # of those that are over
         if whereabouts is not None:
             self._driver: Any = system.bare_driver()  # the runtime's own events are nothing for observers
             index = context.driver_index
@@ -99,8 +99,9 @@ class Line:
             mark = next(self._marks)
             self._driver.event_mark(mark.handle, stream.handle)
         self.count = number = self.count + 1
-        begun = Begun(number, calls, caller(2), mark)
+        self.newest = begun = Begun(number, calls, caller(2), mark)
         self.begun.append(begun)
+        begun.error = self.error  # it may have been given up since it was queued
         return begun
 
     # -- what the watch asks, from its thread -----------------------------------------------------------------
@@ -121,16 +122,17 @@ class Line:
         """The first that is not over. A communicator's groups end in their order, whatever streams they are on."""
         begun = self.begun
         over, left = 0, len(begun)  # so many are over; from there on none is
+        last = 0  # their last number: a host that is far ahead pushes the first out meanwhile, and places shift
         asked = left - 1  # the last one first: nearly always all are over
         while over < left:
-            if self._driver.event_ended(begun[asked].mark.handle):
-                over = asked + 1
+            one = begun[asked]
+            if self._driver.event_ended(one.mark.handle):
+                over, last = asked + 1, one.number
             else:
                 left = asked
             asked = (over + left) // 2
-        last = begun[over - 1].number if over else 0
         while begun and begun[0].number <= last:
-            self._last = begun.popleft()
+            begun.popleft()
         return begun[0] if begun else None
 
     def failure(self) -> str | None:
@@ -139,7 +141,7 @@ class Line:
 
     def tell(self) -> None:
         """Let the other ranks know how far this one has come."""
-        newest = self.begun[-1] if self.begun else self._last
+        newest = self.newest
         if newest is not None and self.whereabouts is not None:
             self.whereabouts.tell(newest.number, self.words(newest))
 
@@ -183,8 +185,9 @@ class Line:
     def give_up(self, error: Exception) -> None:
         """Nothing more is queued here; who waits for what was hears why."""
         self.error = error
-        while self.begun:
-            self.begun.popleft().error = error
+        for begun in list(self.begun):
+            begun.error = error
+        self.begun.clear()
 
     def forget(self) -> None:
         """The process ends, and takes it along: `close` would wait for ranks that do not come."""
