@@ -131,3 +131,12 @@ def test_gradcheck_notices_a_wrong_derivative() -> None:
     with pytest.raises(torch.autograd.gradcheck.__globals__["GradcheckError"], match="Jacobian mismatch"):
         torch.autograd.gradcheck(Wrong.apply, (x,))
     assert not torch.autograd.gradcheck(Wrong.apply, (x,), raise_exception=False)
+
+
+def test_gradcheck_of_a_function_that_takes_gradients():
+    def slope(x):
+        return torch.autograd.grad(x.pow(3).sum(), x, create_graph=True)[0]
+
+    x = torch.tensor([0.5, -1.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(slope, x) and torch.autograd.gradgradcheck(slope, x)
+    assert torch.autograd.gradcheck(lambda v: v[:0], x) and not x.grad

@@ -76,3 +76,20 @@ def test_what_never_comes_is_told_with_the_programs_lines(tmp_path):
         assert done.status == 1 and line in done.err, done.err
         assert "at program.py:11 waits for rank 1 (cuda:1), which has not come" in done.err
         assert "rank 1 has ended" in done.err
+
+
+def test_a_failure_that_the_program_handled_leaves_its_status(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch
+        x = torch.arange(3, device='cuda')
+        try:
+            x[torch.tensor([5], device='cuda')].tolist()
+        except RuntimeError as error:
+            print('handled')
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert (done.status, done.out) == (0, "handled\n")
+    assert "ended without waiting for this" not in done.err

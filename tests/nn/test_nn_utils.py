@@ -313,6 +313,18 @@ def test_skip_init_draws_no_numbers() -> None:
         assert nn.utils.skip_init(nn.Linear, 4, 3, device="cuda", bias=False).weight.is_cuda
 
 
+def test_prefixes_of_states_are_taken_away() -> None:
+    states = []
+    for room in (flambeau, torch):
+        inner = room.nn.Sequential(room.nn.Linear(2, 2), room.nn.BatchNorm1d(2))
+        state = room.nn.ModuleDict({"module": inner, "other": room.nn.Linear(2, 1)}).state_dict()
+        room.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
+        bare = {"module.a": 1, "b": 2}
+        room.nn.modules.utils.consume_prefix_in_state_dict_if_present(bare, "module.")
+        states.append((list(state), dict(state._metadata), bare))
+    assert states[0] == states[1] and states[0][2] == {"b": 2, "a": 1}
+
+
 def test_weights_in_another_memory_format() -> None:
     def run(room: Any) -> Any:
         model = room.nn.Sequential(room.nn.Conv2d(2, 3, 2), room.nn.Conv1d(2, 3, 2), room.nn.Conv3d(2, 3, 2))

@@ -215,6 +215,8 @@ EXPRESSIONS = [
     "x.to(m.int64).scatter_reduce(2, m.tensor([[[0, 1, 1]]]), x.to(m.int64), 'mean')",
     "x.scatter_reduce(2, m.tensor([[[0, 1, 1]]]), x, 'amin', include_self=False)",
     "x.scatter_reduce(2, m.tensor([[[0, 1, 1]]]), x, 'prod')",
+    "x.scatter_reduce(2, m.tensor([[[0, 1, 1]]]), x, 'max')",
+    "x.scatter_reduce(2, m.tensor([[[0, 1, 1]]]), x, 'min', include_self=False)",
     "x.scatter_reduce(0, m.tensor([[[0, 1]]]), x, 'foo')",
     "x.put(m.tensor([0, -1]), m.tensor([1., 2.]))",
     "x.put(m.tensor([0, -1]), m.tensor([1.]))",

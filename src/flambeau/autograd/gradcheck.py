@@ -121,13 +121,12 @@ def _flat(t: Any) -> Any:
 def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, eps: float) -> list[Any]:
     """Of each output the same from central differences, column by column: all outputs of one call."""
     t = args[place]
-    with recording(False):
-        moved = [x.detach().clone() if i == place else x for i, x in enumerate(args)]
-        moved[place] = moved[place].contiguous()
-        flat = moved[place].view(-1)
-        if not t.meta.numel:
-            return [np.zeros((len(_seen(output)), 0)) for output in _outputs(func, args)]
-        columns = [_column(func, moved, flat, k, eps) for k in range(t.meta.numel)]
+    if not t.meta.numel:
+        return [np.zeros((len(_seen(output)), 0)) for output in _outputs(func, args)]
+    own = t.detach().clone().contiguous().requires_grad_()  # the function may take gradients
+    flat = own.detach().view(-1)
+    moved = [own if i == place else x for i, x in enumerate(args)]
+    columns = [_column(func, moved, flat, k, eps) for k in range(t.meta.numel)]
     return [np.stack(given, axis=1) for given in zip(*columns, strict=True)]
 
 
@@ -182,9 +181,7 @@ def gradgradcheck(
 
     def gradients(*given: Any) -> tuple[Any, ...]:
         with recording(True):
-            inside = list(given[:count])
-            for i in places:  # where differences are taken the inputs come without a history
-                inside[i] = inside[i] if inside[i].requires_grad else inside[i].requires_grad_()
+            inside = given[:count]
             results = [t for t in _outputs(func, inside) if t.requires_grad]
             grads = run_grad(
                 results, [inside[i] for i in places], given[count:], create_graph=True, allow_unused=True

@@ -31,10 +31,12 @@ class DriverError(RuntimeError):
 
     late: it tells of work that was given before, or of a device that such work has broken. Which call does so depends
     on when that work has run.
+    known: a call before said the same of the device, to whoever made it.
     """
 
     __module__ = "flambeau"
     late = False
+    known = False
 
 
 class NotReadyError(DriverError):

@@ -130,7 +130,8 @@ class Machine:
                 try:
                     self.driver.device_sync(context.driver_index)
                 except RuntimeError as error:
-                    problems.append(error)
+                    if not getattr(error, "known", False):  # else somebody has waited, and was told
+                        problems.append(error)
         return problems
 
     def forget(self, why: str) -> None:

@@ -612,6 +612,7 @@ def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def _reduction(reduce: str) -> str:
+    reduce = {"max": "amax", "min": "amin"}.get(reduce, reduce)  # PyTorch takes these names too
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
     return reduce

@@ -54,6 +54,7 @@ class Assertions:
         self._texts: list[tuple[str, str]] = []
         self._launches = 0
         self._sites: dict[int, Site] = {}  # number of a launch modulo _KEPT -> the program's line
+        self._told = False
 
     def guard(self, name: str, text: str = OUT_OF_BOUNDS) -> Guard:
         """Where a kernel says that the operator `name` failed with `text`."""
@@ -72,15 +73,17 @@ class Assertions:
         return self._launches << _BITS
 
     def error(self, index: int) -> DriverError:
-        """The error of device `index` after an assertion failed."""
+        """The error of device `index` after an assertion failed, to be raised."""
         code, at, size, dim = self.words
         name, text = self._texts[(code & (1 << _BITS) - 1) - 1]
         said = text.format(index=at, size=size, dim=dim)
-        return DriverError(
+        error = DriverError(
             f"CUDA error: device-side assert triggered: '{name}' on cuda:{index} failed: {said}."
             f"{self._origin(code >> _BITS)} The error was seen at a synchronization, and stays: no later work of "
             "this device runs."
         )
+        error.known, self._told = self._told, True
+        return error
 
     def _origin(self, launch: int) -> str:
         """The line that a launch came from, if it is known still."""

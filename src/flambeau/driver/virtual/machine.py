@@ -106,4 +106,6 @@ class Machine:
 def check_error(state: DeviceState) -> None:
     """Raise a device's sticky error, if it has one."""
     if state.error is not None:
-        raise late(DriverError(str(state.error))) from state.error.__cause__
+        error = late(DriverError(str(state.error)))
+        error.known, state.told = state.told, True
+        raise error from state.error.__cause__

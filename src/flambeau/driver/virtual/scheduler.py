@@ -80,9 +80,10 @@ class Stream:
 
 
 class DeviceState:
-    """What the scheduler knows of a device: unfinished work, the time of the last end, the sticky error."""
+    """What the scheduler knows of a device: unfinished work, the time of the last end, the sticky error and whether
+    a call said it."""
 
-    __slots__ = ("end", "error", "index", "pending", "streams")
+    __slots__ = ("end", "error", "index", "pending", "streams", "told")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -90,6 +91,7 @@ class DeviceState:
         self.pending = 0
         self.end = 0
         self.error: DriverError | None = None
+        self.told = False
 
     def heads(self) -> list[Command]:
         """The first command of each stream that has any left."""

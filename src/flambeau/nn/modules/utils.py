@@ -28,6 +28,19 @@ def _reverse_repeat_tuple(t: tuple[Any, ...], n: int) -> tuple[Any, ...]:
     return tuple(x for x in reversed(t) for _ in range(n))
 
 
+def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: str) -> None:
+    """Take `prefix` from the names of a state, in place: what `nn.DataParallel` and its kin put before them.
+
+    Names without it stay, behind the others; the versions of `_metadata` move with the modules' names.
+    """
+    for name in [name for name in state_dict if name.startswith(prefix)]:
+        state_dict[name[len(prefix) :]] = state_dict.pop(name)
+    versions = getattr(state_dict, "_metadata", {})
+    for name in list(versions):
+        if name and (name == prefix.rstrip(".") or name.startswith(prefix)):
+            versions[name[len(prefix) :]] = versions.pop(name)
+
+
 def each(x: Any, n: int) -> tuple[Any, ...]:
     """One for each of n dimensions: a sequence as it is, a number n times."""
     return tuple(x) if isinstance(x, Iterable) else (x,) * n
