@@ -121,7 +121,12 @@ R cuLaunchHostFunc(P s, void (*f)(void*), void* x) { f(x); return 0; }
 R cuLibraryLoadData(P* l, void* d, void* a, void* b, unsigned n, void* c, void* e, unsigned m) { *l = next_handle += 16; return 0; }
 R cuLibraryGetKernel(P* k, P l, const char* name) { *k = next_handle += 16; return 0; }
 R cuKernelGetFunction(P* f, P k) { *f = next_handle += 16; return 0; }
-R cuLaunchKernel() { null_launches++; return 0; }
+/* It knows CUDA's limits of grids and blocks. */
+R cuLaunchKernel(P f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz) {
+  const int grid = gx && gy && gz && gx <= 0x7fffffffu && gy <= 65535 && gz <= 65535;
+  const int block = bx && by && bz && bx <= 1024 && by <= 1024 && bz <= 64 && bx * by * bz <= 1024;
+  null_launches++;
+  return grid && block ? 0 : 1; }
 /* A capture has one node; what its kernel would be given at the parameters 2 and 3 is kept for who asks. */
 static P null_nodes[1] = {0x5000};
 uint64_t null_draws[2];

@@ -16,10 +16,11 @@ import emulated
 from library_kit import Device, Driver, Library
 
 import flambeau
-from flambeau.core.dtype import from_numpy
+from flambeau.core.dtype import float32, from_numpy
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda import cublas, cusolver, routines
+from flambeau.driver.cuda import cublas, cusolver, equations, routines
+from flambeau.driver.cuda.steps import Steps
 from flambeau.ops import linalg
 from flambeau.testing import operators
 
@@ -207,6 +208,19 @@ def test_triangular_systems_of_any_layout(upper: bool, ones: bool) -> None:
     wide[...] = a
     for x in (a, np.array(a.swapaxes(1, 2)).swapaxes(1, 2), wide, a[:1], a[0]):
         close(*both(linalg.solve_triangular, [x, b if x.ndim == 3 else b[0]], (upper, ones)))
+
+
+def test_rows_too_far_apart_for_the_library_are_copied() -> None:
+    """Its leading dimensions are 32-bit numbers: a greater one would be cut off."""
+    b = Meta.contiguous_of((2, 3), float32, GPU)
+    for step, copied in (((1 << 31) - 1, False), (1 << 31, True)):
+        a = Meta.of((2, 2), (step, 1), float32, GPU)
+        signature = linalg.solve_triangular.rule((a, b), (True, False))
+        launch = Launch(linalg.solve_triangular.kernel, signature.outputs, signature.inputs, signature.params)
+        device = Device()
+        steps = Steps(launch, device, Driver(device))
+        found, _, _ = equations._readable(steps, steps.inputs[0])
+        assert (found is not steps.inputs[0]) is copied
 
 
 def test_rows_of_lu() -> None:

@@ -361,8 +361,9 @@ from flambeau.driver.cuda.compiler import Compiler
 Compiler.cubin = lambda self, source: b"no compiler here"
 x = torch.empty(0, 3, device="cuda")
 print([tuple(getattr(x, name)(0).shape) for name in ("sum", "prod", "all", "any", "mean", "var", "logsumexp")])
+print(torch.empty_strided((0, 3), (1 << 33, 1), device="cuda").sum(0).shape)  # steps wider than 32 bits
 """
-    assert run(library, program) == f"{[(3,)] * 7}\n"
+    assert run(library, program) == f"{[(3,)] * 7}\ntorch.Size([3])\n"
 
 
 def test_profiles_see_copies_and_memory(library: Path) -> None:

@@ -70,6 +70,71 @@ def test_a_lost_context_is_closed_without_a_word(library: Path) -> None:
     assert run(library, LOST) == "closed\n"
 
 
+CLOSED = """
+from cuda.bindings import driver as cu
+from flambeau.core.errors import DriverError
+from flambeau.driver.cuda.driver import CudaDriver
+driver = CudaDriver()
+stream, device = driver.stream_create(0, 0), driver._contexts.devices[0]
+driver.capture_begin(stream, "relaxed")
+device.scratch_of(stream, 100, driver._queues[stream].native)
+driver.capture_end(stream)
+class Lost:
+    def close(self):
+        raise DriverError("its context is lost")
+device.libraries["cufft"] = Lost()
+cu.cuThreadExchangeStreamCaptureMode = lambda mode: (cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, None)
+driver._memory._opened[4096] = device
+release, released = cu.cuDevicePrimaryCtxRelease, []
+cu.cuDevicePrimaryCtxRelease = lambda handle: released.append(handle) or release(handle)
+driver.close()
+print(len(released), "released")
+try:
+    driver.ipc_close(4096)
+except DriverError as error:
+    print(error, device.context)
+"""
+
+
+def test_what_fails_at_the_end_keeps_nothing_and_no_context_comes_back(library: Path) -> None:
+    assert run(library, CLOSED) == "1 released\nthe cuda driver has been closed None\n"
+
+
+HALFWAY = """
+from cuda.bindings import driver as cu
+from flambeau.core.errors import DriverError
+from flambeau.driver.cuda.driver import CudaDriver
+driver, closed = CudaDriver(), []
+cu.cuIpcOpenMemHandle = lambda handle, flags: (cu.CUresult.CUDA_SUCCESS, cu.CUdeviceptr(4096))
+cu.cuMemGetAddressRange = lambda ptr: (cu.CUresult.CUDA_ERROR_NOT_FOUND, None, None)
+cu.cuIpcCloseMemHandle = lambda ptr: closed.append(ptr) or (cu.CUresult.CUDA_SUCCESS,)
+try:
+    driver.ipc_open(0, bytes(64))
+except DriverError:
+    print(closed)
+"""
+
+
+def test_memory_of_another_process_that_has_no_size_is_closed_again(library: Path) -> None:
+    assert run(library, HALFWAY) == "[4096]\n"
+
+
+OLD = """
+import ctypes
+ctypes.CDLL("libnccl.so.2")
+from flambeau.core.errors import NotSupportedError
+from flambeau.driver.cuda.libraries import Library
+try:
+    Library("nccl", "NCCL", "nccl", {}).function("ncclOfTomorrow", "p")
+except NotSupportedError as error:
+    print(error)
+"""
+
+
+def test_a_library_that_is_too_old_is_named(library: Path) -> None:
+    assert run(library, OLD) == "NCCL has no ncclOfTomorrow on this machine: it is too old\n"
+
+
 MISSING = """
 from unittest import mock
 import cuda.pathfinder

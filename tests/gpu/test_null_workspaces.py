@@ -97,6 +97,33 @@ print(used())
     assert run(folder, KIT + program) == ["True", "200", "100"]
 
 
+def test_scratch_that_was_outgrown_stays_until_its_stream_goes(folder: Path) -> None:
+    """Another thread's launch may have been given it, and be queued after the larger one's."""
+    program = """
+small = device.scratch_of(handle, 100, stream)
+large = device.scratch_of(handle, 3 << 20, stream)
+print(large != small, device.scratch_of(handle, 100, stream) == large, used() >> 20)
+driver.stream_destroy(handle)
+print(used())
+"""
+    assert run(folder, KIT + program) == ["True", "True", "4", "0"]
+
+
+def test_two_threads_that_ask_for_a_librarys_workspace_get_one(folder: Path) -> None:
+    program = """
+take, others = device.take, []
+def taken(nbytes, native):
+    device.take = take
+    others.append(device.workspace_of(handle, nbytes, native))  # the other thread, just now
+    return take(nbytes, native)
+device.take = taken
+print(device.workspace_of(handle, 100, stream) is others[0])
+driver.stream_destroy(handle)
+print(used())
+"""
+    assert run(folder, KIT + program) == ["True", "0"]
+
+
 STEP = """
 import flambeau as m
 from flambeau.driver.cuda.compiler import Compiler

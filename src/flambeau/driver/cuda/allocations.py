@@ -34,8 +34,9 @@ class Allocations:
         self._pinned: dict[int, int] = {}
 
     def clear(self) -> None:
-        self._memory.clear()
-        self._pinned.clear()
+        """All that there was has gone with its devices."""
+        for table in (self._memory, self._ranges, self._opened, self._pinned):
+            table.clear()
 
     def drop(self, device: Device) -> None:
         """Give all of a device's back; nobody listens to errors any more. Its context is current."""

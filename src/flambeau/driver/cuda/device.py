@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver as cu
 
+from flambeau.core.errors import DriverError
 from flambeau.driver.api import DeviceProperties
 from flambeau.driver.cuda.assertions import Assertions
 from flambeau.driver.cuda.calls import check
@@ -49,7 +51,8 @@ class Device:
             self._attribute(_A.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
         )
         self.context: Any = None
-        self.scratch: dict[int, tuple[int, int]] = {}  # stream handle -> address, bytes
+        self._scratch: dict[int, tuple[int, int]] = {}  # stream handle -> address, bytes
+        self._outgrown: dict[int, list[int]] = {}  # stream handle -> addresses of what was too small
         self.captures: dict[
             int, Capture
         ] = {}  # by handle: streams that are captured, see Note [What a graph keeps]
@@ -71,21 +74,22 @@ class Device:
         """At least `nbytes` bytes that the stream's kernels use one after the other; zeroed when new."""
         if stream in self.captures:
             return self.captures[stream].scratch_of(stream, nbytes)
-        ptr, size = self.scratch.get(stream, (0, 0))
+        ptr, size = self._scratch.get(stream, (0, 0))
         if size < nbytes:
-            size = max(nbytes, 1 << 20)
+            size = max(nbytes, 2 * size, 1 << 20)
             fresh = int(check(cu.cuMemAllocAsync(size, native)))
             check(cu.cuMemsetD8Async(fresh, 0, size, native))
-            if ptr:
-                check(cu.cuMemFreeAsync(ptr, native))
+            if ptr:  # it stays: another thread's launch may have been given it and be queued after this one's
+                self._outgrown.setdefault(stream, []).append(ptr)
             ptr = fresh
-            self.scratch[stream] = (ptr, size)
+            self._scratch[stream] = (ptr, size)
         return ptr
 
     def drop_scratch(self, stream: int, native: Any) -> None:
-        ptr, _ = self.scratch.pop(stream, (0, 0))
-        if ptr:
-            cu.cuMemFreeAsync(ptr, native)
+        ptr, _ = self._scratch.pop(stream, (0, 0))
+        for held in (*self._outgrown.pop(stream, []), ptr):
+            if held:
+                cu.cuMemFreeAsync(held, native)
         workspace = self._workspaces.pop(stream, None)
         if workspace is not None:
             self.pool.give(workspace[0].value, native)
@@ -100,17 +104,18 @@ class Device:
             return self.captures[stream].workspace_of(stream, nbytes, native)
         found = self._workspaces.get(stream)
         if found is None:
-            address = ctypes.c_void_p(self.take(nbytes, native))
-            found = self._workspaces[stream] = (address, ctypes.c_void_p(int(native)))
+            made = (ctypes.c_void_p(self.take(nbytes, native)), ctypes.c_void_p(int(native)))
+            found = self._workspaces.setdefault(stream, made)
+            if found is not made:  # another thread's came first
+                self.give(made[0].value or 0, native)
         return found
 
     def close_pool(self) -> None:
         self.pool.close()
-        if self.blas is not None:
-            self.blas.close()
-            self.blas = None
-        for library in self.libraries.values():
-            library.close()
+        for library in (*([self.blas] if self.blas is not None else []), *self.libraries.values()):
+            with suppress(DriverError):  # of a context that is lost
+                library.close()
+        self.blas = None
         self.libraries.clear()
         self.assertions.close()
 

@@ -145,7 +145,8 @@ class CudaDriver:
         self._contexts.enter(device)
         cu.cuCtxSynchronize()
         for graph in [g for g in self._graphs.values() if g.device is device]:
-            graph.destroy()
+            with suppress(DriverError):
+                graph.destroy()
         for queue in [q for q in (*self._queues.values(), *self._stopped.values()) if q.device is device]:
             device.drop_scratch(queue.handle, cu.CUstream(0) if queue.borrowed else queue.native)
             if not queue.default and not queue.borrowed:
@@ -612,8 +613,9 @@ class CudaDriver:
     def _raise_late(self, device: Device) -> None:
         """What kernels and host functions had to say, once they are done."""
         if device.assertions.words[0]:
-            for handle in [h for h, queue in self._queues.items() if queue.device is device]:
-                self._stopped[handle] = self._queues.pop(handle)
+            for queue in [queue for queue in list(self._queues.values()) if queue.device is device]:
+                self._stopped[queue.handle] = queue
+                self._queues.pop(queue.handle, None)  # another thread may be here, too
             raise device.assertions.error(device.index)
         if self._host_calls.raised:
             raise self._host_calls.raised.pop(0)

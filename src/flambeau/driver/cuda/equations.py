@@ -18,6 +18,8 @@ from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.matrices import SMALL, Matrices, routine
 from flambeau.driver.cuda.steps import Array, Places, Steps, device_only
 
+_MOST_LEADING = 1 << 31  # what the library's leading dimensions are below: they are 32-bit numbers
+
 _COUNTED = matrices.expression("counted", "i % k0 + 1", indexed=True)
 
 
@@ -351,7 +353,7 @@ def _readable(steps: Steps, a: Array) -> tuple[Array, int, bool]:
     if step is not None:
         for transposed, seen in ((False, meta), (True, matrices.turned(meta))):
             n = seen.shape[-1]
-            if n == 1 or (seen.strides[-1] == 1 and seen.strides[-2] >= n):
+            if n == 1 or (seen.strides[-1] == 1 and n <= seen.strides[-2] < _MOST_LEADING):
                 return a, step[0], transposed
     copy = steps.dense(meta.shape, meta.dtype)
     steps.copy(copy, a)

@@ -26,7 +26,11 @@ def memory_handle(ptr: int) -> bytes:
 def open_memory(handle: bytes) -> tuple[int, int]:
     """The address of another process's allocation in the current context, and its bytes."""
     ptr = int(check(cu.cuIpcOpenMemHandle(_struct_of(cu.CUipcMemHandle(), handle), _LAZY_PEERS)))
-    return ptr, int(check(cu.cuMemGetAddressRange(ptr))[1])
+    try:
+        return ptr, int(check(cu.cuMemGetAddressRange(ptr))[1])
+    except BaseException:
+        cu.cuIpcCloseMemHandle(ptr)  # else nobody would, and it cannot be opened again
+        raise
 
 
 def close_memory(ptr: int) -> None:

@@ -40,8 +40,8 @@ def packed(dims: Dims, wide: bool) -> bytes:
     The 32-bit form divides by multiplying: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.
     """
     inner = dims[::-1]
-    sizes = [max(size, 1) for size, _ in inner]  # what has no elements is not walked
-    strides = [steps[k] for k in range(len(dims[0][1])) for _, steps in inner]
+    sizes = [max(size, 1) for size, _ in inner]  # what has no elements is not walked, however wide its steps
+    strides = [steps[k] if size else 0 for k in range(len(dims[0][1])) for size, steps in inner]
     if wide:
         return struct.pack(f"<{len(sizes) + len(strides)}q", *sizes, *strides)
     shifts = [(size - 1).bit_length() for size in sizes]

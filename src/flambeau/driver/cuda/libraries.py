@@ -44,11 +44,14 @@ class Library:
         self._dll = loaded(name, title, extra)
 
     def function(self, name: str, signature: str) -> Callable[..., None]:
-        """A call that raises where it fails.
+        """A call that raises where it fails. NotSupportedError: the library has no such function.
 
         `signature` has a letter per argument: p a pointer, i an int, l an int64, z a size_t, d a double, u an Id.
         """
-        call = getattr(self._dll, name)
+        try:
+            call = getattr(self._dll, name)
+        except AttributeError:
+            raise NotSupportedError(f"{self.title} has no {name} on this machine: it is too old") from None
         call.argtypes = [_TYPES[letter] for letter in signature]
 
         def checked(*args: Any) -> None:
