@@ -150,7 +150,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
 
 
 def __getattr__(name: str) -> _Any:
-    where = _LATER.get(name)
+    where = "flambeau.tensor.lists" if name.startswith("_foreach_") else _LATER.get(name)
     if where is not None:
         found = getattr(_import_module(where), name) if where else _import_module(f"flambeau.{name}")
         _publish({"__name__": __name__, name: found})
