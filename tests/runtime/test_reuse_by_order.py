@@ -351,3 +351,26 @@ def test_record_use_waits_for_its_event_alone() -> None:
             torch.ones(1, device="cuda").record_use(side)
         with pytest.raises(NotImplementedError):
             torch.ones(1).record_use(event)
+
+
+def test_of_uses_up_to_events_of_one_stream_the_last_counts() -> None:
+    """A buffer that every step sends on a stream of its own must not keep an event of each."""
+    with torch.virtual(devices=1):
+        side = torch.cuda.Stream()
+        x = torch.ones(4 * MIB, device="cuda")
+        ptr, block = x.memory.ptr, x.memory.block
+        events = []
+        for nanoseconds in (0, 10**9):
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(nanoseconds)
+            events.append(side.record_event())
+        for event in (*events, *[side.record_event() for _ in range(100)], *events):
+            x.record_use(event)
+        assert block is not None and len(block.uses) == 1
+        del x
+        events[0].synchronize()
+        assert not side.query()
+        other = torch.ones(4 * MIB, device="cuda")
+        assert other.memory.ptr != ptr
+        side.synchronize()
+        assert torch.ones(4 * MIB, device="cuda").memory.ptr == ptr

@@ -122,7 +122,8 @@ class Line:
         """The first that is not over. A communicator's groups end in their order, whatever streams they are on."""
         begun = self.begun
         over, left = 0, len(begun)  # so many are over; from there on none is
-        last = 0  # their last number: a host that is far ahead pushes the first out meanwhile, and places shift
+        # The number of the last: a host that is far ahead pushes the first out meanwhile, and places shift.
+        last = 0
         asked = left - 1  # the last one first: nearly always all are over
         while over < left:
             one = begun[asked]

@@ -244,11 +244,11 @@ class CachingAllocator:
             self._await(block, stream.handle, stream)
 
     def record_use(self, block: Block, mark: Mark) -> None:
-        """When the block is freed, reuse it only after this mark."""
-        if block.size:
-            self._await(block, -mark.handle, mark)
+        """When the block is freed, reuse it only after this mark: of those on one stream the last counts."""
+        if block.size and (block.uses is None or not mark.is_before(block.uses.get(mark.key))):
+            self._await(block, mark.key, mark)
 
-    def _await(self, block: Block, key: int, use: Stream | Mark) -> None:
+    def _await(self, block: Block, key: int | Mark, use: Stream | Mark) -> None:
         if block.uses is None:
             block.uses = {}
         block.uses[key] = use

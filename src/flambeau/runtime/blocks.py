@@ -52,7 +52,7 @@ class Block:
         self.previous: Block | None = None
         self.next: Block | None = None
         self.is_hole = False  # in pool.holes
-        self.uses: dict[int, Stream | Mark] | None = None  # by handle: what its reuse must wait for
+        self.uses: dict[int | Mark, Stream | Mark] | None = None  # what its reuse must wait for
         self.freed = freed
         self.shared = False
         self.trace: tuple[int, dict[int, int]] | None = None  # see `users`

@@ -73,6 +73,8 @@ class Event:
         point = stream.context.orders.mark(stream.queue)
         stream.context.driver.event_record(mark.handle, stream.handle)
         self._point = point
+        if not self._interprocess:  # another process may record those anew
+            mark.point = point
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make all later work of `stream` (default: the current) wait for the event; returns at once."""

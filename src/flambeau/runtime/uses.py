@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flambeau.runtime.context import Context
+from flambeau.runtime.orders import Point
 from flambeau.runtime.reasons import because
 
 if TYPE_CHECKING:
@@ -16,13 +17,24 @@ T = TypeVar("T")
 
 
 class Mark:
-    """A driver's event, destroyed when nobody holds it any more."""
+    """A driver's event, destroyed when nobody holds it any more. `point`: where it was recorded; None: nobody knows."""
 
-    __slots__ = ("context", "handle")
+    __slots__ = ("context", "handle", "point")
 
     def __init__(self, context: Context, handle: int) -> None:
         self.context = context
         self.handle = handle
+        self.point: Point | None = None
+
+    @property
+    def key(self) -> int | Mark:
+        """The same for marks of one stream, and no stream's handle."""
+        return self if self.point is None else ~self.point[0]
+
+    def is_before(self, other: Stream | Mark | None) -> bool:
+        """Whether another mark of the same stream is a later one."""
+        mine, theirs = self.point, other.point if isinstance(other, Mark) else None
+        return mine is not None and theirs is not None and mine[1] < theirs[1]
 
     def __del__(self) -> None:
         if not self.context.closed:
