@@ -365,8 +365,8 @@ class Outcome:
             self.said.append(line.removeprefix(f"{self.part}: ").strip(" =\n"))
 
     def __str__(self) -> str:
-        how = "FAILED" if self.failed else "unended" if self.ended else "passed"
-        said = [*self.said, *(["ended at the limit"] if self.ended else [])]
+        how = "FAILED" if self.failed else "cut off" if self.ended else "passed"
+        said = [*self.said, *(["cut off at the limit"] if self.ended else [])]
         lines = [
             f"{self.part:<10} {how:<7} {self.seconds:6.0f} s {self.kernels:6} compiled  {'; '.join(said)}"
         ]
@@ -389,6 +389,7 @@ def run_part(part: str, asked: argparse.Namespace) -> Outcome:
         _run(command, left, outcome)
     outcome.seconds = time.monotonic() - began
     outcome.kernels = len(_kernels() - before)
+    print(outcome, flush=True)  # all of them come again at the end, if there is one
     return outcome
 
 
@@ -400,7 +401,7 @@ def _run(command: list[str], limit: float | None, outcome: Outcome) -> None:
     }  # fmt: skip
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
     )  # fmt: skip
 
     def interrupt() -> None:
@@ -422,7 +423,8 @@ def _run(command: list[str], limit: float | None, outcome: Outcome) -> None:
     finally:
         for timer in timers:
             timer.cancel()
-        _kill(process)
+        if process.poll() is None:
+            _kill(process)
     if process.returncode and not outcome.ended and len(outcome.failed) == known:
         outcome.failed.append(f"{' '.join(command[1:])}: exit status {process.returncode}")
 

@@ -37,7 +37,7 @@ def test_a_line_for_each_part_and_names_of_what_failed() -> None:
         "    tests/a.py::b - wrong",
         "examples   FAILED       0 s      0 compiled  ",
         "    -c raise SystemExit(3): exit status 3",
-        "pair       unended      0 s      0 compiled  ended at the limit",
+        "pair       cut off      0 s      0 compiled  cut off at the limit",
     ], done.stderr
 
 
