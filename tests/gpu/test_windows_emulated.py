@@ -16,9 +16,11 @@ if not find_spec("cuda"):
 import emulated
 
 import flambeau
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
+from flambeau.driver.cuda.windows import Lattice
 from flambeau.ops.op import Op, table
 from flambeau.ops.windows import Windows
 from flambeau.testing import operators
@@ -135,3 +137,9 @@ def test_special_places_of_a_grid() -> None:
     for mode in ("nearest", "bilinear"):
         for padding in ("zeros", "border", "reflection"):
             check(*launch_of(table["grid_sample"], [x, grid], (mode, padding, False)))
+
+
+@pytest.mark.parametrize(("size", "padding"), [(1 << 31, 0), (2, 1 << 30)])
+def test_more_places_than_kernels_count_are_refused(size: int, padding: int) -> None:
+    with pytest.raises(NotSupportedError, match="more than 2147483647 elements"):
+        Lattice((size,), (2,), (1,), (1,), (padding,), (1,)).packed()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.driver.cuda.elements import blocks, file, i64
 from flambeau.driver.cuda.program import Program, c_name
@@ -49,7 +50,11 @@ class Lattice:
         return [*self.count] == [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in each]
 
     def packed(self) -> bytes:
+        """Raises NotSupportedError: a dimension has more places, padding among them, than kernels count."""
         numbers = [n for row in self._rows().values() for n in row]
+        padded = [n + 2 * p for n, p in zip(self.size, self.padding, strict=True)]
+        if max(*numbers, *padded) >= _WIDE:
+            raise NotSupportedError(f"windows over a dimension of more than {_WIDE - 1} elements on a GPU")
         return struct.pack(f"<{len(numbers)}i", *numbers)
 
     def constants(self) -> str:
