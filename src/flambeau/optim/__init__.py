@@ -6,11 +6,13 @@ from typing import Any
 
 from flambeau.optim import lr_scheduler, swa_utils
 from flambeau.optim.adadelta import Adadelta
+from flambeau.optim.adafactor import Adafactor
 from flambeau.optim.adagrad import Adagrad
 from flambeau.optim.adam import Adam, AdamW
 from flambeau.optim.adamax import Adamax
 from flambeau.optim.asgd import ASGD
 from flambeau.optim.lbfgs import LBFGS
+from flambeau.optim.muon import Muon
 from flambeau.optim.nadam import NAdam
 from flambeau.optim.optimizer import Optimizer
 from flambeau.optim.radam import RAdam

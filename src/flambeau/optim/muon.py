@@ -1,0 +1,108 @@
+"""`Muon`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
+from flambeau.tensor import creation
+from flambeau.tensor.public import functions
+from flambeau.tensor.tensor import Tensor
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Keller Jordan's Muon: the steepest slope at zero
+
+
+class Muon(Optimizer):
+    """Muon: momentum whose matrix is brought near an orthogonal one. For the matrices of hidden layers.
+
+    Args:
+        params: see `Optimizer`; real matrices.
+        lr: the rate, a number or a tensor of one element. weight_decay: taken from the parameter itself.
+        momentum: how much of the average stays in a step. nesterov: look one step of it ahead.
+        ns_coefficients: of the polynomial x -> a x + (b x x' + c (x x')^2) x that is applied `ns_steps` times, in
+            bfloat16, to the average over its norm (`eps` at least).
+        adjust_lr_fn: "original" (None): rates times sqrt(rows / columns) where rows are more; "match_rms_adamw":
+            times 0.2 sqrt(the larger).
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = _COEFFICIENTS,
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+    ) -> None:
+        if isinstance(lr, Tensor) and lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+        for value, what in ((lr, "Learning rate"), (momentum, "momentum"), (weight_decay, "weight decay")):
+            if not value >= 0:
+                raise ValueError(f"{what} should be >= 0 but is: {value}")
+        if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
+            raise ValueError(f"Adjust learning rate function {adjust_lr_fn} is not supported")
+        super().__init__(params, {
+            "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients, "eps": eps, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn,
+        })  # fmt: skip
+        for p in (p for group in self.param_groups for p in group["params"]):
+            if p.ndim != 2:
+                raise ValueError(
+                    f"Muon only supports 2D parameters whereas we found a parameter with size: {p.size()}"
+                )
+
+    @unrecorded
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change each parameter that has a gradient. A closure evaluates the model anew and returns the loss."""
+        loss = evaluated(closure)
+        for group in self.param_groups:
+            lr = float(group["lr"])
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(group, lr, p)
+        return loss
+
+    def _update(self, group: dict[str, Any], lr: float, p: Any) -> None:
+        if p.is_complex():
+            raise RuntimeError("Muon does not support complex parameters")
+        state, momentum = self.state[p], group["momentum"]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = creation.zeros_like(p.grad)
+        average = state["momentum_buffer"].lerp_(p.grad, 1 - momentum)
+        ahead = p.grad.lerp(average, momentum) if group["nesterov"] else average
+        update = _orthogonal(ahead, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        p.mul_(1 - lr * group["weight_decay"])
+        p.add_(update, alpha=-lr * _ratio(group["adjust_lr_fn"], *p.shape))
+
+
+def _orthogonal(x: Any, coefficients: tuple[float, ...], steps: int, eps: float) -> Any:
+    """A matrix with its singular values near 1, by the iteration of Newton and Schulz, in bfloat16.
+
+    Raises ValueError: 100 steps or more, not three coefficients.
+    """
+    if steps >= 100:
+        raise ValueError("Number of steps must be less than 100 for computational efficiency")
+    if len(coefficients) != 3:
+        raise ValueError("Coefficients must be a tuple of exactly 3 values")
+    a, b, c = coefficients
+    high = x.size(0) > x.size(1)
+    found = x.bfloat16().T if high else x.bfloat16()
+    found = found / found.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = found @ found.T
+        found = functions["addmm"](
+            found, functions["addmm"](gram, gram, gram, beta=b, alpha=c), found, beta=a
+        )
+    return found.T if high else found
+
+
+def _ratio(rule: str | None, rows: int, columns: int) -> float:
+    """What the rate is multiplied by, so that updates of any shape are of one size."""
+    if rule == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1, rows / columns))
