@@ -73,7 +73,9 @@ def test_a_mended_program_is_proved(folder):
     [
         (["none.py"], "can't open"),
         (["--policy", "best", "helper.py"], "policy 'best'"),
-        (["--schedules", "0", "helper.py"], "at least 1"),
+        (["--schedules", "0", "helper.py"], "schedules must be at least 1"),
+        (["--devices", "0", "helper.py"], "devices must be at least 1"),
+        (["--seed", "-1", "helper.py"], "seed must be at least 0"),
     ],
 )
 def test_what_cannot_be_explored_is_refused(folder, arguments, why):

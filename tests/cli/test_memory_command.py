@@ -114,6 +114,14 @@ def test_json_and_older_forms_are_read(snapshot: Path, tmp_path: Path) -> None:
     assert memory_page.picture(memory.load(old))["devices"][0]["lives"]
 
 
+def test_events_need_no_frames(snapshot: Path) -> None:
+    """PyTorch's have none where history is recorded with `context=None`."""
+    found = memory.load(snapshot)
+    for event in found["device_traces"][0]:
+        del event["frames"]
+    assert memory_page.picture(found)["devices"][0]["lives"]
+
+
 def test_what_is_left_out_of_a_long_trace_is_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = []
     for i in range(100):
@@ -143,6 +151,12 @@ class Evil:
         return (print, ("run",))
 
 
+SEGMENT = {
+    "address": 0, "total_size": 8, "allocated_size": 0, "stream": 0, "segment_type": "large", "blocks": [],
+}  # fmt: skip
+SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -151,27 +165,46 @@ class Evil:
         (b"", "is no memory snapshot"),
         (pickle.dumps({"a": 1}), "it has no segments"),
         (b"{", "is no memory snapshot"),
+        (pickle.dumps({"segments": 3}), "segments should be a list, not int"),
+        (pickle.dumps([1]), "a segment should be a dictionary, not int"),
+        (pickle.dumps([{}]), "a segment has no 'address' of type int"),
+        (pickle.dumps([SEGMENT | {"device": "x"}]), "the device of a segment is 'x'"),
+        (pickle.dumps([SEGMENT | {"blocks": [{"size": 1}]}]), "a block has no 'requested_size' of type int"),
+        (pickle.dumps({"segments": [], "device_traces": None}), "device_traces should be a list"),
+        (pickle.dumps({"segments": [], "device_traces": [3]}), "a trace should be a list, not int"),
+        (pickle.dumps({"segments": [], "device_traces": [[{}]]}), "an event has no 'action' of type str"),
+        (pickle.dumps({"segments": [], "device_traces": [[SIZELESS]]}), "an event has no 'size' of type int"),
     ],
-    ids=["code", "text", "empty", "other", "broken"],
 )
 def test_other_files_are_refused(content: bytes, why: str, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    assert main(["memory", str(path)]) == 2
-    captured = capsys.readouterr()
-    assert why in captured.err and "run" not in captured.out
+    for replay in ([], ["replay"]):
+        assert main(["memory", *replay, str(path)]) == 2
+        captured = capsys.readouterr()
+        assert why in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
 def test_wrong_arguments_are_refused(snapshot: Path, tmp_path: Path, capsys: Any) -> None:
-    for arguments in (
-        [str(tmp_path / "absent")],
-        ["replay", str(snapshot), "--capacity", "much"],
-        ["replay", str(snapshot), "--conf", "nonsense:1"],
-        ["replay", str(snapshot), "--device", "7"],
-        [str(snapshot), str(snapshot)],
+    given = str(snapshot)
+    for arguments, why in (
+        ([str(tmp_path / "absent")], "can't open file"),
+        ([str(tmp_path)], "it is a folder"),
+        ([given, "-o", str(tmp_path)], "it is a folder"),
+        ([given, "-o", str(tmp_path / "none" / "page.html")], "its folder does not exist"),
+        (["replay", given, "--capacity", "much"], "--capacity 'much' is no size"),
+        (["replay", given, "--capacity", "9" * 400], "more than any device has"),
+        (["replay", given, "--conf", "nonsense:1"], "--conf 'nonsense:1'"),
+        (["replay", given, "--device", "7"], "no device 7"),
+        (["replay", given, "-o", "page.html"], "--output is of pages alone"),
+        ([given, "--device", "0"], "--device is of replay alone"),
+        ([given, "--capacity", "1"], "--capacity is of replay alone"),
+        ([given, "--conf", "backend:native"], "--conf is of replay alone"),
+        ([given, given], "one snapshot at a time"),
     ):
         assert main(["memory", *arguments]) == 2
-        assert capsys.readouterr().err.startswith("flambeau memory: ")
+        said = capsys.readouterr().err
+        assert said.startswith("flambeau memory: ") and why in said and said.count("\n") == 1
     bare = tmp_path / "bare.pickle"
     bare.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
     assert main(["memory", "replay", str(bare)]) == 2

@@ -646,23 +646,53 @@ def test_zero_devices_means_not_available(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "option, value, words",
+    "variable, value, words",
     [
-        ("--devices", "many", ["FLAMBEAU_VIRTUAL_DEVICES", "'many'", "whole number"]),
-        ("--devices", "-1", ["FLAMBEAU_VIRTUAL_DEVICES", "'-1'", "0 or more"]),
-        ("--profile", "a9000", ["FLAMBEAU_VIRTUAL_PROFILE", "a9000", "a100-40g"]),
-        ("--schedule", "luck", ["FLAMBEAU_SCHEDULE", "luck", "earliest"]),
-        ("--schedule", "random:x", ["FLAMBEAU_SCHEDULE", "random:x"]),
+        ("FLAMBEAU_VIRTUAL_DEVICES", "many", ["'many'", "whole number"]),
+        ("FLAMBEAU_VIRTUAL_PROFILE", "a9000", ["a9000", "a100-40g"]),
+        ("FLAMBEAU_SCHEDULE", "random:x", ["random:x"]),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:x", ["max_split_size_mb", "'x'"]),
     ],
 )
-def test_malformed_values_raise_at_first_use(tmp_path, option, value, words):
-    done = flambeau_run(
-        tmp_path, f"{option}={value}", program(tmp_path, "import torch\nprint('imported')\ntorch.cuda.init()")
-    )
+def test_malformed_variables_raise_at_first_use(tmp_path, variable, value, words):
+    text = "import torch\nprint('imported')\ntorch.cuda.init()"
+    done = flambeau_run(tmp_path, program(tmp_path, text), env={variable: value})
     assert (done.status, done.out) == (1, "imported\n")
     last = done.err.split("\n── ")[0].splitlines()[-1]
     assert last.startswith("ValueError:")
-    assert [word for word in words if word not in last] == []
+    assert [word for word in (variable, *words) if word not in last] == []
+
+
+NOT_THERE, NO_PROFILE = "profile 'none.toml' cannot be read", "profile 'bad.toml': 'name' must be"
+MALFORMED = [
+    ("--devices=many", "devices must be an integer from 0 to 255, not 'many'"),
+    ("--devices=-1", "devices must be an integer from 0 to 255, not '-1'"),
+    ("--devices=", "devices must be an integer from 0 to 255, not ''"),
+    ("--devices=256", "devices must be an integer from 0 to 255, not 256"),
+    ("--profile=a9000", "no profile is called 'a9000'; there are a100-40g, "),
+    ("--profile=", "no profile is called ''; there are a100-40g, "),
+    ("--profile=none.toml", NOT_THERE),
+    ("--profile=bad.toml", NO_PROFILE),
+    ("--schedule=luck", "schedule 'luck' is none of earliest, random:SEED, "),
+    ("--schedule=", "schedule '' is none of earliest, random:SEED, "),
+    ("--schedule=random:x", "schedule 'random:x': 'x' is not an integer of at least 0"),
+    ("--schedule=pct:1:0", "schedule 'pct:1:0': '0' is not an integer of at least 1"),
+    ("--schedule=replay:x", "schedule 'replay:x': the token is of no version"),
+]
+
+
+@pytest.mark.parametrize(("option", "why"), MALFORMED)
+@pytest.mark.parametrize("command", ["run", "trace", "launch"])
+def test_malformed_options_are_refused_before_the_program_runs(
+    tmp_path, monkeypatch, capsys, command, option, why
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.toml").write_text("name = 3")
+    before = dict(os.environ)
+    assert main([command, option, str(program(tmp_path, "print('it ran')"))]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"flambeau {command}: {why}") and said.err.count("\n") == 1
+    assert not said.out and os.environ == before
 
 
 def test_a_wrong_choice_is_a_wrong_command_line(tmp_path):
@@ -674,19 +704,6 @@ def test_a_wrong_choice_in_the_environment_names_what_is_allowed(tmp_path):
     done = flambeau_run(tmp_path, program(tmp_path, SHOW), env={"FLAMBEAU_RACES": "maybe"})
     assert done.status == 1
     assert "ValueError: FLAMBEAU_RACES='maybe': must be one of off, warn, error" in done.err
-
-
-def test_a_broken_profile_file(tmp_path):
-    (tmp_path / "mine.toml").write_text("name = 'mine'\nsms = 'plenty'\n")
-    done = flambeau_run(tmp_path, "--profile", tmp_path / "mine.toml", program(tmp_path, SHOW))
-    assert done.status == 1
-    assert "ValueError" in done.err and "mine.toml" in done.err
-
-
-def test_a_profile_file_that_is_not_there(tmp_path):
-    done = flambeau_run(tmp_path, "--profile", "mine.toml", program(tmp_path, SHOW))
-    assert done.status == 1
-    assert "ValueError" in done.err and "mine.toml" in done.err
 
 
 def test_the_same_program_has_the_same_trace(tmp_path):

@@ -16,7 +16,7 @@ from rank_kit import SOURCES, Said, environment, finish, free_port, start
 
 from flambeau.distributed.cluster import first_host, placed
 from flambeau.distributed.launch_options import get_args_parser
-from flambeau.distributed.run import determine_local_world_size, plan_of
+from flambeau.distributed.run import determine_local_world_size, plan_of, run
 from flambeau.distributed.workers import stream_bits
 
 RUN = ("-m", "flambeau.distributed.run")
@@ -583,13 +583,25 @@ def test_the_arguments_are_torchruns() -> None:
     (("--no-python", "-m"), "at the same time"), (("--tee", "7"), "streams are"), (("--tee", "a:1"), "LOCAL_RANK"),
     (("--rdzv-conf", "x"), "rendezvous configuration"), (("--local-ranks-filter", "a"), "comma-separated"),
     (("--node-rank", "2", "--nnodes", "2"), "there are 2 nodes"), (("--signals-to-handle", "SIGX"), "no signal SIGX"),
-    (("--max-restarts", "-1"), "0 or more"),
+    (("--max-restarts", "-1"), "0 or more"), (("--monitor-interval", "-1"), "0 or more"),
+    (("--shutdown-timeout", "-1"), "0 or more"), (("--master-port", "x"), "--master-port: a port is a number"),
+    (("--master-port", "65536"), "not '65536'"), (("--rdzv-endpoint", "here:99999"), "--rdzv-endpoint: a port"),
+    (("--rdzv-conf", "timeout=soon"), "a number of seconds, not 'soon'"),
+    (("--standalone", "--nnodes", "2"), "--standalone is one node"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said_before_anything_starts(
     tmp_path: Path, args: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
         plan_of(get_args_parser().parse_args([*args, "program.py"]), tmp_path, "torchrun")
+
+
+def test_a_file_is_no_folder_for_logs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/logs"):
+        args = get_args_parser().parse_args(["--log-dir", str(tmp_path / folder), "program.py"])
+        with pytest.raises(ValueError, match=r"--log-dir .*(File exists|Not a directory)"):
+            run(args)
 
 
 def test_what_would_change_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

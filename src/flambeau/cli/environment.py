@@ -1,9 +1,12 @@
-"""The options that a command and its program have in common, as the program's environment has them."""
+"""The options that a command and its program have in common: whether they can be, and as the environment has them."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
+
+from flambeau.driver.registry import check_virtual
 
 
 def export_options(options: argparse.Namespace) -> None:
@@ -16,3 +19,36 @@ def export_options(options: argparse.Namespace) -> None:
         "FLAMBEAU_RACES": options.races,
     }
     os.environ.update({name: value for name, value in chosen.items() if value is not None})
+
+
+def why_no_machine(options: argparse.Namespace) -> str:
+    """What no virtual machine is made of, among the options: one line; empty if nothing is in the way."""
+    try:
+        if options.devices is not None:
+            text = options.devices.strip()
+            check_virtual("devices", int(text) if text.isascii() and text.isdigit() else options.devices)
+        if options.profile is not None:
+            check_virtual("profile", options.profile)
+        if options.schedule is not None:
+            check_virtual("schedule", options.schedule)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def why_not_readable(file: Path) -> str:
+    """A pipe can be read as well as a file; empty if nothing is in the way."""
+    if not file.exists():
+        return "no such file"
+    if file.is_dir():
+        return "it is a folder"
+    return "" if os.access(file, os.R_OK) else "permission denied"
+
+
+def why_not_writable(file: Path) -> str:
+    """Said before anything runs, not after hours of it; empty if nothing is in the way."""
+    if not file.parent.is_dir():
+        return "its folder does not exist"
+    if file.is_dir():
+        return "it is a folder"
+    return "" if os.access(file if file.exists() else file.parent, os.W_OK) else "permission denied"

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from flambeau.cli import finder
-from flambeau.cli.run import RACE_STATUS, execute, exit_status, why_not_readable
+from flambeau.cli.environment import why_not_readable
+from flambeau.cli.run import RACE_STATUS, execute, exit_status
 from flambeau.cli.trailing import take_last
 from flambeau.runtime import settings
 from flambeau.testing.explore import POLICIES, explore, is_policy

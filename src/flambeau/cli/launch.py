@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from flambeau.cli import finder
-from flambeau.cli.environment import export_options
+from flambeau.cli.environment import export_options, why_no_machine, why_not_writable
 from flambeau.cli.launch_report import REPORT, read_reports, write_ranks
 from flambeau.runtime import settings
 
@@ -46,6 +46,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
 
 def run(options: argparse.Namespace) -> int:
     """Run the ranks as `options` say; the exit status, 2 for options that cannot be."""
+    why = why_no_machine(options)
+    if not why and options.report is not None and (unwritable := why_not_writable(options.report)):
+        why = f"can't write {str(options.report)!r}: {unwritable}"
+    if why:
+        print(f"flambeau launch: {why}", file=sys.stderr)
+        return 2
     _set_environment(options)
     finder.install()  # the ranks find it by their environment
     launcher = import_module("flambeau.distributed.run")
@@ -72,7 +78,7 @@ def _show(options: argparse.Namespace, status: int, folder: Path) -> None:
 def _set_environment(options: argparse.Namespace) -> None:
     """What the ranks find in their environment."""
     export_options(options)
-    with suppress(ValueError):  # a malformed value: the ranks hear of it at first use
+    with suppress(ValueError):  # a malformed variable: the ranks hear of it at first use
         wish = settings.from_environment()
         if wish.driver != "cuda" and "FLAMBEAU_VIRTUAL_DEVICES" not in os.environ:
             count = options.nproc_per_node

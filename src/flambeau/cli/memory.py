@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flambeau.cli.environment import why_not_readable, why_not_writable
 from flambeau.cli.memory_page import page
 from flambeau.runtime.policy import Policy, from_environment, policy_of
 from flambeau.runtime.replay import Outcome, events_of, play
 from flambeau.runtime.statistics import format_size
 
+_UNLIMITED = 1 << 62
 _UNITS = {
     "": 1,
     "B": 1,
@@ -62,8 +64,16 @@ def run(options: argparse.Namespace) -> int:
     replays = options.words[0] == "replay" and len(options.words) == 2
     if len(options.words) > 1 and not replays:
         return _refuse(f"one snapshot at a time, not {' '.join(options.words)}")
+    for name in ("output",) if replays else ("device", "capacity", "conf"):
+        if getattr(options, name) not in (None, []):
+            return _refuse(f"--{name} is {'of pages' if replays else 'of replay'} alone")
+    path = Path(options.words[-1])
+    if why := why_not_readable(path):
+        return _refuse(f"can't open file {options.words[-1]!r}: {why}")
+    if options.output is not None and (why := why_not_writable(options.output)):
+        return _refuse(f"can't write {str(options.output)!r}: {why}")
     try:
-        found = load(Path(options.words[-1]))
+        found = load(path)
         return _replay(options, found) if replays else _report(options, found)
     except (OSError, ValueError) as error:
         return _refuse(str(error))
@@ -81,7 +91,46 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or "segments" not in found:
         raise ValueError(f"{path} is no memory snapshot: it has no segments")
     found.setdefault("device_traces", [])
+    try:
+        _check_form(found)
+    except ValueError as error:
+        raise ValueError(f"{path} is no memory snapshot: {error}") from None
     return found
+
+
+_SEGMENT = {
+    "address": int, "total_size": int, "allocated_size": int, "stream": int, "segment_type": str, "blocks": list,
+}  # fmt: skip
+_BLOCK = {"size": int, "requested_size": int, "state": str}
+
+
+def _check_form(found: dict[str, Any]) -> None:
+    """ValueError: what there is of it is not as snapshots have it."""
+    for segment in _listed("segments", found["segments"]):
+        _check_fields("a segment", segment, _SEGMENT)
+        if not isinstance(segment.get("device", 0), int):
+            raise ValueError(f"the device of a segment is {segment['device']!r}")
+        for block in segment["blocks"]:
+            _check_fields("a block", block, _BLOCK)
+    for trace in _listed("device_traces", found["device_traces"]):
+        for event in _listed("a trace", trace):
+            _check_fields("an event", event, {"action": str, "stream": int})
+            fields = {"after": int} if event["action"] == "order" else {"size": int}
+            _check_fields("an event", event, fields)
+
+
+def _listed(what: str, found: Any) -> list[Any]:
+    if not isinstance(found, list | tuple):
+        raise ValueError(f"{what} should be a list, not {type(found).__name__}")
+    return list(found)
+
+
+def _check_fields(what: str, found: Any, fields: dict[str, type]) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} should be a dictionary, not {type(found).__name__}")
+    for name, kind in fields.items():
+        if not isinstance(found.get(name), kind):
+            raise ValueError(f"{what} has no {name!r} of type {kind.__name__}")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -118,8 +167,8 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
         raise ValueError(f"the snapshot has no device {device}; it has {len(traces)}")
     live = [segment for segment in found["segments"] if segment.get("device", 0) == device]
     events = events_of(traces[device], live)
-    capacity = 1 << 62 if options.capacity is None else size_of(options.capacity)
-    policies = [policy_of(text) for text in options.conf] or [from_environment()]
+    capacity = _UNLIMITED if options.capacity is None else size_of(options.capacity)
+    policies = [_policy(text) for text in options.conf] or [from_environment()]
     outcomes = [play(events, capacity, policy) for policy in policies]
     most = "unlimited memory" if options.capacity is None else format_size(capacity)
     print(f"{len(events)} events of device {device}, replayed on {most}:")
@@ -128,12 +177,22 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
     return 0 if all(outcome.fits for outcome in outcomes) else 1
 
 
+def _policy(text: str) -> Policy:
+    try:
+        return policy_of(text)
+    except ValueError as error:
+        raise ValueError(f"--conf {text!r}: {error}") from None
+
+
 def size_of(text: str) -> int:
     """ "24GiB", "16 GB" or "1073741824" in bytes. ValueError: it is no size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     if found is None or found[2].upper() not in _UNITS:
         raise ValueError(f"--capacity {text!r} is no size; write it as 24GiB")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    size = float(found[1]) * _UNITS[found[2].upper()]
+    if size > _UNLIMITED:
+        raise ValueError(f"--capacity {text!r} is more than any device has")
+    return int(size)
 
 
 def _told(outcome: Outcome) -> str:

@@ -97,7 +97,9 @@ def _lives(
     for at, entry in enumerate(trace):
         action, addr = entry["action"], entry.get("addr", 0)
         if action == "alloc":
-            life = _life(addr, entry["size"], entry["stream"], at, end, stacks.number(entry["frames"]))
+            life = _life(
+                addr, entry["size"], entry["stream"], at, end, stacks.number(entry.get("frames", ()))
+            )
             open_lives[addr] = life
             lives.append(life)
         elif action == "free_completed":
@@ -156,7 +158,7 @@ def _curves(segments: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]])
     points = [(len(trace), reserved, used)]
     for at in range(len(trace) - 1, -1, -1):  # backward: the end is what is known
         entry = trace[at]
-        action, size = entry["action"], entry["size"]
+        action, size = entry["action"], entry.get("size", 0)
         points.append((at, reserved, used))
         used += {"alloc": -size, "free_requested": size}.get(action, 0)
         reserved += {

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from flambeau.cli import finder
-from flambeau.cli.environment import export_options
+from flambeau.cli.environment import export_options, why_no_machine, why_not_readable, why_not_writable
 from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
 from flambeau.cli.run_report import write_screen
 from flambeau.cli.trailing import take_last
@@ -92,12 +92,15 @@ def run(options: argparse.Namespace) -> int:
         return 2
     files = [file for file in (*options.trace, options.picture, options.report) if file is not None]
     for file in files:
-        why = "it is asked for twice" if files.count(file) > 1 else _why_not_writable(file)
+        why = "it is asked for twice" if files.count(file) > 1 else why_not_writable(file)
         if why:
             _say(options, f"can't write {str(file)!r}: {why}")
             return 2
     if options.schedule is None:  # `flambeau run program.py --schedule replay:TOKEN`
         options.schedule = take_last(options, ["--schedule"], lambda text: text.startswith("replay:"))
+    if why := why_no_machine(options):
+        _say(options, why)
+        return 2
     _set_environment(options)
     finder.install()
     _write_whole_lines()
@@ -146,7 +149,7 @@ def _say(options: argparse.Namespace, text: str) -> None:
 def _set_environment(options: argparse.Namespace) -> None:
     """What the program and its children find in their environment."""
     export_options(options)
-    with suppress(ValueError):  # a malformed value: the program hears of it at first use
+    with suppress(ValueError):  # a malformed variable: the program hears of it at first use
         driver = settings.from_environment().driver
         if driver == "none":
             os.environ.update(_DEFAULTS)
@@ -296,24 +299,6 @@ def _end_program(outer: ModuleType) -> None:
         OSError, ValueError, AttributeError
     ):  # closed, or None: the interpreter has the last word on it
         sys.stdout.flush()
-
-
-def why_not_readable(program: Path) -> str:
-    """A pipe can be run as well as a file; empty if nothing is in the way."""
-    if not program.exists():
-        return "no such file"
-    if program.is_dir():
-        return "it is a folder"
-    return "" if os.access(program, os.R_OK) else "permission denied"
-
-
-def _why_not_writable(file: Path) -> str:
-    """Said before the program runs, not after hours of it; empty if nothing is in the way."""
-    if not file.parent.is_dir():
-        return "its folder does not exist"
-    if file.is_dir():
-        return "it is a folder"
-    return "" if os.access(file if file.exists() else file.parent, os.W_OK) else "permission denied"
 
 
 def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int) -> int:

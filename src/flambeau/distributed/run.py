@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from flambeau.distributed.agent import Agent, Plan
 from flambeau.distributed.cluster import Placed, placed
@@ -24,6 +25,7 @@ from flambeau.distributed.workers import Streams, stream_bits
 from flambeau.runtime import system
 
 STATIC_PORT = 29500
+_LAST_PORT = 65535
 _BACKENDS = ("static", "c10d")
 _RUN_PATH = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
 
@@ -58,6 +60,9 @@ def run(
     folder = Path(args.log_dir or tempfile.mkdtemp(prefix="flambeau-launch-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--log-dir {args.log_dir}: {error.strerror}") from None
+    try:
         plan = plan_of(args, folder, prog, runner)
         agent = Agent(plan)
         agent.extra = _omp_threads(plan.nproc)
@@ -126,6 +131,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--rdzv-backend {args.rdzv_backend}: there are {' and '.join(_BACKENDS)}")
     if args.max_restarts < 0:
         raise ValueError("--max-restarts must be 0 or more")
+    if not args.monitor_interval >= 0:
+        raise ValueError("--monitor-interval must be 0 or more")
+    if args.shutdown_timeout < 0:
+        raise ValueError("--shutdown-timeout must be 0 or more")
     if args.no_python and args.module:
         raise ValueError("Don't use both the '--no-python' flag and the '--module' flag at the same time.")
     if args.event_log_handler not in ("null", "console"):
@@ -152,20 +161,29 @@ def _nodes(text: str) -> int:
 def _meeting_place(args: argparse.Namespace, nodes: int, told: Placed | None) -> tuple[str, int, bool | None]:
     """(host, port, whether this node serves; None: try)."""
     if args.standalone:
+        if nodes > 1:
+            raise ValueError(f"--standalone is one node, and --nnodes says {nodes}")
         return "localhost", 0, True
     if args.rdzv_endpoint:
         host, _, port = args.rdzv_endpoint.rpartition(":")
         if not port.isdigit():
             host, port = args.rdzv_endpoint, str(STATIC_PORT)
         here = nodes == 1 or _is_here(host, args.local_addr)
-        return host, int(port), (None if nodes > 1 else True) if here else False
+        return host, _port("--rdzv-endpoint", port), (None if nodes > 1 else True) if here else False
     host = args.master_addr
     if host == "127.0.0.1" and told is not None and told.first and nodes > 1:
         host = told.first
     port = args.master_port
     if port is None:
         port = STATIC_PORT if nodes > 1 else 0
-    return host, int(port), True
+    return host, _port("--master-port", port), True
+
+
+def _port(option: str, port: Any) -> int:
+    text = str(port)
+    if not (text.isascii() and text.isdigit() and int(text) <= _LAST_PORT):
+        raise ValueError(f"{option}: a port is a number from 0 to {_LAST_PORT}, not {text!r}")
+    return int(text)
 
 
 def _is_here(host: str, local: str | None) -> bool:
@@ -202,7 +220,11 @@ def _join_timeout(conf: str) -> timedelta:
                 f"<keyN>=<valueN>, got {pair!r}"
             )
         pairs[name.strip()] = value
-    return timedelta(seconds=float(pairs.get("join_timeout", pairs.get("timeout", 600))))
+    text = pairs.get("join_timeout", pairs.get("timeout", "600"))
+    try:
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        raise ValueError(f"--rdzv-conf: a timeout is a number of seconds, not {text!r}") from None
 
 
 def _signals(text: str) -> tuple[int, ...]:

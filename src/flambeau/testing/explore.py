@@ -52,12 +52,13 @@ def explore(
         replay: the line that repeats a schedule, for reports; by default a call of `flambeau.virtual`.
 
     Raises:
-        ValueError: a policy of another name, a number below 1; TypeError: results that cannot be compared.
+        ValueError: another policy, a number below 1, a seed below 0; TypeError: results that cannot be compared.
     """
     kinds = _kinds(policies)
-    for name, number in (("schedules", schedules), ("stop", stop)):
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
+    numbers = (("schedules", schedules, 1), ("stop", stop, 1), ("devices", devices, 1), ("seed", seed, 0))
+    for name, number, least in numbers:
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}")
     with _quiet_collector(), _same_seeds() as reseed:
         runs = Runs(function, devices, profile, schedules, stop, check, shrink, replay, reseed)
         if not runs.found.failures:

@@ -85,6 +85,19 @@ from flambeau.driver.virtual.scheduler import CommandRecord, Scheduler
 _MOST_DEVICES = 255  # an address has 8 bits for the device
 
 
+def check_devices(devices: object) -> None:
+    """ValueError: no machine has so many devices."""
+    if isinstance(devices, bool) or not isinstance(devices, int) or not 0 <= devices <= _MOST_DEVICES:
+        raise ValueError(f"devices must be an integer from 0 to {_MOST_DEVICES}, not {devices!r}")
+
+
+CHECKS: dict[str, Callable[[Any], object]] = {
+    "devices": check_devices,
+    "profile": load_profile,
+    "schedule": open_policy,
+}
+
+
 class VirtualDriver:
     """`devices` simulated GPUs of one profile. See the module's docstring; contracts in `driver.api.Driver`.
 
@@ -105,8 +118,7 @@ class VirtualDriver:
     def __init__(
         self, devices: int = 1, profile: str = "a100-40g", schedule: str = "earliest", poison: bool = False
     ) -> None:
-        if isinstance(devices, bool) or not isinstance(devices, int) or not 0 <= devices <= _MOST_DEVICES:
-            raise ValueError(f"devices must be an integer from 0 to {_MOST_DEVICES}, not {devices!r}")
+        check_devices(devices)
         self.profile = load_profile(profile)
         self.observes_blocks = bool(poison)
         self._policy = open_policy(schedule)
