@@ -74,3 +74,25 @@ def test_a_stall_changes_nothing_but_the_time() -> None:
     for order, schedule in enumerate(SCHEDULES):
         assert ranks(trained, SIZE, "stalls", schedule=schedule, order=order, races="error") == want
     assert want[0] == want[1] == want[2]
+
+
+def unused(level: Any) -> str:
+    dist.init_process_group("gloo")
+    if level is not None:
+        dist.set_debug_level(level)
+    model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
+    model.forward = lambda x: model["used"](x)
+    parallel = DistributedDataParallel(model)
+    parallel(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(
+        RuntimeError, match="Parameter indices which did not receive grad for rank 0: 2 3"
+    ) as told:
+        parallel(torch.ones(1, 2))
+    return str(told.value)
+
+
+@pytest.mark.parametrize("level", [None, dist.DebugLevel.INFO])
+def test_parameters_without_gradients_are_named_where_the_debug_level_was_set(level: Any) -> None:
+    (text,) = ranks(unused, 1, level)
+    assert ("unused.weight, unused.bias" in text) is (level is not None)
+    assert ("TORCH_DISTRIBUTED_DEBUG" in text) is (level is None)

@@ -208,7 +208,7 @@ class _AllReduce(Function):
         ctx.group, ctx.op, ctx.called = group, op, name
         word = checks.operation(_operation(op), tensors, name)
         totals = [tensor.clone(memory_format=contiguous_format) for tensor in tensors]
-        _engine(group, totals[0]).all_reduce(totals, word).wait()
+        group.engine_for(totals[0]).all_reduce(totals, word).wait()
         return tuple(totals)
 
     @staticmethod
@@ -225,7 +225,7 @@ class _AllGather(Function):
             raise RuntimeError("all_gather_single: tensors without dimensions cannot be joined")
         inputs = [tensor.contiguous() for tensor in tensors]
         outputs = [t.new_empty((group.size() * t.shape[0], *t.shape[1:])) for t in inputs]
-        _engine(group, inputs[0]).all_gather_into(outputs, inputs).wait()
+        group.engine_for(inputs[0]).all_gather_into(outputs, inputs).wait()
         return tuple(outputs)
 
     @staticmethod
@@ -240,7 +240,7 @@ class _ReduceScatter(Function):
         word = checks.operation(_operation(op), tensors, name)
         inputs = [tensor.contiguous() for tensor in tensors]
         outputs = [t.new_empty((t.shape[0] // group.size(), *t.shape[1:])) for t in inputs]
-        _engine(group, inputs[0]).reduce_scatter_from(outputs, inputs, word).wait()
+        group.engine_for(inputs[0]).reduce_scatter_from(outputs, inputs, word).wait()
         return tuple(outputs)
 
     @staticmethod
@@ -284,10 +284,6 @@ def _of_ranks(ranks: list[int]) -> ProcessGroup:
         if list(group.ranks) == ranks:
             return group
     raise ValueError(f"there is no group of the ranks {ranks}, of which this one is {get_rank()}")
-
-
-def _engine(group: ProcessGroup, tensor: Any) -> Any:
-    return group.engine_of(tensor.device.type)
 
 
 def _operation(word: str) -> RedOpType:

@@ -137,7 +137,7 @@ def _begun(group: ProcessGroup, pending: Pending, async_op: bool) -> list[Work]:
     if pending.kept:
         works.append(_together(group, pending.kept, async_op))
     if pending.messages:
-        works += group.engine_of(pending.messages[0][1].device.type).batch(pending.messages)
+        works += group.engine_for(pending.messages[0][1]).batch(pending.messages)
     return works
 
 
@@ -151,7 +151,7 @@ def _together(group: ProcessGroup, calls: list[Kept], async_op: bool) -> Work:
         )
     if any(call.op != first.op for call in calls):
         raise RuntimeError("Coalescing manager requires all collectives to have the same op")
-    engine = group.engine_of(first.input.device.type)
+    engine = group.engine_for(first.input)
     outputs, inputs = [call.output for call in calls], [call.input for call in calls]
     if first.kind == "all_reduce":
         return engine.all_reduce(inputs, first.op, async_op)

@@ -13,12 +13,11 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.distributed import checks
-from flambeau.distributed.backend import Backend
 from flambeau.distributed.coalescing import kept, not_yet, noted
 from flambeau.distributed.names import Backend as Name
 from flambeau.distributed.reductions import ReduceOp
 from flambeau.distributed.setup import get_backend, group_or_default, group_rank_of, is_outside
-from flambeau.distributed.work import Work
+from flambeau.distributed.work import Several, Work
 from flambeau.distributed.world import ProcessGroup
 from flambeau.runtime import current
 
@@ -31,7 +30,7 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
     word = checks.operation(op, [tensor], "all_reduce")
     if kept(group, "all_reduce", tensor, tensor, word):
         return not_yet(async_op)
-    return _done(_engine(group, tensor).all_reduce([tensor], word, async_op), async_op)
+    return _done(group_or_default(group).engine_for(tensor).all_reduce([tensor], word, async_op), async_op)
 
 
 def all_reduce_coalesced(
@@ -46,7 +45,7 @@ def all_reduce_coalesced(
         return None
     checks.some(tensors)
     word = checks.operation(op, tensors, "all_reduce")
-    work = _done(_engine(group, tensors[0]).all_reduce(tensors, word, async_op), async_op)
+    work = _done(group_or_default(group).engine_for(tensors[0]).all_reduce(tensors, word, async_op), async_op)
     return None if work is None else work.get_future()
 
 
@@ -58,13 +57,13 @@ def broadcast(
     group_src: int | None = None,
 ) -> Work | None:
     """Give all ranks the values of rank `src` (of all ranks; `group_src`: of the group)."""
-    found = _group(group)
+    found: Any = group_or_default(group)
     root = group_rank_of(found, src, group_src) if isinstance(found, ProcessGroup) else 0
     checks.single(tensor, "tensor")
     if is_outside(group, "broadcast"):
         return None
     checks.root(root, found.size(), "broadcast")
-    return _done(_engine(found, tensor).broadcast(tensor, root, async_op), async_op)
+    return _done(found.engine_for(tensor).broadcast(tensor, root, async_op), async_op)
 
 
 def reduce(
@@ -76,14 +75,14 @@ def reduce(
     group_dst: int | None = None,
 ) -> Work | None:
     """Reduce a tensor over all ranks; only rank `dst` gets the result, in place."""
-    found = _group(group)
+    found: Any = group_or_default(group)
     root = group_rank_of(found, dst, group_dst) if isinstance(found, ProcessGroup) else 0
     checks.single(tensor, "tensor")
     if is_outside(group, "reduce"):
         return None
     checks.root(root, found.size(), "reduce")
     word = checks.operation(op, [tensor], "reduce")
-    return _done(_engine(found, tensor).reduce(tensor, root, word, async_op), async_op)
+    return _done(found.engine_for(tensor).reduce(tensor, root, word, async_op), async_op)
 
 
 def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
@@ -96,7 +95,7 @@ def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool 
     found = group_or_default(group)
     checks.as_long(tensor_list, found.size(), "allgather")
     checks.like([tensor_list[found.rank()]], tensor, "allgather")
-    return _done(_engine(found, tensor).all_gather(tensor_list, tensor, async_op), async_op)
+    return _done(found.engine_for(tensor).all_gather(tensor_list, tensor, async_op), async_op)
 
 
 def all_gather_single(
@@ -108,7 +107,7 @@ def all_gather_single(
     if is_outside(group, "all_gather_single"):
         return None
     found = group_or_default(group)
-    engine = _engine(found, input_tensor)
+    engine = found.engine_for(input_tensor)
     checks.times(output_tensor, input_tensor, found.size(), ("output", "input"), engine.name)
     if kept(found, "all_gather_single", output_tensor, input_tensor, None):
         return not_yet(async_op)
@@ -147,7 +146,7 @@ def all_gather_coalesced(
     found = group_or_default(group)
     checks.as_long(output_tensor_lists, found.size(), "allgather_coalesced")
     works = [
-        _engine(found, tensor).all_gather([outputs[n] for outputs in output_tensor_lists], tensor, async_op)
+        found.engine_for(tensor).all_gather([outputs[n] for outputs in output_tensor_lists], tensor, async_op)
         for n, tensor in enumerate(input_tensor_list)
     ]
     joined = Several(works)
@@ -179,7 +178,7 @@ def gather(
     if outputs:
         checks.as_long(outputs, found.size(), "gather")
         checks.like(outputs, tensor, "gather")
-    return _done(_engine(found, tensor).gather(outputs or None, tensor, root, async_op), async_op)
+    return _done(found.engine_for(tensor).gather(outputs or None, tensor, root, async_op), async_op)
 
 
 def scatter(
@@ -207,7 +206,7 @@ def scatter(
     if inputs:
         checks.as_long(inputs, found.size(), "scatter")
         checks.like(inputs, tensor, "scatter")
-    return _done(_engine(found, tensor).scatter(tensor, inputs or None, root, async_op), async_op)
+    return _done(found.engine_for(tensor).scatter(tensor, inputs or None, root, async_op), async_op)
 
 
 def reduce_scatter(
@@ -223,7 +222,7 @@ def reduce_scatter(
     word = checks.operation(op, [output], "reduce_scatter")
     checks.as_long(input_list, found.size(), "reduce_scatter")
     checks.like([input_list[found.rank()]], output, "reduce_scatter")
-    return _done(_engine(found, output).reduce_scatter(output, input_list, word, async_op), async_op)
+    return _done(found.engine_for(output).reduce_scatter(output, input_list, word, async_op), async_op)
 
 
 def reduce_scatter_single(
@@ -236,7 +235,7 @@ def reduce_scatter_single(
         return None
     found = group_or_default(group)
     word = checks.operation(op, [output], "reduce_scatter")
-    engine = _engine(found, output)
+    engine = found.engine_for(output)
     checks.times(input, output, found.size(), ("input", "output"), engine.name)
     if kept(found, "reduce_scatter_single", output, input, word):
         return not_yet(async_op)
@@ -272,7 +271,7 @@ def all_to_all(
     checks.as_long(output_tensor_list, found.size(), "alltoall")
     checks.as_long(input_tensor_list, found.size(), "alltoall")
     checks.like([output_tensor_list[found.rank()]], input_tensor_list[found.rank()], "alltoall")
-    engine = _engine(found, input_tensor_list[0])
+    engine = found.engine_for(input_tensor_list[0])
     return _done(engine.all_to_all(output_tensor_list, input_tensor_list, async_op), async_op)
 
 
@@ -294,7 +293,7 @@ def all_to_all_single(
     outputs = _parts(output, output_split_sizes, found.size())
     inputs = _parts(input, input_split_sizes, found.size())
     checks.like([outputs[found.rank()]], inputs[found.rank()], "alltoall_base")
-    return _done(_engine(found, input).all_to_all(outputs, inputs, async_op), async_op)
+    return _done(found.engine_for(input).all_to_all(outputs, inputs, async_op), async_op)
 
 
 def barrier(
@@ -340,31 +339,7 @@ def monitored_barrier(
     group_or_default(group).engine_of("cpu").monitored_barrier(limit, wait_all_ranks)
 
 
-class Several(Work):
-    """Over when all of several works are."""
-
-    def __init__(self, works: Sequence[Work]) -> None:
-        super().__init__([tensor for work in works for tensor in work.result()])
-        self._works = works
-
-    def _finish(self, timeout: timedelta | None) -> None:
-        for work in self._works:
-            work.wait(timeout)
-
-    def _test(self) -> bool:
-        return all(work.is_completed() for work in self._works)
-
-
 # -- what they share ------------------------------------------------------------------------------------------
-
-
-def _group(group: Any) -> Any:
-    """The group that an argument means, or what says that this rank is outside."""
-    return group_or_default(group)
-
-
-def _engine(group: Any, tensor: Any) -> Backend:
-    return group_or_default(group).engine_of(tensor.device.type)
 
 
 def _done(work: Work, async_op: bool) -> Work | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+
+from flambeau.distributed.debug import DebugLevel
+from flambeau.distributed.world import world
 
 NONE_UNUSED = (
     "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the "
@@ -57,16 +59,6 @@ _TWICE = (
 )
 
 
-def debug_level() -> str:
-    """ "OFF", "INFO" or "DETAIL", as TORCH_DISTRIBUTED_DEBUG has it. RuntimeError: it has something else."""
-    level = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper() or "OFF"
-    if level not in ("OFF", "INFO", "DETAIL"):
-        raise RuntimeError(
-            "The value of TORCH_DISTRIBUTED_DEBUG must be one of the following: OFF, INFO, DETAIL"
-        )
-    return level
-
-
 def not_finished(
     rank: int, left: Sequence[int], names: Mapping[int, str], find_unused: bool, static: bool
 ) -> str:
@@ -79,12 +71,12 @@ def not_finished(
 
 def _missing(rank: int, left: Sequence[int], names: Mapping[int, str]) -> str:
     text = ""
-    if debug_level() != "OFF":
+    if world().debug is not DebugLevel.OFF:
         text += (
             f"\nParameters which did not receive grad for rank {rank}: {', '.join(names[i] for i in left)}"
         )
     text += f"\nParameter indices which did not receive grad for rank {rank}: {' '.join(map(str, left))}"
-    if debug_level() == "OFF":
+    if world().debug is DebugLevel.OFF:
         text += (
             "\n In addition, you can set the environment variable TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL to "
             "print out information about which particular parameters did not receive gradient on this rank as part of "

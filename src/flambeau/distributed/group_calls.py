@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 from flambeau.distributed import checks, collectives, messages
-from flambeau.distributed.backend import Backend
 from flambeau.distributed.options import Options
 from flambeau.distributed.reductions import ReduceOp
 from flambeau.distributed.work import Work
@@ -115,14 +114,14 @@ def allreduce_coalesced(
     """See `torch.distributed.all_reduce`: of several tensors of one dtype at once."""
     checks.same_dtype(list(tensors))
     word = checks.operation(op, tensors, "all_reduce")
-    return _limited(_engine(group, tensors).all_reduce(list(tensors), word, True), timeout)
+    return _limited(group.engine_for(tensors[0]).all_reduce(list(tensors), word, True), timeout)
 
 
 def all_gather_single_coalesced(
     group: ProcessGroup, outputs: Sequence[Any], inputs: Sequence[Any], timeout: Limit = None
 ) -> Work:
     """See `torch.distributed.all_gather_single`: of several tensors at once."""
-    engine = _engine(group, inputs)
+    engine = group.engine_for(inputs[0])
     for output, tensor in zip(outputs, inputs, strict=True):
         checks.times(output, tensor, group.size(), ("output", "input"), engine.name)
     return _limited(engine.all_gather_into(list(outputs), list(inputs), True), timeout)
@@ -136,7 +135,7 @@ def reduce_scatter_single_coalesced(
     timeout: Limit = None,
 ) -> Work:
     """See `torch.distributed.reduce_scatter_single`: of several tensors at once."""
-    engine, word = _engine(group, inputs), checks.operation(op, outputs, "reduce_scatter")
+    engine, word = group.engine_for(inputs[0]), checks.operation(op, outputs, "reduce_scatter")
     for output, tensor in zip(outputs, inputs, strict=True):
         checks.times(tensor, output, group.size(), ("input", "output"), engine.name)
     return _limited(engine.reduce_scatter_from(list(outputs), list(inputs), word, True), timeout)
@@ -181,10 +180,6 @@ def _list(tensors: Any, beside: Any) -> list[Any]:
     if isinstance(beside, Tensor):
         return list(tensors)
     return list(tensors[0]) if len(tensors) else []
-
-
-def _engine(group: ProcessGroup, tensors: Sequence[Any]) -> Backend:
-    return group.engine_of(tensors[0].device.type)
 
 
 def _limited(work: Work | None, timeout: Limit) -> Work:

@@ -23,7 +23,7 @@ def isend(
     tag = checks.tag(tag)
     if message_kept(found, "send", tensor, to, tag):
         return not_yet(True)
-    return found.engine_of(tensor.device.type).send(tensor, to, tag)
+    return found.engine_for(tensor).send(tensor, to, tag)
 
 
 def irecv(
@@ -34,7 +34,7 @@ def irecv(
     if is_outside(group, "irecv"):
         return None
     found = group_or_default(group)
-    engine, tag = found.engine_of(tensor.device.type), checks.tag(tag)
+    engine, tag = found.engine_for(tensor), checks.tag(tag)
     if src is None and group_src is None:
         return engine.recv(tensor, None, tag)
     origin = checks.root(group_rank_of(found, src, group_src), found.size(), "recv")
@@ -132,4 +132,4 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         )
         for op in p2p_op_list
     ]
-    return group.engine_of(p2p_op_list[0].tensor.device.type).batch(messages)
+    return group.engine_for(p2p_op_list[0].tensor).batch(messages)

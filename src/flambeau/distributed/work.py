@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -113,6 +114,21 @@ class Work:
             future.set_result(self._results)
         else:
             future.set_exception(self._error)
+
+
+class Several(Work):
+    """Over when all of several works are."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        super().__init__([tensor for work in works for tensor in work.result()])
+        self._works = works
+
+    def _finish(self, timeout: timedelta | None) -> None:
+        for work in self._works:
+            work.wait(timeout)
+
+    def _test(self) -> bool:
+        return all(work.is_completed() for work in self._works)
 
 
 def wait_on_host(work: Event | Stream, timeout: timedelta) -> None:

@@ -112,6 +112,10 @@ class ProcessGroup:
                 found.agreement = Agreement(self._place)
         return found
 
+    def engine_for(self, tensor: Any) -> Backend:
+        """The engine of a tensor's device. Raises as `engine_of`."""
+        return self.engine_of(tensor.device.type)
+
     @property
     def ranks(self) -> tuple[int, ...]:
         """The global ranks of its members, by rank."""
