@@ -102,6 +102,13 @@ def circle_through_mpi() -> None:
     dist.all_reduce(x)
 
 
+def ring() -> None:
+    size = dist.get_world_size()
+    x = torch.ones(2, device="cuda")
+    dist.recv(x, (RANK - 1) % size)
+    dist.send(x, (RANK + 1) % size)
+
+
 def repeats() -> None:
     """Ranks of changing speed, groups that overlap, polls: what each device did, and when."""
     dice = random.Random()  # the machine's own

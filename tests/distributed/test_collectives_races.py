@@ -63,6 +63,22 @@ def test_a_missing_wait_is_a_race_with_its_mend():
     assert race.mend.text.startswith("Call wait() on the work") and race.mend.verified
 
 
+def two_works():
+    """Only the first of two is waited for."""
+    dist.init_process_group("nccl")
+    x, y = torch.ones(64, device="cuda"), torch.ones(64, device="cuda")
+    works = [dist.all_reduce(t, async_op=True) for t in (x, y)]
+    works[0].wait()
+    y += 1
+
+
+def test_a_wait_for_an_earlier_work_is_named_as_such():
+    race = certificate(two_works, 2).races[0]
+    line = two_works.__code__.co_firstlineno
+    assert race.second.place.endswith(f"{HERE}:{line + 6}")
+    assert race.note.endswith(f"{HERE}:{line + 5} is for an earlier work.")
+
+
 def test_a_bucket_that_is_written_before_its_reduction_is_over():
     found = certificate(bucket, 2, "write")
     assert {race.second.operator for race in found.races} == {"fill"}

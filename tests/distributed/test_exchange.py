@@ -145,6 +145,20 @@ def test_ranks_that_wait_for_each_other_are_told_at_once() -> None:
     assert "/afterwards' of the store" in said.err
 
 
+def test_a_ring_in_which_all_receive_first_is_told_with_every_line() -> None:
+    """Their first messages: each waits for its communicator with a neighbour."""
+    said = launch(3, "ring")
+    for rank, what in enumerate(
+        (
+            "makes the communicator of ranks 0, 2 at LINE, which rank 2 has not joined",
+            "waits for '/default_pg/1/0/communicator of ranks 0, 1/0' of the store at LINE",
+            "waits for '/default_pg/1/0/communicator of ranks 1, 2/0' of the store at LINE",
+        )
+    ):
+        expected = re.escape(what).replace("LINE", r"\S*exchange_program.py:\d+")
+        assert re.search(rf"rank {rank} \(process \d+\): {expected}", said.err), said.err
+
+
 def test_a_group_of_all_ranks_begins_anew_in_the_store_of_the_one_before() -> None:
     said = launch(2, "begins_again")
     assert said.status == 0, said.err
@@ -223,7 +237,7 @@ def told_in_any_order(plans: list[list[Any]]) -> list[list[Any]]:
 
 
 def join(rank: int, unique: bytes = b"c", size: int = 2) -> list[Any]:
-    return ["join", unique, size, [[rank, rank]]]
+    return ["join", unique, list(range(size)), [[rank, rank]], "a line"]
 
 
 def test_ranks_are_told_of_all_their_meetings_together() -> None:
@@ -256,7 +270,7 @@ def test_meetings_of_groups_that_overlap_are_told_in_the_order_in_which_a_rank_c
     came: list[list[Any]] = [[] for _ in range(3)]
     for group in groups:
         for slot, rank in enumerate(group):
-            plans[rank].append(["join", repr(group).encode(), len(group), [[slot, rank]]])
+            plans[rank].append(["join", repr(group).encode(), list(group), [[slot, rank]], "a line"])
     for number, (group, waits) in enumerate(calls):
         for slot, rank in enumerate(group):
             plans[rank].append(offer(number, slot, repr(group).encode()))
@@ -314,7 +328,7 @@ def test_who_makes_a_communicator_goes_on_with_what_others_wait_for() -> None:
     there, back = (0, 1), (1, 0)
     plans = [
         [join(0), offer(1, 0, key=there), offer(1, 0, key=back), join(0, b"d"), offer(2, 0, key=there),
-         ["join", b"d", 2, []]],
+         ["join", b"d", [0, 1], [], "a line"]],
         [join(1), offer(1, 1, key=there), offer(1, 1, key=back), WAIT, offer(2, 1, key=there), WAIT, join(1, b"d")],
     ]  # fmt: skip
     told = told_in_any_order(plans)
@@ -328,21 +342,21 @@ def test_an_idle_rank_is_told_only_where_nobody_else_can_go_on() -> None:
     place = MeetingPlace(2)
     for rank in range(2):
         place.ask(rank, 0, "hello", [rank])
-        place.ask(rank, 0, "join", [b"c", 2, [[rank, rank]]])
+        place.ask(rank, 0, *_asked(join(rank)))
     place.settle({})
     for rank in range(2):
         place.ask(rank, 1, *_asked(offer(1, rank, key=(0, 1))))
-    assert place.settle({0: "a key"}) == [], "rank 1 may set it"
+    assert place.settle({0: "a key of the store"}) == [], "rank 1 may set it"
     place.ask(1, 2, *_asked(WAIT))
-    assert len(place.settle({0: "a key"})) == 1
+    assert len(place.settle({0: "a key of the store"})) == 1
     place.ask(1, 3, *_asked(WAIT))
-    assert place.settle({0: "a key"}) == [], "rank 0 will ask for what there is to be told"
+    assert place.settle({0: "a key of the store"}) == [], "rank 0 will ask for what there is to be told"
     place.ask(0, 2, "idle", [""])
-    ((process, answer),) = place.settle({0: "a key"})
+    ((process, answer),) = place.settle({0: "a key of the store"})
     assert (process, answer[1], len(answer[2])) == (0, "ok", 1)
-    assert place.settle({0: "a key"}) == [], "it goes on with that"
+    assert place.settle({0: "a key of the store"}) == [], "it goes on with that"
     place.ask(0, 3, "idle", [""])
-    report = dict(place.settle({0: "a key"}))[1][2]
+    report = dict(place.settle({0: "a key of the store"}))[1][2]
     assert "rank 0 (process 0): waits for a key of the store" in report.splitlines()[1]
 
 
@@ -351,7 +365,7 @@ def test_ranks_in_mpi_look_again_together_before_anything_is_told() -> None:
     place = MeetingPlace(3)
     for rank in range(3):
         place.ask(rank, 0, "hello", [rank])
-        place.ask(rank, 0, "join", [b"c", 3, [[rank, rank]]])
+        place.ask(rank, 0, *_asked(join(rank, size=3)))
     place.settle({})
     place.ask(0, 1, "wait", ["at a line", True])
     numbers = itertools.count(2)
@@ -391,7 +405,7 @@ def test_who_polls_is_kept_back_while_others_work_and_no_longer() -> None:
     place = MeetingPlace(2, clock=lambda: now[0], used=lambda process: used[0])
     for rank in range(2):
         place.ask(rank, 0, "hello", [rank])
-        assert place.ask(rank, 0, "join", [b"c", 2, [[rank, rank]]]) is None
+        assert place.ask(rank, 0, *_asked(join(rank))) is None
     assert len(place.settle({})) == 2
     assert place.ask(0, 1, *_asked(offer(1, 0))) == [1, "ok", None]
     assert place.ask(0, 2, *_asked(LOOK)) is None
@@ -444,13 +458,13 @@ def test_communicators_that_cannot_be() -> None:
     place = MeetingPlace(3)
     for rank in range(3):
         place.ask(rank, 0, "hello", [rank])
-    assert place.ask(0, 1, "join", [b"c", 2, [[0, 0]]]) is None
+    assert place.ask(0, 1, "join", [b"c", [0, 1], [[0, 0]], "a line"]) is None
     for members, size, words in (
         [[[0, 1]], 2, "joined already"],
         [[[1, 0]], 2, "Duplicate GPU"],
         [[[1, 1]], 3, "others say 3"],
     ):
-        answer = place.ask(1, 1, "join", [b"c", size, members])
+        answer = place.ask(1, 1, "join", [b"c", list(range(size)), members, "a line"])
         assert answer is not None
         assert answer[1] == "error"
         assert words in answer[2]

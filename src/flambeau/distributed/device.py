@@ -210,12 +210,13 @@ class DeviceBackend(FlatBackend):
         number = sum(
             pair == other for _, other in self._lines
         )  # a rank's second device meets the others' second
-        key = f"communicator/{'all' if pair is None else f'{pair[0]}:{pair[1]}'}/{number}"
+        called = [self.place.ranks[number] for number in ranks]
+        whose = "all ranks" if pair is None else f"ranks {called[0]}, {called[1]}"
+        key = f"communicator of {whose}/{number}"  # deadlocks are told by it
         driver = context.driver
         try:
             if rank == 0:
                 store.set(key, driver.comm_id())
-            called = [self.place.ranks[number] for number in ranks]
             whereabouts = None if system.is_virtual() else self._met(key, called, rank, pair)
             members = [(rank, context.driver_index)]
             join = partial(driver.comm_create, store.get(key), len(ranks), members, called)

@@ -52,6 +52,7 @@ class Participant:
         self.begun = self.since = 0.0  # of the request: when; when others were last seen to work
         self.used = 0.0  # seconds of a processor, at the last look
         self.idles = False  # it was told of meetings while its host is idle, and goes on with them
+        self.site = ""  # where its program joined a communicator last
         self.looks = 0  # in MPI, in vain, since anybody asked for anything else
         self.came = 0  # to so many meetings
         self.pending: dict[Place, int] = {}  # where it waits for others, and which of those it is
@@ -67,10 +68,14 @@ class Participant:
 
 
 class Circle:
-    """One communicator: who brings which rank, on which device; the parts that have come, by meeting."""
+    """One communicator: who brings which rank, on which device; the parts that have come, by meeting.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    called: what reports call each rank.
+    """
+
+    def __init__(self, called: list[int]) -> None:
+        self.size = len(called)
+        self.called = called
         self.owners: dict[int, Participant] = {}
         self.devices: dict[int, int] = {}
         self.meetings: dict[tuple[int, ...], dict[int, list[Any]]] = {}
@@ -139,12 +144,15 @@ class MeetingPlace:
         mine = self.participants[process]
         mine.ended, mine.request, mine.reserved = True, None, {}
 
-    def _join(self, mine: Participant, unique: bytes, size: int, members: list[list[int]]) -> Answer:
-        circle = self._circles.setdefault(unique, Circle(size))
-        if why := _cannot_join(circle, size, members):
+    def _join(
+        self, mine: Participant, unique: bytes, called: list[int], members: list[list[int]], site: str
+    ) -> Answer:
+        circle = self._circles.setdefault(unique, Circle(called))
+        if why := _cannot_join(circle, len(called), members):
             return ["error", why]
         for rank, device in members:
             circle.owners[rank], circle.devices[rank] = mine, device
+        mine.site = site
         self._begin(mine, "join", unique, True)
         return []
 
@@ -320,14 +328,18 @@ class MeetingPlace:
         if mine.ended:
             return "has ended"
         if mine.request is None or mine.request == ("idle", ""):
-            return f"waits for {elsewhere[mine.process]} of the store"
+            return f"waits for {elsewhere[mine.process]}"
         kind, what = mine.request
         if kind != "join":
             return str(what)
         circle = self._circles[what]
-        missing = [str(rank) for rank in range(circle.size) if rank not in circle.owners]
-        who = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {', '.join(missing)} have"
-        return f"makes a communicator of {circle.size}, which {who} not joined"
+        missing = [number for rank, number in enumerate(circle.called) if rank not in circle.owners]
+        who = f"{_ranks(missing)} {'has' if len(missing) == 1 else 'have'}"
+        return f"makes the communicator of {_ranks(circle.called)} at {mine.site}, which {who} not joined"
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 def _news(mine: Participant) -> Answer:

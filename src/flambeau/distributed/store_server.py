@@ -39,17 +39,23 @@ class _Client:
 class _Request:
     """An operation, the keys that it needs, when it is too late for them (None: never).
 
-    alone: no other thread of its process could do what it waits for.
+    alone: no other thread of its process could do what it waits for. site: the line of the program that asks.
     """
 
-    __slots__ = ("alone", "args", "deadline", "needs", "operation")
+    __slots__ = ("alone", "args", "deadline", "needs", "operation", "site")
 
-    def __init__(self, operation: str, args: list[Any], needs: list[str], limit_ms: int, alone: bool) -> None:
+    def __init__(
+        self, operation: str, args: list[Any], needs: list[str], limit_ms: int, alone: bool, site: str
+    ) -> None:
         self.alone = alone
+        self.site = site
         self.operation = operation
         self.args = args
         self.needs = needs
         self.deadline = time.monotonic() + limit_ms / 1000 if limit_ms else None
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(repr, self.needs))} of the store at {self.site}"
 
 
 def _greeted(message: Any) -> int:
@@ -61,8 +67,8 @@ def _greeted(message: Any) -> int:
 
 
 def _read(message: Any) -> _Request:
-    operation, args, needs, limit_ms, alone = message
-    return _Request(operation, args, needs, limit_ms, alone)
+    operation, args, needs, limit_ms, alone, site = message
+    return _Request(operation, args, needs, limit_ms, alone, site)
 
 
 class StoreServer:
@@ -213,7 +219,7 @@ class StoreServer:
         if self.meetings is None:
             return
         stored = [c for c in self._clients if c.waits is not None and c.waits.alone]
-        elsewhere = {c.process: ", ".join(map(repr, c.waits.needs)) for c in stored if c.waits is not None}
+        elsewhere = {c.process: str(c.waits) for c in stored}
         by_process = {client.process: client for client in self._clients if client.meets}
         for process, answer in self.meetings.settle(elsewhere):
             if process in by_process:

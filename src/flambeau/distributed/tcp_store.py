@@ -17,6 +17,7 @@ from typing import Any
 from flambeau.core.alone import alone
 from flambeau.core.awaited import Readable
 from flambeau.core.baton import seat
+from flambeau.core.sites import caller, place
 from flambeau.core.wire import receive, send
 from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
 from flambeau.distributed.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, refuse, seconds
@@ -137,7 +138,8 @@ class TCPStore(Inner, Store):
             ) from None
 
     def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
-        message = [operation, args, list(needs), milliseconds(limit), alone()]
+        site = place(caller()) if needs else ""
+        message = [operation, args, list(needs), milliseconds(limit), alone(), site]
         try:
             answer = self._request(message, limit if needs else None)
         except OSError as error:

@@ -103,6 +103,8 @@ def _late(last: Command, command: Command) -> str:
     waited = command[0].waits.get(last[0])
     if waited is None or not last[0].born <= waited[0] < last[1]:
         return ""
+    if last[0].grouped:
+        return f"note:   the wait at {place(waited[1])} is for an earlier work."
     return (
         f"note:   it waits for {last[0]} at {place(waited[1])}, but for a point before this access: record "
         "the event, or call wait_stream, after it."

@@ -32,7 +32,7 @@ from flambeau.core.alone import alone
 from flambeau.core.awaited import Awaited
 from flambeau.core.baton import Seat, seat
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import Site, place
+from flambeau.core.sites import Site, caller, place
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, Course, Key, agreed, described, spans
 from flambeau.driver.virtual import scheduler
@@ -64,9 +64,16 @@ class Outside(Protocol):
     report when a process has died, or when all wait in vain."""
 
     def join(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], meanwhile: Meanwhile
+        self,
+        unique: bytes,
+        called: Sequence[int],
+        members: Sequence[tuple[int, int]],
+        site: str,
+        meanwhile: Meanwhile,
     ) -> dict[int, int]:
         """Bring (rank, device) of a communicator's members. Waits until all have come: every rank's device.
+
+        called: what reports call each rank. site: the program's line.
 
         `meanwhile` is told of meetings without which others do not come."""
         ...
@@ -318,7 +325,8 @@ class Communicators:
         """Wait until all members have joined, here or elsewhere."""
         if self.outside is not None and len(members) < comm.size:
             self.go_on(None)
-            comm.devices |= self.outside.join(comm.unique, comm.size, members, self._go_on_with)
+            called = comm.called or range(comm.size)
+            comm.devices |= self.outside.join(comm.unique, called, members, place(caller()), self._go_on_with)
             self._shared[comm.unique] = comm
         else:
             self._wait(lambda: comm.full or comm.failed is not None, lambda: _not_joined(comm))

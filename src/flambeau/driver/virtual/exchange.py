@@ -56,12 +56,18 @@ class Exchange:
 
     # -- Outside --------------------------------------------------------------------------------------------
     def join(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], meanwhile: Meanwhile
+        self,
+        unique: bytes,
+        called: Sequence[int],
+        members: Sequence[tuple[int, int]],
+        site: str,
+        meanwhile: Meanwhile,
     ) -> dict[int, int]:
-        devices, news = self._ask("join", unique, size, [list(member) for member in members])
+        named = list(called)
+        devices, news = self._ask("join", unique, named, [list(member) for member in members], site)
         while devices is None:  # others wait for what these members can do once they know
             meanwhile(self._outcomes(news))
-            devices, news = self._ask("join", unique, size, [])
+            devices, news = self._ask("join", unique, named, [], site)
         return dict(devices)
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
@@ -158,7 +164,7 @@ class Exchange:
         """All of it, however large: only waits for answers look up."""
         assert self._connection is not None
         self._connection.settimeout(None)
-        send(self._connection, ["meet", request, [], 0, True])
+        send(self._connection, ["meet", request, [], 0, True, ""])
         self._connection.settimeout(_LOOK_S)
 
     def _receive(self, waits: bool = False, other: Awaited | None = None) -> Any:

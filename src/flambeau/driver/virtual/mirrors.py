@@ -25,9 +25,15 @@ class Mirrors:
         self._met: list[Outcome] = []
 
     def join(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], meanwhile: Meanwhile
+        self,
+        unique: bytes,
+        called: Sequence[int],
+        members: Sequence[tuple[int, int]],
+        site: str,
+        meanwhile: Meanwhile,
     ) -> dict[int, int]:
         """All ranks' GPUs, numbered through the nodes."""
+        size = len(called)
         if list(members) != [(0, 0)] or size != self._size:
             raise NotSupportedError(
                 f"a simulated cluster of {self._size} GPUs has collectives of all of them, seen by rank 0; this group "
