@@ -66,18 +66,25 @@ def environment(folder: Path, version: str, architecture: str, kernels: Path) ->
     return made
 
 
-def drive(parts: list[str], asked: argparse.Namespace, made: dict[str, str]) -> None:
-    """Run parts of run_all.py: those of one null GPU, the oracle with PyTorch's CPU build, those of two GPUs."""
+def drive(parts: list[str], asked: argparse.Namespace, made: dict[str, str], log: Path) -> str:
+    """Run parts of run_all.py: those of one null GPU, the oracle with PyTorch's CPU build, those of two GPUs.
+
+    Returns their lines of its table; all that they say goes to `log`.
+    """
     groups = [
         ([part for part in parts if part not in {"oracle", *TWO}], {}),
         ([part for part in parts if part == "oracle"], {"PYTEST_ADDOPTS": "-p null_torch"}),
         ([part for part in parts if part in TWO], {"NULL_CUDA_DEVICES": "2"}),
     ]
+    table = ""
     for chosen, more in groups:
         command = [sys.executable, str(HERE / "run_all.py"), *chosen, "-n", str(asked.processes)]
         command += ["--limit", str(asked.limit), "--only", *asked.only]
         if chosen:
-            subprocess.run(command, env=made | more, check=False)
+            with log.open("a") as said:
+                subprocess.run(command, env=made | more, check=False, stdout=said, stderr=subprocess.STDOUT)
+            table += log.read_text().rpartition("\n\n")[2]
+    return table
 
 
 def used_since(kernels: Path, start: float) -> list[Path]:
@@ -112,7 +119,10 @@ def main() -> None:
     kernels = asked.folder / "kernels"
     kernels.mkdir(parents=True, exist_ok=True)
     made, start = environment(asked.folder, asked.compiler, asked.architecture, kernels), time.time()
-    drive(asked.parts or PARTS, asked, made)
+    log = asked.folder / "log"
+    log.write_text("")
+    print(f"what is driven says all in {log}", flush=True)
+    print(drive(asked.parts or PARTS, asked, made, log), end="")
     found = used_since(kernels, start)
     size = sum(path.stat().st_size for path in found)
     print(f"{len(found)} kernels, {size / 1e6:.1f} MB, {time.time() - start:.0f} s; in {kernels}")

@@ -480,6 +480,9 @@ def _asked() -> argparse.Namespace:
 
 
 def main() -> int:
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background jobs, and their own, ignore it
     asked = _asked()
     if asked.inside:
         return int(inside(asked.inside, asked) != 0)
