@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -74,3 +75,18 @@ def test_the_reducer_and_its_buckets_have_pytorchs_names() -> None:
     }  # fmt: skip
     named = {n for n in dir(theirs.Reducer) if not n.startswith("__")} - lacking
     assert named <= set(dir(ours.Reducer)), named - set(dir(ours.Reducer))
+
+
+@pytest.mark.parametrize(
+    "name", ["ReduceOp.RedOpType", "ProcessGroup.BackendType", "DebugLevel", "BuiltinCommHookType"]
+)
+def test_enumerations_are_written_as_pytorchs(name: str) -> None:
+    theirs, ours = (attrgetter(name)(import_module(f"{root}.distributed")) for root in ("torch", "flambeau"))
+    for member, their in theirs.__members__.items():
+        mine = ours.__members__[member]
+        assert (str(mine), repr(mine), f"{mine}", int(mine)) == (
+            str(their),
+            repr(their),
+            f"{their}",
+            int(their),
+        )

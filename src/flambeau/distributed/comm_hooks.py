@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +9,12 @@ from flambeau.core.dtype import dtype, float16
 from flambeau.distributed.agreement import reduced
 from flambeau.distributed.buckets import GradBucket
 from flambeau.distributed.future import Future
+from flambeau.distributed.names import Numbers
 from flambeau.distributed.reducer import Reducer
 from flambeau.distributed.world import world
 
 
-class BuiltinCommHookType(enum.IntEnum):
+class BuiltinCommHookType(Numbers):
     """What a reducer can do without a function of the program's."""
 
     ALLREDUCE = 1

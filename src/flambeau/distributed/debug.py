@@ -8,26 +8,23 @@ looking for a mistake.
 
 from __future__ import annotations
 
-import enum
 import json
 from collections.abc import Mapping, Sequence
 
 from flambeau.core.sites import caller, place
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError, DistStoreError
+from flambeau.distributed.names import Numbers
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, agreed, described
 
 
-class DebugLevel(enum.IntEnum):
+class DebugLevel(Numbers):
     """How much `distributed` looks at what ranks do."""
 
     OFF = 0
     INFO = 1
     DETAIL = 2
-
-    def __str__(self) -> str:
-        return f"DebugLevel.{self.name}"
 
 
 def level_of(environment: Mapping[str, str]) -> DebugLevel:

@@ -1,4 +1,4 @@
-"""`Backend`: PyTorch's words for engines, and which devices each serves."""
+"""`Backend`: PyTorch's words for engines, and which devices each serves. `Numbers`: PyTorch's enumerations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,14 @@ class Backend(str):
         return super().__new__(cls, name.lower())
 
 
-class BackendType(enum.IntEnum):
+class Numbers(enum.IntEnum):
+    """Numbers that are written by their names, as PyTorch's are: `RedOpType.SUM`."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class BackendType(Numbers):
     """PyTorch's numbers of backends."""
 
     UNDEFINED = 0
@@ -43,9 +50,6 @@ class BackendType(enum.IntEnum):
     MPI = 4
     XCCL = 5
     CUSTOM = 6
-
-    def __str__(self) -> str:
-        return f"BackendType.{self.name}"
 
 
 class BackendConfig:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from flambeau.distributed.names import Numbers
 from flambeau.driver.api import PreMul
 from flambeau.tensor.tensor import Tensor
 
 
-class RedOpType(enum.IntEnum):
+class RedOpType(Numbers):
     """The operations by name."""
 
     SUM = 0
@@ -23,9 +23,6 @@ class RedOpType(enum.IntEnum):
     BOR = 6
     BXOR = 7
     PREMUL_SUM = 8
-
-    def __str__(self) -> str:
-        return f"RedOpType.{self.name}"
 
 
 class _Either(type):
