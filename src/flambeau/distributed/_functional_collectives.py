@@ -15,10 +15,10 @@ from typing import Any
 from flambeau.autograd.function import Function
 from flambeau.core.names import lacking
 from flambeau.distributed import checks
-from flambeau.distributed.device_mesh import DeviceMesh, named_group
+from flambeau.distributed.device_mesh import DeviceMesh
+from flambeau.distributed.groups import get_rank, named_group
 from flambeau.distributed.nn.functional import _AlltoAllSingle, _Broadcast
 from flambeau.distributed.reductions import RedOpType
-from flambeau.distributed.setup import get_rank
 from flambeau.distributed.world import ProcessGroup, world
 from flambeau.ops.joining import cat
 from flambeau.tensor.call import call

@@ -14,9 +14,9 @@ from typing import Any
 from flambeau.core.device import device
 from flambeau.distributed import checks
 from flambeau.distributed.coalescing import kept, not_yet, noted
+from flambeau.distributed.groups import get_backend, group_or_default, group_rank_of, is_outside
 from flambeau.distributed.names import Backend as Name
 from flambeau.distributed.reductions import ReduceOp
-from flambeau.distributed.setup import get_backend, group_or_default, group_rank_of, is_outside
 from flambeau.distributed.work import Several, Work
 from flambeau.distributed.world import ProcessGroup
 from flambeau.runtime import current

@@ -10,7 +10,7 @@ from pdb import Pdb
 from typing import Any
 
 from flambeau.distributed.collectives import barrier
-from flambeau.distributed.setup import get_rank
+from flambeau.distributed.groups import get_rank
 from flambeau.distributed.world import world
 
 log = logging.getLogger("torch.distributed")

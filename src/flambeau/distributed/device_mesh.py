@@ -16,15 +16,15 @@ from flambeau.core.dtype import int32
 from flambeau.core.names import lacking
 from flambeau.distributed import mesh_layout
 from flambeau.distributed.debug import DebugLevel, level_of
-from flambeau.distributed.mesh_layout import Axis
-from flambeau.distributed.setup import (
+from flambeau.distributed.groups import (
     get_process_group_ranks,
     get_rank,
     get_world_size,
-    init_process_group,
     is_initialized,
-    new_group,
+    named_group,
 )
+from flambeau.distributed.mesh_layout import Axis
+from flambeau.distributed.setup import init_process_group, new_group
 from flambeau.distributed.world import ProcessGroup, world
 from flambeau.runtime import current, system
 from flambeau.tensor.data import tensor as new_tensor
@@ -514,14 +514,6 @@ def _index(place: int, shape: Sequence[int]) -> list[int]:
     for size in reversed(shape):
         place, rest = divmod(place, size)
         found.insert(0, rest)
-    return found
-
-
-def named_group(name: str) -> ProcessGroup:
-    """A group of this rank. RuntimeError: it has been given up."""
-    found = world().groups.get(name)
-    if found is None:
-        raise RuntimeError(f"Could not resolve the process group registered under the name {name}")
     return found
 
 

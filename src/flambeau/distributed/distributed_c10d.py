@@ -29,6 +29,7 @@ from flambeau.distributed.collectives import (
     reduce_scatter_tensor,
     scatter,
 )
+from flambeau.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from flambeau.distributed.debug import DebugLevel
 from flambeau.distributed.engines import (
     is_gloo_available,
@@ -45,6 +46,28 @@ from flambeau.distributed.errors import (
     QueueEmptyError,
 )
 from flambeau.distributed.file_store import FileStore
+from flambeau.distributed.groups import (
+    GroupMember,
+    get_backend,
+    get_backend_config,
+    get_debug_level,
+    get_default_backend_for_device,
+    get_global_rank,
+    get_group_rank,
+    get_node_local_rank,
+    get_pg_count,
+    get_process_group_ranks,
+    get_rank,
+    get_world_size,
+    group,
+    is_available,
+    is_backend_available,
+    is_initialized,
+    is_torchelastic_launched,
+    set_debug_level,
+    set_debug_level_from_env,
+)
+from flambeau.distributed.groups import group_or_default as _group_or_default
 from flambeau.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from flambeau.distributed.names import Backend, BackendConfig
 from flambeau.distributed.objects import (
@@ -70,38 +93,16 @@ from flambeau.distributed.options import (
 from flambeau.distributed.reductions import RedOpType, ReduceOp, _make_nccl_premul_sum, reduce_op
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.setup import (
-    GroupMember,
     _abort_process_group,
     _set_pg_timeout,
-    default_pg_nccl_timeout,
-    default_pg_timeout,
     destroy_process_group,
-    get_backend,
-    get_backend_config,
-    get_debug_level,
-    get_default_backend_for_device,
-    get_global_rank,
-    get_group_rank,
-    get_node_local_rank,
-    get_pg_count,
-    get_process_group_ranks,
-    get_rank,
-    get_world_size,
-    group,
     init_process_group,
-    is_available,
-    is_backend_available,
-    is_initialized,
-    is_torchelastic_launched,
     new_group,
     new_subgroups,
     new_subgroups_by_enumeration,
-    set_debug_level,
-    set_debug_level_from_env,
     shrink_group,
     split_group,
 )
-from flambeau.distributed.setup import group_or_default as _group_or_default
 from flambeau.distributed.store import HashStore, PrefixStore, Store
 from flambeau.distributed.tcp_store import TCPStore
 from flambeau.distributed.work import Work

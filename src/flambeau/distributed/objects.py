@@ -14,12 +14,12 @@ import numpy as np
 from flambeau.core.device import device
 from flambeau.core.dtype import int64, uint8
 from flambeau.distributed.collectives import all_gather, broadcast, gather, scatter
-from flambeau.distributed.messages import recv, send
-from flambeau.distributed.setup import (
+from flambeau.distributed.groups import (
     group_or_default,
     group_rank_of,
     is_outside,
 )
+from flambeau.distributed.messages import recv, send
 from flambeau.distributed.world import ProcessGroup
 from flambeau.runtime import current
 from flambeau.tensor import creation

@@ -1,9 +1,9 @@
-"""How groups begin and end: `init_process_group`, `new_group` and their like, and what can be asked of a group."""
+"""How groups begin and end: `init_process_group`, `new_group` and their like."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -12,61 +12,19 @@ from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
 from flambeau.distributed import engines, watch
 from flambeau.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
-from flambeau.distributed.debug import DebugLevel, level_of
 from flambeau.distributed.excepthook import tell_by_rank
+from flambeau.distributed.groups import (
+    get_process_group_ranks,
+    get_world_size,
+    group_or_default,
+    is_registered,
+)
 from flambeau.distributed.names import Backend, devices_of
 from flambeau.distributed.nccl_options import priority_of
 from flambeau.distributed.rendezvous import rendezvous
 from flambeau.distributed.store import PrefixStore
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, World, world
 from flambeau.runtime import system
-
-
-class _Current(type):
-    """`group.WORLD` is the group of all ranks of whoever asks; None before `init_process_group`."""
-
-    @property
-    def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - PyTorch's name
-        return world().default
-
-    @WORLD.setter
-    def WORLD(cls, group: ProcessGroup | None) -> None:  # noqa: N802
-        world().default = group
-
-
-class group(metaclass=_Current):
-    """`group.WORLD`: the group of all ranks."""
-
-
-class GroupMember(metaclass=_Current):
-    """`GroupMember.WORLD`, and `NON_GROUP_MEMBER`: what `new_group` returns to ranks that are not in it."""
-
-    NON_GROUP_MEMBER = NON_GROUP_MEMBER
-
-
-def is_available() -> bool:
-    """True: this package is here."""
-    return True
-
-
-def is_initialized() -> bool:
-    """Whether there is a group of all ranks."""
-    return world().default is not None
-
-
-def is_torchelastic_launched() -> bool:
-    """Whether `flambeau launch` or torchrun started this process."""
-    return world().environment.get("TORCHELASTIC_RUN_ID") is not None
-
-
-def is_backend_available(backend: str) -> bool:
-    """Whether a backend, or each of "cpu:gloo,cuda:nccl", can be asked for."""
-    words = [pair.rpartition(":")[2] for pair in backend.split(",")]
-    known = {
-        "nccl": engines.is_nccl_available, "gloo": engines.is_gloo_available, "mpi": engines.is_mpi_available,
-    }  # fmt: skip
-    return all(word in known and known[word]() for word in words)
-
 
 # -- all ranks ------------------------------------------------------------------------------------------------
 
@@ -110,9 +68,7 @@ def init_process_group(
     word = Backend(Backend.UNDEFINED if backend is None else backend)
     timeout = _timeout(timeout, word)
     devices = devices_of(word)
-    for name in devices.values():
-        if word != Backend.UNDEFINED:
-            engines.check(name)
+    _check(word, devices)
     priority = priority_of(pg_options, devices, timeout)
     mine.begun += 1
     store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
@@ -122,8 +78,7 @@ def init_process_group(
     )
     mine.default = made
     try:
-        engines.prepare(devices, made._place, made._hub)
-        mine.served = engines.prepare_gpus(devices, made._place, made._hub, mine.served)
+        _prepare(mine, devices, made)
         _bind(made, bound)
     except BaseException:
         mine.leave(made, ProcessGroup.abort)
@@ -193,6 +148,19 @@ def _bind(made: ProcessGroup, bound: device | None) -> None:
         engine.connect(bound.index)
 
 
+def _check(word: str, devices: Mapping[str, str]) -> None:
+    """Raise where a backend is not there that somebody asked for."""
+    for name in devices.values():
+        if word != Backend.UNDEFINED:
+            engines.check(name)
+
+
+def _prepare(mine: World, devices: Mapping[str, str], everybody: ProcessGroup) -> None:
+    """What engines of these devices need of all ranks, members of their group or not. All call."""
+    engines.prepare(devices, everybody._place, everybody._hub)
+    mine.served = engines.prepare_gpus(devices, everybody._place, everybody._hub, mine.served)
+
+
 def _timeout(timeout: timedelta | None, word: str) -> timedelta:
     if timeout is None:
         return default_pg_nccl_timeout if word == Backend.NCCL else default_pg_timeout
@@ -231,7 +199,7 @@ def _leave(group: Any, how: Any) -> None:
     found = mine.default if group is None else group
     if found is None:
         raise AssertionError("Process group cannot be None")
-    if not _registered(found):
+    if not is_registered(found):
         raise ValueError("Invalid process group specified")
     mine.leave(found, how)
 
@@ -269,12 +237,9 @@ def new_group(
     devices = devices_of(word)
     priority = priority_of(pg_options, devices, timeout)
     name = mine.next_hashed_name(members) if use_local_synchronization else mine.next_name()
-    for one in devices.values():
-        if word != Backend.UNDEFINED:
-            engines.check(one)
+    _check(word, devices)
     if not use_local_synchronization:
-        engines.prepare(devices, default._place, default._hub)
-        mine.served = engines.prepare_gpus(devices, default._place, default._hub, mine.served)
+        _prepare(mine, devices, default)
     if default.rank() not in members:
         return NON_GROUP_MEMBER
     rank = members.index(default.rank())
@@ -399,160 +364,3 @@ def shrink_group(*args: Any, **kwargs: Any) -> Any:
     raise NotSupportedError(
         "Flambeau lacks torch.distributed.shrink_group: make a new_group of the ranks that are left"
     )
-
-
-# -- what can be asked ----------------------------------------------------------------------------------------
-
-
-def get_rank(group: Any = None) -> int:
-    """This rank's number in a group (default: among all); -1 outside of it."""
-    if group == NON_GROUP_MEMBER:
-        return -1
-    default = world().require_default()
-    if group is None or group is default:
-        return default.rank()
-    return get_group_rank(group, default.rank())
-
-
-def get_world_size(group: Any = None) -> int:
-    """How many ranks a group (default: of all) has; -1 outside of it."""
-    if group == NON_GROUP_MEMBER:
-        return -1
-    return group_or_default(group).size()
-
-
-def get_backend(group: Any = None) -> Backend:
-    """A group's backend, by its word."""
-    found = group_or_default(group)
-    if not _registered(found):
-        raise ValueError("Invalid process group specified")
-    return Backend(found.name())
-
-
-def get_backend_config(group: Any = None) -> str:
-    """Which backend serves which devices: "cpu:gloo,cuda:nccl"."""
-    return group_or_default(group).config
-
-
-def _type_of(where: Any) -> str:
-    return (where if isinstance(where, device) else device(where)).type
-
-
-def get_default_backend_for_device(device: Any) -> str:
-    """The backend for a kind of device. ValueError: there is none."""
-    kind = (
-        device.split(":")[0] if isinstance(device, str) else _type_of(device)
-    )  # kinds that only PyTorch has, too
-    found = Backend.default_device_backend_map.get(kind)
-    if found is None:
-        raise ValueError(f"Default backend not registered for device : {device}")
-    return found
-
-
-def get_debug_level() -> DebugLevel:
-    """How much `distributed` looks at what ranks do: TORCH_DISTRIBUTED_DEBUG, or what was set."""
-    return world().debug
-
-
-def set_debug_level(level: DebugLevel) -> None:
-    """Set it for groups that are made from now on. DETAIL: ranks compare each collective before they begin it."""
-    if not isinstance(level, DebugLevel):
-        raise TypeError(f"set_debug_level(): level must be a DebugLevel, not {type(level).__name__}")
-    world().debug = level
-
-
-def set_debug_level_from_env() -> None:
-    """Set it as TORCH_DISTRIBUTED_DEBUG says. ValueError: neither OFF, INFO nor DETAIL."""
-    world().debug = level_of(world().environment)
-
-
-def get_pg_count() -> int:
-    """How many groups this rank has made, those that it is not in too."""
-    return world().count
-
-
-def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """LOCAL_RANK; `fallback_rank` where it is not set. RuntimeError: neither."""
-    found = world().environment.get("LOCAL_RANK")
-    if found is not None:
-        return int(found)
-    if fallback_rank is not None:
-        return int(fallback_rank)
-    raise RuntimeError(
-        "LOCAL_RANK is not in the environment. Consider passing fallback_rank to allow `get_node_local_rank` to work, "
-        "assuming you are not running in a multi-device context and want the code to run locally instead."
-    )
-
-
-def get_group_rank(group: Any, global_rank: int) -> int:
-    """A group's number for a global rank. ValueError: it is not in the group."""
-    if group is world().default:
-        return global_rank
-    ranks = _ranks_of(group)
-    if global_rank not in ranks:
-        raise ValueError(f"Global rank {global_rank} is not part of group {group}")
-    return ranks.index(global_rank)
-
-
-def get_global_rank(group: Any, group_rank: int) -> int:
-    """The global rank of a group's member. ValueError: there is no such member."""
-    if group is world().default:
-        return group_rank
-    ranks = _ranks_of(group)
-    if not 0 <= group_rank < len(ranks):
-        raise ValueError(f"Group rank {group_rank} is not part of group {group}")
-    return ranks[group_rank]
-
-
-def get_process_group_ranks(group: Any) -> list[int]:
-    """The global ranks of a group (None: of all), by rank."""
-    return list(group_or_default(group).ranks)
-
-
-def group_or_default(group: Any) -> ProcessGroup:
-    """The group that an argument means. ValueError: it is no group."""
-    if group is None:
-        return world().require_default()
-    if not isinstance(group, ProcessGroup) and group != NON_GROUP_MEMBER:
-        raise ValueError(
-            f"Process group {group} is not initialized in the world group map. Please initialize the group first."
-        )
-    return group  # type: ignore[no-any-return]
-
-
-def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
-    """The rank in a group that one of two arguments names, the global one or its own. ValueError: both, or neither."""
-    if group_rank is not None:
-        if rank is not None:
-            raise ValueError("Can't specify both group_rank and global_rank")
-        return group_rank
-    if rank is None:
-        raise ValueError("Must specify global_rank or group_rank")
-    return get_group_rank(group, rank)
-
-
-def is_outside(group: Any, what: str) -> bool:
-    """Whether this rank is not in a group; warns of it."""
-    if group != NON_GROUP_MEMBER:
-        return False
-    default = world().default
-    warnings.warn(
-        f"Running {what} on global rank {-1 if default is None else default.rank()} which does not belong to the "
-        "given group.",
-        stacklevel=3,
-    )
-    return True
-
-
-def _ranks_of(group: Any) -> tuple[int, ...]:
-    """The global ranks of a group's members. ValueError: there is no such group."""
-    if not _registered(group):
-        raise ValueError(
-            f"Group {group} is not registered, please create group with torch.distributed.new_group API"
-        )
-    ranks: tuple[int, ...] = group.ranks
-    return ranks
-
-
-def _registered(group: Any) -> bool:
-    return isinstance(group, ProcessGroup) and world().groups.get(group.group_name) is group

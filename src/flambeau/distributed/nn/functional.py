@@ -15,8 +15,8 @@ from typing import Any
 from flambeau.autograd.function import Function
 from flambeau.core.names import lacking
 from flambeau.distributed import collectives
+from flambeau.distributed.groups import get_global_rank, get_rank, get_world_size, group_or_default
 from flambeau.distributed.reductions import ReduceOp
-from flambeau.distributed.setup import get_global_rank, get_rank, get_world_size, group_or_default
 from flambeau.tensor.typing import contiguous_format
 
 __all__ = [

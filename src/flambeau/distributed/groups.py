@@ -1,0 +1,221 @@
+"""What can be asked of groups: whether there is one, who is in it, what serves it, which one an argument means."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from flambeau.core.device import device
+from flambeau.distributed import engines
+from flambeau.distributed.debug import DebugLevel, level_of
+from flambeau.distributed.names import Backend
+from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, world
+
+
+class _Current(type):
+    """`group.WORLD` is the group of all ranks of whoever asks; None before `init_process_group`."""
+
+    @property
+    def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - PyTorch's name
+        return world().default
+
+    @WORLD.setter
+    def WORLD(cls, group: ProcessGroup | None) -> None:  # noqa: N802
+        world().default = group
+
+
+class group(metaclass=_Current):
+    """`group.WORLD`: the group of all ranks."""
+
+
+class GroupMember(metaclass=_Current):
+    """`GroupMember.WORLD`, and `NON_GROUP_MEMBER`: what `new_group` returns to ranks that are not in it."""
+
+    NON_GROUP_MEMBER = NON_GROUP_MEMBER
+
+
+def is_available() -> bool:
+    """True: this package is here."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether there is a group of all ranks."""
+    return world().default is not None
+
+
+def is_torchelastic_launched() -> bool:
+    """Whether `flambeau launch` or torchrun started this process."""
+    return world().environment.get("TORCHELASTIC_RUN_ID") is not None
+
+
+def is_backend_available(backend: str) -> bool:
+    """Whether a backend, or each of "cpu:gloo,cuda:nccl", can be asked for."""
+    words = [pair.rpartition(":")[2] for pair in backend.split(",")]
+    known = {
+        "nccl": engines.is_nccl_available, "gloo": engines.is_gloo_available, "mpi": engines.is_mpi_available,
+    }  # fmt: skip
+    return all(word in known and known[word]() for word in words)
+
+
+def get_rank(group: Any = None) -> int:
+    """This rank's number in a group (default: among all); -1 outside of it."""
+    if group == NON_GROUP_MEMBER:
+        return -1
+    default = world().require_default()
+    if group is None or group is default:
+        return default.rank()
+    return get_group_rank(group, default.rank())
+
+
+def get_world_size(group: Any = None) -> int:
+    """How many ranks a group (default: of all) has; -1 outside of it."""
+    if group == NON_GROUP_MEMBER:
+        return -1
+    return group_or_default(group).size()
+
+
+def get_backend(group: Any = None) -> Backend:
+    """A group's backend, by its word."""
+    found = group_or_default(group)
+    if not is_registered(found):
+        raise ValueError("Invalid process group specified")
+    return Backend(found.name())
+
+
+def get_backend_config(group: Any = None) -> str:
+    """Which backend serves which devices: "cpu:gloo,cuda:nccl"."""
+    return group_or_default(group).config
+
+
+def _type_of(where: Any) -> str:
+    return (where if isinstance(where, device) else device(where)).type
+
+
+def get_default_backend_for_device(device: Any) -> str:
+    """The backend for a kind of device. ValueError: there is none."""
+    kind = (
+        device.split(":")[0] if isinstance(device, str) else _type_of(device)
+    )  # kinds that only PyTorch has, too
+    found = Backend.default_device_backend_map.get(kind)
+    if found is None:
+        raise ValueError(f"Default backend not registered for device : {device}")
+    return found
+
+
+def get_debug_level() -> DebugLevel:
+    """How much `distributed` looks at what ranks do: TORCH_DISTRIBUTED_DEBUG, or what was set."""
+    return world().debug
+
+
+def set_debug_level(level: DebugLevel) -> None:
+    """Set it for groups that are made from now on. DETAIL: ranks compare each collective before they begin it."""
+    if not isinstance(level, DebugLevel):
+        raise TypeError(f"set_debug_level(): level must be a DebugLevel, not {type(level).__name__}")
+    world().debug = level
+
+
+def set_debug_level_from_env() -> None:
+    """Set it as TORCH_DISTRIBUTED_DEBUG says. ValueError: neither OFF, INFO nor DETAIL."""
+    world().debug = level_of(world().environment)
+
+
+def get_pg_count() -> int:
+    """How many groups this rank has made, those that it is not in too."""
+    return world().count
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """LOCAL_RANK; `fallback_rank` where it is not set. RuntimeError: neither."""
+    found = world().environment.get("LOCAL_RANK")
+    if found is not None:
+        return int(found)
+    if fallback_rank is not None:
+        return int(fallback_rank)
+    raise RuntimeError(
+        "LOCAL_RANK is not in the environment. Consider passing fallback_rank to allow `get_node_local_rank` to work, "
+        "assuming you are not running in a multi-device context and want the code to run locally instead."
+    )
+
+
+def get_group_rank(group: Any, global_rank: int) -> int:
+    """A group's number for a global rank. ValueError: it is not in the group."""
+    if group is world().default:
+        return global_rank
+    ranks = _ranks_of(group)
+    if global_rank not in ranks:
+        raise ValueError(f"Global rank {global_rank} is not part of group {group}")
+    return ranks.index(global_rank)
+
+
+def get_global_rank(group: Any, group_rank: int) -> int:
+    """The global rank of a group's member. ValueError: there is no such member."""
+    if group is world().default:
+        return group_rank
+    ranks = _ranks_of(group)
+    if not 0 <= group_rank < len(ranks):
+        raise ValueError(f"Group rank {group_rank} is not part of group {group}")
+    return ranks[group_rank]
+
+
+def get_process_group_ranks(group: Any) -> list[int]:
+    """The global ranks of a group (None: of all), by rank."""
+    return list(group_or_default(group).ranks)
+
+
+def group_or_default(group: Any) -> ProcessGroup:
+    """The group that an argument means. ValueError: it is no group."""
+    if group is None:
+        return world().require_default()
+    if not isinstance(group, ProcessGroup) and group != NON_GROUP_MEMBER:
+        raise ValueError(
+            f"Process group {group} is not initialized in the world group map. Please initialize the group first."
+        )
+    return group  # type: ignore[no-any-return]
+
+
+def named_group(name: str) -> ProcessGroup:
+    """A group of this rank. RuntimeError: it has been given up."""
+    found = world().groups.get(name)
+    if found is None:
+        raise RuntimeError(f"Could not resolve the process group registered under the name {name}")
+    return found
+
+
+def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
+    """The rank in a group that one of two arguments names, the global one or its own. ValueError: both, or neither."""
+    if group_rank is not None:
+        if rank is not None:
+            raise ValueError("Can't specify both group_rank and global_rank")
+        return group_rank
+    if rank is None:
+        raise ValueError("Must specify global_rank or group_rank")
+    return get_group_rank(group, rank)
+
+
+def is_outside(group: Any, what: str) -> bool:
+    """Whether this rank is not in a group; warns of it."""
+    if group != NON_GROUP_MEMBER:
+        return False
+    default = world().default
+    warnings.warn(
+        f"Running {what} on global rank {-1 if default is None else default.rank()} which does not belong to the "
+        "given group.",
+        stacklevel=3,
+    )
+    return True
+
+
+def _ranks_of(group: Any) -> tuple[int, ...]:
+    """The global ranks of a group's members. ValueError: there is no such group."""
+    if not is_registered(group):
+        raise ValueError(
+            f"Group {group} is not registered, please create group with torch.distributed.new_group API"
+        )
+    ranks: tuple[int, ...] = group.ranks
+    return ranks
+
+
+def is_registered(group: Any) -> bool:
+    """Whether it is a group of this rank that has not been given up."""
+    return isinstance(group, ProcessGroup) and world().groups.get(group.group_name) is group
