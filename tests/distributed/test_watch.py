@@ -366,6 +366,14 @@ def test_what_was_queued_as_its_group_was_given_up_says_so() -> None:
         assert begun is not None and begun.error is why
 
 
+def test_a_communicator_that_cannot_be_asked_has_failed() -> None:
+    """The watch must not end with the error: it has others to look at."""
+    with torch.virtual(1):
+        line = line_of(Marks())
+        line.comm = 4711
+        assert "4711 is no communicator" in str(line.failure())
+
+
 def test_ranks_tell_each_other_how_far_they_are() -> None:
     with torch.virtual(1):
         store = dist.HashStore()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
+from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, caller, place, source
 from flambeau.distributed.watch import Handling
 from flambeau.distributed.whereabouts import Whereabouts
@@ -137,8 +138,11 @@ class Line:
         return begun[0] if begun else None
 
     def failure(self) -> str | None:
-        """What NCCL says of a communicator that cannot go on."""
-        return self.context.backing.comm_error(self.comm)
+        """What NCCL says of a communicator that cannot go on, or cannot be asked any more."""
+        try:
+            return self.context.backing.comm_error(self.comm)
+        except DriverError as error:
+            return str(error)
 
     def tell(self) -> None:
         """Let the other ranks know how far this one has come."""
