@@ -50,6 +50,20 @@ def test_a_race_is_shown_and_its_line_replays_it(folder):
     assert again.stdout == "0.0\n", again.stderr
 
 
+def test_parts_of_the_standard_library_that_a_run_brought_know_each_other_in_the_next(folder):
+    program(
+        folder,
+        """
+        import io, multiprocessing.connection
+        from multiprocessing.reduction import ForkingPickler
+        ForkingPickler(io.BytesIO()).dump(multiprocessing.Pipe()[0])
+        print("sent")
+        """,
+    )
+    done = flambeau(folder, "explore", "--schedules", "3", "program.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_how_many_orders_and_which_may_stand_last(folder):
     program(folder, "import sys\n" + dedent(RACY.format(wait="sys.argv[1:] == ['-x'] or sys.exit(7)")))
     said = "is this command's own"

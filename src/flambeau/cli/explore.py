@@ -19,6 +19,7 @@ from flambeau.runtime import settings
 from flambeau.testing.explore import POLICIES, explore, is_policy
 
 _SCHEDULES = 100
+_STAYS = ("flambeau", "torch", *sys.stdlib_module_names)  # parts of these know each other: none is imported again
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -104,7 +105,7 @@ def _printed(options: argparse.Namespace) -> tuple[str, int]:
         status = exit_status(exit.code)
     finally:
         for name in set(sys.modules) - set(modules):
-            if not name.startswith(("flambeau", "torch")):
+            if name.partition(".")[0] not in _STAYS:
                 del sys.modules[name]
         sys.modules["__main__"] = modules["__main__"]
         sys.path[:], sys.argv = paths, arguments
