@@ -19,7 +19,8 @@ from flambeau.runtime import settings
 from flambeau.testing.explore import POLICIES, explore, is_policy
 
 _SCHEDULES = 100
-_STAYS = ("flambeau", "torch", *sys.stdlib_module_names)  # parts of these know each other: none is imported again
+# Modules that are not imported again, for their parts know each other.
+_STAYS = ("flambeau", "torch", *sys.stdlib_module_names)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
