@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import everyday_cases
@@ -67,6 +68,59 @@ def test_what_the_end_of_groups_met_is_told():
         flambeau.DriverError, match=r"(?s)rank 0's send of 4 float32 to rank 1.*has not come|has ended"
     ):
         ranks(failing, 2)
+
+
+def ring(order, bound):
+    """What each rank gets from the one before it; `order` of its rank's messages."""
+    d = flambeau.distributed
+    where = {"device_id": flambeau.device("cuda", flambeau.cuda.current_device())} if bound else {}
+    d.init_process_group("nccl", **where)
+    rank, size = d.get_rank(), d.get_world_size()
+    out, got = flambeau.full((4,), float(rank), device="cuda"), flambeau.zeros(4, device="cuda")
+    steps = {"send": lambda: d.isend(out, (rank + 1) % size), "recv": lambda: d.irecv(got, (rank - 1) % size)}
+    if order == "batch":
+        ops = [d.P2POp(d.isend, out, (rank + 1) % size), d.P2POp(d.irecv, got, (rank - 1) % size)]
+        works = d.batch_isend_irecv(ops)
+    else:
+        sends_first = order == "send first" or rank % 2 == 0
+        works = [steps[name]() for name in (("send", "recv") if sends_first else ("recv", "send"))]
+    for work in works:
+        work.wait()
+    d.all_reduce(out)
+    return got.tolist()[0], out.tolist()[0], len(flambeau.distributed.group.WORLD.engine_of("cuda")._lines)
+
+
+@pytest.mark.filterwarnings("ignore:An unbatched P2P op")
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("size", [2, 4])
+def test_rings_of_messages_go_through(size, bound):
+    for order in ("batch", "even ranks first"):
+        found = ranks(ring, size, order, bound)
+        assert [got for got, _, _ in found] == [float((rank - 1) % size) for rank in range(size)]
+        assert {total for _, total, _ in found} == {sum(range(size))}
+        if bound:
+            assert {lines for _, _, lines in found} == {1}, "messages have the group's communicator"
+
+
+@pytest.mark.filterwarnings("ignore:An unbatched P2P op")
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_ring_that_sends_first_is_told_that_it_waits_for_ever(size, bound):
+    with pytest.raises((flambeau.DriverError, flambeau.distributed.DistBackendError)) as told:
+        ranks(ring, size, "send first", bound)
+    said = str(told.value)
+    assert "deadlock" in said or "has not come" in said or "has not joined" in said
+
+
+def test_messages_that_wait_for_all_others_are_warned_of_once(monkeypatch):
+    with pytest.warns(UserWarning, match=r"unbatched P2P op .* ProcessGroup with size 2\.") as told:
+        ranks(ring, 2, "even ranks first", True)
+    assert len(told) == 2, "each rank says it once"
+    monkeypatch.setenv("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranks(ring, 2, "even ranks first", True)
+        ranks(ring, 2, "batch", True)
 
 
 DROPPED = """

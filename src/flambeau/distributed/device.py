@@ -7,7 +7,8 @@ not handed out again before it is over, even if the program lets go of them (`re
 queued on the current stream itself, as PyTorch does since 2.8. With TORCH_NCCL_BLOCKING_WAIT the host waits in both.
 
 A communicator is made when a group first needs it: each rank with its device, by an id that rank 0 leaves in the store.
-Messages outside of a batch have a communicator of their two ranks, and a stream: others need not know of them.
+Messages outside of a batch have a communicator of their two ranks, and a stream: others need not know of them. Where
+the group was told its device (`device_id`) they have the group's, behind all that went before, as PyTorch's have.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import caller, place
+from flambeau.core.sites import caller, place, warn_program
 from flambeau.distributed import processes, watch
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError
@@ -36,6 +37,13 @@ from flambeau.runtime.stream import Stream
 from flambeau.tensor import creation
 
 _ABSENT = ("Short", "UInt16", "UInt32", "UInt64")  # kinds of numbers that NCCL does not know
+_SERIALIZED = (
+    "An unbatched P2P op (send/recv) was called on this ProcessGroup with size {}.  In eager initialization mode, "
+    "unbatched P2P ops are treated as independent collective ops, and are thus serialized with all other ops on this "
+    "ProcessGroup, including other P2P ops. To avoid serialization, either create additional independent ProcessGroups "
+    "for the P2P ops or use batched P2P ops. You can squash this warning by setting the environment variable "
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING to false."
+)
 _TEXTS = {
     "band": "Cannot use ReduceOp.BAND with NCCL",
     "bor": "Cannot use ReduceOp.BOR with NCCL",
@@ -52,6 +60,8 @@ class DeviceBackend(FlatBackend):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._lines: dict[tuple[int, Pair | None], Line] = {}
+        self._early = False  # its communicator was made with the group, and serves all messages
+        self._warns = watch.flag(os.environ, "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "1")
         self._failed: Exception | None = None  # it was left, because a collective did not end
         self._blocks = watch.blocks(os.environ)
         self.handling = watch.handling_of(os.environ)
@@ -61,7 +71,8 @@ class DeviceBackend(FlatBackend):
         return "virtual" if system.is_virtual() else "nccl"
 
     def connect(self, index: int) -> None:
-        """Make the communicator of this device now."""
+        """Make the communicator of this device now, for messages too."""
+        self._early = True
         self._line(index, None)
 
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
@@ -158,7 +169,10 @@ class DeviceBackend(FlatBackend):
         index = _check(tensors)
         if pair is not None and pair < 0:
             raise RuntimeError(f"Backend {self.name} does not support recv from any source")
-        line = self._line(index, pair)
+        line = self._line(index, None if self._early else pair)
+        if pair is not None and self._early and self._warns:
+            self._warns = False
+            warn_program(_SERIALIZED.format(self.place.size), UserWarning)
         here = current.stream_at(index)
         stream = line.stream if async_op else here
         if stream is not here:

@@ -65,9 +65,14 @@ def handling_of(environment: Mapping[str, str]) -> Handling:
 
 def blocks(environment: Mapping[str, str]) -> bool:
     """Whether TORCH_NCCL_BLOCKING_WAIT lets the host wait in `Work.wait`."""
-    word = environment.get("TORCH_NCCL_BLOCKING_WAIT", "0").lower()
+    return flag(environment, "TORCH_NCCL_BLOCKING_WAIT", "0")
+
+
+def flag(environment: Mapping[str, str], name: str, default: str) -> bool:
+    """A variable that says yes or no. RuntimeError: it says neither."""
+    word = environment.get(name, default).lower()
     if word not in ("0", "1", "n", "no", "false", "y", "yes", "true"):
-        raise RuntimeError(f"Invalid value for environment variable: TORCH_NCCL_BLOCKING_WAIT={word!r}")
+        raise RuntimeError(f"Invalid value for environment variable: {name}={word!r}")
     return word in ("1", "y", "yes", "true")
 
 
