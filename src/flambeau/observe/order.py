@@ -23,6 +23,12 @@ Caller: TypeAlias = tuple[Agent, int]
 class Order:
     """Of one machine. Not locked: the drivers that feed it hold `lock`, so that its order is the queues' order."""
 
+    __slots__ = (
+        "__weakref__", "_at_start", "_draws", "_event_users", "_events", "_hosts", "_loose_events", "_made",
+        "_next", "_on_device", "_own_events", "_recorders", "_retired", "_several_ranks", "agents", "everyone",
+        "findings", "in_doubt", "known", "lock", "number", "polled", "running", "several", "threads",
+    )  # fmt: skip
+
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
         self.lock = threading.RLock()

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 _MANY_ENDED = 64  # pools of ended streams that may gather
 _KEYS = 16384  # (stream, request) pairs that find their bin directly
 
+Allocate = Callable[[int, "Stream"], Block]
 Free = Callable[[Block], None]
 
 
@@ -85,8 +86,19 @@ class _Detour:
 class CachingAllocator:
     """Memory of one CUDA device. `allocate` raises OutOfMemoryError, and then nobody lost anything.
 
-    `free` takes no lock and may be called from anywhere; after the context has closed it does nothing.
+    allocate: a block of at least so many bytes for a stream, aligned to 512; 0 bytes: a block at address 0.
+    allocate_output: the same, which the next launch writes.
+    free: take a block back, without a lock, from anywhere; after the context has closed it does nothing.
+    explains: whether errors say where the memory is. remedy: for out-of-memory errors: what would have helped.
+    on_shortage: who may free memory when there is none left.
     """
+
+    __slots__ = (
+        "_around", "_bins", "_detour", "_driver", "_empty", "_ended", "_entries", "_freed", "_heap", "_index",
+        "_journal", "_many_ended", "_many_streams", "_orders", "_raw", "_routes", "_segments", "_turn", "_uses",
+        "allocate", "allocate_output", "context", "explains", "free", "num_alloc_retries", "num_ooms",
+        "num_sync_all_streams", "on_shortage", "oversize_allocations", "oversize_segments", "policy", "remedy",
+    )  # fmt: skip
 
     def __init__(self, context: Context, policy: Policy | None = None) -> None:
         self.context = context
@@ -112,22 +124,23 @@ class CachingAllocator:
         self.num_alloc_retries = 0
         self.num_ooms = 0
         self.num_sync_all_streams = 0
-        self.explains = True  # whether errors say where the memory is
-        self.remedy: Callable[[CachingAllocator, Pool, int], str] | None = None  # for out-of-memory errors
-        self.on_shortage: Callable[[], object] | None = None  # who may free memory when there is none left
+        self.explains = True
+        self.remedy: Callable[[CachingAllocator, Pool, int], str] | None = None
+        self.on_shortage: Callable[[], object] | None = None
         self._empty = self._empty_block()
         if self.policy.fraction < 1:
             self.set_memory_fraction(self.policy.fraction)
-        self.free: Free = self._free
         self._around: Callable[[Free], Free] | None = None  # of `tell_of_frees`
+        self.allocate: Allocate = self._allocate
+        self.allocate_output: Allocate = self._allocate
         if self._driver.observes_blocks:
-            self.allocate = self._allocate_observed(written=False)  # type: ignore[assignment, method-assign]
-            self.allocate_output = self._allocate_observed(written=True)  # type: ignore[assignment]
+            self.allocate = self._allocate_observed(written=False)
+            self.allocate_output = self._allocate_observed(written=True)
+        self.free: Free = self._free
         self._choose()
 
     # -- the hot path -------------------------------------------------------------------------------------
-    def allocate(self, nbytes: int, stream: Stream) -> Block:
-        """A block of at least `nbytes` bytes for `stream`, aligned to 512. 0 bytes: a block at address 0."""
+    def _allocate(self, nbytes: int, stream: Stream) -> Block:
         found = self._bins.get((stream.handle, nbytes))
         if not found:
             return self._search(nbytes, stream.handle)
@@ -143,9 +156,7 @@ class CachingAllocator:
             self._journal.settle()
         return block
 
-    allocate_output = allocate
-
-    def _allocate_observed(self, written: bool) -> Callable[[int, Stream], Block]:
+    def _allocate_observed(self, written: bool) -> Allocate:
         """The same, told to the driver, with whether the next launch writes it."""
         bins, entries, tell = self._bins, self._entries, self._driver.block_alloc
 
@@ -170,7 +181,6 @@ class CachingAllocator:
         return allocate
 
     def _free(self, block: Block) -> None:
-        """Take a block back."""
         self._entries.append(block.loss)
         block.home.append(block)
 

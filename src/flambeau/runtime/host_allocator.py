@@ -42,11 +42,21 @@ class HostBlock:
         self.stream = stream
 
 
+Allocate = Callable[[int, "Stream"], HostBlock]
 Free = Callable[[HostBlock], None]
 
 
 class HostAllocator:
-    """Memory of the CPU. `free` may run anywhere, also in a destructor in the middle of `allocate`."""
+    """Memory of the CPU.
+
+    allocate, allocate_output: a block of at least so many bytes for a stream; 0 bytes are at address 0.
+        OutOfMemoryError: there is none.
+    free: take a block back, anywhere, also in a destructor in the middle of `allocate`.
+    """
+
+    __slots__ = (
+        "_context", "_driver", "_lock", "_nowhere", "_shelves", "allocate", "allocate_output", "free",
+    )  # fmt: skip
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -54,9 +64,11 @@ class HostAllocator:
         self._shelves: dict[int, Shelf] = {}  # by rounded size
         self._lock = threading.RLock()  # guards which shelves there are
         self._nowhere = Shelf(0)
+        self.allocate: Allocate = self._allocate
+        self.allocate_output: Allocate = self._allocate
+        self.free: Free = self._free
 
-    def allocate(self, nbytes: int, stream: Stream) -> HostBlock:
-        """A block of at least `nbytes` bytes; 0 bytes are at address 0. Raises OutOfMemoryError."""
+    def _allocate(self, nbytes: int, stream: Stream) -> HostBlock:
         size = -nbytes // ROUND * -ROUND
         shelf = self._shelves.get(size)
         if shelf:
@@ -70,9 +82,7 @@ class HostAllocator:
             shelf = self._new_shelf(size)
         return HostBlock(self._driver.mem_alloc(self._context.driver_index, size), size, shelf, stream.handle)
 
-    allocate_output = allocate
-
-    def free(self, block: HostBlock) -> None:
+    def _free(self, block: HostBlock) -> None:
         shelf = block.shelf
         if len(shelf) < shelf.room:
             shelf.append(block)
@@ -83,10 +93,7 @@ class HostAllocator:
 
     def tell_of_frees(self, around: Callable[[Free], Free] | None) -> None:
         """Put a way of freeing that tells around the own one; None: no more."""
-        if around is not None:
-            self.free = around(self.free)  # type: ignore[assignment, method-assign]
-        else:
-            del self.free
+        self.free = self._free if around is None else around(self._free)
 
     def share(self, block: HostBlock) -> None:
         """The CPU has one stream."""

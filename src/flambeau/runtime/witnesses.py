@@ -58,19 +58,16 @@ class _Told:
 
     def __init__(self, context: Context, allocator: Any) -> None:
         self._allocator = allocator
-        self._kept = {name: self._allocator.__dict__.get(name) for name in ("allocate", "allocate_output")}
-        for name in self._kept:
-            way = getattr(self._allocator, name)
-            setattr(self._allocator, name, _allocating(context, way, name == "allocate_output"))
-        self._allocator.tell_of_frees(partial(_freeing, context))
+        self._kept = allocator.allocate, allocator.allocate_output
+        allocator.allocate, allocator.allocate_output = [
+            _allocating(context, way, to_launch)
+            for way, to_launch in zip(self._kept, (False, True), strict=True)
+        ]
+        allocator.tell_of_frees(partial(_freeing, context))
 
     def end(self) -> None:
         self._allocator.tell_of_frees(None)
-        for name, way in self._kept.items():
-            if way is None:
-                delattr(self._allocator, name)  # the class's own
-            else:
-                setattr(self._allocator, name, way)
+        self._allocator.allocate, self._allocator.allocate_output = self._kept
 
 
 def _allocating(
