@@ -17,6 +17,7 @@ from flambeau.core.random import Policy
 from flambeau.driver.api import Expression, Kernel, Launch, Scan, Source
 from flambeau.ops import random, scan
 from flambeau.ops.dropout import native_dropout
+from flambeau.ops.gamma import standard_gamma
 from flambeau.ops.op import Op, table
 
 
@@ -84,6 +85,15 @@ def test_random(op: Op) -> None:
     assert isinstance(form, Source)
     metas = [meta((1000,), (1,), kind) for kind in kinds(op)] + [meta((10, 20), (7, 100), float32)]
     launches = [launched(op.kernel, op, (), (out, Policy(132, 2048))) for out in metas]
+    compile_all([p for launch in launches for p in programs(source.program(launch, form))])
+
+
+@pytest.mark.parametrize("op", (random.poisson, standard_gamma), ids=lambda op: op.name)
+def test_numbers_by_rejection(op: Op) -> None:
+    form = op.kernel.cuda
+    assert isinstance(form, Source)
+    metas = [meta((1000,), (1,), kind) for kind in kinds(op)]
+    launches = [launched(op.kernel, op, (out,), (out, Policy(132, 2048))) for out in metas]
     compile_all([p for launch in launches for p in programs(source.program(launch, form))])
 
 

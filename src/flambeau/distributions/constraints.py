@@ -91,6 +91,11 @@ class _Interval(Constraint):
         return (self.lower_bound <= value) & (value <= self.upper_bound)
 
 
+class _HalfOpenInterval(_Interval):
+    def check(self, value: Tensor) -> Tensor:
+        return (self.lower_bound <= value) & (value < self.upper_bound)
+
+
 class _IntegerInterval(_Interval):
     is_discrete = True
 
@@ -186,7 +191,7 @@ class MixtureSameFamilyConstraint(Constraint):
 
 independent = IndependentConstraint
 greater_than, greater_than_eq, less_than = _GreaterThan, _GreaterThanEq, _LessThan
-interval = _Interval
+interval, half_open_interval = _Interval, _HalfOpenInterval
 integer_interval = _IntegerInterval
 dependent = _Dependent()
 real, boolean, simplex, one_hot = _Real(), _Boolean(), _Simplex(), _OneHot()

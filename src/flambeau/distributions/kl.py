@@ -8,8 +8,14 @@ from typing import Any
 from flambeau.core.names import lacking
 from flambeau.distributions.bernoulli import Bernoulli
 from flambeau.distributions.categorical import Categorical
+from flambeau.distributions.cauchy import Cauchy
+from flambeau.distributions.dirichlet import Beta, Dirichlet
 from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.exponential import Exponential
+from flambeau.distributions.gamma import Gamma
+from flambeau.distributions.geometric import Geometric
+from flambeau.distributions.gumbel import EULER, Gumbel
+from flambeau.distributions.half_normal import HalfNormal
 from flambeau.distributions.independent import Independent, sum_rightmost
 from flambeau.distributions.laplace import Laplace
 from flambeau.distributions.multivariate_normal import MultivariateNormal, log_determinant, mahalanobis
@@ -116,6 +122,49 @@ def _laplace(p: Laplace, q: Laplace) -> Tensor:
 @register_kl(Poisson, Poisson)
 def _poisson(p: Poisson, q: Poisson) -> Tensor:
     return p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate)
+
+
+@register_kl(Gamma, Gamma)
+def _gamma(p: Gamma, q: Gamma) -> Tensor:
+    a, b = p.concentration, q.concentration
+    shapes = b.lgamma() - a.lgamma() + (a - b) * a.digamma()
+    return b * (p.rate / q.rate).log() + shapes + (q.rate - p.rate) * (a / p.rate)
+
+
+@register_kl(Dirichlet, Dirichlet)
+def _dirichlet(p: Dirichlet, q: Dirichlet) -> Tensor:
+    a, b = p.concentration, q.concentration
+    total = a.sum(-1)
+    volumes = total.lgamma() - b.sum(-1).lgamma() - (a.lgamma() - b.lgamma()).sum(-1)
+    return volumes + ((a - b) * (a.digamma() - total.digamma().unsqueeze(-1))).sum(-1)
+
+
+@register_kl(Beta, Beta)
+def _beta(p: Beta, q: Beta) -> Tensor:
+    return _dirichlet(p._dirichlet, q._dirichlet)
+
+
+@register_kl(Gumbel, Gumbel)
+def _gumbel(p: Gumbel, q: Gumbel) -> Tensor:
+    ratio = p.scale / q.scale
+    away = (p.loc - q.loc) / q.scale
+    return -ratio.log() + away + ratio * EULER + ((1 + ratio).lgamma() - away).exp() - (1 + EULER)
+
+
+@register_kl(Geometric, Geometric)
+def _geometric(p: Geometric, q: Geometric) -> Tensor:
+    return -p.entropy() - (-q.probs).log1p() / p.probs - q.logits
+
+
+@register_kl(Cauchy, Cauchy)
+def _cauchy(p: Cauchy, q: Cauchy) -> Tensor:
+    widths, away = p.scale + q.scale, p.loc - q.loc
+    return (widths.square() + away.square()).log() - (4 * p.scale * q.scale).log()
+
+
+@register_kl(HalfNormal, HalfNormal)
+def _half_normal(p: HalfNormal, q: HalfNormal) -> Tensor:
+    return _normal(p.base_dist, q.base_dist)
 
 
 @register_kl(MultivariateNormal, MultivariateNormal)

@@ -184,6 +184,23 @@ class ComposeTransform(Transform):
         return f"{type(self).__name__}(\n    {parts}\n)"
 
 
+class AbsTransform(Transform):
+    """y = abs(x), of which there is no inverse: that of PyTorch gives y."""
+
+    domain, codomain = constraints.real, constraints.positive
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AbsTransform)
+
+    __hash__ = Transform.__hash__
+
+    def _call(self, x: Tensor) -> Tensor:
+        return x.abs()
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return y
+
+
 class ExpTransform(Transform):
     """y = exp(x)."""
 

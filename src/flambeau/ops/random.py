@@ -484,33 +484,57 @@ randperm = define(
 )
 
 
-# -- Poisson: of an input of rates ------------------------------------------------------------------------
+# -- numbers of distributions whose parameters are an input: by rejection ------------------------------------
 
-POISSON_DRAWS = 4 * 128  # how far a kernel advances the generator: more rejections than that never happen
-_STEP = 10.0  # rates from which on numbers are drawn by rejection
+TURNS = 128  # of the generator for each number, at most: more rejections than that never happen
+REJECTION_DRAWS = 4 * TURNS  # how far a kernel advances the generator
+Draw = Callable[[int], tuple[Array, Array]]  # two uniform numbers in (0, 1] for each element, of each turn
 
 
-def _poisson_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+def by_rejection(name: str, numbers: Callable[[Array, Draw], Array], source: str) -> Op:
+    """The operator `name`: a number for each element of an input, of its dtype.
+
+    numbers: from the input as float64, on the host. source: of a kernel, over `random.cuh`, that draws the same.
+    """
+    grid = Source(
+        lambda launch: source,
+        lambda launch: -(-launch.outputs[0].numel // Policy.BLOCK),
+        Policy.BLOCK,
+        lambda launch: (launch.outputs[0].numel,),
+        header="random",
+    )
+    return define(
+        Op(
+            name,
+            _rejection_rule,
+            Kernel(name, partial(_rejection_host, numbers), cuda=grid, draws=True),
+            FLOATS,
+            lambda make, dtype: [],
+            derivative=NOT_DIFFERENTIABLE,
+        )
+    )
+
+
+def _rejection_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     meta, policy = params[:2]
-    rates = operands[0]
-    return Signature((meta,), (rates, *_source(policy)), params)
+    return Signature((meta,), (operands[0], *_source(policy)), params)
 
 
-def _poisson_host(launch: Launch) -> Body:
+def _rejection_host(numbers: Callable[[Array, Draw], Array], launch: Launch) -> Body:
     policy: Policy | None = launch.params[1]
     kind = launch.outputs[0].dtype.numpy
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
-        rates = inputs[0].reshape(-1).astype(np.float64)
+        given = inputs[0].reshape(-1).astype(np.float64)
         with np.errstate(all="ignore"):
-            values = _poisson(rates, _pairs(policy, rates.size, *inputs[1:]))
+            values = numbers(given, _pairs(policy, given.size, *inputs[1:]))
         outputs[0][...] = values.astype(kind).reshape(outputs[0].shape)
 
     return body
 
 
-def _pairs(policy: Policy | None, count: int, *source: Any) -> Callable[[int], tuple[Array, Array]]:
-    """`draw(turn)`: two uniform numbers for each element, in (0, 1]: of the engine, or of Philox's counter."""
+def _pairs(policy: Policy | None, count: int, *source: Any) -> Draw:
+    """Of the engine, or of Philox's counter."""
     if policy is None:
         engine = source[0]
         return lambda turn: (1 - _unit_double(engine, count), 1 - _unit_double(engine, count))
@@ -523,13 +547,18 @@ def _pairs(policy: Policy | None, count: int, *source: Any) -> Callable[[int], t
     return draw
 
 
-def _poisson(rates: Array, draw: Callable[[int], tuple[Array, Array]]) -> Array:
+# -- Poisson: of an input of rates ------------------------------------------------------------------------
+
+_STEP = 10.0  # rates from which on numbers are drawn by rejection
+
+
+def _poisson(rates: Array, draw: Draw) -> Array:
     """Small rates by the inverse of the distribution; large ones by transformed rejection (Hoermann, 1993)."""
     u, v = draw(0)
     small = rates < _STEP
     out = np.where(small, _poisson_inverse(np.where(small, rates, 0.0), u), 0.0)
     left, turn = ~small, 0
-    while left.any() and turn < POISSON_DRAWS // 4:
+    while left.any() and turn < TURNS:
         value, good = _poisson_proposal(rates, u, v)
         out = np.where(left & good, value, out)
         left &= ~good
@@ -597,24 +626,4 @@ extern "C" __global__ void run(O0* out, const I0* rates, u64 seed, u64 offset, i
 }
 """
 
-poisson = define(
-    Op(
-        "poisson",
-        _poisson_rule,
-        Kernel(
-            "poisson",
-            _poisson_host,
-            cuda=Source(
-                lambda launch: _POISSON,
-                lambda launch: -(-launch.outputs[0].numel // Policy.BLOCK),
-                Policy.BLOCK,
-                lambda launch: (launch.outputs[0].numel,),
-                header="random",
-            ),
-            draws=True,
-        ),
-        FLOATS,
-        lambda make, dtype: [],
-        derivative=NOT_DIFFERENTIABLE,
-    )
-)
+poisson = by_rejection("poisson", _poisson, _POISSON)

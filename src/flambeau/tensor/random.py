@@ -16,6 +16,7 @@ from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64,
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.core.random import PORTABLE, Policy
+from flambeau.ops import gamma
 from flambeau.ops import random as ops
 from flambeau.ops.dropout import EACH, native_dropout
 from flambeau.ops.op import Derivative, Op
@@ -408,6 +409,14 @@ def poisson(input: Any, generator: Generator | None = None) -> Tensor:
     return recorded(_POISSON, (input,), lambda: _drawn(ops.poisson, rates, generator))
 
 
+def standard_gamma(alpha: Any, generator: Generator | None = None) -> Tensor:
+    """Numbers of Gamma distributions with these concentrations and the rate 1, in their dtype. Not recorded.
+
+    The distribution is PyTorch's, the numbers are not.
+    """
+    return _drawn(gamma.standard_gamma, alpha.detach().contiguous(), generator)
+
+
 def _drawn(op: Op, like: Tensor, source: Generator | None) -> Tensor:
     """A new tensor like `like`, the operator's input, from a generator."""
     where = like.device
@@ -419,7 +428,7 @@ def _drawn(op: Op, like: Tensor, source: Generator | None) -> Tensor:
         with source.lock:
             call_into(op, (made,), (like, source.engine), (made.meta, None))
         return made
-    call_into(op, (made,), (like, *source.reserve(ops.POISSON_DRAWS)), (made.meta, _policy(where)))
+    call_into(op, (made,), (like, *source.reserve(ops.REJECTION_DRAWS)), (made.meta, _policy(where)))
     return made
 
 

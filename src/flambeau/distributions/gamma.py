@@ -1,0 +1,115 @@
+"""`Gamma` and `Chi2`.
+
+# Note [Gradients of Gamma's numbers]
+A number z of Gamma(a, 1) is no formula of a, for it comes by rejection. It moves with a so that the probability of
+less than z stays what it is: dz/da = -(dP/da) / (dP/dz), where P(a, z) is the incomplete gamma function and dP/dz the
+density. dP/da is a central difference in double precision, of P below the mean and of 1 - P above it, where P nears 1.
+"""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any
+
+from flambeau.autograd.function import Function, once_differentiable
+from flambeau.core.size import Size
+from flambeau.core.typeinfo import finfo
+from flambeau.distributions import constraints
+from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.utils import broadcast_all
+from flambeau.tensor.public import functions
+from flambeau.tensor.random import standard_gamma
+from flambeau.tensor.tensor import Tensor
+
+_STEP = 1e-4  # of the concentration, or of its root, which says how wide the numbers lie: right to its square
+
+
+class _Drawn(Function):
+    """Numbers of Gamma distributions of rate 1. See Note [Gradients of Gamma's numbers]."""
+
+    @staticmethod
+    def forward(ctx: Any, concentration: Any) -> Any:  # type: ignore[override]
+        value = standard_gamma(concentration)
+        ctx.save_for_backward(concentration, value)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        return grad * _slope(*ctx.saved_tensors)
+
+
+def _slope(concentration: Any, value: Any) -> Any:
+    """How numbers move with their concentrations."""
+    a, z = concentration.double(), value.double().clamp_min(finfo(value.dtype).tiny)
+    step = functions["minimum"](a, a.sqrt()) * _STEP
+    less, more = functions["igamma"], functions["igammac"]
+    below = less(a + step, z) - less(a - step, z)
+    above = more(a - step, z) - more(a + step, z)
+    change = functions["where"](z < a, below, above) / (2 * step)
+    log_density = (a - 1) * z.log() - z - a.lgamma()
+    return (-change * (-log_density).exp()).to(value.dtype)
+
+
+class Gamma(Distribution):
+    """The Gamma distribution with a concentration and a rate: its mean is concentration / rate."""
+
+    arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
+    support = constraints.nonnegative
+    has_rsample = True
+
+    def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
+        self.concentration, self.rate = broadcast_all(concentration, rate)
+        both = isinstance(concentration, Number) and isinstance(rate, Number)
+        super().__init__(() if both else self.concentration.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Gamma:
+        shape = Size(batch_shape)
+        return self._expanded(shape, _instance, **self._grown_parts(shape, "concentration", "rate"))
+
+    @property
+    def mean(self) -> Tensor:
+        return self.concentration / self.rate
+
+    @property
+    def mode(self) -> Tensor:
+        return ((self.concentration - 1) / self.rate).clamp(min=0)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.concentration / self.rate.square()
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        shape = self._extended_shape(sample_shape)
+        value: Any = _Drawn.apply(self.concentration.expand(shape)) / self.rate.expand(shape)
+        value.detach().clamp_(min=finfo(value.dtype).tiny)  # 0 has no logarithm
+        return value  # type: ignore[no-any-return]
+
+    def log_prob(self, value: Any) -> Tensor:
+        value = functions["as_tensor"](value, dtype=self.rate.dtype, device=self.rate.device)
+        if self._validate_args:
+            self._validate_sample(value)
+        a = self.concentration
+        return a.xlogy(self.rate) + (a - 1).xlogy(value) - self.rate * value - a.lgamma()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return functions["igamma"](self.concentration, self.rate * value)  # type: ignore[no-any-return]
+
+    def entropy(self) -> Tensor:
+        a = self.concentration
+        return a - self.rate.log() + a.lgamma() + (1.0 - a) * a.digamma()
+
+
+class Chi2(Gamma):
+    """The chi-squared distribution: the sum of the squares of `df` normal numbers."""
+
+    arg_constraints = {"df": constraints.positive}
+
+    def __init__(self, df: Any, validate_args: bool | None = None) -> None:
+        super().__init__(0.5 * df, 0.5, validate_args=validate_args)
+
+    @property
+    def df(self) -> Tensor:
+        return self.concentration * 2
