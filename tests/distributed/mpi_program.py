@@ -240,6 +240,17 @@ def check_monitored(rank, size):
     dist.monitored_barrier(group, wait_all_ranks=True)
 
 
+def check_waits_elsewhere(rank, size):
+    """A work goes on while its rank waits in the store, for ranks that wait for the work."""
+    store, many = dist.distributed_c10d._get_default_store(), torch.ones(1 << 20)
+    work = dist.all_reduce(many, async_op=True)
+    if rank == 0:
+        store.wait([f"work {other}" for other in range(1, size)], timedelta(seconds=30))
+    work.wait()
+    store.set(f"work {rank}", "over")
+    assert many[-1].item() == size
+
+
 def check_many(size):
     """Groups that come and go: MPI has 2,048 communicators for a process, of which these leave few."""
     held = [mpi_world.joined().comm.Dup() for _ in range(1980)]
@@ -271,6 +282,7 @@ def main():
     check_lateness(rank, size)
     check_limits(rank)
     check_many(size)
+    check_waits_elsewhere(rank, size)
     if sys.argv[1] == "gloo":
         check_monitored(rank, size)
     dist.barrier()

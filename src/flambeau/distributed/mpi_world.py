@@ -2,6 +2,11 @@
 
 MPI is mpi4py with the library that the extra "mpi" brings, MPICH. Its ranks are those of the first process group that
 serves CPU tensors; see Note [How ranks join MPI]. An MPI that was started by an `mpiexec` is taken as it is.
+
+# Note [What MPI does while nobody asks]
+MPI moves numbers while somebody is in a call of its. A rank that has begun a work and then waits elsewhere, in the
+store for a rank that waits for that work, would wait for ever. So a thread asks MPI whether there is a message, now and
+then while works are under way: that lets it go on. It ends before MPI does.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import math
 import os
 import socket
 import sys
+import threading
 import time
 import uuid
 import weakref
@@ -30,6 +36,7 @@ from flambeau.distributed.store import PrefixStore, Store
 from flambeau.distributed.tcp_store import TCPStore
 
 _THREAD_MULTIPLE = 3
+_NEAR_S, _FAR_S = 2e-3, 5e-2  # between calls that let MPI go on: while works are there, else
 _LOOK = timedelta(seconds=0.25)  # between looks at whether the others live
 _SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _LACKS = (
@@ -51,7 +58,23 @@ class MpiWorld:
         self.processes = processes
         self.begun: weakref.WeakSet[Any] = weakref.WeakSet()  # works
         self._orphans: list[tuple[list[Any], object]] = []
+        self._over = threading.Event()
         self.share(store)
+        if module.Query_thread() == module.THREAD_MULTIPLE:
+            self._thread = threading.Thread(target=self._go_on, name="flambeau-mpi", daemon=True)
+            self._thread.start()
+            atexit.register(self._stop)
+
+    def _go_on(self) -> None:
+        """See Note [What MPI does while nobody asks]."""
+        while not self._over.wait(_NEAR_S if self.begun else _FAR_S):
+            if self.begun or self._orphans:
+                with suppress(self.MPI.Exception):  # whoever waits hears of it
+                    self.comm.Iprobe()
+
+    def _stop(self) -> None:
+        self._over.set()
+        self._thread.join()
 
     def share(self, store: Store) -> None:
         """What the ranks tell each other goes through this store. All ranks call."""
