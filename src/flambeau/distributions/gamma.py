@@ -17,8 +17,9 @@ from flambeau.core.typeinfo import finfo
 from flambeau.distributions import constraints
 from flambeau.distributions.distribution import Distribution
 from flambeau.distributions.utils import broadcast_all
+from flambeau.ops.gamma import standard_gamma
 from flambeau.tensor.public import functions
-from flambeau.tensor.random import standard_gamma
+from flambeau.tensor.random import drawn
 from flambeau.tensor.tensor import Tensor
 
 _STEP = 1e-4  # of the concentration, or of its root, which says how wide the numbers lie: right to its square
@@ -29,7 +30,7 @@ class _Drawn(Function):
 
     @staticmethod
     def forward(ctx: Any, concentration: Any) -> Any:  # type: ignore[override]
-        value = standard_gamma(concentration)
+        value = drawn(standard_gamma, concentration.detach().contiguous())
         ctx.save_for_backward(concentration, value)
         return value
 

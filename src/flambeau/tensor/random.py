@@ -16,7 +16,6 @@ from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64,
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.core.random import PORTABLE, Policy
-from flambeau.ops import gamma
 from flambeau.ops import random as ops
 from flambeau.ops.dropout import EACH, native_dropout
 from flambeau.ops.op import Derivative, Op
@@ -406,19 +405,11 @@ def poisson(input: Any, generator: Generator | None = None) -> Tensor:
         raise NotImplementedError(f"\"poisson_cpu\" not implemented for '{rates.dtype.torch_name}'")
     if rates.device is CPU and rates.numel() and not bool((rates >= 0).all()):
         raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
-    return recorded(_POISSON, (input,), lambda: _drawn(ops.poisson, rates, generator))
+    return recorded(_POISSON, (input,), lambda: drawn(ops.poisson, rates, generator))
 
 
-def standard_gamma(alpha: Any, generator: Generator | None = None) -> Tensor:
-    """Numbers of Gamma distributions with these concentrations and the rate 1, in their dtype. Not recorded.
-
-    The distribution is PyTorch's, the numbers are not.
-    """
-    return _drawn(gamma.standard_gamma, alpha.detach().contiguous(), generator)
-
-
-def _drawn(op: Op, like: Tensor, source: Generator | None) -> Tensor:
-    """A new tensor like `like`, the operator's input, from a generator."""
+def drawn(op: Op, like: Tensor, source: Generator | None = None) -> Tensor:
+    """A new tensor like `like`, the contiguous input of an operator that draws by rejection, from a generator."""
     where = like.device
     source = _source(where, source)
     made = creation.empty_like(like)

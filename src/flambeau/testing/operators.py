@@ -24,6 +24,7 @@ from flambeau.tensor.tensor import Tensor, make
 for _name in (
     "foreach_copy",
     "foreach_norm",
+    "gamma",
     "optimizer",
 ):  # the records that `import flambeau` leaves for later
     import_module(f"flambeau.ops.{_name}")
