@@ -300,6 +300,28 @@ def test_memory_that_another_thread_frees_while_it_is_in_use_on_its_stream():
         assert "without record_stream" in early
 
 
+def test_memory_that_threads_free_on_their_own_streams_wants_no_record_stream():
+    """The second thread's stream takes over what the first one's has freed and its host waited for."""
+    with torch.virtual(devices=1, races="warn"):
+        detector = system.accelerator().detector
+        go = gate()
+
+        streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+
+        def serve(stream, count):
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    x = torch.ones(count, device="cuda")
+                    x.add_(1)
+                    stream.synchronize()
+                    del x
+
+        in_threads(before(go, lambda: serve(streams[0], 1024)), after(go, lambda: serve(streams[1], 1000)))
+        violated = detector.certificate().violated
+        assert any("is used again" in text for text in violated)
+        assert not any("record_stream" in text for text in violated)
+
+
 def test_the_thread_that_pins_a_loaders_batches():
     """It is not used on virtual GPUs, where there is nothing to win; on real ones it is, and is seen like this."""
     with torch.virtual(devices=1, races="warn"):

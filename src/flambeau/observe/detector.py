@@ -196,7 +196,10 @@ class Detector(Order):
                 self._report_early(last, block)
 
     def _look_at_freed(self, block: Block, awaited: Clock = NOTHING) -> None:
-        """Note the last use of each stream that neither the owner's stream nor the runtime waits for, or has."""
+        """Note the last use of each stream that neither the owner's stream nor the runtime waits for, or has.
+
+        Those in earlier lives were looked at when these ended: what took the memory over had their end proved.
+        """
         owner = block.agent
         if owner is None or self.agents.get(owner.handle) is not owner or block.born < owner.born:
             return  # its stream is gone: nothing is handed out on it again
@@ -207,6 +210,7 @@ class Detector(Order):
                 user = last[0]
                 if (
                     user is owner
+                    or last[1] < block.born
                     or owner.clock.get(user, 0) >= last[1]
                     or cell.polled.get(user, 0) >= last[1]
                     or awaited.get(user, 0) >= last[1]
@@ -217,14 +221,18 @@ class Detector(Order):
                     loose[user] = (last, block)
 
     def _look_at_freed_by_thread(self, block: Block, owner: Agent) -> None:
-        """Where threads free each other's memory, it may come back at any time: its uses must be known to be over."""
+        """Where threads free each other's memory, it may come back at any time: its uses must be known to be over.
+
+        Those in earlier lives were looked at when these ended.
+        """
         known = self.threads.known(threading.get_ident(), self.known)
         alone = not owner.shared and owner.caller is not None and owner.caller[0] is self.threads.agent()
         for cell in block.cells:
             for last in cell.accesses():
                 user = last[0]
                 waited = known.get(user, 0) >= last[1] or cell.polled.get(user, 0) >= last[1]
-                if user is owner or waited or (alone and owner.clock.get(user, 0) >= last[1]):
+                earlier = last[1] < block.born
+                if user is owner or earlier or waited or (alone and owner.clock.get(user, 0) >= last[1]):
                     continue
                 self._report_early(last, block)
 
