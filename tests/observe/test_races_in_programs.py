@@ -156,7 +156,21 @@ def test_a_copy_between_devices_is_ordered_on_both():
 def test_reading_an_empty_tensor_is_named():
     certificate = races_of(lambda: torch.empty(8, device="cuda") + 1)
     assert not certificate.race_free and not certificate.races
-    assert "never written" in certificate.violated[0]
+    assert "never written: its result is undefined" in certificate.violated[0]
+
+
+def test_indices_may_leave_out_parts_of_an_empty_tensor():
+    """Which they overwrite is not seen: all of it here, an inverse permutation."""
+
+    def program():
+        order = torch.tensor([2, 0, 1], device="cuda")
+        back = torch.empty_like(order)
+        back[order] = torch.arange(3, device="cuda")
+        return back.tolist()
+
+    (told,) = races_of(program).violated
+    assert told.startswith("index_put at ")
+    assert told.endswith("that was never written: what it does not overwrite is undefined")
 
 
 def test_a_race_is_found_again_after_memory_went_back_to_the_driver() -> None:

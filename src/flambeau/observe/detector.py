@@ -318,7 +318,7 @@ class Detector(Order):
                 for cell in readers:
                     last = cell.write
                     if last is None or last[1] < cell.block.born:
-                        self._check_written(cell, command)
+                        self._check_written(cell, command, cell in writers)
                     cell.read = command
                 for cell in writers:
                     cell.write = command
@@ -349,7 +349,7 @@ class Detector(Order):
         for cell in readers:
             last = cell.write
             if last is None or last[1] < cell.block.born:
-                self._check_written(cell, command)
+                self._check_written(cell, command, cell in writers)
             cell.add_read(command, agent.clock)
         for cell in writers:
             cell.set_write(command)
@@ -467,8 +467,11 @@ class Detector(Order):
         what = f"memory that {first[2][0]} uses at {place((first[3], first[4]))} is used again"
         self.findings.threads_unordered(what, second)
 
-    def _check_written(self, cell: Cell, command: Command) -> None:
-        """Note a read of memory that nothing wrote since it was allocated: anything may be in it."""
+    def _check_written(self, cell: Cell, command: Command, changed: bool) -> None:
+        """Note a read of memory that nothing wrote since it was allocated: anything may be in it.
+
+        changed: the command writes there, too; which parts, as those that indices name, is not seen.
+        """
         block = cell.block
         if (
             self.findings.shares_memory
@@ -492,7 +495,8 @@ class Detector(Order):
         if unwritten:
             at = place((command[3], command[4]))
             made = f", allocated at {place(block.site)}," if block.site else ""
+            does, what = ("changes", "what it does not overwrite") if changed else ("reads", "its result")
             self.findings.unwritten(
                 (command[3], command[4]),
-                f"{command[2][0]} at {at} reads memory{made} that was never written: its result is undefined",
+                f"{command[2][0]} at {at} {does} memory{made} that was never written: {what} is undefined",
             )
