@@ -42,6 +42,40 @@ PROGRAMS = [
     "functional_call(n, 3, x)",
     "functional_call(n, ({}, 3), x)",
     "grad(lambda p: functional_call(n, p, x).square().sum())(dict(n.named_parameters()))['weight'].shape",
+    # products and Jacobians
+    "vjp(lambda a, b: (a * b).sum(0), x, w)[0]",
+    "vjp(lambda a, b: a * b ** 2, x, x + 1)[1](x)",
+    "vjp(lambda a: (a * 2, {'b': a.sum()}), x)[1]((x, {'b': m.tensor(1.0)}))",
+    "vjp(lambda d: d['a'] ** 2, {'a': x})[1](x)",
+    "vjp(lambda a: (a * 2, a + 1), x, has_aux=True)[::2]",
+    "vjp(lambda a: a * 2, x)[1](m.ones(2))",
+    "vjp(lambda a: 3, x)",
+    "vjp(lambda a: m.ones(2), x)[1](m.ones(2))",
+    "m.autograd.grad(vjp(lambda a: a ** 3, w)[1](x)[0].sum(), w)",
+    "[t.requires_grad for t in (vjp(lambda a: a ** 2, x)[0], vjp(lambda a: a ** 2, w)[0], vjp(lambda a: a, x)[1](x)[0])]",
+    "jvp(lambda a, b: (a * b).sum(), (x, x + 1), (x, m.ones(3)))",
+    "jvp(lambda a: (a.sin(), a.sum()), (x,), (x,))",
+    "jvp(lambda a: (a * 2, a), (x,), (x,), has_aux=True)",
+    "jvp(lambda a: m.ones(2), (x,), (x,))",
+    "jvp(lambda a: a * 2, x, x)",
+    "jvp(lambda a: a * 2, (x,), (m.ones(2),))",
+    "jvp(grad(lambda a: (a ** 3).sum()), (x,), (x,))[1]",
+    "jacrev(lambda a, b: a[:, None] * b)(x, x + 1)",
+    "jacrev(lambda a, b: a * b, argnums=(0, 1))(x, x + 1)",
+    "jacrev(lambda d: {'s': d['a'].sum(), 't': d['a'] ** 2})({'a': x})",
+    "jacrev(lambda a: (a * 2, a), has_aux=True)(x)",
+    "jacrev(lambda a: m.ones(2))(x)",
+    "jacrev(lambda a: a[:0])(x)",
+    "jacrev(lambda a: a.tolist())(x)",
+    "jacrev(lambda a: a, argnums=3)(x)",
+    "jacfwd(lambda a, b: a * b.cumsum(0), argnums=1)(x, x + 1)",
+    "jacfwd(lambda a: (a ** 2, a), has_aux=True)(x)",
+    "jacfwd(jacrev(lambda a: (a ** 3).sum()))(x)",
+    "hessian(lambda a: (a ** 3).sum())(x)",
+    "hessian(lambda a, b: (a * b).sum(), argnums=(0, 1))(x, x)",
+    "hessian(lambda a: a)(x)",
+    "m.autograd.grad(jacrev(lambda a: a ** 2 * w ** 2)(x).sum(), w)",
+    "jacrev(lambda p: functional_call(n, p, x))(dict(n.named_parameters()))",
     # errors
     "grad(lambda x: x)(x)",
     "grad(lambda x: 1.0)(x)",
@@ -56,16 +90,22 @@ PROGRAMS = [
 ]
 
 
+KNOWN = ("functional_call", "grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian")
+
+
 def outcome(m: Any, program: str) -> str:
     names = {
         "m": m, "x": m.arange(3.0), "w": m.ones(3, requires_grad=True), "n": m.nn.Linear(3, 1),
-        **{name: getattr(m.func, name) for name in ("functional_call", "grad", "grad_and_value")},
+        **{name: getattr(m.func, name) for name in KNOWN},
     }  # fmt: skip
     with m.no_grad():
         for p in names["n"].parameters():
             p.fill_(0.5)
     try:
-        text = repr(eval(program, names))
+        with warnings.catch_warnings():
+            if m is torch:  # its forward mode compiles with torch.jit
+                warnings.simplefilter("ignore", DeprecationWarning)
+            text = repr(eval(program, names))
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
     return re.sub(r"grad_fn=<\w+>", "grad_fn", text)

@@ -1,10 +1,11 @@
-"""`torch.func`: modules as functions of their parameters, and gradients of functions. There is no vmap."""
+"""`torch.func`: modules as functions of their parameters, gradients and Jacobians of functions. There is no vmap."""
 
 from flambeau.core.names import lacking, publish
 from flambeau.func.gradients import grad, grad_and_value
+from flambeau.func.jacobians import hessian, jacfwd, jacrev, jvp, vjp
 from flambeau.func.modules import functional_call
 
-__all__ = ["functional_call", "grad", "grad_and_value"]
+__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "vjp"]
 
 publish(globals())
 __getattr__ = lacking("torch.func")

@@ -44,27 +44,27 @@ def grad_and_value(
 
     @wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        places = _places(argnums, len(args))
+        places = places_of(argnums, len(args))
         recording = is_grad_enabled()
         with enable_grad():
             own: list[Tensor] = []
-            given = [_map(lambda t: _fresh(t, own), a) if i in places else a for i, a in enumerate(args)]
+            given = [mapped(lambda t: fresh(t, own), a) if i in places else a for i, a in enumerate(args)]
             value, aux = _value(func(*given, **kwargs), has_aux)
-            wanted = [leaf for i in places for leaf in _leaves(given[i])]
+            wanted = [leaf for i in places for leaf in leaves(given[i])]
             found = _gradients(value, wanted)
-        keep = recording and _reaches_others([value, *found], own)
+        keep = recording and reaches_others([value, *found], own)
         found = found if keep else [t.detach() for t in found]
         result: Any = value if keep else value.detach()
         if has_aux:
-            result = (result, aux if keep else _map(Tensor.detach, aux))
+            result = (result, aux if keep else mapped(Tensor.detach, aux))
         following = iter(found)
-        forms = tuple([_map(lambda t: next(following), given[i]) for i in places])
+        forms = tuple([mapped(lambda t: next(following), given[i]) for i in places])
         return (forms[0] if isinstance(argnums, int) else forms), result
 
     return wrapper
 
 
-def _places(argnums: Any, count: int) -> list[int]:
+def places_of(argnums: Any, count: int) -> list[int]:
     if not isinstance(argnums, (int, tuple)) or not all(isinstance(n, int) for n in _as_tuple(argnums)):
         raise RuntimeError(f"argnums must be int or Tuple[int, ...], got: {type(argnums)}")
     for n in _as_tuple(argnums):
@@ -77,7 +77,7 @@ def _as_tuple(argnums: Any) -> tuple[Any, ...]:
     return argnums if isinstance(argnums, tuple) else (argnums,)
 
 
-def _fresh(t: Any, own: list[Tensor]) -> Tensor:
+def fresh(t: Any, own: list[Tensor]) -> Tensor:
     """What the function gets in the place of an argument's tensor; new leaves are put on the list."""
     if not isinstance(t, Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(t)}")
@@ -96,7 +96,7 @@ def _value(returned: Any, has_aux: bool) -> tuple[Tensor, Any]:
                 "grad_and_value(f)(*args): output of function f should be a tuple: (output, aux) if has_aux is True"
             )
         returned, aux = returned
-        for leaf in _leaves(aux):
+        for leaf in leaves(aux):
             if not isinstance(leaf, Tensor):
                 raise RuntimeError(f"Expected tensors, got unsupported type {type(leaf)}")
     if not isinstance(returned, Tensor):
@@ -117,7 +117,7 @@ def _gradients(value: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
     return list(run_grad((value,), tuple(wanted), None, True, True, True, True))
 
 
-def _reaches_others(results: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
+def reaches_others(results: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
     """Whether the graph of results has leaves that are not our own."""
     ours = {id(leaf) for leaf in own}
     seen: set[Any] = set()
@@ -136,19 +136,19 @@ def _reaches_others(results: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
 # -- forms: tensors in dicts, lists and tuples -----------------------------------------------------------------
 
 
-def _map(change: Callable[[Any], Any], form: Any) -> Any:
-    """The same form with each leaf changed, in the order of `_leaves`."""
+def mapped(change: Callable[[Any], Any], form: Any) -> Any:
+    """The same form with each leaf changed, in the order of `leaves`."""
     if isinstance(form, dict):
-        return type(form)((key, _map(change, value)) for key, value in form.items())
+        return type(form)((key, mapped(change, value)) for key, value in form.items())
     if isinstance(form, (list, tuple)):
-        values = [_map(change, value) for value in form]
+        values = [mapped(change, value) for value in form]
         return type(form)(*values) if hasattr(form, "_fields") else type(form)(values)
     return change(form)
 
 
-def _leaves(form: Any) -> Iterator[Any]:
+def leaves(form: Any) -> Iterator[Any]:
     if isinstance(form, (dict, list, tuple)):
         for value in form.values() if isinstance(form, dict) else form:
-            yield from _leaves(value)
+            yield from leaves(value)
     else:
         yield form
