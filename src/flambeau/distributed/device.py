@@ -20,18 +20,17 @@ from functools import partial
 from typing import Any
 
 from flambeau.core.errors import DriverError
-from flambeau.core.sites import caller, place, warn_program
-from flambeau.distributed import processes, watch
+from flambeau.core.sites import warn_program
+from flambeau.distributed import watch
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.flat import Build, FlatBackend, _nothing, dense
 from flambeau.distributed.future import Future
+from flambeau.distributed.joining import join
 from flambeau.distributed.line import Line, Pair
-from flambeau.distributed.whereabouts import Whereabouts
 from flambeau.distributed.work import StreamWork, Work, wait_on_host
 from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tensor import creation
@@ -209,77 +208,17 @@ class DeviceBackend(FlatBackend):
         """The communicator of all ranks, or of this one and a peer, on a device; made when it is first asked for."""
         rank = self.place.rank
         pair = None if peer is None else (min(rank, peer), max(rank, peer))
+        if self._failed is not None:
+            raise self._failed
         line = self._lines.get((index, pair))
         if line is None:
-            if self._failed is not None:
-                raise self._failed
-            line = self._lines[index, pair] = self._joined(current.context_at(index), pair)
-            if line.whereabouts is not None:
+            context = current.context_at(index)
+            number = len([other for _, other in self._lines if other == pair])  # of this rank's devices in it
+            comm, whereabouts = join(context, self.place, self.timeout, pair, number)
+            line = self._lines[index, pair] = Line(self, context, comm, pair, whereabouts)
+            if whereabouts is not None:
                 watch.process.add(line)
         return line
-
-    def _joined(self, context: Context, pair: Pair | None) -> Line:
-        ranks = range(self.place.size) if pair is None else pair
-        rank, store = ranks.index(self.place.rank), self.place.store
-        number = sum(
-            pair == other for _, other in self._lines
-        )  # a rank's second device meets the others' second
-        called = [self.place.ranks[number] for number in ranks]
-        whose = "all ranks" if pair is None else f"ranks {called[0]}, {called[1]}"
-        key = f"communicator of {whose}/{number}"  # deadlocks are told by it
-        driver = context.driver
-        try:
-            if rank == 0:
-                store.set(key, driver.comm_id())
-            whereabouts = None if system.is_virtual() else self._met(key, called, rank, pair)
-            members = [(rank, context.driver_index)]
-            join = partial(driver.comm_create, store.get(key), len(ranks), members, called)
-            comms = join() if whereabouts is None else self._in_time(join)
-            return Line(self, context, comms[0], pair, whereabouts)
-        except DriverError as error:
-            raise DistBackendError(str(error)) from error
-
-    def _in_time(self, join: Callable[[], list[int]]) -> list[int]:
-        """Join a communicator: a member that ends meanwhile would keep NCCL for ever."""
-        found: list[Any] = []
-
-        def attempt() -> None:
-            try:
-                found.append(join())
-            except Exception as error:
-                found.append(error)
-
-        if not watch.within(attempt, seconds=self.timeout.total_seconds()):
-            raise DistBackendError(
-                f"rank {self.place.ranks[self.place.rank]} at {place(caller())}: NCCL did not join the ranks of group "
-                f"{self.place.name} within {self.timeout.total_seconds():g} s"
-            )
-        if isinstance(found[0], Exception):
-            raise found[0]
-        joined: list[int] = found[0]
-        return joined
-
-    def _met(self, key: str, called: Sequence[int], rank: int, pair: Pair | None) -> Whereabouts:
-        """Wait until all members of a communicator have come: NCCL, which they join then, would wait for ever.
-
-        Raises DistBackendError: who has not come within the group's timeout.
-        """
-        store, keys = self.place.store, [f"{key}/{number}" for number in range(len(called))]
-        store.set(keys[rank], processes.here())
-        try:
-            store.wait(keys, self.timeout)
-        except RuntimeError as error:  # not every store's is a DistStoreError
-            missing = [
-                str(number) for number, one in zip(called, keys, strict=True) if not store.check([one])
-            ]
-            what = "collective" if pair is None else "message"
-            raise DistBackendError(
-                f"rank {called[rank]} at {place(caller())}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did "
-                f"not come within {self.timeout.total_seconds():g} s to the first {what} of group {self.place.name} "
-                f"(ranks {', '.join(map(str, called))})"
-            ) from error
-        told = [text.decode() for text in store.multi_get(keys)]
-        return Whereabouts(store, key, called, called[rank], told)
 
 
 class BarrierWork(Work):

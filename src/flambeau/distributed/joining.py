@@ -1,0 +1,95 @@
+"""`join`: how the ranks of a communicator find each other: by an id that the first of them leaves in the store.
+
+NCCL waits for ever for a rank that does not come. So on real GPUs all of them meet in the store first, for as long as
+the group's timeout says, and NCCL's own part is given up after as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from flambeau.core import sites
+from flambeau.core.errors import DriverError
+from flambeau.distributed import processes, watch
+from flambeau.distributed.backend import Place
+from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.line import Pair
+from flambeau.distributed.whereabouts import Whereabouts
+from flambeau.runtime import system
+from flambeau.runtime.context import Context
+
+
+def join(
+    context: Context, place: Place, timeout: timedelta, pair: Pair | None, number: int
+) -> tuple[int, Whereabouts | None]:
+    """The communicator of a group's ranks, or of two, with this rank's device; on real GPUs what they tell each other.
+
+    number: of the rank's devices that have joined before: its second meets the others' second.
+
+    Raises DistBackendError: a rank has not come in time, or NCCL has failed.
+    """
+    ranks = range(place.size) if pair is None else pair
+    rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
+    whose = "all ranks" if pair is None else f"ranks {called[0]}, {called[1]}"
+    key = f"communicator of {whose}/{number}"  # deadlocks are told by it
+    driver, store = context.driver, place.store
+    try:
+        if rank == 0:
+            store.set(key, driver.comm_id())
+        whereabouts = None
+        if not system.is_virtual():
+            what = "collective" if pair is None else "message"
+            whereabouts = _met(place, key, called, rank, f"first {what} of group {place.name}", timeout)
+        members = [(rank, context.driver_index)]
+        create = partial(driver.comm_create, store.get(key), len(ranks), members, called)
+        comms = create() if whereabouts is None else _in_time(create, place, timeout)
+    except DriverError as error:
+        raise DistBackendError(str(error)) from error
+    return comms[0], whereabouts
+
+
+def _met(
+    place: Place, key: str, called: Sequence[int], rank: int, what: str, timeout: timedelta
+) -> Whereabouts:
+    """Wait until all have come. DistBackendError: who has not, in time."""
+    store, keys = place.store, [f"{key}/{number}" for number in range(len(called))]
+    store.set(keys[rank], processes.here())
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError as error:  # not every store's is a DistStoreError
+        missing = [str(other) for other, one in zip(called, keys, strict=True) if not store.check([one])]
+        raise DistBackendError(
+            f"rank {called[rank]} at {_here()}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not come "
+            f"within {timeout.total_seconds():g} s to the {what} (ranks {', '.join(map(str, called))})"
+        ) from error
+    told = [text.decode() for text in store.multi_get(keys)]
+    return Whereabouts(store, key, called, called[rank], told)
+
+
+def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:
+    """NCCL's part: a member that ends meanwhile would keep it for ever."""
+    found: list[Any] = []
+
+    def attempt() -> None:
+        try:
+            found.append(create())
+        except Exception as error:
+            found.append(error)
+
+    if not watch.within(attempt, seconds=timeout.total_seconds()):
+        raise DistBackendError(
+            f"rank {place.ranks[place.rank]} at {_here()}: NCCL did not join the ranks of group {place.name} within "
+            f"{timeout.total_seconds():g} s"
+        )
+    if isinstance(found[0], Exception):
+        raise found[0]
+    joined: list[int] = found[0]
+    return joined
+
+
+def _here() -> str:
+    """The line of the program."""
+    return sites.place(sites.caller())
