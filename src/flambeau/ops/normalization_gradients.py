@@ -219,7 +219,11 @@ def _back_of(see: See, centered: bool) -> Callable[..., Any]:
             by_grad = by_grad + grads[-1].reshape(seen.row)
         found = [by_grad.reshape(a.shape), by_x.reshape(a.shape)]
         if weight is not None:
-            found.append((grad * scale * turned).sum(seen.others).reshape(c.shape))
+            by_weight = grad * scale * turned
+            shared = (
+                by_weight.sum(seen.others) if seen.others else by_weight
+            )  # a sum over no dims is one over all
+            found.append(shared.reshape(c.shape))
         return found
 
     return back

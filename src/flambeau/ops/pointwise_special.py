@@ -16,6 +16,7 @@ import numpy as np
 
 from flambeau.core.dtype import bfloat16 as bf16
 from flambeau.core.dtype import dtype, float16, float32, float64, int32
+from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Launch
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative
 from flambeau.ops.pointwise import FLOATS, TO_FLOAT, Lazy, Pointwise, Promotion, pointwise
@@ -63,8 +64,10 @@ def _first_of_four(function: Any, x: Any) -> Any:
 
 
 def _i1_slope(a: Any, out: Any, zeroth: Any, more: Any = 0) -> Any:
-    """The derivative of i1 or i1e from the same of order 0; a half at 0, where 1 / a is not finite."""
-    return (zeroth - out * (1 / a + more)).where(a != 0, 0.5)
+    """The derivative of i1 or i1e from the same of order 0; a half next to 0, where 1 / a and its slope are no use."""
+    least = finfo(a.dtype).eps
+    near = a.abs() <= least
+    return (zeroth - out * (1 / a.masked_fill(near, least) + more)).masked_fill(near, 0.5)
 
 
 i0: Pointwise = _unary(

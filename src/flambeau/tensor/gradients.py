@@ -320,6 +320,8 @@ def run_grad(
             "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
         )
     wanted = listed(inputs)
+    if not wanted:
+        raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
     roots = _roots(listed(outputs), grad_outputs, create_graph)
     places = [_place(t) for t in wanted]
     keep = create_graph if retain_graph is None else bool(retain_graph)

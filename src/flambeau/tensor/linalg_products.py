@@ -39,8 +39,9 @@ def matrix_power(input: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
 
 
 def _power(x: Tensor, n: int) -> Tensor:
-    if n == 0:
-        return _identities(x)
+    if n == 0:  # gradients of zeros pass to x
+        whole: Tensor = x.clone(memory_format=contiguous_format).copy_(_identities(x))
+        return whole
     if n == 1:
         once: Tensor = x.clone(memory_format=contiguous_format)
         return once
