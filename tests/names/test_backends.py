@@ -278,3 +278,13 @@ def test_plan_caches_are_of_public_classes() -> None:
 
 def test_apple_s_gpus_are_asked_for_and_are_not_there() -> None:
     assert flambeau.backends.mps.is_available() is flambeau.backends.mps.is_built() is False
+
+
+def test_the_fast_path_of_attention_is_remembered() -> None:
+    ours, theirs = flambeau.backends.mha, oracle.backends.mha
+    assert ours.get_fastpath_enabled() is theirs.get_fastpath_enabled() is True
+    try:
+        ours.set_fastpath_enabled(False)
+        assert ours.get_fastpath_enabled() is False
+    finally:
+        ours.set_fastpath_enabled(True)

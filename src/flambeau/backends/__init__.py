@@ -6,16 +6,21 @@ fp32_precision ("none"): how precise float32 is in what libraries compute: see N
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Any
 
 from flambeau.backends import cuda, cudnn, mps
 from flambeau.backends.flagged import FlaggedModule
 from flambeau.backends.products import Precision
 
-__all__ = ["cuda", "cudnn", "mps"]
+__all__ = ["cuda", "cudnn", "mha", "mps"]
 
 
 class _Backends(FlaggedModule):
     fp32_precision = Precision("generic")
+
+    def __getattr__(self, name: str) -> Any:
+        return import_module("flambeau.backends.mha") if name == "mha" else super().__getattr__(name)
 
 
 sys.modules[__name__].__class__ = _Backends

@@ -21,7 +21,7 @@ class Flags:
         "default_dtype", "deterministic", "deterministic_warn_only", "fill_uninitialized",
         "float16_accumulation", "float16_reductions",
         "float32_matmul_precision", "launch_blocking",
-        "matmul_allow_tf32", "portable_random", "precisions", "profiled", "rnn_allow_tf32",
+        "matmul_allow_tf32", "mha_fastpath", "portable_random", "precisions", "profiled", "rnn_allow_tf32",
         "sync_debug_mode", "witnessed",
     )  # fmt: skip
 
@@ -49,6 +49,7 @@ class Flags:
     attention: frozenset[int]  # the numbers of torch.nn.attention's backends that may be used
     attention_order: tuple[int, ...]  # in which they are tried
     attention_reduced: bool  # the one by products may sum in 16 bits
+    mha_fastpath: bool  # what programs read
     portable_random: bool  # in which grid CUDA generators draw travels in each launch's params
 
     def __init__(self) -> None:
@@ -74,6 +75,7 @@ class Flags:
         put(self, "sync_debug_mode", 0)
         put(self, "profiled", False)
         put(self, "witnessed", False)
+        put(self, "mha_fastpath", True)
         put(self, "portable_random", False)
         put(self, "attention", frozenset(range(5)))
         put(self, "attention_order", (1, 2, 0, 3, 4))

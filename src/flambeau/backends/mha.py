@@ -1,0 +1,21 @@
+"""torch.backends.mha: whether attention modules may take PyTorch's fast path of inference.
+
+There is none here: modules compute the same, whatever is set. What programs set they read again.
+"""
+
+from flambeau.core.flags import flags
+from flambeau.core.names import lacking
+
+__all__ = ["get_fastpath_enabled", "set_fastpath_enabled"]
+
+__getattr__ = lacking("torch.backends.mha")
+
+
+def get_fastpath_enabled() -> bool:
+    """What was set; True at first."""
+    return flags.mha_fastpath
+
+
+def set_fastpath_enabled(value: bool) -> None:
+    """Remember it."""
+    flags.mha_fastpath = value
