@@ -27,8 +27,8 @@ _NAMES = {  # names of modules that come when asked for
     "_register_comm_hook": ("comm_hooks", "_register_comm_hook"),
     "_register_builtin_comm_hook": ("comm_hooks", "_register_builtin_comm_hook"),
     "_compute_bucket_assignment_by_size": ("buckets", "assign"),
-    "_broadcast_coalesced": ("agreement", "_broadcast_coalesced"),
-    "_verify_params_across_processes": ("agreement", "_verify_params_across_processes"),
+    "_broadcast_coalesced": ("replicas", "_broadcast_coalesced"),
+    "_verify_params_across_processes": ("replicas", "_verify_params_across_processes"),
     "_DEFAULT_FIRST_BUCKET_BYTES": ("reducer", "FIRST_BUCKET_BYTES"),
 }
 

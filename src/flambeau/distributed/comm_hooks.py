@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.dtype import dtype, float16
-from flambeau.distributed.agreement import reduced
 from flambeau.distributed.buckets import GradBucket
 from flambeau.distributed.future import Future
 from flambeau.distributed.names import Numbers
 from flambeau.distributed.reducer import Reducer
+from flambeau.distributed.replicas import reduced
 from flambeau.distributed.world import world
 
 

@@ -30,7 +30,6 @@ from warnings import warn
 
 from flambeau.core.dtype import int32
 from flambeau.core.errors import NotSupportedError
-from flambeau.distributed.agreement import reduced, same_buckets
 from flambeau.distributed.buckets import Bucket, GradBucket, assign, copy_all
 from flambeau.distributed.complaints import (
     HIGHER_ORDER,
@@ -40,6 +39,7 @@ from flambeau.distributed.complaints import (
     already_marked,
     not_finished,
 )
+from flambeau.distributed.replicas import reduced, same_buckets
 from flambeau.runtime import current
 from flambeau.runtime.reasons import because
 from flambeau.tape.mode import mode, recording

@@ -12,9 +12,9 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
-from flambeau.distributed.agreement import _broadcast_coalesced
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
 from flambeau.distributed.objects import gather_object
+from flambeau.distributed.replicas import _broadcast_coalesced
 from flambeau.distributed.world import world
 from flambeau.optim.optimizer import Optimizer
 from flambeau.tensor.tensor import Tensor

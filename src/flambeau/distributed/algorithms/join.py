@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from warnings import warn
 
 from flambeau.core.names import lacking
-from flambeau.distributed.agreement import reduced
+from flambeau.distributed.replicas import reduced
 from flambeau.tensor.creation import ones, zeros
 
 __all__ = ["Join", "JoinHook", "Joinable"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from flambeau.autograd.function import Function
 from flambeau.core.dtype import float32, float64
-from flambeau.distributed.agreement import reduced
+from flambeau.distributed.replicas import reduced
 from flambeau.nn.functional import batch_norm
 from flambeau.tensor.creation import empty
 from flambeau.tensor.reduction import var_mean

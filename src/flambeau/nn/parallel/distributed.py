@@ -19,17 +19,17 @@ from flambeau.core.device import device as Device
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
 from flambeau.distributed import checks
-from flambeau.distributed.agreement import (
-    _broadcast_coalesced,
-    _sync_module_states,
-    _verify_params_across_processes,
-    reduced,
-)
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
 from flambeau.distributed.buckets import GradBucket, assign
 from flambeau.distributed.comm_hooks import _register_builtin_comm_hook
 from flambeau.distributed.future import Future
 from flambeau.distributed.reducer import FIRST_BUCKET_BYTES, Reducer
+from flambeau.distributed.replicas import (
+    _broadcast_coalesced,
+    _sync_module_states,
+    _verify_params_across_processes,
+    reduced,
+)
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.nn.modules.batchnorm import SyncBatchNorm
 from flambeau.nn.modules.module import Module

@@ -1,4 +1,4 @@
-"""What ranks agree on before they train together: that parameters are the same, what they hold, in which buckets."""
+"""Replicas of a model: that all ranks have the same parameters, what these hold, in which buckets; sums over ranks."""
 
 from __future__ import annotations
 
