@@ -88,7 +88,7 @@ class Pool:
                 getattr(process, end)()
             deadline = monotonic() + _PATIENCE
             for process in alive:
-                process.join(max(0.0, deadline - monotonic()))
+                process.join(None if end == "kill" else max(0.0, deadline - monotonic()))
         for channel in self._channels:
             channel.close()
 
