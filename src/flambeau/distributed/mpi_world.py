@@ -73,8 +73,9 @@ class MpiWorld:
                     self.comm.Iprobe()
 
     def _stop(self) -> None:
-        self._over.set()
-        self._thread.join()
+        if self._thread.is_alive():  # not in a forked child, where its lock may be held for ever
+            self._over.set()
+            self._thread.join()
 
     def share(self, store: Store) -> None:
         """What the ranks tell each other goes through this store. All ranks call."""
