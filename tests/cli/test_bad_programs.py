@@ -93,3 +93,22 @@ def test_a_failure_that_the_program_handled_leaves_its_status(tmp_path):
     done = flambeau_run(tmp_path, script)
     assert (done.status, done.out) == (0, "handled\n")
     assert "ended without waiting for this" not in done.err
+
+
+def test_anomaly_detection_shows_the_programs_frames_alone(tmp_path):
+    script = program(
+        tmp_path,
+        """
+        import torch
+        with torch.autograd.set_detect_anomaly(True):
+            y = (torch.zeros(2, device='cuda', requires_grad=True).sqrt() * 0).sum()
+            try:
+                y.backward()
+            except RuntimeError as error:
+                print(error)
+        """,
+    )
+    done = flambeau_run(tmp_path, script)
+    assert done.status == 0 and "SqrtBackward0" in done.out
+    told = done.err.partition("Traceback of forward call that caused the error:")[2]
+    assert told.count("  File ") == 1 and ".sqrt() * 0" in told and "run.py" not in told

@@ -74,6 +74,16 @@ def program_frame() -> FrameType:
     return frame
 
 
+def program_stack() -> list[str]:
+    """The frames of the user's program as tracebacks show them, without those of a command that runs it."""
+    import traceback  # at import it would cost what few programs need
+
+    frames = traceback.extract_stack(program_frame())
+    commands = _PACKAGE + "cli" + os.sep
+    begins = [i + 1 for i, f in enumerate(frames) if os.path.abspath(f.filename).startswith(commands)]
+    return traceback.format_list(frames[begins[-1] if begins else 0 :])
+
+
 def warn_program(text: str, category: type[Warning]) -> None:
     """A warning at the user's line, however deep in this package it arises."""
     frame = program_frame()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
-from flambeau.core.sites import program_frame
+from flambeau.core.sites import program_stack
 from flambeau.runtime import current
 from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
@@ -89,9 +89,7 @@ class Node:
 
     def note_where(self) -> None:
         """Under anomaly detection: remember where this node was made, and in the walk of which."""
-        import traceback  # at import it would cost what few programs need
-
-        self.metadata["traceback_"] = traceback.format_list(traceback.extract_stack(program_frame()))
+        self.metadata["traceback_"] = program_stack()
         if mode.walking:
             self.metadata["parent_"] = mode.walking[-1]
 
