@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -118,3 +119,29 @@ def test_refusals() -> None:
         NotImplementedError, "not implemented for 'Long'", lambda nn, t: nn.softmax(t, 0), torch.arange(3)
     )
     refuses(IndexError, "Dimension out of range", lambda nn, t: nn.softmax(t, 2), x)
+
+
+BOUNDS = [-8.0, -6.0, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0, 20.0, 21.0, math.nan, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hardtanh", "relu6", "hardswish", "hardsigmoid", "softplus", "elu", "celu", "selu", "hardshrink", "softshrink",
+        "leaky_relu", "relu",
+    ],
+)  # fmt: skip
+def test_gradients_where_pieces_meet_and_of_nan(name: str) -> None:
+    found = []
+    for lib in (flambeau, torch):
+        x = lib.tensor(BOUNDS, dtype=lib.float64, requires_grad=True)
+        getattr(lib.nn.functional, name)(x).sum().backward()
+        found.append(x.grad.tolist())
+    assert found[0] == pytest.approx(found[1], rel=1e-6, nan_ok=True)
+
+
+def test_integers_are_held_by_hardtanh() -> None:
+    for lib in (flambeau, torch):
+        x = lib.arange(-3, 9)
+        assert lib.nn.functional.hardtanh(x).dtype is lib.int64
+        assert lib.nn.functional.relu6(x).tolist() == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 6, 6]

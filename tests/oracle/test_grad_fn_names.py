@@ -55,11 +55,12 @@ torch.nanmedian(x) torch.count_nonzero(x) torch.aminmax(x)[0] torch.std_mean(x)[
 x.float() x.type_as(y) x.to(x.dtype) x.view_as(y) x.reshape_as(y) x.expand_as(b[0]) x.repeat_interleave(2,0)
 x.softmax(0,dtype=torch.float64) x.sum(dtype=torch.float64) x.pow(2.) x.pow(.5) x.pow(0) x.pow(y) torch.pow(2,x)
 x.true_divide(y) x.sub(y,alpha=2) x.add(y,alpha=2) x.detach() x.data torch.linalg.matrix_power(q,2)
+F.hardtanh(x) F.relu6(x)
 """
 OTHERS = """
 1-x x.clamp_min(.1) torch.stack([x,y]) x.repeat(2,1) x.tile(2) torch.diag_embed(v)
 torch.baddbmm(torch.zeros(2,3,3),b,b.mT) torch.einsum('ij,jk',x,m) torch.kron(q,q) torch.logdet(q)
-torch.matrix_exp(q) torch.trapz(v) F.celu(x) F.hardtanh(x) F.relu6(x)
+torch.matrix_exp(q) torch.trapz(v) F.celu(x)
 F.rms_norm(x,(4,)) F.embedding(i[:,None],x) F.pad(x,(1,1)) F.pad(im,(1,1,1,1),mode='reflect')
 F.pad(im,(1,1,1,1),mode='replicate') F.pad(im,(1,1,1,1),mode='circular')
 F.pixel_shuffle(torch.ones(1,4,2,2,requires_grad=True),2) F.mse_loss(x,y) F.smooth_l1_loss(x,y)

@@ -9,6 +9,7 @@ import numpy as np
 
 from flambeau.ops.op import Derivative
 from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
+from flambeau.ops.pointwise_logic import kept
 
 _activation = partial(pointwise, dtypes=FLOATS, promoting=slice(1), wide_scalars=True, flops=12)
 
@@ -23,6 +24,10 @@ def _hard_sigmoid(x: Any) -> Any:
 
 def _soft_shrink(x: Any, lambd: Any) -> Any:
     return np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0))
+
+
+def _hard_swish_back(grad: Any, a: Any, call: Any) -> Any:
+    return call(kept, (~(a <= -3), call(kept, (a < 3, grad * (a / 3 + 0.5), grad)), 0))
 
 
 def _mish_back(grad: Any, a: Any) -> Any:
@@ -44,7 +49,7 @@ hardsigmoid = _activation(
     1,
     "relu6(x + 3) / 6.",
     cuda="lesser(greater(a + 3, T(0)), T(6)) / 6",
-    derivative=Derivative(lambda grad, a: (grad / 6).where((a > -3) & (a < 3), 0)),
+    derivative=Derivative(lambda grad, a, call: call(kept, ((a > -3) & (a < 3), grad / 6, 0))),
 )
 hardswish = _activation(
     "hardswish",
@@ -52,7 +57,17 @@ hardswish = _activation(
     1,
     "x * relu6(x + 3) / 6.",
     cuda="a * lesser(greater(a + 3, T(0)), T(6)) / 6",
-    derivative=Derivative(lambda grad, a: (grad * (a / 3 + 0.5)).where(a <= 3, grad).where(a > -3, 0)),
+    derivative=Derivative(_hard_swish_back),
+)
+hardtanh = _activation(
+    "hardtanh",
+    lambda x, least, most: np.minimum(np.maximum(x, least), most),
+    3,
+    "x held to [least, most]; no gradient passes at the bounds.",
+    dtypes=NUMBERS,
+    examples=((-0.5, 0.5),),
+    cuda="lesser(greater(a, b), c)",
+    derivative=Derivative(lambda grad, a, b, c, call: call(kept, (~((a <= b) | (a >= c)), grad, 0))),
 )
 hardshrink = _activation(
     "hardshrink",
@@ -61,7 +76,7 @@ hardshrink = _activation(
     "x, or 0 within [-lambd, lambd].",
     examples=((0.5,),),
     cuda="a >= -b && a <= b ? T(0) : a",
-    derivative=Derivative(lambda grad, a, b: grad.where((a < -b) | (a > b), 0)),
+    derivative=Derivative(lambda grad, a, b, call: call(kept, (~((a >= -b) & (a <= b)), grad, 0))),
 )
 softshrink = _activation(
     "softshrink",
@@ -70,7 +85,7 @@ softshrink = _activation(
     "x moved towards 0 by lambd, 0 within [-lambd, lambd].",
     examples=((0.5,),),
     cuda="a > b ? a - b : a < -b ? a + b : a * 0",
-    derivative=Derivative(lambda grad, a, b: grad.where((a < -b) | (a > b), 0)),
+    derivative=Derivative(lambda grad, a, b, call: call(kept, (~((a >= -b) & (a <= b)), grad, 0))),
 )
 threshold = _activation(
     "threshold",

@@ -41,6 +41,7 @@ from flambeau.ops.pointwise_backward import (
     silu_backward,
     tanh_backward,
 )
+from flambeau.ops.pointwise_logic import kept
 
 LN2, LN10 = log_of(2), log_of(10)
 Check = Callable[[dtype, Sequence[Operand]], None]
@@ -268,7 +269,7 @@ erf = pointwise(
     flops=20,
     stub="erf_vml_cpu",
     cuda="erf_(a)",
-    derivative=Derivative(lambda grad, a: grad * (-a * a).exp() * (2 / root(pi))),
+    derivative=Derivative(lambda grad, a: (-a * a).exp() * (2 / root(pi)) * grad),
 )
 erfc = _special(
     "erfc",
@@ -682,7 +683,7 @@ nan_to_num = pointwise(
     params=((0.0, 1e4, -1e4),),
     cuda="numbered(a, k0, k1, k2)",
     constants=lambda static: [float(x or 0) for x in static],
-    derivative=Derivative(lambda grad, a: grad.where(a.isfinite(), 0)),
+    derivative=Derivative(lambda grad, a, call: call(kept, (a.isfinite(), grad, 0))),
 )
 
 
@@ -769,7 +770,9 @@ softplus = pointwise(
     flops=22,
     examples=((1, 20), (2.0, 1.0)),
     cuda="a * b > c ? a : log1p_(exp_(a * b)) / b",
-    derivative=Derivative(lambda grad, a, b, c: grad.where(a * b > c, grad * (a * b).sigmoid())),
+    derivative=Derivative(
+        lambda grad, a, b, c, call: call(kept, (a * b > c, grad, grad * (a * b).sigmoid()))
+    ),
 )
 leaky_relu = pointwise(
     "leaky_relu",
@@ -797,6 +800,6 @@ elu = pointwise(
     stub="elu_cpu",
     cuda="a <= 0 ? c * b * expm1_(a * d) : c * a",
     derivative=Derivative(
-        lambda grad, a, b, c, d: (grad * c).where(a > 0, grad * (b * c * d) * (a * d).exp())
+        lambda grad, a, b, c, d, call: call(kept, (~(a <= 0), grad * c, grad * (b * c * d) * (a * d).exp()))
     ),
 )

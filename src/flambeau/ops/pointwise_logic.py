@@ -21,6 +21,7 @@ from flambeau.ops.pointwise import (
     TO_BOOL,
     WIDE_UNSIGNED,
     Into,
+    Pointwise,
     pointwise,
 )
 
@@ -281,4 +282,21 @@ where = pointwise(
     flops=0,
     cuda="a ? b : c",
     derivative=Derivative(None, lambda grad, a: grad.where(a, 0), lambda grad, a: grad.where(~a, 0)),
+)
+kept: Pointwise = pointwise(
+    "where.kept",
+    Into(choose),
+    3,
+    "`where`, with dimensions in the order of the input's: gradients that a condition on another tensor lets through.",
+    dtypes=DTYPES,
+    check=_condition_is_bool,
+    promoting=slice(1, None),
+    conditions=1,
+    scalars=(1, 2),
+    leading=1,
+    flops=0,
+    cuda="a ? b : c",
+    derivative=Derivative(
+        None, lambda grad, a, call: call(kept, (a, grad, 0)), lambda grad, a, call: call(kept, (a, 0, grad))
+    ),
 )

@@ -41,9 +41,8 @@ other dimensions than the last, `unique` along a dimension, several `quantile`s,
 matrix, and `linalg.lstsq` of more rows than columns, whose solution is a part of a larger array in PyTorch, are
 contiguous here; `logsigmoid` and `rrelu` keep the order of dimensions, which PyTorch's do not on CPUs. Where the
 input and the gradient of the result lie in two formats, some gradients lie as the one where PyTorch's lie as the
-other: of `hardtanh`, `relu6`, `hardswish`, `hardsigmoid`, `softplus`, `elu`, `celu`, `hardshrink`, `softshrink`,
-`nan_to_num`, `mse_loss`, `take`, of shuffled channels and pixels, and of the `*_scatter` of views. Strides of
-dimensions of one element, and of tensors of none, may differ.
+other: of `mse_loss`, `huber_loss`, `smooth_l1_loss`, `take`, of shuffled channels and pixels, and of the `*_scatter`
+of views. Strides of dimensions of one element, and of tensors of none, may differ.
 
 Conjugation is computed when it is asked for: `x.conj()`, `x.adjoint()`, `x.mH` and `x.H` of complex numbers are new
 tensors, where PyTorch's are views that share `x`'s memory and conjugate when they are read. So a change of `x` in place

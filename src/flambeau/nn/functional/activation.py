@@ -125,7 +125,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
         raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
     if input.dtype.category == INTEGRAL:
         min_val, max_val = int(min_val), int(max_val)
-    return input.clamp_(min_val, max_val) if inplace else input.clamp(min_val, max_val)
+    return _run(ops.hardtanh, "hardtanh", input, min_val, max_val, inplace=inplace)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
