@@ -18,7 +18,7 @@ LIBRARIES = {
     "null_cuda.c": "libcuda.so.1", "null_nccl.c": "libnccl.so.2", "null_cudnn.c": "libcudnn.so.9",
     "null_cublaslt.c": "libcublasLt.so.13",
 }  # fmt: skip
-MOST = 1 << 24  # elements of operands up to which host bodies run
+MOST = 1 << 27  # elements of operands up to which host bodies run
 
 
 def build(folder: Path) -> None:

@@ -129,6 +129,16 @@ def test_long_sums_stay_accurate_along_every_axis(axis: int, kind: str) -> None:
     assert max(abs(a / b - 1) for a, b in zip(ours, exact.tolist(), strict=True)) < limit
 
 
+@pytest.mark.parametrize("name", ("amax", "amin", "sum", "prod", "max", "argmax", "any"))
+@pytest.mark.parametrize("kind", ("uint8", "int8", "int16"))
+def test_rows_of_more_elements_than_their_dtype_counts(kind: str, name: str) -> None:
+    x = (torch.arange(80_000) * 37 % 101).to(getattr(torch, kind)).reshape(2, -1)
+    agree(lambda m, t: getattr(m, name)(t, 1), x)
+    agree(lambda m, t: getattr(m, name)(t), x)
+    if name in ("sum", "prod"):
+        agree(lambda m, t: getattr(m, name)(t, 1, dtype=t.dtype), x)
+
+
 def test_out_takes_the_result_and_refuses_other_dtypes() -> None:
     x = flambeau.tensor([[1.0, 2.0], [3.0, 4.0]])
     out = flambeau.empty(2)
