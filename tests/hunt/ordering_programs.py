@@ -634,6 +634,13 @@ def future_of_a_collective():
 
 
 @ranked
+def several_gathered_as_one():
+    rows = [[full(0), full(0)] for _ in range(2)]
+    dist.all_gather_coalesced(rows, [full(dist.get_rank() + 1), full(5)], async_op=True).wait()
+    return [(x * 2).tolist() for row in rows for x in row]
+
+
+@ranked
 def sent_and_received():
     rank = dist.get_rank()
     x, y = full(rank + 1), full(0)

@@ -254,13 +254,13 @@ def _along_memory(fold: Fold, launch: Launch) -> Body | None:
         return None
     if fold in (folds.greatest, folds.least) and source.shape[-1] <= SHORT:
         return None
-    kept, divides = out.ndim == source.ndim, fold is folds.mean
+    kept = out.ndim == source.ndim
     # Small integers cannot hold the length of their rows, and have no mean.
-    count = out.dtype.to_real().numpy.type(source.shape[-1]) if divides else None
+    count = out.dtype.to_real().numpy.type(source.shape[-1]) if fold is folds.mean else None
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         ufunc.reduce(inputs[0], axis=-1, keepdims=kept, out=outputs[0])
-        if divides:
+        if count is not None:
             np.divide(outputs[0], count, out=outputs[0])
 
     return body

@@ -211,7 +211,7 @@ def conj_physical(input: Any, *, out: Any = None) -> Any:
 
 
 def _conj_physical_(self: Tensor) -> Any:
-    if self.history is None and not self.meta.dtype.is_complex:  # nothing is written, nor asked of the memory
+    if not (self.meta.dtype.is_complex or self.requires_grad):  # nothing is written, nor asked of the memory
         return self
     return into(functions.conj_physical, (self,))
 

@@ -106,6 +106,12 @@ class Machine:
 def check_error(state: DeviceState) -> None:
     """Raise a device's sticky error, if it has one."""
     if state.error is not None:
-        error = late(DriverError(str(state.error)))
-        error.known, state.told = state.told, True
-        raise error from state.error.__cause__
+        raise _error_of(
+            state
+        ) from state.error.__cause__  # no name: a frame that holds its error keeps all of its callers
+
+
+def _error_of(state: DeviceState) -> DriverError:
+    error = late(DriverError(str(state.error)))
+    error.known, state.told = state.told, True
+    return error
