@@ -54,6 +54,11 @@ Check: TypeAlias = Callable[..., None]
 class Detector(Order):
     """Watches one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access)."""
 
+    __slots__ = (
+        "_captured_from", "_captured_to", "_capturing", "_freed", "_loose", "_many_retired", "_pending_host",
+        "shadow",
+    )  # fmt: skip
+
     def __init__(self, mode: str = "warn") -> None:
         super().__init__(Findings(mode))
         self.shadow = Shadow()
