@@ -128,14 +128,16 @@ BOUNDS = [-8.0, -6.0, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0, 20.0, 21.0, mat
     "name",
     [
         "hardtanh", "relu6", "hardswish", "hardsigmoid", "softplus", "elu", "celu", "selu", "hardshrink", "softshrink",
-        "leaky_relu", "relu",
+        "leaky_relu", "relu", "threshold",
     ],
 )  # fmt: skip
 def test_gradients_where_pieces_meet_and_of_nan(name: str) -> None:
     found = []
     for lib in (flambeau, torch):
         x = lib.tensor(BOUNDS, dtype=lib.float64, requires_grad=True)
-        getattr(lib.nn.functional, name)(x).sum().backward()
+        function = getattr(lib.nn.functional, name)
+        result = function(x, 0.5, 7.0) if name == "threshold" else function(x)
+        result.sum().backward()
         found.append(x.grad.tolist())
     assert found[0] == pytest.approx(found[1], rel=1e-6, nan_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -266,3 +267,14 @@ def test_a_target_out_of_range_is_a_late_error_on_a_device() -> None:
         loss = nn.nll_loss(x, flambeau.tensor([0, 7], device="cuda"))
         with pytest.raises(RuntimeError):
             loss.item()
+
+
+@pytest.mark.parametrize("name", ["l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss"])
+def test_gradients_of_nan_and_where_pieces_meet(name: str) -> None:
+    found = []
+    for lib in (flambeau, torch):
+        x = lib.tensor([-2.0, -1.0, 0.0, 1.0, math.nan, math.inf], dtype=lib.float64, requires_grad=True)
+        y = lib.tensor([0.0, 0.0, 0.0, 0.0, 1.0, math.inf], dtype=lib.float64)
+        getattr(lib.nn.functional, name)(x, y, reduction="sum").backward()
+        found.append(x.grad.tolist())
+    assert found[0] == pytest.approx(found[1], nan_ok=True)

@@ -95,7 +95,7 @@ threshold = _activation(
     dtypes=NUMBERS,
     examples=((0.1, 20),),
     cuda="a <= b ? c : a",
-    derivative=Derivative(lambda grad, a, b: grad.where(a > b, 0)),
+    derivative=Derivative(lambda grad, a, b: grad.where(~(a <= b), 0)),
 )
 prelu = pointwise(
     "prelu",
