@@ -452,6 +452,7 @@ def test_all_memory_is_back_after_a_program_that_raises(tmp_path):
     assert done.machine["devices"][0]["peak_allocated"] == 3 << 22
     assert [device["left_allocated"] for device in done.machine["devices"]] == [0, 0]
     assert "never freed" not in done.err
+    assert "Race-free under every schedule as far as it came" in done.err
 
 
 def test_all_memory_is_back_after_a_program_with_a_function_of_its_own(tmp_path):

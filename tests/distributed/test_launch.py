@@ -629,3 +629,15 @@ def test_how_many_ranks_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
             determine_local_world_size("gpu")
         assert determine_local_world_size("auto") == os.cpu_count()
     assert stream_bits("0:3,1:1") == {0: 3, 1: 1}
+
+
+# -- what `flambeau launch` says ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "races"), [(0, "schedule, each rank"), (1, "schedule as far as they came, each")]
+)
+def test_the_screen_of_ranks_says_of_what_it_speaks(tmp_path: Path, status: int, races: str) -> None:
+    program = script(tmp_path, f"import sys, torch; torch.ones(1, device='cuda'); sys.exit({status})")
+    said = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", program))
+    assert said.status == status and f"Race-free under every {races}" in said.err, said.err

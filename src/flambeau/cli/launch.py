@@ -72,7 +72,8 @@ def _show(options: argparse.Namespace, status: int, folder: Path) -> None:
     if options.report is not None:
         options.report.write_text(json.dumps({"exit_status": status, "ranks": reports}, indent=1) + "\n")
     if reports and not options.quiet:
-        write_ranks(reports, sys.stderr, [] if options.report is None else [options.report])
+        written = [] if options.report is None else [options.report]
+        write_ranks(reports, sys.stderr, written, failed=status != 0)
 
 
 def _set_environment(options: argparse.Namespace) -> None:

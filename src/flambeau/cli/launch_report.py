@@ -27,21 +27,24 @@ def read_reports(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def write_ranks(reports: list[dict[str, Any]], file: TextIO, written: list[Path]) -> None:
-    """Devices, times, memory and races of all ranks of this node. A rank's first machine stands for it."""
+def write_ranks(reports: list[dict[str, Any]], file: TextIO, written: list[Path], failed: bool) -> None:
+    """Devices, times, memory and races of all ranks of this node. A rank's first machine stands for it.
+
+    Ranks that failed, or were ended for it, proved something of what they did until then.
+    """
     screen = Screen(file)
     screen.title("flambeau launch")
     used = [(report["local_rank"], report["machines"][0]) for report in reports if report["machines"]]
     if not used:
         screen.line("No rank used a CUDA device.")
     else:
-        _write_machines(used, screen)
+        _write_machines(used, screen, failed)
     for path in written:
         screen.entry("written", str(path))
     screen.end()
 
 
-def _write_machines(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> None:
+def _write_machines(used: list[tuple[int, dict[str, Any]]], screen: Screen, failed: bool) -> None:
     _, first = used[0]
     names = ", ".join(sorted({device["name"] for _, machine in used for device in machine["devices"]}))
     kind = (
@@ -52,7 +55,7 @@ def _write_machines(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> N
         screen.entry(f"rank {rank}", _rank_text(machine))
     if len(used) > _MOST:
         screen.entry("", f"and {len(used) - _MOST} ranks more (--report FILE has them all)")
-    _write_races(used, screen)
+    _write_races(used, screen, failed)
 
 
 def _rank_text(machine: dict[str, Any]) -> str:
@@ -66,7 +69,7 @@ def _rank_text(machine: dict[str, Any]) -> str:
     return "; ".join(parts) or "used no device"
 
 
-def _write_races(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> None:
+def _write_races(used: list[tuple[int, dict[str, Any]]], screen: Screen, failed: bool) -> None:
     certificates = [
         (rank, machine["certificate"]) for rank, machine in used if machine["certificate"] is not None
     ]
@@ -76,6 +79,7 @@ def _write_races(used: list[tuple[int, dict[str, Any]]], screen: Screen) -> None
     elif races:
         write_races(races, screen)
     elif all(certificate["race_free"] for _, certificate in certificates):
-        screen.entry("races", "Race-free under every schedule, each rank in itself", GREEN)
+        until = " as far as they came" if failed else ""
+        screen.entry("races", f"Race-free under every schedule{until}, each rank in itself", GREEN)
     else:
         write_uncertified(dict.fromkeys(text for _, c in certificates for text in c["violated"]), screen)

@@ -318,5 +318,5 @@ def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int)
                 _say(options, f"can't write {str(file)!r}: {error.strerror}")
                 status = status or 1
     if not options.quiet:
-        write_screen(recorder, sys.stderr, written)
+        write_screen(recorder, sys.stderr, written, failed=status != 0)
     return status

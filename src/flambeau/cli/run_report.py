@@ -12,8 +12,11 @@ from flambeau.observe.reports import Certificate
 from flambeau.runtime.statistics import format_size
 
 
-def write_screen(recorder: Recorder, file: TextIO, written: list[Path]) -> None:
-    """Devices, simulated time, memory, races with their mends. In colour on a terminal (unless NO_COLOR)."""
+def write_screen(recorder: Recorder, file: TextIO, written: list[Path], failed: bool) -> None:
+    """Devices, simulated time, memory, races with their mends. In colour on a terminal (unless NO_COLOR).
+
+    A program that failed proved something of what it did until then.
+    """
     screen = Screen(file)
     screen.title("flambeau")
     if not recorder.machines:
@@ -23,13 +26,13 @@ def write_screen(recorder: Recorder, file: TextIO, written: list[Path]) -> None:
             "processes", f"{recorder.children} started by the program: what they did is not in this report"
         )
     for machine in recorder.machines:
-        _write_machine(machine, screen)
+        _write_machine(machine, screen, failed)
     for path in written:
         screen.entry("written", str(path))
     screen.end()
 
 
-def _write_machine(machine: MachineReport, screen: Screen) -> None:
+def _write_machine(machine: MachineReport, screen: Screen, failed: bool) -> None:
     names = ", ".join(sorted({device.name for device in machine.devices}))
     kind = (
         f"virtual: profile {machine.profile}, schedule {_short(machine.schedule)}"
@@ -48,7 +51,7 @@ def _write_machine(machine: MachineReport, screen: Screen) -> None:
             screen.line()
             screen.entry("again", f"--schedule {_short(f'replay:{machine.token}')}")
     else:
-        _write_certificate(machine.certificate, screen)
+        _write_certificate(machine.certificate, screen, failed)
 
 
 def _write_memory(devices: list[DeviceReport], screen: Screen) -> None:
@@ -64,9 +67,10 @@ def _write_memory(devices: list[DeviceReport], screen: Screen) -> None:
         screen.entry(label, f"{unused}  none used")
 
 
-def _write_certificate(certificate: Certificate, screen: Screen) -> None:
+def _write_certificate(certificate: Certificate, screen: Screen, failed: bool) -> None:
     if certificate.race_free:
-        screen.entry("races", "Race-free under every schedule, given that:", GREEN)
+        until = " as far as it came" if failed else ""
+        screen.entry("races", f"Race-free under every schedule{until}, given that:", GREEN)
         screen.items(certificate.assumptions)
     else:
         write_uncertified(certificate.violated, screen)
