@@ -91,6 +91,23 @@ def hosts_that_wait_in_mpi() -> None:
     say("got", *x.tolist(), system.bare_driver().trace_hash(), system.bare_driver().time_ns())
 
 
+def hosts_that_ask_mpi() -> None:
+    """The same of ranks that ask whether the CPU's work is done, until it is."""
+    cpu = dist.new_group(backend="gloo")
+    x = torch.full((2,), RANK + 1.0, device="cuda")
+    for _ in range(3):
+        dist.all_reduce(x)
+        dist.all_reduce(x)
+        if RANK == 0:
+            assert x.unique().numel() == 1
+        counted = torch.ones(1)
+        work = dist.all_reduce(counted, group=cpu, async_op=True)
+        while not work.is_completed():
+            pass
+        x += counted.to("cuda")
+    say("got", *x.tolist(), system.bare_driver().trace_hash(), system.bare_driver().time_ns())
+
+
 def circle_through_mpi() -> None:
     """Rank 0 waits for the others' GPUs, they for its CPU tensors."""
     cpu = dist.new_group(backend="gloo")

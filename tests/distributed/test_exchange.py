@@ -60,11 +60,14 @@ def test_devices_go_on_while_their_host_makes_a_communicator_or_waits_in_the_sto
 
 
 @pytest.mark.parametrize("schedule", ["earliest", "random:3"])
-def test_devices_go_on_while_their_host_waits_in_mpi(schedule: str) -> None:
-    said = [launch(3, "hosts_that_wait_in_mpi", FLAMBEAU_SCHEDULE=schedule) for _ in range(2)]
+@pytest.mark.parametrize(
+    ("program", "result"), [("hosts_that_wait_in_mpi", "93.0"), ("hosts_that_ask_mpi", "1731.0")]
+)
+def test_devices_go_on_while_their_host_waits_in_mpi(program: str, result: str, schedule: str) -> None:
+    said = [launch(3, program, FLAMBEAU_SCHEDULE=schedule) for _ in range(2)]
     assert said[0].status == 0, said[0].err
     assert [line.split()[:3] for line in said[0].out.splitlines() if "got" in line] == [
-        ["got", "93.0", "93.0"]
+        ["got", result, result]
     ] * 3
     assert sorted(said[0].out.splitlines()) == sorted(said[1].out.splitlines())
 

@@ -34,7 +34,7 @@ from flambeau.distributed.mpi_waits import Wait
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, agreed, described
-from flambeau.driver.registry import go_on
+from flambeau.driver.registry import ask_around, go_on
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
@@ -261,6 +261,11 @@ class MpiWork(Work):
     def __del__(self) -> None:
         if not self._moved:
             self._backend._world.adopt(self._requests, (self._keep, self._steps, self._comparison))
+
+    def is_completed(self) -> bool:
+        if not super().is_completed() and alone():
+            ask_around()  # others may wait for this rank's GPUs, and come to this work afterwards
+        return self._over
 
     def _test(self) -> bool:
         mpi = self._backend._world.MPI

@@ -93,6 +93,13 @@ def go_on(other: Awaited | None = None) -> None:
         exchange.go_on(other)
 
 
+def ask_around() -> None:
+    """The host asks whether something of other processes is done, again and again: virtual GPUs go on meanwhile."""
+    exchange = sys.modules.get("flambeau.driver.virtual.exchange")
+    if exchange is not None:
+        exchange.ask_around()
+
+
 def meet_at(address: str) -> None:
     """Let this process's virtual GPUs meet those of other processes at "RANK@HOST:PORT", where no launcher serves."""
     import_module("flambeau.driver.virtual.exchange").meet_at(address)

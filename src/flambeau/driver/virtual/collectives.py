@@ -503,6 +503,12 @@ class Communicators:
                 outcomes, come = self.outside.idle(other)
                 self._go_on_with(outcomes)
 
+    def ask_around(self) -> None:
+        """The host asks whether something else is over, again and again: it is told what a poll would be told."""
+        if self._shared and self.outside is not None and self._waits_for_others:
+            self._core.run_all()
+            self._go_on_with(self.outside.look())
+
     @property
     def _waits_for_others(self) -> bool:
         return any(member.comm.meetings for member in self._members.values())

@@ -469,6 +469,11 @@ class VirtualDriver:
         with self._lock:
             self._comms.go_on(other)
 
+    def ask_around(self) -> None:
+        """The host asks for something else, again and again: see `Communicators.ask_around`."""
+        with self._lock:
+            self._comms.ask_around()
+
     def comm_destroy(self, comm: int, abort: bool = False) -> None:
         with self._lock:
             self._comms.destroy(comm, abort)

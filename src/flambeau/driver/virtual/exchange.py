@@ -35,6 +35,7 @@ class Machine(Protocol):
     """Whoever has members of this process."""
 
     def go_on(self, other: Awaited | None) -> None: ...
+    def ask_around(self) -> None: ...
 
 
 class Exchange:
@@ -228,13 +229,17 @@ def of_process() -> Exchange | None:
 
 def go_on(other: Awaited | None) -> None:
     """What `registry.go_on` says."""
-    machine = None if _exchange is None or _exchange.idles else _exchange.machine()
+    machine = _served()
     if machine is not None:
         machine.go_on(other)
 
 
-def meet_at(address: str) -> None:
-    """Meet other processes there, unless they are met elsewhere already."""
-    global _exchange
-    if of_process() is None:
-        _exchange = Exchange(address, shares=False)
+def ask_around() -> None:
+    """What `registry.ask_around` says."""
+    machine = _served()
+    if machine is not None:
+        machine.ask_around()
+
+
+def _served() -> Machine | None:
+    return None if _exchange is None or _exchange.idles else _exchange.machine()
