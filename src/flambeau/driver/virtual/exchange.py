@@ -243,3 +243,10 @@ def ask_around() -> None:
 
 def _served() -> Machine | None:
     return None if _exchange is None or _exchange.idles else _exchange.machine()
+
+
+def meet_at(address: str) -> None:
+    """Meet other processes there, unless they are met elsewhere already."""
+    global _exchange
+    if of_process() is None:
+        _exchange = Exchange(address, shares=False)
