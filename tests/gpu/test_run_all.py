@@ -31,8 +31,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_line_for_each_part_and_names_of_what_failed() -> None:
     done = run("-c", PROGRAM)
-    table = done.stdout.splitlines()[2:]
-    assert table == [
+    assert done.stdout.splitlines()[-5:] == [  # what an interrupted process says comes before
         "tests      FAILED       4 s      7 compiled  1 failed, 2 passed in 3.45s",
         "    tests/a.py::b - wrong",
         "examples   FAILED       0 s      0 compiled  ",
