@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.typeinfo import finfo
+from flambeau.optim.by_parameter import ByParameter
 from flambeau.optim.counters import Counters, read, write
-from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
+from flambeau.optim.optimizer import check_lr
 from flambeau.tensor import creation
 from flambeau.tensor.norms import vector_norm
 from flambeau.tensor.tensor import Tensor
@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 Group = dict[str, Any]
 
 
-class Adafactor(Optimizer):
+class Adafactor(ByParameter):
     """Adafactor: Adam's second average as a row times a column, so that its memory is that of a vector.
 
     Args:
@@ -43,10 +43,8 @@ class Adafactor(Optimizer):
         foreach: bool | None = None,
         maximize: bool = False,
     ) -> None:
-        if isinstance(lr, Tensor) and lr.numel() != 1:
-            raise ValueError("Tensor lr must be 1-element")
+        check_lr(lr, "Learning rate should be >= 0 but is: {}")
         for holds, text in (
-            (lr >= 0, f"Learning rate should be >= 0 but is: {lr}"),
             (beta2_decay <= 0, f"beta2_decay should be <= 0 but is: {beta2_decay}"),
             (eps[0] is None or eps[0] >= 0, f"epsilon1 should be >= 0 but is: {eps[0]}"),
             (eps[1] >= 0, f"epsilon2 should be >= 0 but is: {eps[1]}"),
@@ -61,20 +59,7 @@ class Adafactor(Optimizer):
             "foreach": foreach, "maximize": maximize,
         })  # fmt: skip
 
-    @unrecorded
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change each parameter that has a gradient. A closure evaluates the model anew and returns the loss."""
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            lr = float(group["lr"])
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(group, lr, p)
-        return loss
-
     def _update(self, group: Group, lr: float, p: Any) -> None:
-        if p.is_complex():
-            raise RuntimeError("Adafactor does not support complex parameters")
         grad = -p.grad if group["maximize"] else p.grad
         state = self.state[p]
         if not state:

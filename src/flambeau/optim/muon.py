@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
+from flambeau.optim.by_parameter import ByParameter
+from flambeau.optim.optimizer import check_lr
 from flambeau.tensor import creation
 from flambeau.tensor.public import functions
 from flambeau.tensor.tensor import Tensor
@@ -14,7 +14,7 @@ from flambeau.tensor.tensor import Tensor
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Keller Jordan's Muon: the steepest slope at zero
 
 
-class Muon(Optimizer):
+class Muon(ByParameter):
     """Muon: momentum whose matrix is brought near an orthogonal one. For the matrices of hidden layers.
 
     Args:
@@ -39,9 +39,8 @@ class Muon(Optimizer):
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
     ) -> None:
-        if isinstance(lr, Tensor) and lr.numel() != 1:
-            raise ValueError("Tensor lr must be 1-element")
-        for value, what in ((lr, "Learning rate"), (momentum, "momentum"), (weight_decay, "weight decay")):
+        check_lr(lr, "Learning rate should be >= 0 but is: {}")
+        for value, what in ((momentum, "momentum"), (weight_decay, "weight decay")):
             if not value >= 0:
                 raise ValueError(f"{what} should be >= 0 but is: {value}")
         if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
@@ -56,20 +55,7 @@ class Muon(Optimizer):
                     f"Muon only supports 2D parameters whereas we found a parameter with size: {p.size()}"
                 )
 
-    @unrecorded
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change each parameter that has a gradient. A closure evaluates the model anew and returns the loss."""
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            lr = float(group["lr"])
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(group, lr, p)
-        return loss
-
     def _update(self, group: dict[str, Any], lr: float, p: Any) -> None:
-        if p.is_complex():
-            raise RuntimeError("Muon does not support complex parameters")
         state, momentum = self.state[p], group["momentum"]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = creation.zeros_like(p.grad)

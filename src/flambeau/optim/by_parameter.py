@@ -1,0 +1,28 @@
+"""`ByParameter`: optimizers whose rule takes a parameter as a whole, in ordinary operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flambeau.optim.optimizer import Optimizer, evaluated, unrecorded
+
+
+class ByParameter(Optimizer):
+    """Subclasses say what one parameter's step is, `_update`. Complex parameters raise RuntimeError."""
+
+    @unrecorded
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change each parameter that has a gradient. A closure evaluates the model anew and returns the loss."""
+        loss = evaluated(closure)
+        for group in self.param_groups:
+            lr = float(group["lr"])
+            for p in group["params"]:
+                if p.grad is not None:
+                    if p.is_complex():
+                        raise RuntimeError(f"{type(self).__name__} does not support complex parameters")
+                    self._update(group, lr, p)
+        return loss
+
+    def _update(self, group: dict[str, Any], lr: float, p: Any) -> None:
+        raise NotImplementedError
