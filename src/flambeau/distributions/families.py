@@ -49,6 +49,7 @@ class BinaryOdds(Distribution):
     """A distribution by the probability `probs` of one of two outcomes, or by its log-odds `logits`: one is given."""
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    _grows: tuple[str, ...] = ("_param", "probs", "logits")  # by `expand`
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         one_of_two(probs, logits)
@@ -61,7 +62,7 @@ class BinaryOdds(Distribution):
         super().__init__(() if isinstance(given, Number) else self._param.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
-        parts = self._grown_parts(Size(batch_shape), "_param", "probs", "logits")
+        parts = self._grown_parts(Size(batch_shape), *self._grows)
         return self._expanded(batch_shape, _instance, **self._kept(), **parts)
 
     def _kept(self) -> dict[str, Any]:

@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
-from flambeau.core.size import Size
 from flambeau.distributions import constraints
-from flambeau.distributions.distribution import Distribution
+from flambeau.distributions.families import BinaryOdds
 from flambeau.distributions.gamma import Gamma
-from flambeau.distributions.utils import (
-    broadcast_all,
-    lazy_property,
-    logits_to_probs,
-    one_of_two,
-    probs_to_logits,
-)
+from flambeau.distributions.utils import broadcast_all, one_of_two
 from flambeau.nn.functional import logsigmoid
 from flambeau.tensor.random import poisson
 from flambeau.tensor.tensor import Tensor
 
 
-class NegativeBinomial(Distribution):
+class NegativeBinomial(BinaryOdds):
     """How often something of probability `probs` (log-odds `logits`) happens before `total_count` times it does not."""
 
     arg_constraints = {
@@ -30,35 +23,15 @@ class NegativeBinomial(Distribution):
         "logits": constraints.real,
     }
     support = constraints.nonnegative_integer
+    _grows = ("total_count", *BinaryOdds._grows)
 
     def __init__(
         self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
         one_of_two(probs, logits)
-        count, self._param = broadcast_all(total_count, logits if probs is None else probs)
-        self.total_count = count.type_as(self._param)
-        if probs is None:
-            self.logits = self._param
-        else:
-            self.probs = self._param
-        super().__init__(self._param.shape, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> NegativeBinomial:
-        shape = Size(batch_shape)
-        parts = self._grown_parts(shape, "total_count", "_param", "probs", "logits")
-        return self._expanded(shape, _instance, **parts)
-
-    @lazy_property
-    def logits(self) -> Tensor:
-        return probs_to_logits(self.probs, is_binary=True)
-
-    @lazy_property
-    def probs(self) -> Tensor:
-        return logits_to_probs(self.logits, is_binary=True)
-
-    @property
-    def param_shape(self) -> Size:
-        return self._param.size()
+        count, given = broadcast_all(total_count, logits if probs is None else probs)
+        self.total_count = count.type_as(given)
+        super().__init__(*((None, given) if probs is None else (given, None)), validate_args)
 
     @property
     def mean(self) -> Tensor:

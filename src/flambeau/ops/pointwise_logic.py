@@ -269,34 +269,23 @@ def _condition_is_bool(common: dtype, operands: Sequence[Operand]) -> None:
         )
 
 
-where = pointwise(
+def _choosing(name: str, summary: str, derivative: Derivative, leading: int = 0) -> Pointwise:
+    return pointwise(
+        name, Into(choose), 3, summary, dtypes=DTYPES, check=_condition_is_bool, promoting=slice(1, None), conditions=1,
+        scalars=(1, 2), leading=leading, flops=0, cuda="a ? b : c", derivative=derivative,
+    )  # fmt: skip
+
+
+where = _choosing(
     "where",
-    Into(choose),
-    3,
     "input where the condition holds, else other.",
-    dtypes=DTYPES,
-    check=_condition_is_bool,
-    promoting=slice(1, None),
-    conditions=1,
-    scalars=(1, 2),
-    flops=0,
-    cuda="a ? b : c",
-    derivative=Derivative(None, lambda grad, a: grad.where(a, 0), lambda grad, a: grad.where(~a, 0)),
+    Derivative(None, lambda grad, a: grad.where(a, 0), lambda grad, a: grad.where(~a, 0)),
 )
-kept: Pointwise = pointwise(
+kept: Pointwise = _choosing(
     "where.kept",
-    Into(choose),
-    3,
     "`where`, with dimensions in the order of the input's: gradients that a condition on another tensor lets through.",
-    dtypes=DTYPES,
-    check=_condition_is_bool,
-    promoting=slice(1, None),
-    conditions=1,
-    scalars=(1, 2),
-    leading=1,
-    flops=0,
-    cuda="a ? b : c",
-    derivative=Derivative(
+    Derivative(
         None, lambda grad, a, call: call(kept, (a, grad, 0)), lambda grad, a, call: call(kept, (a, 0, grad))
     ),
+    leading=1,
 )
