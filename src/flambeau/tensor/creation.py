@@ -129,7 +129,7 @@ def recalled(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, 
     """What the meta of a creation follows from (None where that cannot be a key), and the meta if it is known."""
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
-    elif not sizes:  # `zeros()` is an error, `zeros([])` is not
+    elif not sizes and "size" not in given:  # `zeros()` is an error, `zeros([])` is not
         return None, None
     key = (
         function,
