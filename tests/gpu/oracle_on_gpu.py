@@ -102,7 +102,6 @@ def move_births() -> None:
     import layouts
 
     layouts.of_torch = whole
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def carry(theirs: Any, from_torch: Callable[[Any], Tensor]) -> Tensor:
@@ -153,7 +152,8 @@ def pytest_runtest_setup() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Ours are made on the GPU too."""
+    """Ours are made on the GPU too, and nothing is rounded to TF32 (tests/conftest.py sets PyTorch's anew each time)."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     switches = flambeau.backends.cuda.matmul, flambeau.backends.cudnn
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
