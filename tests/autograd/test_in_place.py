@@ -117,6 +117,22 @@ def test_second_derivatives_see_zeros_too(name: str) -> None:
         assert again is None or again.tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize("name", ["sqrt_", "exp_", "sigmoid_", "tanh_", "cumprod_", "sin_"])
+def test_second_derivatives_pass_views_that_a_function_changed(name: str) -> None:
+    """Where a node saved what it gave, the gradient's own gradient leads to it beside the base's node."""
+    found = []
+    for lib in (flambeau, torch):
+        x = lib.tensor([2.0, 3.0, 0.5], dtype=lib.float64, requires_grad=True)
+        y = x * 1
+        getattr(y[1:], name)(*[0] * (name == "cumprod_"))
+        (grad,) = lib.autograd.grad(y.sin().sum(), x, create_graph=True)
+        (again,) = lib.autograd.grad(grad.sum(), x)
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            y.sum().backward()
+        found.append([grad.tolist(), again.tolist()])
+    assert close(*found)
+
+
 @pytest.mark.parametrize("name", [*OVERWRITES, "cumsum_", "ldexp_"])
 @pytest.mark.parametrize("of", ["leaf", "view of a leaf", "one of several", "inference"])
 def test_refusals_are_pytorchs(name: str, of: str) -> None:

@@ -78,3 +78,13 @@ def test_products_over_a_zero(name: str, include_self: bool) -> None:
 @pytest.mark.parametrize("name", ["prod", "cumprod"])
 def test_products_of_one_tensor_over_a_zero(name: str) -> None:
     agree(lambda lib: lambda x: getattr(x, name)(0), [0.5, 0.0, 2.0, -1.5])
+
+
+def test_the_slope_of_relu_depends_on_its_input_with_zeros() -> None:
+    """So that the curvature of a network of relus can be asked for, as programs that solve equations do."""
+    for lib in LIBRARIES:
+        x = lib.tensor([1.0, -2.0, 0.0], requires_grad=True)
+        (slope,) = lib.autograd.grad((x * 3).relu().sum(), x, create_graph=True)
+        (curvature,) = lib.autograd.grad(slope.sum(), x)
+        assert slope.tolist() == [3.0, 0.0, 0.0]
+        assert curvature.tolist() == [0.0, 0.0, 0.0]

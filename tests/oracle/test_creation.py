@@ -198,6 +198,8 @@ def test_a_tensor_made_to_require_a_gradient_is_a_leaf() -> None:
     assert made.is_leaf
     with pytest.raises(RuntimeError, match=r"(?i)only Tensors of floating point and complex"):
         flambeau.zeros(1, dtype=flambeau.int64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Only Tensors of floating point and complex dtype can require"):
+        flambeau.tensor([1, 2], requires_grad=True)
 
 
 def test_unknown_keyword_is_refused() -> None:

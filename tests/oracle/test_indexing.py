@@ -117,6 +117,38 @@ def test_writing_a_tensor_is_pytorchs(data: st.DataObject) -> None:
     same(ours, theirs)
 
 
+ASSIGNMENTS = [
+    "x[1:] *= 2",
+    "x[None] += 1",
+    "x[:1] += x[1]",
+    "x[:] = x[0]",
+    "x[:] = x[0, 0]",
+    "x[:] = x[0, 0, 0]",
+    "x[..., :1] = x[..., :1] * 2",
+    "x[0] = x[1]",
+    "x[1:, :1] -= x[0, 0]",
+    "x[1:] = x[1]",
+    "x[:, 0] = x[0, 0]",
+    "x.mT[..., :1] *= 3",
+    "x[0] = x[:1]",
+    "x[0] = x[:1].mT",
+]
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("statement", ASSIGNMENTS)
+def test_assigning_a_tensor_of_its_own_memory_is_pytorchs(statement: str, history: bool) -> None:
+    results = []
+    for m in (flambeau, torch):
+        start = m.arange(24, dtype=m.float32).reshape(2, 3, 4).requires_grad_(history)
+        x = start.clone()
+        failed = outcome(lambda m=m, x=x: exec(statement, {"m": m, "x": x}))
+        if history:
+            (x * x).sum().backward()
+        results.append((type(failed), x.tolist(), start.grad.tolist() if history else None))
+    assert results[0] == results[1]
+
+
 EXPRESSIONS = [
     "x[1.5]",
     "x['a']",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
@@ -69,7 +69,7 @@ class _Node(Node, FunctionCtx):
 
     saved_variables = saved_tensors
 
-    def release(self) -> None:
+    def release(self, walked: Container[Node]) -> None:
         self._saved = None
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flambeau.driver.api import Launch
 from flambeau.ops.blocks import choose
-from flambeau.ops.gradients import conj
+from flambeau.ops.gradients import conj, zeros
 from flambeau.ops.op import Derivative
 from flambeau.ops.pointwise import FLOATING_OR_COMPLEX, FLOATS, NUMBERS, Into, Pointwise, pointwise
 
@@ -23,7 +23,9 @@ relu_backward: Pointwise = pointwise(
     leading=1,
     cuda="b <= 0 ? T(0) : a",
     derivative=Derivative(
-        lambda grad, b, call: call(relu_backward, (grad, b)), None, name="ThresholdBackwardBackward0"
+        lambda grad, b, call: call(relu_backward, (grad, b)),
+        lambda b: zeros(b),
+        name="ThresholdBackwardBackward0",
     ),
 )
 tanh_backward = pointwise(

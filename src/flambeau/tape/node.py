@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from flambeau.core.handle import RemovableHandle
@@ -101,8 +101,8 @@ class Node:
         """The same; those of inputs that are not asked for may be None."""
         return self.gradients(grads)
 
-    def release(self) -> None:
-        """Forget what was saved: a second walk through this node is refused."""
+    def release(self, walked: Container[Node]) -> None:
+        """Forget what was saved: a second walk through this node is refused. `walked`: the nodes of this walk."""
 
     # -- what programs see of it --------------------------------------------------------------------------
 

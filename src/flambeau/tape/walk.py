@@ -186,7 +186,7 @@ class _Walk:
             if node.watchers is None and not self.aside:
                 given = node.gradients(grads) if self.runs is None else self.asked_of(node, grads)
                 if not self.keep:
-                    node.release()
+                    node.release(self.waiting)
             else:
                 given = self.gradients(node, grads)
         del grads
@@ -291,7 +291,7 @@ class _Walk:
             for hook in list(watchers.post.values()):
                 given = _hooked_all(hook, given, tuple(grads))
         if not self.keep:
-            node.release()
+            node.release(self.waiting)
         return given
 
 

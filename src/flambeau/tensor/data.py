@@ -17,7 +17,7 @@ from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 from flambeau.ops.copy import caster
 from flambeau.runtime import system
-from flambeau.tensor.options import default_device, kind_of, kind_of_number, place, refuse
+from flambeau.tensor.options import default_device, kind_of, kind_of_number, new_leaf, place, refuse
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
@@ -42,8 +42,8 @@ def tensor(
     Raises ValueError for ragged sequences, TypeError or RuntimeError for what is no number.
     """
     _warn_of_tensor(data, "torch.tensor")
-    made = _new_leaf(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
-    return made.requires_grad_() if requires_grad else made
+    made = _detached(data, _kind(dtype, "tensor"), None if device is None else place(device), pin_memory)
+    return new_leaf(made, requires_grad)
 
 
 @method
@@ -61,11 +61,11 @@ def new_tensor(
     refuse(layout)
     _warn_of_tensor(data, "tensor.new_tensor")
     kind = self.meta.dtype if dtype is None else kind_of(dtype, "new_tensor")
-    made = _new_leaf(data, kind, self.meta.device if device is None else place(device), pin_memory)
-    return made.requires_grad_() if requires_grad else made
+    made = _detached(data, kind, self.meta.device if device is None else place(device), pin_memory)
+    return new_leaf(made, requires_grad)
 
 
-def _new_leaf(data: Any, kind: dtype | None, where: device | None, pin: bool) -> Tensor:
+def _detached(data: Any, kind: dtype | None, where: device | None, pin: bool) -> Tensor:
     return new(data.detach() if isinstance(data, Tensor) else data, kind, where, pin)
 
 

@@ -9,7 +9,7 @@ their steps are walked again from the base as it is now.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
@@ -120,8 +120,9 @@ class CopySlices(Node):
             part.copy_(inside)
         return (whole, *given)
 
-    def release(self) -> None:
-        self.change.release()
+    def release(self, walked: Container[Node]) -> None:
+        if self.change not in walked:  # else a gradient led to what the change gave, too: its turn comes
+            self.change.release(walked)
 
 
 class Unwritten(Node):

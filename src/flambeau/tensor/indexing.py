@@ -74,9 +74,8 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
     view, found = _apply(self, index)
     if not found:
         if isinstance(value, Tensor):
-            value = _without_leading_ones(value)
-            if value.meta.shape != view.meta.shape:
-                records.expand.rule(value.meta, view.meta.shape)  # says what does not fit
+            if value.meta.shape != view.meta.shape:  # `x[:] = x[0]` is no copy from memory that it writes
+                value = run(records.expand, _without_leading_ones(value), view.meta.shape)
             view.copy_(value)
         else:
             view.fill_(value)

@@ -121,12 +121,18 @@ def creates(define: F) -> F:
         if "requires_grad" not in given:
             return define(*args, **given)
         wanted = given.pop("requires_grad")
-        made = define(*args, **given)
-        if wanted and made.meta.dtype.category < FLOATING:
-            raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
-        return made.requires_grad_() if wanted else made
+        return new_leaf(define(*args, **given), wanted)
 
     return create  # type: ignore[return-value]
+
+
+def new_leaf(made: Any, requires_grad: bool) -> Any:
+    """A new tensor, which requires a gradient if that is asked for. Raises RuntimeError: an integer or bool tensor."""
+    if not requires_grad:
+        return made
+    if made.meta.dtype.category < FLOATING:
+        raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
+    return made.requires_grad_()
 
 
 def refuse(form: layout | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ class RecordedCall(Node):
     taped: Taped
     use: Use
 
-    def release(self) -> None:
+    def release(self, walked: Container[Node]) -> None:
         if self.use.kept:
             self.saved = None
 
