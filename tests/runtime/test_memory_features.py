@@ -563,7 +563,7 @@ def test_an_error_names_the_largest_tensors_and_their_lines() -> None:
         with torch.cuda.stream(side):
             kept.append(floats(64 * MIB))
         with pytest.raises(torch.OutOfMemoryError) as caught:
-            floats(1 << 40)
+            floats(14 << 30)
     text = str(caught.value)
     lines = [line for line in text.splitlines() if "made at" in line]
     assert len(lines) == 5 and "700.00 MiB" in lines[0] and "test_memory_features.py" in lines[0]

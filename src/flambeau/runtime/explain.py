@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flambeau.core.sites import place, source
+from flambeau.core.sites import Site, place, source
 from flambeau.runtime.blocks import Block, Pool
+from flambeau.runtime.resources import DriverMemory
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, format_size
 
 if TYPE_CHECKING:
@@ -15,8 +19,34 @@ _LARGEST = 5
 _STREAMS = 6
 
 
+class _Held:
+    """An allocator's blocks at one moment: `live`, `free`, and `waiting` for other streams; bytes held by stream."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        unused, self.waiting = allocator.free_blocks(), allocator.waiting()
+        self.free: list[Block] = []
+        self.live: list[Block] = []
+        self.by_stream: dict[int, list[int]] = {}
+        for blocks in allocator.segments():
+            for block in blocks:
+                sums = self.by_stream.setdefault(block.stream, [0, 0])
+                sums[0] += block.size
+                if block in unused:
+                    sums[1] += block.size
+                    self.free.append(block)
+                elif block not in self.waiting:
+                    self.live.append(block)
+
+    def holes(self, pool: Pool) -> list[Block]:
+        """Free blocks of the pools that are kept apart with this one, of whatever stream."""
+        return [block for block in self.free if block.pool.private is pool.private]
+
+
 def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
-    """Called when everything that could be released was. `size` is the rounded request."""
+    """Called when everything that could be released was, while the last refusal is handled.
+
+    `size` is the rounded request.
+    """
     context = allocator.context
     free, total = context.driver.mem_info(context.driver_index)
     reserved = allocator.reserved_bytes()
@@ -30,42 +60,55 @@ def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
         f"Of the allocated memory {format_size(allocated)} is allocated by PyTorch, and "
         f"{format_size(reserved - allocated)} is reserved by PyTorch but unallocated."
     )
-    lines = [head, *_state(allocator, pool, size, reserved - allocated), _advice(allocator, size, free)]
+    held = _Held(allocator)
+    lines = [head, *_state(allocator, pool, size, held)]
+    refusal = _refusal(allocator, pool)
+    if refusal:
+        return "\n".join([*lines, refusal])
+    lines.append(_advice(allocator, pool, size, held))
     if allocator.remedy is not None:
         lines.append(allocator.remedy(allocator, pool, size))
     return "\n".join(line for line in lines if line)
 
 
-def _state(allocator: CachingAllocator, pool: Pool, size: int, unallocated: int) -> list[str]:
-    mine, any_stream = allocator.largest_hole(pool.stream), allocator.largest_hole()
-    lines = [
-        f"The request was for {format_size(size)} on {_stream(allocator, pool.stream)}; the largest free hole of any "
-        f"stream is {format_size(any_stream)}, of this one {format_size(mine)}."
-    ]
-    if unallocated:
-        share = 1 - any_stream / unallocated
-        lines[0] += f" Fragmentation: {share:.0%} of what is unallocated lies outside of the largest hole."
-    waiting = allocator.waiting()
-    if waiting:
-        held = sum(block.size for block in waiting)
-        lines.append(
-            f"{format_size(held)} in {len(waiting)} blocks are freed, but wait for streams that record_stream named."
-        )
-    return [*lines, _by_stream(allocator), *_largest(allocator, waiting)]
-
-
-def _by_stream(allocator: CachingAllocator) -> str:
-    """Bytes reserved and free, by stream, where there are several."""
-    held: dict[int, list[int]] = {}
-    unused = allocator.free_blocks()
-    for blocks in allocator.segments():
-        for block in blocks:
-            sums = held.setdefault(block.stream, [0, 0])
-            sums[0] += block.size
-            sums[1] += block.size * (block in unused)
-    if len(held) < 2:
+def _refusal(allocator: CachingAllocator, pool: Pool) -> str:
+    """What the pool's source of memory said, where that is not the device itself."""
+    private = pool.private
+    given = allocator.source if private is None or private.source is None else private.source
+    if isinstance(given, DriverMemory):
         return ""
-    most = sorted(held.items(), key=lambda item: -item[1][0])
+    whose = "All memory" if private is None else f"The memory of MemPool {private.id}"
+    return f"{whose} comes from {type(given).__name__}, which says: {sys.exc_info()[1]}"
+
+
+def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> list[str]:
+    holes = held.holes(pool)
+    largest = max([block.size for block in holes], default=0)
+    mine = max([block.size for block in holes if block.stream == pool.stream], default=0)
+    kept_apart = "" if pool.private is None else f" in the memory pool {pool.private.id}"
+    request = (
+        f"The request was for {format_size(size)} on {_stream(allocator, pool.stream)}{kept_apart}; the largest free "
+        f"hole of any stream{' there' * bool(kept_apart)} is {format_size(largest)}, of this one {format_size(mine)}."
+    )
+    if holes:
+        share = 1 - largest / sum(block.size for block in holes)
+        request += f" Fragmentation: {share:.0%} of what is free lies outside of the largest hole."
+    lines = [request]
+    if held.waiting:
+        nbytes = sum(block.size for block in held.waiting)
+        until = " until the capture of the CUDA graph has ended" * bool(allocator.context.orders.capturing)
+        lines.append(
+            f"{format_size(nbytes)} in {len(held.waiting)} blocks are freed, but wait for streams that record_stream "
+            f"named{until}."
+        )
+    return [*lines, _by_stream(allocator, held), *_largest(held.live, allocator.recording is not None)]
+
+
+def _by_stream(allocator: CachingAllocator, held: _Held) -> str:
+    """Bytes reserved and free, by stream, where there are several."""
+    if len(held.by_stream) < 2:
+        return ""
+    most = sorted(held.by_stream.items(), key=lambda item: -item[1][0])
     texts = [
         f"{_stream(allocator, handle)} {format_size(nbytes)} ({format_size(free)} of it free)"
         for handle, (nbytes, free) in most[:_STREAMS]
@@ -75,24 +118,47 @@ def _by_stream(allocator: CachingAllocator) -> str:
     return f"Held by stream: {', '.join(texts)}."
 
 
-def _largest(allocator: CachingAllocator, waiting: set[Block]) -> list[str]:
-    unused = allocator.free_blocks() | waiting
-    live = [block for blocks in allocator.segments() for block in blocks if block not in unused]
-    largest = sorted(live, key=lambda block: -block.size)[:_LARGEST]
-    if not largest:
+def _largest(live: Sequence[Block], recorded: bool) -> list[str]:
+    """The largest tensors, those alike of one line together; and the lines that made most, if these are not all."""
+    texts: dict[Site, str] = {}
+    alike: dict[tuple[int, str], list[Block]] = {}
+    by_line: dict[str, list[Block]] = {}
+    for block in live:
+        line = _made_at(block, texts)
+        alike.setdefault((block.requested, line), []).append(block)
+        by_line.setdefault(line, []).append(block)
+    if not alike:
         return []
     lines = ["The largest live tensors:"]
-    lines += [f"  {format_size(block.requested):>12}  {_made_by(block)}" for block in largest]
-    if allocator.recording is None:
+    for (nbytes, line), blocks in sorted(alike.items(), key=lambda item: -item[0][0])[:_LARGEST]:
+        times = f"{len(blocks)} x " if len(blocks) > 1 else ""
+        lines.append(
+            f"  {times + format_size(nbytes):>18}  {f'made at {line}' if line else f'at {blocks[0].ptr:#x}'}"
+        )
+    if not recorded:
         lines.append("  (torch.cuda.memory._record_memory_history() shows the lines that made them.)")
+    by_line.pop("", None)
+    if len(alike) > _LARGEST and by_line:
+        lines += ["The lines whose tensors hold the most:", *_lines_by_bytes(by_line)]
     return lines
 
 
-def _made_by(block: Block) -> str:
-    site = None if block.frames is None else block.frames.site
+def _made_at(block: Block, texts: dict[Site, str]) -> str:
+    """The line that made it; empty: nobody recorded that. `texts`: those looked up so far."""
+    site: Site | None = None if block.frames is None else block.frames.site
     if site is None:
-        return f"at {block.ptr:#x}"
-    return f"made at {place(site)} in {site[0].co_name}: {source(site)}"
+        return ""
+    if site not in texts:
+        texts[site] = f"{place(site)} in {site[0].co_name}: {source(site)}"
+    return texts[site]
+
+
+def _lines_by_bytes(by_line: dict[str, list[Block]]) -> list[str]:
+    sums = [(sum(block.requested for block in blocks), len(blocks), line) for line, blocks in by_line.items()]
+    return [
+        f"  {format_size(nbytes):>18}  in {count} tensor{'s' * (count > 1)} of {line}"
+        for nbytes, count, line in sorted(sums, key=lambda item: -item[0])[:_LARGEST]
+    ]
 
 
 def _stream(allocator: CachingAllocator, handle: int) -> str:
@@ -106,16 +172,26 @@ def _stream(allocator: CachingAllocator, handle: int) -> str:
         return f"a stream that has ended ({handle})"
 
 
-def _advice(allocator: CachingAllocator, size: int, free: int) -> str:
-    if allocator.limit is not None and allocator.policy.segment_size(size) <= free:
+def _advice(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> str:
+    context = allocator.context
+    free, total = context.driver.mem_info(context.driver_index)
+    if size > total:
+        return "That is more than the GPU has: make this tensor smaller, or divide it among several GPUs."
+    segment = allocator.policy.segment_size(size)
+    if allocator.limit is not None and segment <= free:
+        least = math.ceil(100 * (allocator.reserved_bytes() + segment) / total) / 100
         return (
-            "The device has room, but set_per_process_memory_fraction"
-            f"({allocator.memory_fraction}) does not allow it: raise the fraction."
+            f"The device has room, but set_per_process_memory_fraction({allocator.memory_fraction}) does not allow "
+            f"it: raise the fraction to {least} or more."
         )
-    unallocated = allocator.reserved_bytes() - allocator.ledger().current[ALL][ALLOCATED_BYTES]
-    if unallocated >= size:
+    if sum(block.size for block in held.waiting) >= size:
         return (
-            "What is reserved but unallocated would be enough, but lies in pieces of segments in use, "
+            "What waits would be enough: use these tensors on their own streams, without record_stream, or capture "
+            "several smaller graphs."
+        )
+    if sum(block.size for block in held.holes(pool)) >= size:
+        return (
+            "What is free would be enough, but lies in pieces of segments in use, "
             "or belongs to other streams: free the large tensors before the small ones that were "
             "made after them, or allocate on fewer streams."
         )

@@ -2,47 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Pool
 from flambeau.runtime.policy import MIB, Policy
-from flambeau.runtime.replay import events_of, play
+from flambeau.runtime.replay import Event, Outcome, events_of, play
 from flambeau.runtime.snapshot import segments, trace
 from flambeau.runtime.statistics import format_size
 
 _MOST = 8192  # events that are replayed, the latest: an error must not take long
+_FULL = 0.95  # from this share on, what helps now will not help for long
 
 
 def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     """What would have helped, as a sentence; what was tried if nothing would."""
-    events = events_of(trace(allocator, most=_MOST, orders=True), segments(allocator))
-    free, _ = allocator.context.driver.mem_info(allocator.context.driver_index)
+    events = events_of(_until_refused(trace(allocator, most=_MOST, orders=True)), segments(allocator))
+    free, total = allocator.context.driver.mem_info(allocator.context.driver_index)
     capacity = allocator.limit or free + allocator.reserved_bytes()
-    if events and play(events, capacity, allocator.policy).fits:
+    if not events or size > total:
+        return ""
+    if play(events, capacity, allocator.policy).fits:
         return "Replayed from an empty device, the same requests fit: earlier ones left the memory in pieces."
-    tried = []
-    for what, policy in candidates(allocator.policy, capacity):
-        if play(events, capacity, policy).fits:
-            return f"With PYTORCH_ALLOC_CONF={what} this very trace would have fitted (replayed just now)."
-        tried.append(what)
+    tried: list[str] = []
+    for name, policy in candidates(allocator.policy, capacity):
+        outcome = play(events, capacity, policy)
+        if outcome.fits:
+            return f"With PYTORCH_ALLOC_CONF={policy.text} {_fitted(outcome)}"
+        tried.append(name)
     if len({event.stream for event in events if event.action == "alloc"}) > 1:
-        one = [replace(event, stream=0) for event in events]
-        if play(one, capacity, allocator.policy).fits:
-            return "On one stream this very trace would have fitted (replayed just now)."
+        outcome = play([replace(event, stream=0) for event in events], capacity, allocator.policy)
+        if outcome.fits:
+            return f"On one stream {_fitted(outcome)}"
         tried.append("one stream")
-    needed = play(events, 1 << 60, allocator.policy).peak_reserved
     return (
-        f"No setting would have made it fit; replayed with {', '.join(tried)}. With {format_size(needed)} in place of "
-        f"{format_size(capacity)} it would have."
+        f"No setting would have made it fit (replayed: {', '.join(dict.fromkeys(tried))}). With "
+        f"{format_size(_needed(events, allocator.policy))} in place of {format_size(capacity)} it would have."
     )
 
 
 def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
-    """Settings worth a try, with the text that sets them."""
-    found = [policy.with_(max_split=n * MIB) for n in (32, 128, 512) if n * MIB < capacity]
-    found += [policy.with_(divisions=(steps,)) for steps in (8, 4, 2) if not policy.divisions]
-    found.append(policy.with_(collect_above=0.6))
+    """Settings worth a try, each with the name of what is new in it."""
+    splits = [n * MIB for n in (32, 128, 512) if n * MIB < capacity]
+    found = [("max_split_size_mb", policy.with_(max_split=split)) for split in splits]
+    if not policy.divisions:
+        found += [("roundup_power2_divisions", policy.with_(divisions=(steps,))) for steps in (8, 4, 2)]
+    found.append(("garbage_collection_threshold", policy.with_(collect_above=0.6)))
     if not policy.expandable:
-        found.insert(0, policy.with_(expandable=True))
-    return [(one.text, one) for one in found]
+        found.insert(0, ("expandable_segments", policy.with_(expandable=True)))
+    return found
+
+
+def _until_refused(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The trace without requests that were refused before: the program went on without them."""
+    refused = [i for i, entry in enumerate(entries) if entry["action"] == "oom"]
+    earlier = set(refused[:-1])
+    return [entry for i, entry in enumerate(entries) if i not in earlier]
+
+
+def _fitted(outcome: Outcome) -> str:
+    share = outcome.peak_allocated / outcome.capacity
+    soon = f", with tensors in {share:.0%} of the memory: it will be short again soon" * (share > _FULL)
+    return f"this very trace would have fitted (replayed just now){soon}."
+
+
+def _needed(events: Sequence[Event], policy: Policy) -> int:
+    """A capacity that the trace fits in, hardly more than it needs, in bytes."""
+    ample = play(events, 1 << 60, policy)
+    least, most = ample.peak_allocated - 1, ample.peak_reserved
+    while most - least > max(most >> 6, 2 * MIB):
+        middle = (least + most) // 2
+        if play(events, middle, policy).fits:
+            most = middle
+        else:
+            least = middle
+    return most

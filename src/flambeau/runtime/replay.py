@@ -19,6 +19,7 @@ from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Block
 from flambeau.runtime.context import Context
 from flambeau.runtime.policy import MIB, Policy
+from flambeau.runtime.pools import NOBODY
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 
 
@@ -26,6 +27,7 @@ from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 class Event:
     """One request. `key` names the memory from its "alloc" to its "free"; `nbytes` was asked for on `stream`.
 
+    pool: which private pool it came from, a MemPool's or a CUDA graph's, by a number; 0: none.
     "order": all that `stream` does from now on comes after what the stream `key` was given until now.
     """
 
@@ -34,6 +36,7 @@ class Event:
     nbytes: int = 0
     stream: int = 0
     where: str = ""
+    pool: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +70,17 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
     allocator.explains = False
     allocator.stream_began()
     held: dict[int, Block] = {}
-    streams: dict[int, Any] = {}
+    streams: dict[tuple[int, int], Any] = {}
     failed_at = None
 
-    def stream_of(number: int) -> Any:
-        if number not in streams:  # a handle is never 0
-            handle = len(streams) + 1
-            streams[number] = SimpleNamespace(
-                handle=handle, context=context, queue=context.orders.queue(handle)
-            )
-        return streams[number]
+    def stream_of(number: int, private: int = 0) -> Any:
+        """A private pool is kept apart as if its requests came from streams of its own."""
+        found = streams.get((number, private))
+        if found is None:
+            handle = len(streams) + 1  # never 0
+            found = SimpleNamespace(handle=handle, context=context, queue=context.orders.queue(handle))
+            streams[number, private] = found
+        return found
 
     for number, event in enumerate(events):
         if event.action == "free":
@@ -84,7 +88,7 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
             if block is not None:
                 allocator.free(block)
             continue
-        stream = stream_of(event.stream)
+        stream = stream_of(event.stream, event.pool)
         if event.action == "order":
             context.orders.wait(stream.queue, context.orders.mark(stream_of(event.key).queue))
             continue
@@ -162,38 +166,44 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] = 
     """The requests of a device's trace, as snapshots hold it; `live` are the blocks that it ended with, by segment.
 
     What was allocated before the trace begins is found from its frees and from what lives at its end, and comes first.
+    What was refused is asked for, and given back at once: the program went on without it.
     """
     events: list[Event] = []
-    begun: dict[int, tuple[int, Event]] = {}  # by address: its life's key
+    begun: dict[int, int] = {}  # by address: its life's key
     early: list[Event] = []
     count = 0
     for entry in trace:
         action, addr = entry["action"], entry.get("addr", 0)
-        if action == "alloc":
+        stream, pool = _stream(entry["stream"]), _pool(entry, "pool_id")
+        if action in ("alloc", "oom"):
             count += 1
-            event = Event("alloc", count, entry["size"], _stream(entry["stream"]), _where(entry))
-            begun[addr] = (count, event)
-            events.append(event)
-        elif action == "free_completed":
-            found = begun.pop(addr, None)
-            if found is None:
-                count += 1
-                early.append(Event("alloc", count, entry["size"], _stream(entry["stream"])))
-                events.append(Event("free", count))
+            events.append(Event("alloc", count, entry["size"], stream, _where(entry), pool))
+            if action == "alloc":
+                begun[addr] = count
             else:
-                events.append(Event("free", found[0]))
+                events.append(Event("free", count))
+        elif action == "free_completed":
+            key = begun.pop(addr, 0)
+            if not key:
+                key = count = count + 1
+                early.append(Event("alloc", key, entry["size"], stream, pool=pool))
+            events.append(Event("free", key))
         elif action == "order":
-            events.append(Event("order", _stream(entry["after"]), stream=_stream(entry["stream"])))
-        elif action == "oom":
-            count += 1
-            events.append(Event("alloc", count, entry["size"], _stream(entry["stream"]), _where(entry)))
+            events.append(Event("order", _stream(entry["after"]), stream=stream))
     for segment in live:
+        stream, pool = _stream(segment["stream"]), _pool(segment, "segment_pool_id")
         for block in segment["blocks"]:
             addr = block.get("address", 0)
             if block["state"] != "inactive" and addr not in begun:
                 count += 1
-                early.append(Event("alloc", count, block["requested_size"], _stream(segment["stream"])))
+                early.append(Event("alloc", count, block["requested_size"], stream, pool=pool))
     return early + events
+
+
+def _pool(found: dict[str, Any], name: str) -> int:
+    """A pool's id, a pair, as one number."""
+    high, low = found.get(name) or NOBODY
+    return int(high) << 64 | int(low)
 
 
 def _stream(stream: Any) -> int:

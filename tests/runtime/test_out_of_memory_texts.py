@@ -1,0 +1,155 @@
+"""What out-of-memory errors tell: who holds the memory, what would have helped, and whether it does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from allocator_kit import MIB, FakeDriver, context_over, stream_of
+
+import flambeau as torch
+from flambeau.core.errors import OutOfMemoryError
+from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.remedy import remedy
+from flambeau.runtime.replay import events_of, play
+from flambeau.runtime.resources import Limited
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def gpu() -> Iterator[None]:
+    """One of 16 GiB, of which a little is the context's."""
+    with torch.virtual(devices=1, profile="v100-16g", data=False):
+        yield
+
+
+def memory(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
+
+def refusal(nbytes: int) -> str:
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        memory(nbytes)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_tensors_alike_are_told_together_and_lines_by_what_they_hold() -> None:
+    torch.cuda.memory._record_memory_history()
+    small = [memory(8 * MIB) for _ in range(500)]
+    large = [memory((100 + n) * MIB) for n in (1, 2, 3, 4, 5)]
+    text = refusal(13 * GIB)
+    assert re.search(r"^ +105.00 MiB  made at \S+test_out_of_memory_texts.py:\d+ in memory: ", text, re.M)
+    assert re.search(
+        r"The lines whose tensors hold the most:\n +4.41 GiB  in 505 tensors of \S+:\d+ in memory:", text
+    )
+    del large
+    assert re.search(
+        r"The largest live tensors:\n +500 x 8.00 MiB  made at \S+:\d+ in memory: ", refusal(13 * GIB)
+    )
+    assert "hold the most" not in refusal(13 * GIB)
+    assert small
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_request_beyond_the_gpu_is_called_that() -> None:
+    text = refusal(60 * GIB)
+    assert text.endswith(
+        "That is more than the GPU has: make this tensor smaller, or divide it among several GPUs."
+    )
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_fraction_that_is_told_is_enough() -> None:
+    torch.cuda.set_per_process_memory_fraction(0.1)
+    kept = memory(GIB)
+    found = re.search(r"raise the fraction to ([\d.]+) or more", refusal(5 * GIB))
+    assert found is not None
+    torch.cuda.set_per_process_memory_fraction(float(found[1]))
+    assert memory(5 * GIB) is not None and kept is not None
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_source_of_a_pool_is_heard() -> None:
+    pool = torch.cuda.MemPool(Limited(limit=64 * MIB))
+    outside = [memory(6 * MIB) for _ in range(3)]
+    del outside[1]
+    with torch.cuda.use_mem_pool(pool):
+        inside = memory(60 * MIB)
+        text = refusal(6 * MIB)
+    assert f"in the memory pool {pool.id}; the largest free hole of any stream there is 0 bytes" in text
+    said = f"The memory of MemPool {pool.id} comes from Limited, which says: 20.00 MiB more would exceed the limit"
+    assert text.splitlines()[-1].startswith(said)
+    assert inside is not None
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_capture_that_runs_out_names_record_stream() -> None:
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with pytest.raises(torch.OutOfMemoryError) as caught, torch.cuda.graph(graph):
+        for _ in range(100):
+            memory(600 * MIB).record_stream(side)
+    text = str(caught.value)
+    assert "wait for streams that record_stream named until the capture of the CUDA graph has ended." in text
+    assert "What waits would be enough: use these tensors on their own streams, without record_stream" in text
+
+
+def small_device() -> tuple[CachingAllocator, object]:
+    context = context_over(FakeDriver(capacity=100 * MIB))
+    allocator = CachingAllocator(context)
+    allocator.remedy = remedy
+    return allocator, stream_of(context, 1)
+
+
+def refused(allocator: CachingAllocator, nbytes: int, stream: object) -> str:
+    with pytest.raises(OutOfMemoryError) as caught:
+        allocator.allocate(nbytes, stream)
+    return str(caught.value)
+
+
+def test_requests_that_were_refused_before_do_not_count() -> None:
+    allocator, stream = small_device()
+    refused(allocator, 101 * MIB, stream)
+    allocator.free(allocator.allocate(64 * MIB, stream))
+    allocator.allocate(20 * MIB, stream)
+    assert "With PYTORCH_ALLOC_CONF=expandable_segments:True this" in refused(allocator, 64 * MIB, stream)
+
+
+def test_a_setting_that_helps_for_the_last_time_is_called_that() -> None:
+    allocator, stream = small_device()
+    allocator.free(allocator.allocate(40 * MIB, stream))
+    for n in (22, 16, 16, 16):
+        allocator.allocate(n * MIB, stream)
+    said = refused(allocator, 29 * MIB, stream)
+    assert "(replayed just now), with tensors in 100% of the memory: it will be short again soon." in said
+
+
+def test_the_memory_that_it_would_take_is_hardly_more_than_needed() -> None:
+    allocator, stream = small_device()
+    held = [allocator.allocate(16 * MIB, stream) for _ in range(6)]
+    for block in held[::2]:  # three of them could go back to the device
+        allocator.free(block)
+    said = refused(allocator, 80 * MIB, stream)
+    assert "No setting would have made it fit (replayed: expandable_segments, max_split_size_mb, " in said
+    found = re.search(r"With ([\d.]+) MiB in place of 100.00 MiB it would have\.", said)
+    assert found is not None and 128 <= float(found[1]) <= 132
+
+
+def test_a_replay_goes_on_without_what_was_refused() -> None:
+    trace = [
+        {"action": "oom", "device_free": 0, "size": 90 * MIB, "stream": 0},
+        {"action": "alloc", "addr": 1 << 30, "size": 30 * MIB, "stream": 0},
+    ]
+    events = events_of(trace)
+    assert [event.action for event in events] == ["alloc", "free", "alloc"]
+    assert play(events, 100 * MIB).fits and not play(events, 80 * MIB).fits
+
+
+def test_a_replay_keeps_pools_apart() -> None:
+    one = {"action": "alloc", "addr": 1 << 30, "size": 30 * MIB, "stream": 0, "pool_id": (0, 1)}
+    trace = [one, one | {"action": "free_completed"}, one | {"pool_id": [0, 0]}]
+    assert play(events_of(trace), 1 << 40).peak_reserved == 60 * MIB
+    trace[2]["pool_id"] = (0, 1)
+    assert play(events_of(trace), 1 << 40).peak_reserved == 30 * MIB
