@@ -211,6 +211,15 @@ def never_comes() -> None:
         torch.cuda.synchronize()
 
 
+def first_never_comes() -> None:
+    """Nor has rank 1 ever needed another."""
+    if RANK == 0:
+        try:
+            dist.all_reduce(torch.ones(4, device="cuda"))
+        except dist.DistBackendError as error:
+            say(error)
+
+
 def dies() -> None:
     if RANK == 1:
         os._exit(9)
@@ -276,7 +285,7 @@ if __name__ == "__main__":
     torch.cuda.set_device(RANK)
     dist.init_process_group("nccl")
     warm = torch.ones(1, device="cuda")
-    if sys.argv[1] != "one_device":
+    if sys.argv[1] not in ("one_device", "first_never_comes"):
         dist.all_reduce(warm)
         torch.cuda.synchronize()
     globals()[sys.argv[1]]()

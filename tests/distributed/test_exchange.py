@@ -125,6 +125,13 @@ def test_a_mismatch_does_not_lose_what_was_told_beside_it() -> None:
     assert "deadlock" not in said.out + said.err
 
 
+def test_a_rank_that_has_ended_before_it_needed_the_others_is_named() -> None:
+    """Without a launcher, too: rank 0 waited for ever."""
+    first, second = run_ranks(2, PROGRAM, "first_never_comes", **VIRTUAL)
+    assert "which rank 1 has not joined" in first.out and second.out == "rank 1 is through\n"
+    assert re.search(r"rank 1 \(process \d+\): has ended", first.out)
+
+
 def test_a_rank_that_never_comes_is_named_when_it_has_ended() -> None:
     said = launch(2, "never_comes")
     assert said.status == 1

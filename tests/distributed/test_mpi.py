@@ -168,6 +168,7 @@ def wait_for(*peers: int, number: int = 0, sends: bool = False, group: str = "0"
     ({0: wait_for(1), 1: wait_for(0, sends=True)}, set()),  # they meet
     ({0: wait_for(1), 1: wait_for(2), 2: wait_for(0)}, {0, 1, 2}),
     ({0: wait_for(1), 1: wait_for(2)}, set()),  # 2 works
+    ({0: wait_for(0), 1: wait_for(0)}, {0, 1}),  # 0 waits for itself
     ({0: wait_for(), 1: wait_for(0)}, set()),  # from anyone: of others, too
     ({0: wait_for(0, 1, number=4), 1: wait_for(0, 1, number=4)}, set()),
     ({0: wait_for(0, 1, number=4), 1: wait_for(0, 1, number=4, group="1")}, {0, 1}),

@@ -84,6 +84,40 @@ def test_a_group_that_was_left_takes_nothing_more(backend: str, leave: str, told
     ranks(step, 1)
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_messages_to_oneself(backend: str) -> None:
+    """Two that are begun meet; who waits for one would wait for ever."""
+
+    def body() -> list[float]:
+        dist.init_process_group(backend)
+        group = dist.new_group([1, 0], sort_ranks=False)
+        rank, device = dist.get_rank(), "cuda" if backend == "nccl" else "cpu"
+        x, y = torch.zeros(2, device=device), torch.ones(2, device=device)
+        for call in (
+            lambda: dist.send(y, rank),
+            lambda: dist.recv(x, rank),
+            lambda: dist.recv(x, group=group, group_src=group.rank()),
+            lambda: dist.send_object_list([1], rank),
+            lambda: dist.recv_object_list([1], rank),
+        ):
+            with pytest.raises(
+                ValueError, match="rank should not be the same as the rank of the current process"
+            ):
+                call()
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, y, rank), dist.P2POp(dist.irecv, x, rank)]
+        ):
+            work.wait()
+        got: list[float] = x.tolist()
+        if rank == 0:
+            with pytest.raises(RuntimeError, match=r"(?s)recv of 2 float32 from rank 0.* the send of rank 0"):
+                dist.irecv(y, 0).wait()
+                torch.cuda.synchronize()
+        return got
+
+    assert ranks(body, 2) == [[1.0, 1.0]] * 2
+
+
 def test_groups_that_their_members_make_alone_have_new_names() -> None:
     def step() -> list[str]:
         dist.init_process_group("gloo")

@@ -96,6 +96,14 @@ def process_group(group: Any, name: str) -> None:
         )
 
 
+def other(group: ProcessGroup, rank: int, which: str) -> None:
+    """Who waits for the other end of a message cannot be that end."""
+    if rank == group.rank():
+        raise ValueError(
+            f"Invalid {which} rank: {which} rank should not be the same as the rank of the current process."
+        )
+
+
 def root(rank: Any, size: int, what: str) -> int:
     """A rank of the group. TypeError: no whole number; RuntimeError: there is no such rank."""
     try:

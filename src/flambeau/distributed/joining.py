@@ -31,9 +31,9 @@ def join(
 
     Raises DistBackendError: a rank has not come in time, or NCCL has failed.
     """
-    ranks = range(place.size) if pair is None else pair
+    ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)  # one, of a rank and itself
     rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
-    whose = "all ranks" if pair is None else f"ranks {called[0]}, {called[1]}"
+    whose = "all ranks" if pair is None else f"ranks {', '.join(map(str, called))}"
     key = f"communicator of {whose}/{number}"  # deadlocks are told by it
     driver, store = context.driver, place.store
     try:

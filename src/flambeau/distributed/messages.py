@@ -50,10 +50,7 @@ def send(
     if is_outside(group, "send"):
         return
     found = group_or_default(group)
-    if group_rank_of(found, dst, group_dst) == found.rank():
-        raise ValueError(
-            "Invalid destination rank: destination rank should not be the same as the rank of the current process."
-        )
+    checks.other(found, group_rank_of(found, dst, group_dst), "destination")
     work = isend(tensor, dst, group, tag, group_dst)
     assert work is not None
     work.wait()
@@ -63,19 +60,15 @@ def recv(
     tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> int:
     """Receive into a tensor; the sender's rank among all ranks. -1 outside of the group."""
-    work = irecv(tensor, src, group, tag, group_src)
-    if work is None:
+    if is_outside(group, "irecv"):
         return -1
+    found, named = group_or_default(group), (src, group_src) != (None, None)
+    if named:
+        checks.other(found, group_rank_of(found, src, group_src), "source")
+    work = irecv(tensor, src, group, tag, group_src)
+    assert work is not None
     work.wait()
-    if src is not None:
-        return src
-    found = group_or_default(group)
-    origin = work.source_rank() if group_src is None else group_src
-    if origin == found.rank():
-        raise ValueError(
-            "Invalid source rank: source rank should not be the same as the rank of the current process."
-        )
-    return get_global_rank(found, origin)
+    return get_global_rank(found, group_rank_of(found, src, group_src) if named else work.source_rank())
 
 
 class P2POp:

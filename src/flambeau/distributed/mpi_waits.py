@@ -55,8 +55,8 @@ def stuck(waits: Mapping[int, Wait]) -> set[int]:
 
 def _is_kept(rank: int, waits: Mapping[int, Wait], left: set[int]) -> bool:
     mine = waits[rank]
-    keeps = [peer in left and not mine.meets(waits[peer], rank) for peer in mine.peers if peer != rank]
-    return any(keeps) if mine.peers else False
+    others = [peer for peer in mine.peers if peer != rank or not mine.number]  # of a message: itself, too
+    return any(peer in left and not mine.meets(waits[peer], rank) for peer in others)
 
 
 class Waits:

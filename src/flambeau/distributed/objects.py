@@ -13,6 +13,7 @@ import numpy as np
 
 from flambeau.core.device import device
 from flambeau.core.dtype import int64, uint8
+from flambeau.distributed import checks
 from flambeau.distributed.collectives import all_gather, broadcast, gather, scatter
 from flambeau.distributed.groups import (
     group_or_default,
@@ -139,10 +140,7 @@ def send_object_list(
         return
     found = group_or_default(group)
     to = group_rank_of(found, dst, group_dst)
-    if to == found.rank():
-        raise ValueError(
-            "Invalid destination rank: destination rank should not be the same as the rank of the current process."
-        )
+    checks.other(found, to, "destination")
     where = _device(found) if device is None else device
     packed = [_packed(obj, where) for obj in object_list]
     send(new_tensor([size for _, size in packed], dtype=int64).to(where), group=found, group_dst=to)

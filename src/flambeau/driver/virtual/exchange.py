@@ -55,6 +55,20 @@ class Exchange:
         self.idles = False  # its host waits for something else, and may ask the store meanwhile
         self.machine: Callable[[], Machine | None] = lambda: None  # the one that met others last
 
+    def connect(self) -> None:
+        """Say who this is. DriverError: nobody answers."""
+        host, _, port = self._address.rpartition(":")
+        try:
+            connection = socket.create_connection((host, int(port)), timeout=60)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise DriverError(f"no launcher of ranks answers at {self._address}: {error}") from error
+        self._connection = connection
+        send(connection, [GREETING, os.getpid()])
+        self._receive()
+        self._send([0, "hello", self._rank])
+        self._receive()
+
     # -- Outside --------------------------------------------------------------------------------------------
     def join(
         self,
@@ -142,7 +156,7 @@ class Exchange:
         """The answer; None where Ctrl-C came before that of a wait, which is kept for later, or where `other` has come
         first. DriverError: a report."""
         if self._connection is None:
-            self._connection = self._connect()
+            self.connect()
         self._number += 1
         waits = request[0] in ("wait", "look", "idle")
         try:
@@ -188,20 +202,6 @@ class Exchange:
                 raise ConnectionError("the connection was closed")
             self._read += self._inbox.feed(part)
         return self._read.popleft()
-
-    def _connect(self) -> socket.socket:
-        host, _, port = self._address.rpartition(":")
-        try:
-            connection = socket.create_connection((host, int(port)), timeout=60)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            raise DriverError(f"no launcher of ranks answers at {self._address}: {error}") from error
-        self._connection = connection
-        send(connection, [GREETING, os.getpid()])
-        self._receive()
-        self._send([0, "hello", self._rank])
-        self._receive()
-        return connection
 
 
 def _offer(told: list[Any]) -> Offer:
@@ -250,3 +250,4 @@ def meet_at(address: str) -> None:
     global _exchange
     if of_process() is None:
         _exchange = Exchange(address, shares=False)
+        _exchange.connect()  # whoever waits for this rank is to hear of its end, also if it never needs the others
