@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_kit import flambeau_run, program
 
 import flambeau as torch
 from flambeau.cli import memory, memory_page
@@ -36,6 +37,25 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.cuda.memory._dump_snapshot(path)
     assert other is not None
     return path
+
+
+def test_stacks_are_of_the_program_that_a_command_runs(tmp_path: Path) -> None:
+    script = program(
+        tmp_path,
+        """
+        import torch
+        torch.cuda.memory._record_memory_history()
+        def made():
+            return torch.ones(3, device='cuda')
+        x = made()
+        torch.cuda.memory._dump_snapshot('snapshot.pickle')
+        """,
+    )
+    assert flambeau_run(tmp_path, script).status == 0
+    found = memory.load(tmp_path / "snapshot.pickle")
+    block, _ = found["segments"][0]["blocks"]
+    assert [frame["name"] for frame in block["frames"]] == ["made", "<module>"]
+    assert all(len(event["frames"]) <= 2 for event in found["device_traces"][0])
 
 
 def test_the_page_is_complete_in_itself(snapshot: Path, tmp_path: Path, capsys: Any) -> None:

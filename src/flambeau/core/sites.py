@@ -13,6 +13,7 @@ Site = tuple[CodeType, int]
 line of an instruction is found by a walk through a table, too slow to do once per operation."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COMMANDS = _PACKAGE + "cli" + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _CALLERS = (_LIBRARY + "multiprocessing" + os.sep, _LIBRARY + "contextlib.py")  # by which we are called, too
 _inside: dict[str, bool] = {}  # whether a source file is Flambeau's own; a cache of a pure function
@@ -79,9 +80,13 @@ def program_stack() -> list[str]:
     import traceback  # at import it would cost what few programs need
 
     frames = traceback.extract_stack(program_frame())
-    commands = _PACKAGE + "cli" + os.sep
-    begins = [i + 1 for i, f in enumerate(frames) if os.path.abspath(f.filename).startswith(commands)]
+    begins = [i + 1 for i, frame in enumerate(frames) if is_command(frame.filename)]
     return traceback.format_list(frames[begins[-1] if begins else 0 :])
+
+
+def is_command(filename: str) -> bool:
+    """Whether a source file is of a command that runs programs, as `flambeau run`: no caller that a program knows."""
+    return os.path.abspath(filename).startswith(_COMMANDS)
 
 
 def warn_program(text: str, category: type[Warning]) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from flambeau.core.sites import Site, is_inside, line_of
+from flambeau.core.sites import Site, is_command, is_inside, line_of
 from flambeau.runtime.statistics import Entry
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ class Stack:
         self._frames: list[dict[str, Any]] | None = None
 
     def frames(self) -> list[dict[str, Any]]:
-        """Each frame's filename, line and name, as PyTorch's snapshots have them."""
+        """Each frame's filename, line and name, as PyTorch's snapshots have them, up to a command that runs programs."""
         if self._frames is None:
             self._frames = [
                 {"filename": site[0].co_filename, "line": line_of(site), "name": site[0].co_name}
-                for site in self.sites
+                for site in takewhile(lambda site: not is_command(site[0].co_filename), self.sites)
             ]
         return self._frames
 
