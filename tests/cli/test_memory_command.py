@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 import subprocess
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def test_the_picture_holds_each_life_where_it_lies(snapshot: Path) -> None:
         )
         for life in first["lives"]
     )
-    assert len(first["ooms"]) == 1
+    (oom,) = first["ooms"]
+    assert oom["size"] == 1 << 36 and "test_memory_command.py" in found["stacks"][oom["stack"]][0]
     assert first["curves"]["used"][-1] == 24 * MIB
     assert max(first["curves"]["reserved"]) >= max(first["curves"]["used"])
     assert (first["curves"]["used"][0], first["curves"]["reserved"][0]) == (0, 20 * MIB)  # a segment, first
@@ -91,24 +93,37 @@ def test_the_picture_holds_each_life_where_it_lies(snapshot: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium here")
-def test_the_page_draws_in_a_browser(snapshot: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [1280, 500])
+def test_the_page_draws_in_a_browser(width: int, snapshot: Path, tmp_path: Path) -> None:
     output = tmp_path / "report.html"
     main(["memory", str(snapshot), "-o", str(output)])
     script = """<script>
       const r = $("timeline").getBoundingClientRect();
       for (let y = r.top; y < r.bottom; y += 2)
-        if (tip.style.display !== "block") $("timeline").onmousemove(new MouseEvent("mousemove", {clientX: r.left + 0.8 * r.width, clientY: y}));
+        if (tip.style.display !== "block") $("timeline").onmousemove(new MouseEvent("mousemove", {clientX: r.left + 0.7 * r.width, clientY: y}));
       const shot = $("timeline").getContext("2d").getImageData(200, 200, 400, 100).data;
-      document.title = [new Set(shot).size > 4, tip.textContent, $("segments").children.length].join("|");
+      const told = tip.textContent, c = $("curves").getBoundingClientRect();
+      $("curves").onmousemove(new MouseEvent("mousemove", {clientX: c.left + 0.8 * c.width, clientY: c.top}));
+      const curves = tip.textContent, right = tip.getBoundingClientRect().right;
+      $("timeline").onmousemove(new MouseEvent("mousemove", {clientX: r.left + across(device.ooms[0].at, r.width), clientY: r.top}));
+      const narrow = document.documentElement.scrollWidth <= innerWidth && right <= innerWidth;
+      document.title = [new Set(shot).size > 4, told, $("segments").children.length, curves, tip.textContent, narrow,
+        $("holders").textContent].join("|");
       $("data").remove();
     </script></body>"""
     output.write_text(output.read_text().replace("</body>", script))
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{output}"]
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
+    command += ["--dump-dom", f"file://{output}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
     assert title, done.stderr
-    drawn, tip, segments = title[1].split("|")
-    assert (drawn, segments) == ("true", "2")
+    drawn, tip, segments, curves, oom, narrow, holders = unescape(title[1]).split("|")
+    assert (drawn, segments, narrow) == ("true", "2", "true")
+    assert re.fullmatch(r"[\d.]+ MiB in use of [\d.]+ MiB reservedevent \d+, \d+% unused", curves)
+    assert (
+        oom.startswith("Out of memory64.0 GiB were asked for at event ") and "test_memory_command.py" in oom
+    )
+    assert re.search(r"test_memory_command.py:\d+ in <listcomp>12.0 MiB in 3 pieces", holders)
     assert "MiB" in tip and "test_memory_command.py" in tip and "stream" in tip
 
 
@@ -132,6 +147,56 @@ def test_json_and_older_forms_are_read(snapshot: Path, tmp_path: Path) -> None:
     old = tmp_path / "segments.pickle"
     old.write_bytes(pickle.dumps(memory.load(snapshot)["segments"]))
     assert memory_page.picture(memory.load(old))["devices"][0]["lives"]
+
+
+def test_segments_alone_are_read_from_json_and_blocks_as_pytorch_2_0_has_them(tmp_path: Path) -> None:
+    frames = [{"filename": "a.py", "line": 3, "name": "f"}]
+    used = {
+        "size": 1024,
+        "state": "active_allocated",
+        "history": [{"addr": 0, "real_size": 1000, "frames": frames}],
+    }
+    segment = SEGMENT | {"total_size": 2048, "blocks": [used, {"size": 1024, "state": "inactive"}]}
+    path = tmp_path / "segments.json"
+    path.write_text(json.dumps([segment]))
+    found = memory_page.picture(memory.load(path))
+    (life,) = found["devices"][0]["lives"]
+    assert (life["size"], found["stacks"][life["stack"]]) == (1000, ["a.py:3 in f"])
+    assert [requested for _, requested, *_ in found["devices"][0]["segments"][0]["blocks"]] == [1000, 0]
+
+
+def test_who_held_the_most_and_what_waited(tmp_path: Path) -> None:
+    """At the event with the most in use; what was freed, but waits for other streams, is told apart."""
+    with torch.virtual(devices=1, profile="v100-16g"):
+        torch.cuda.memory._record_memory_history()
+        side = torch.cuda.Stream()
+        small = [torch.ones(1, device="cuda") for _ in range(100)]
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10**9)
+        torch.ones(MIB, device="cuda").record_stream(side)
+        large = torch.ones(2 * MIB, device="cuda")
+        found = memory_page.picture(torch.cuda.memory._snapshot())
+        del small[0], large
+    (device,) = found["devices"]
+    curves, top = device["curves"], device["top"]
+    assert curves["used"][0] == 0 and top["used"] == max(curves["used"]) == 8 * MIB + 400
+    told = [
+        (found["stacks"][h["place"]][0] if h["place"] >= 0 else "", h["size"], h["count"])
+        for h in top["holders"]
+    ]
+    assert [(size, count) for _, size, count in told] == [(8 * MIB, 1), (4 * MIB, 1), (400, 100)]
+    assert [not place for place, *_ in told] == [False, True, False]
+    (pending,) = [life for life in device["lives"] if life["size"] == 4 * MIB]
+    assert pending["begin"] < pending["freed"] < pending["end"]
+
+
+def test_memory_that_is_unmapped_in_part_is_reserved_no_more() -> None:
+    event = {"addr": 0, "size": 8 * MIB, "stream": 0, "frames": []}
+    middle = event | {"action": "segment_unmap", "addr": 2 * MIB, "size": 2 * MIB}
+    trace = [event | {"action": "segment_map"}, middle, middle | {"action": "segment_map"}]
+    (device,) = memory_page.picture({"segments": [], "device_traces": [trace]})["devices"]
+    spans = sorted((s["addr"] // MIB, s["size"] // MIB, s["begin"], s["end"]) for s in device["spans"])
+    assert spans == [(0, 2, 1, 3), (0, 8, 0, 1), (2, 2, 2, 3), (4, 4, 1, 3)]
 
 
 def test_events_need_no_frames(snapshot: Path) -> None:
@@ -174,6 +239,7 @@ class Evil:
 SEGMENT = {
     "address": 0, "total_size": 8, "allocated_size": 0, "stream": 0, "segment_type": "large", "blocks": [],
 }  # fmt: skip
+FRAMELESS = {"action": "alloc", "addr": 0, "size": 8, "stream": 0, "frames": [{"line": 1}]}
 SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
 
 
@@ -189,7 +255,15 @@ SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
         (pickle.dumps([1]), "a segment should be a dictionary, not int"),
         (pickle.dumps([{}]), "a segment has no 'address' of type int"),
         (pickle.dumps([SEGMENT | {"device": "x"}]), "the device of a segment is 'x'"),
-        (pickle.dumps([SEGMENT | {"blocks": [{"size": 1}]}]), "a block has no 'requested_size' of type int"),
+        (pickle.dumps([SEGMENT | {"blocks": [{"size": 1}]}]), "a block has no 'state' of type str"),
+        (
+            pickle.dumps([SEGMENT | {"segment_pool_id": 3}]),
+            "the pool of a segment should be two numbers, not 3",
+        ),
+        (
+            pickle.dumps({"segments": [], "device_traces": [[FRAMELESS]]}),
+            "a frame has no 'filename' of type str",
+        ),
         (pickle.dumps({"segments": [], "device_traces": None}), "device_traces should be a list"),
         (pickle.dumps({"segments": [], "device_traces": [3]}), "a trace should be a list, not int"),
         (pickle.dumps({"segments": [], "device_traces": [[{}]]}), "an event has no 'action' of type str"),

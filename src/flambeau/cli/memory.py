@@ -83,7 +83,7 @@ def load(path: Path) -> dict[str, Any]:
     """A snapshot from a pickle or a JSON file. ValueError: it is none."""
     content = path.read_bytes()
     try:
-        found = json.loads(content) if content[:1] == b"{" else _Unpickler(io.BytesIO(content)).load()
+        found = json.loads(content) if content[:1] in b"{[" else _Unpickler(io.BytesIO(content)).load()
     except (pickle.UnpicklingError, EOFError, ValueError, AttributeError, IndexError) as error:
         raise ValueError(f"{path} is no memory snapshot: {error}") from None
     if isinstance(found, list):  # memory_snapshot() gives segments alone
@@ -106,17 +106,49 @@ _BLOCK = {"size": int, "requested_size": int, "state": str}
 
 def _check_form(found: dict[str, Any]) -> None:
     """ValueError: what there is of it is not as snapshots have it."""
+    checked: set[int] = set()
     for segment in _listed("segments", found["segments"]):
         _check_fields("a segment", segment, _SEGMENT)
         if not isinstance(segment.get("device", 0), int):
             raise ValueError(f"the device of a segment is {segment['device']!r}")
+        _check_pool("a segment", segment.get("segment_pool_id"))
         for block in segment["blocks"]:
+            _fill_in(block)
             _check_fields("a block", block, _BLOCK)
+            _check_frames(block.get("frames"), checked)
     for trace in _listed("device_traces", found["device_traces"]):
         for event in _listed("a trace", trace):
             _check_fields("an event", event, {"action": str, "stream": int})
+            _check_pool("an event", event.get("pool_id"))
+            _check_frames(event.get("frames"), checked)
             fields = {"after": int} if event["action"] == "order" else {"size": int}
             _check_fields("an event", event, fields)
+
+
+def _check_frames(frames: Any, checked: set[int]) -> None:
+    """`checked`: the ids of lists that are known to be right; a file has few that are not shared."""
+    if frames and id(frames) not in checked:
+        checked.add(id(frames))
+        for frame in _listed("frames", frames):
+            _check_fields("a frame", frame, {"filename": str, "line": int, "name": str})
+
+
+def _fill_in(block: Any) -> None:
+    """PyTorch 2.0 says only in a block's history what was asked for, and who did."""
+    history = block.get("history") if isinstance(block, dict) else None
+    if isinstance(block, dict) and "requested_size" not in block and isinstance(block.get("size"), int):
+        first = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else {}
+        block["requested_size"] = (
+            0 if block.get("state") == "inactive" else first.get("real_size", block["size"])
+        )
+        block.setdefault("frames", first.get("frames", []))
+
+
+def _check_pool(what: str, id: Any) -> None:
+    if id is not None and not (
+        isinstance(id, list | tuple) and len(id) == 2 and all(isinstance(n, int) for n in id)
+    ):
+        raise ValueError(f"the pool of {what} should be two numbers, not {id!r}")
 
 
 def _listed(what: str, found: Any) -> list[Any]:
