@@ -191,7 +191,8 @@ def test_distances() -> None:
     for p in (1.0, 2.0, 3.0, float("inf")):
         both(lambda nn, a, b, p=p: nn.pairwise_distance(a, b, p), x, y, ulps=8)
         both(lambda nn, a, b, p=p: nn.pairwise_distance(a, b, p, keepdim=True), x, y[:1], ulps=8)
-        both(lambda nn, a, p=p: nn.pdist(a, p), x, ulps=8)
+        for rows in (x, x[:1], x[:0], x[[0, 1, 0]], draw(70, 40)):
+            both(lambda nn, a, p=p: nn.pdist(a, p), rows, ulps=8)
         both(lambda nn, a, p=p: nn.normalize(a, p, dim=0), x, ulps=8)
     for dim in (0, 1, -1, 2):
         both(lambda nn, a, b, dim=dim: nn.cosine_similarity(a, b, dim), x, y, atol=1e-6)

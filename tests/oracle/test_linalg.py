@@ -333,6 +333,17 @@ def test_cdist(p: float, rows: int, others: int, columns: int, batch: Any, kind:
     agree(lambda room, x, y: room.cdist(x, y, p, modes[mode]), a, b)
 
 
+@pytest.mark.parametrize("p", [0.0, 1.0, 1.5, 2.0, math.inf])
+@pytest.mark.parametrize("shape", [(2, 70, 3), (150, 40), (0, 3)])
+def test_distances_among_rows_are_those_to_a_copy_of_them(shape: tuple[int, ...], p: float) -> None:
+    """Where rows meet themselves each distance is computed once, and rows are taken in blocks."""
+    x = flambeau.rand(shape, generator=flambeau.Generator().manual_seed(0))
+    exact = "donot_use_mm_for_euclid_dist"
+    among = flambeau.cdist(x, x, p, exact)
+    assert flambeau.equal(among, flambeau.cdist(x, x.clone(), p, exact))
+    assert flambeau.equal(among, among.mT)
+
+
 def test_cdist_by_product_respects_tf32() -> None:
     """More than 25 rows go through a matrix product, which TF32 rounds on an A100 and not on a V100."""
     rng = np.random.default_rng(0)

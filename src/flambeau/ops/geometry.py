@@ -81,8 +81,8 @@ def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     return Signature((Meta.contiguous_of((*a.shape[:-1], b.shape[-2]), a.dtype, a.device),), (a, b), params)
 
 
-_BLOCK = 1 << 18  # differences that are held at a time: they stay in a core's cache
-_SHORT = 64  # columns up to which sums run across rows, not along them
+_BLOCK = 1 << 17  # differences that are held at a time: they stay in a core's cache
+_SHORT = 32  # columns up to which sums run across rows, not along them
 
 
 def _cdist_host(launch: Launch) -> Body:
@@ -94,27 +94,39 @@ def _cdist_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         a, b = (np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
         step = max(1, _BLOCK // max(1, b.size))
+        mirrored = _are_one(*inputs)  # then what is right of the diagonal is below it, too
         for at in range(0, outputs[0].shape[-2], step):
-            some = slice(at, at + step)
+            some, rest = slice(at, at + step), slice(at if mirrored else 0, None)
             if axis == 0:
-                away = a[..., some, None] - b[..., None, :]
+                away = a[..., some, None] - b[..., None, rest]
             else:
-                away = a[..., some, None, :] - b[..., None, :, :]
-            outputs[0][..., some, :] = _length(np.abs(away, out=away), p, axis)
+                away = a[..., some, None, :] - b[..., None, rest, :]
+            lengths = _length(away, p, axis)
+            outputs[0][..., some, rest] = lengths
+            if mirrored:
+                outputs[0][..., rest, some] = lengths.mT
 
     return body
 
 
+def _are_one(a: Array, b: Array) -> bool:
+    """Whether two arrays are the same elements of memory."""
+    return a.ctypes.data == b.ctypes.data and a.shape == b.shape and a.strides == b.strides
+
+
 def _length(away: Array, p: float, axis: int) -> Array:
-    """The p-norm along an axis of non-negative numbers."""
+    """The p-norm along an axis, of numbers that may be overwritten."""
+    if p == 2:
+        if axis == -1:
+            return np.sqrt(np.einsum("...i,...i->...", away, away))
+        return np.sqrt(np.sum(np.square(away, out=away), axis=axis))
+    np.abs(away, out=away)
     if p == 0:
         return np.count_nonzero(away, axis=axis).astype(away.dtype)
     if math.isinf(p):
         return np.asarray(np.max(away, axis=axis, initial=0))
     if p == 1:
         return np.asarray(np.sum(away, axis=axis))
-    if p == 2:
-        return np.sqrt(np.sum(np.square(away, out=away), axis=axis))
     return np.asarray(np.sum(away**p, axis=axis) ** away.dtype.type(1 / p))
 
 
@@ -187,8 +199,7 @@ def _cdist_back_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _with_lengths(make: Make, a: Array, b: Array, p: float) -> Sample:
-    away = np.abs(a[..., :, None, :] - b[..., None, :, :])
-    lengths = _length(away, p, -1)
+    lengths = _length(a[..., :, None, :] - b[..., None, :, :], p, -1)
     return (make(*lengths.shape), a, b, lengths.astype(a.dtype)), (p,)
 
 

@@ -288,15 +288,35 @@ triu = define(
 def _indices_rule(operands: Sequence[Operand], params: Params) -> Signature:
     """params: row, col, offset, dtype, device, lower."""
     row, col, offset, kind, where, lower = params
-    count = len((np.tril_indices if lower else np.triu_indices)(row, offset, col)[0])
-    return Signature((Meta.contiguous_of((2, count), kind, where),), (), params)
+    begin, end = _row_ends(row, col, offset, lower)
+    return Signature((Meta.contiguous_of((2, int(np.sum(end - begin))), kind, where),), (), params)
+
+
+def _row_ends(row: int, col: int, offset: int, lower: bool) -> tuple[Array, Array]:
+    """The columns at which a triangle's part of each row begins and ends."""
+    on = np.arange(row) + offset
+    return (
+        (np.zeros_like(on), np.clip(on + 1, 0, col))
+        if lower
+        else (np.clip(on, 0, col), np.full_like(on, col))
+    )
 
 
 def _indices_host(launch: Launch) -> Body:
     row, col, offset, _, _, lower = launch.params
+    begin, end = _row_ends(row, col, offset, lower)
+    rows = np.flatnonzero(end > begin)
+    begin, end = begin[rows], end[rows]
+    starts = np.cumsum(end - begin) - (end - begin)
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        outputs[0][...] = (np.tril_indices if lower else np.triu_indices)(row, offset, col)
+        """As running sums of steps: from one element to the next, and from one row to the next."""
+        for out, step, steps in zip(
+            outputs[0], (0, 1), (np.diff(rows, prepend=0), begin - np.append(0, end[:-1] - 1)), strict=True
+        ):
+            out[...] = step
+            out[starts] = steps
+            np.cumsum(out, out=out)
 
     return body
 

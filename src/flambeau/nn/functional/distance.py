@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from flambeau.nn.functional.activation import checked
+from flambeau.ops import geometry
 from flambeau.tensor import autocast
+from flambeau.tensor.call import call
 from flambeau.tensor.joining import triu_indices
 from flambeau.tensor.public import function, functions
 from flambeau.tensor.reduction import norm
@@ -47,8 +49,10 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise RuntimeError("pdist only supports floating-point dtypes")
     if p < 0:
         raise RuntimeError("pdist only supports non-negative p values")
-    rows, columns = triu_indices(input.shape[0], input.shape[0], 1, device=input.device).unbind(0)
-    return norm(input.index_select(0, rows) - input.index_select(0, columns), p, 1)
+    count = input.shape[0]
+    rows, columns = triu_indices(count, count, 1, device=input.device).unbind(0)
+    lengths: Tensor = call(geometry.cdist, (input, input), (float(p),))
+    return lengths.view(-1).index_select(0, rows.mul_(count).add_(columns))
 
 
 def normalize(
