@@ -478,6 +478,10 @@ def test_communicators_that_cannot_be() -> None:
         assert answer is not None
         assert answer[1] == "error"
         assert words in answer[2]
+    [(process, told)] = place.settle({})
+    assert process == 0 and "Duplicate GPU" in told[2], "who waits for the one that cannot come"
+    answer = place.ask(2, 1, "join", [b"c", [0, 1], [[1, 2]], "a line"])
+    assert answer is not None and "Duplicate GPU" in answer[2]
 
 
 def test_a_capacity_is_one_for_all_processes() -> None:

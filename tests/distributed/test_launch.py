@@ -206,6 +206,30 @@ def test_the_ranks_share_one_screen_and_one_report(tmp_path: Path) -> None:
     assert [len(rank["machines"][0]["certificate"]["races"]) for rank in told["ranks"]] == [0, 1]
 
 
+def test_the_ranks_of_a_second_node_have_their_own_numbers(tmp_path: Path) -> None:
+    program = script(tmp_path, "import torch; torch.ones(2, device='cuda').tolist()")
+    command = (
+        "-m",
+        "flambeau",
+        "launch",
+        "--nnodes=2",
+        "--master-port",
+        str(free_port()),
+        "--monitor-interval=0.02",
+    )
+    report = tmp_path / "report.json"
+    nodes = [
+        start(*command, "--node-rank=0", "--nproc-per-node=2", "--quiet", program),
+        start(*command, "--node-rank=1", "--report", str(report), program),
+    ]
+    said = [finish(node) for node in nodes]
+    assert [one.status for one in said] == [0, 0], said
+    assert "\nrank 2     " in said[1].err
+    assert [(rank["rank"], rank["local_rank"]) for rank in json.loads(report.read_text())["ranks"]] == [
+        (2, 0)
+    ]
+
+
 def test_a_race_that_is_an_error_ends_all_with_its_status(tmp_path: Path) -> None:
     program = script(tmp_path, RACY)
     said = finish(

@@ -182,6 +182,21 @@ def test_two_that_both_receive_are_told_by_their_ranks_and_lines(backend):
     assert "rank 0 has ended" in text and "from rank 0" not in text and "from rank 1" not in text
 
 
+def all_on_one_device():
+    dist.init_process_group("nccl")
+    t = torch.ones(2, device="cuda:0")
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.all_reduce(t)
+    return str(caught.value), t.tolist()
+
+
+def test_ranks_that_share_a_device_all_hear_so():
+    """Who came first was told that nobody else comes."""
+    for text, values in ranks(all_on_one_device, 3):
+        assert "Duplicate GPU detected: two ranks both on cuda:0" in text and "set_device" in text
+        assert values == [1.0, 1.0]
+
+
 def a_group_that_differs(backend):
     dist.init_process_group(backend)
     pair = dist.new_group([1, 2])

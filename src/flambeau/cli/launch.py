@@ -67,8 +67,8 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _show(options: argparse.Namespace, status: int, folder: Path) -> None:
-    reports = read_reports(folder)
+def _show(options: argparse.Namespace, status: int, folder: Path, first: int) -> None:
+    reports = read_reports(folder, first)
     if options.report is not None:
         options.report.write_text(json.dumps({"exit_status": status, "ranks": reports}, indent=1) + "\n")
     if reports and not options.quiet:

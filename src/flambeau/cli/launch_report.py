@@ -15,15 +15,20 @@ REPORT = "report.json"
 _MOST = 8  # ranks shown one by one
 
 
-def read_reports(folder: Path) -> list[dict[str, Any]]:
-    """Of the last attempt, by local rank: each own report, with "local_rank". Ranks that were ended have none."""
+def read_reports(folder: Path, first: int) -> list[dict[str, Any]]:
+    """Of the last attempt, of this node's ranks from `first` on: each own report, with "rank" and "local_rank".
+
+    Ranks that were ended have none.
+    """
     attempts = sorted(folder.glob("attempt_*"), key=lambda path: int(path.name.rpartition("_")[2]))
     found = []
     for path in sorted(
         attempts[-1].glob(f"*/{REPORT}") if attempts else (), key=lambda p: int(p.parent.name)
     ):
         with suppress(OSError, ValueError):  # it was ended while it wrote
-            found.append({"local_rank": int(path.parent.name), **json.loads(path.read_text())})
+            local_rank = int(path.parent.name)
+            told = json.loads(path.read_text())
+            found.append({"rank": first + local_rank, "local_rank": local_rank, **told})
     return found
 
 
@@ -34,7 +39,7 @@ def write_ranks(reports: list[dict[str, Any]], file: TextIO, written: list[Path]
     """
     screen = Screen(file)
     screen.title("flambeau launch")
-    used = [(report["local_rank"], report["machines"][0]) for report in reports if report["machines"]]
+    used = [(report["rank"], report["machines"][0]) for report in reports if report["machines"]]
     if not used:
         screen.line("No rank used a CUDA device.")
     else:

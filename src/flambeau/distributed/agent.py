@@ -74,6 +74,7 @@ class Agent:
         self.plan = plan
         self.news: SimpleQueue[Any] = SimpleQueue()  # of workers that ended; None: a signal
         self.extra: dict[str, str] = {}  # for the ranks' environment
+        self.first = 0  # rank of this node
         self._server = self._serve()
         self._store = PrefixStore(_KEPT, self._server)
         self._node = plan.node_rank if plan.node_rank is not None else self._store.add("nodes", 1) - 1
@@ -126,15 +127,15 @@ class Agent:
     # -- one attempt ------------------------------------------------------------------------------------------
     def _attempt(self, attempt: int) -> int:
         self._meeting = True
-        first, world = self._meet(attempt)
+        self.first, world = self._meet(attempt)
         self._meeting, plan = False, self.plan
         workers = Workers(plan.role, plan.folder / f"attempt_{attempt}", plan.streams, self.news)
         by = signal.SIGTERM
         try:
             self._look_up()
             for local_rank in range(plan.nproc):
-                environment = self._environment(attempt, local_rank, first, world)
-                workers.start(self._command(local_rank), local_rank, first + local_rank, environment)
+                environment = self._environment(attempt, local_rank, world)
+                workers.start(self._command(local_rank), local_rank, self.first + local_rank, environment)
             failed = self._watch(attempt, workers)
         except Interrupted as signalled:
             by = signal.Signals(signalled.number)
@@ -168,11 +169,11 @@ class Agent:
         named = [f"--local-rank={local_rank}"] if self.plan.local_rank_argument else []
         return [*self.plan.command, *named, *self.plan.arguments]
 
-    def _environment(self, attempt: int, local_rank: int, first: int, world: int) -> dict[str, str]:
+    def _environment(self, attempt: int, local_rank: int, world: int) -> dict[str, str]:
         """What PyTorch's launcher tells a rank."""
         plan = self.plan
         kept = {name: value for name, value in os.environ.items() if not name.startswith(INNER)}
-        rank = str(first + local_rank)
+        rank = str(self.first + local_rank)
         kept |= {
             "RANK": rank, "WORLD_SIZE": str(world), "LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(plan.nproc),
             "GROUP_RANK": str(self._node), "GROUP_WORLD_SIZE": str(plan.nodes),

@@ -26,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flambeau.driver.meetings import duplicate
+
 Answer = list[Any]
 Place = tuple[bytes, tuple[int, ...]]  # of a meeting: the communicator, the number in it
 _PATIENCE_S, _HURRY_S = 10.0, 0.5  # how long nobody must have worked; the same once that has happened
@@ -79,6 +81,7 @@ class Circle:
         self.owners: dict[int, Participant] = {}
         self.devices: dict[int, int] = {}
         self.meetings: dict[tuple[int, ...], dict[int, list[Any]]] = {}
+        self.failed = ""  # why it cannot be
 
     @property
     def full(self) -> bool:
@@ -253,6 +256,9 @@ class MeetingPlace:
             kind, what = mine.request  # type: ignore[misc]
             if kind == "join":
                 circle = self._circles[what]
+                if circle.failed:
+                    found.append((mine, ["error", circle.failed]))
+                    continue
                 if circle.full:
                     found.append((mine, ["ok", [sorted(map(list, circle.devices.items())), []]]))
                     continue
@@ -390,15 +396,12 @@ def _impatient(mine: Participant) -> bool:
 
 
 def _cannot_join(circle: Circle, size: int, members: list[list[int]]) -> str:
+    """Why these members cannot, "" if they can. Two with one device spoil it for all, as with NCCL."""
     if circle.size != size:
         return f"comm_create: some ranks say that there are {circle.size} members, others say {size}"
     for rank, device in members:
         if rank in circle.owners:
             return f"comm_create: rank {rank} has joined already"
         if device in circle.devices.values():
-            return (
-                f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{device}; each member "
-                "needs a device of its own (torch.cuda.set_device(LOCAL_RANK)), and virtual GPUs of several nodes do "
-                "not meet"
-            )
-    return ""
+            circle.failed = f"{duplicate(device)}, and virtual GPUs of several nodes do not meet"
+    return circle.failed

@@ -48,12 +48,12 @@ def run(
     args: argparse.Namespace,
     prog: str = "torchrun",
     runner: Sequence[str] = (),
-    ended: Callable[[int, Path], None] = lambda status, folder: None,
+    ended: Callable[[int, Path, int], None] = lambda status, folder, first: None,
 ) -> int:
     """Start the ranks as `args` say and wait for them; the exit status.
 
     runner: what stands between Python and the program in a rank's command; FOLDER in it is the rank's own folder.
-    ended: called with the status and the folder of all ranks' folders.
+    ended: called with the status, the folder of the folders of this node's ranks, and the first of these ranks.
 
     Raises ValueError: arguments that contradict each other, or are none.
     """
@@ -67,7 +67,7 @@ def run(
         agent = Agent(plan)
         agent.extra = _omp_threads(plan.nproc)
         status = agent.run()
-        ended(status, plan.folder)
+        ended(status, plan.folder, agent.first)
         return status
     except (DistError, OSError) as error:
         print(f"{prog}: {error}", file=sys.stderr)

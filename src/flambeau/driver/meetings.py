@@ -42,6 +42,14 @@ def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access
     return ((part.target, written) if writes else None), ((part.source, read) if reads else None)
 
 
+def duplicate(index: int) -> str:
+    """What is said to all members of a communicator that two of them join with one device."""
+    return (
+        f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{index}; each member needs a "
+        "device of its own (torch.cuda.set_device(LOCAL_RANK))"
+    )
+
+
 Key = tuple[int, int, int]
 """A meeting of a communicator: sender, receiver and number of a message; -1, -1 and number of a collective."""
 

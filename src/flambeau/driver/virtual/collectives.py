@@ -34,7 +34,7 @@ from flambeau.core.baton import Seat, seat
 from flambeau.core.errors import DriverError
 from flambeau.core.sites import Site, caller, place
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, Course, Key, agreed, described, spans
+from flambeau.driver.meetings import PAIRED, Course, Key, agreed, described, duplicate, spans
 from flambeau.driver.virtual import scheduler
 from flambeau.driver.virtual.deadlock import asked_in_vain, deadlock, waiting
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Engine, Scheduler, Stream
@@ -317,8 +317,6 @@ class Communicators:
                 del comm.members[rank], comm.devices[rank], self._members[handle]
             raise
         self._by_id.pop(unique, None)
-        if comm.failed is not None:
-            raise DriverError(comm.failed)
         return [handle for _, handle, _ in members]
 
     def _join_others(self, comm: Communicator, members: Sequence[tuple[int, int]]) -> None:
@@ -330,6 +328,8 @@ class Communicators:
             self._shared[comm.unique] = comm
         else:
             self._wait(lambda: comm.full or comm.failed is not None, lambda: _not_joined(comm))
+        if comm.failed is not None:
+            raise DriverError(comm.failed)
 
     def _check_join(
         self, comm: Communicator | None, size: int, members: Sequence[tuple[int, int, DeviceState]]
@@ -339,6 +339,8 @@ class Communicators:
         if size < 1 or not members or len({*ranks}) < len(ranks) or not all(0 <= r < size for r in ranks):
             raise DriverError(f"comm_create: {size} members cannot have the ranks {ranks}")
         if comm is not None:
+            if comm.failed is not None:
+                raise DriverError(comm.failed)
             if comm.size != size:
                 raise DriverError(
                     f"comm_create: ranks {ranks} say that there are {size} members, the others say {comm.size}"
@@ -349,10 +351,10 @@ class Communicators:
             devices += [member.state.index for member in comm.members.values()]
         for index in devices:
             if devices.count(index) > 1:
-                raise DriverError(
-                    f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{index}; each member "
-                    "needs a device of its own"
-                )
+                if comm is not None:  # as NCCL's, all of its ranks hear of it
+                    comm.failed = duplicate(index)
+                    self._tell()
+                raise DriverError(duplicate(index))
 
     def destroy(self, handle: int, abort: bool) -> None:
         """Leave. What others still queue for this member fails."""

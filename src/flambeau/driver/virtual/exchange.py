@@ -47,6 +47,7 @@ class Exchange:
     def __init__(self, address: str, shares: bool) -> None:
         rank, _, self._address = address.partition("@")
         self._rank = int(rank)
+        self._server = "the launcher of the ranks" if shares else "rank 0, through which virtual GPUs meet,"
         self.shares = shares
         self._connection: socket.socket | None = None
         self._inbox, self._read = Inbox(limit=1 << 40), deque[Any]()
@@ -62,7 +63,7 @@ class Exchange:
             connection = socket.create_connection((host, int(port)), timeout=60)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            raise DriverError(f"no launcher of ranks answers at {self._address}: {error}") from error
+            raise DriverError(f"{self._server} does not answer at {self._address}: {error}") from error
         self._connection = connection
         send(connection, [GREETING, os.getpid()])
         self._receive()
@@ -172,7 +173,7 @@ class Exchange:
                     if waits:
                         return []
         except OSError as error:
-            raise DriverError(f"the launcher of the ranks has ended or cannot be reached: {error}") from error
+            raise DriverError(f"{self._server} has ended or cannot be reached: {error}") from error
         return None
 
     def _send(self, request: list[Any]) -> None:
