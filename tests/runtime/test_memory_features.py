@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from allocator_kit import MIB, FakeDriver, context_over, stream_of
+from support import torch as oracle
 
 import flambeau as torch
 from flambeau.core.errors import NotSupportedError, OutOfMemoryError
@@ -55,7 +56,12 @@ def test_settings_are_read_as_pytorch_writes_them() -> None:
     ("text", "why"),
     [
         ("nonsense:1", "Unrecognized CachingAllocator option: nonsense"),
-        ("max_split_size_mb:20", "too small, must be > 20"),
+        ("max_split_size_mb:19", "too small, must be >= 20"),
+        (f"max_split_size_mb:{10**20}", "must be a whole number"),
+        ("large_segment_size_mb:10", "too small, must be > 10"),
+        ("garbage_collection_threshold:1", "above 0 and below 1"),
+        ("pinned_use_background_threads:maybe", "Expected True/False"),
+        ("pinned_reserve_segment_size_mb:True", "must be a whole number"),
         ("max_split_size_mb:-1", "must be a whole number"),
         ("max_split_size_mb", "is not a list of name:value"),
         ("garbage_collection_threshold:2", "above 0 and at most 1"),
@@ -67,6 +73,49 @@ def test_settings_are_read_as_pytorch_writes_them() -> None:
 def test_wrong_settings_are_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         policy_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "takes"),
+    [
+        ("max_split_size_mb:20", True), ("max_split_size_mb:19", False), ("large_segment_size_mb:11", True),
+        ("large_segment_size_mb:10", False), ("garbage_collection_threshold:0.99", True),
+        ("garbage_collection_threshold:1.0", False), ("pinned_max_round_threshold_mb:10", True),
+        ("pinned_use_background_threads:True", True), ("pinned_use_background_threads:1", False),
+        ("roundup_power2_divisions:[256:1,>:8]", True), ("roundup_power2_divisions:3", False),
+        ("max_split_size_mb", False), (f"max_split_size_mb:{10**20}", False), ("max_split_size_mb:64,", True),
+    ],
+)  # fmt: skip
+def test_settings_are_taken_and_refused_as_pytorch_does(text: str, takes: bool) -> None:
+    """Its CPU build has the parser of all devices' settings."""
+    try:
+        oracle._C._accelerator_setAllocatorSettings(text)
+        taken = True
+    except (ValueError, IndexError, RuntimeError):
+        taken = False
+    finally:
+        oracle._C._accelerator_setAllocatorSettings("large_segment_size_mb:20")  # others' limits follow it
+    try:
+        policy_of(text)
+        ours = True
+    except ValueError:
+        ours = False
+    assert taken == ours == takes
+
+
+def test_options_of_pytorch_that_change_nothing_here_are_read() -> None:
+    for name in (
+        "graph_capture_record_stream_reuse", "pinned_free_catch_all", "pinned_use_cuda_host_register",
+        "release_lock_on_cudamalloc", "throw_on_cudamalloc_oom",
+    ):  # fmt: skip
+        assert policy_of(f"{name}:True") == Policy()
+    assert policy_of("pinned_reserve_segment_size_mb:64,pinned_num_register_threads:8") == Policy()
+
+
+def test_large_segments_may_be_smaller() -> None:
+    allocator, driver, stream = make("large_segment_size_mb:11")
+    held = [allocator.allocate(n * MIB, stream) for n in (2, 9, 5)]
+    assert driver.used == 22 * MIB and len({block.ptr for block in held}) == 3
 
 
 def test_the_environment_gives_settings() -> None:

@@ -134,11 +134,20 @@ def _options(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
+_FLAGS = (
+    "graph_capture_record_stream_reuse", "pinned_free_catch_all", "pinned_use_background_threads",
+    "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc", "throw_on_cudamalloc_oom",
+)  # fmt: skip
+_NUMBERS = ("pinned_max_round_threshold_mb", "pinned_num_register_threads", "pinned_reserve_segment_size_mb")
+_MOST = 1 << 43  # MiB
+
+
 # -- readers: what one option changes -----------------------------------------------------------------------------
 
 
 def _number(name: str, value: str, least: int = 0) -> int:
-    if not (value.isascii() and value.isdigit()) or int(value) < least:
+    if not (value.isascii() and value.isdigit()) or not least <= int(value) <= _MOST:
         raise ValueError(
             f"CachingAllocator option {name} must be a whole number from {least} on, not {value!r}"
         )
@@ -155,11 +164,25 @@ def _share(name: str, value: str) -> float:
     return share
 
 
+def _threshold(name: str, value: str) -> dict[str, Any]:
+    share = _share(name, value)
+    if share == 1:
+        raise ValueError(f"{name} must be a number above 0 and below 1, not {value!r}")
+    return {"collect_above": share}
+
+
 def _max_split(name: str, value: str) -> dict[str, Any]:
     least = LARGE_SEGMENT // MIB
-    if _number(name, value) <= least:
-        raise ValueError(f"CachingAllocator option max_split_size_mb too small, must be > {least}")
+    if _number(name, value) < least:
+        raise ValueError(f"CachingAllocator option max_split_size_mb too small, must be >= {least}")
     return {"max_split": int(value) * MIB}
+
+
+def _large_segment(name: str, value: str) -> dict[str, Any]:
+    least = LARGE_REQUEST // MIB
+    if _number(name, value) <= least:
+        raise ValueError(f"CachingAllocator option large_segment_size_mb too small, must be > {least}")
+    return {"large_segment": int(value) * MIB}
 
 
 def _divisions(name: str, value: str) -> dict[str, Any]:
@@ -199,21 +222,22 @@ def _backend(name: str, value: str) -> dict[str, Any]:
 
 
 def _ignored(name: str, value: str) -> dict[str, Any]:
-    """A setting of how PyTorch's allocator does its work, which makes no difference to what it does."""
+    """Read, and of no effect: a setting of how PyTorch's allocators do what Flambeau's do in another way."""
+    if name in _NUMBERS:
+        _number(name, value)
+    else:
+        _flag(name, value)
     return {}
 
 
 _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "max_split_size_mb": _max_split,
     "roundup_power2_divisions": _divisions,
-    "garbage_collection_threshold": lambda n, v: {"collect_above": _share(n, v)},
-    "large_segment_size_mb": lambda n, v: {"large_segment": _number(n, v, LARGE_SEGMENT // MIB) * MIB},
+    "garbage_collection_threshold": _threshold,
+    "large_segment_size_mb": _large_segment,
     "per_process_memory_fraction": lambda n, v: {"fraction": _share(n, v)},
     "expandable_segments": lambda n, v: {"expandable": _flag(n, v)},
     "backend": _backend,
     "pinned_max_cached_size_mb": lambda n, v: {"pinned_cap": _number(n, v) * MIB},
-    "pinned_use_cuda_host_register": _ignored,
-    "pinned_num_register_threads": _ignored,
-    "pinned_use_background_threads": _ignored,
-    "release_lock_on_cudamalloc": _ignored,
+    **dict.fromkeys((*_FLAGS, *_NUMBERS), _ignored),
 }
