@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,18 +66,22 @@ def _grid_host(launch: Launch) -> Body:
     mode, padding, align = launch.params
     kind = launch.outputs[0].dtype
     widen = to_computing(kind, kind)
-    sample = {"nearest": _grid_nearest, "bilinear": _grid_linear, "bicubic": _grid_cubic}[mode]
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        field = Field(widen(inputs[0]))
-        places = _places(widen(inputs[1]), field.size, align)
-
-        def inside(at: Array, axis: int) -> Array:
-            return _padded_place(at, field.size[axis], padding, align)
-
-        np.copyto(outputs[0], np.moveaxis(sample(field, places, inside), -1, 1), casting="unsafe")
+        field, grid = Field(widen(inputs[0])), widen(inputs[1])
+        batch, *spatial, dims = grid.shape
+        grid, of = grid.reshape(-1, dims), np.repeat(np.arange(batch), math.prod(spatial))
+        out = np.empty((len(field.planes), len(grid)), field.planes.dtype)
+        for at in range(0, len(grid), _BLOCK):
+            some = slice(at, at + _BLOCK)
+            taps = _taps(mode, _places(grid[some], field.size, align), field.size, padding, align)
+            out[:, some] = field.read(of[some], taps) if mode != "nearest" else field.nearest(of[some], taps)
+        np.copyto(outputs[0], np.moveaxis(out.reshape(-1, batch, *spatial), 0, 1), casting="unsafe")
 
     return body
+
+
+_BLOCK = 1 << 13  # places that are computed at a time: what is held meanwhile stays in a core's cache
 
 
 def _places(grid: Array, size: Sequence[int], align: bool) -> list[Array]:
@@ -84,35 +89,65 @@ def _places(grid: Array, size: Sequence[int], align: bool) -> list[Array]:
     return [_unscaled(grid[..., -1 - d], n, align) for d, n in enumerate(size)]
 
 
+class Tap(NamedTuple):
+    """An element along one dimension that each place reads: its number, its weight, and the derivative of that."""
+
+    at: Array
+    weight: Array
+    slope: Array
+
+
 class Field:
-    """An array (N, C, spatial ...) as rows of channels, which are read at integer places faster than one by one."""
+    """An array (N, C, spatial ...) as planes, one for each channel, that end in a zero: it stands for all outside."""
 
     def __init__(self, x: Array) -> None:
         self.size = x.shape[2:]
-        self.channels = x.shape[1]
-        self.kind = x.dtype
-        self.rows = np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
+        count, channels = x.shape[:2]
+        self.planes = np.zeros((channels, count * math.prod(self.size) + 1), x.dtype)
+        self.planes[:, :-1] = np.moveaxis(x, 1, 0).reshape(channels, -1)
 
-    def find(self, places: Sequence[Array]) -> tuple[Array, Array]:
-        """The rows of places (N, ...), and which of them lie inside; the others' rows are any."""
-        inside = np.ones(places[0].shape, bool)
-        flat = np.arange(len(places[0])).reshape(-1, *[1] * (places[0].ndim - 1))
-        for at, n in zip(places, self.size, strict=True):
-            inside &= (at >= 0) & (at <= n - 1)
-            flat = flat * n + np.clip(np.where(inside, at, 0), 0, n - 1).astype(np.int64)
-        return flat, inside
+    def met(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Iterator[tuple[Array, tuple[Tap, ...]]]:
+        """Of each tap of all dimensions together: where its elements stand in a plane (-1: outside), its parts.
 
-    def read(self, places: Sequence[Array], weight: Array | None = None) -> Array:
-        """The channels at places (N, ...), (N, ..., C), times a weight: 0 where a place lies outside."""
-        flat, inside = self.find(places)
-        found = self.rows.take(flat.reshape(-1), 0).reshape(*flat.shape, self.channels)
-        if weight is not None:
-            found *= weight[..., None]
-        found[~inside] = 0
-        return found
+        `of`: which of the batch each place reads.
+        """
+        steps = [math.prod(self.size[d + 1 :]) for d in range(len(self.size))]
+        first = of * math.prod(self.size)
+        for each in product(*[
+            [_held(tap, n, step) for tap in along] for along, n, step in zip(taps, self.size, steps, strict=True)
+        ]):  # fmt: skip
+            flat = first
+            for tap in each:
+                flat = flat + tap.at
+            yield np.maximum(flat, -1, out=flat), each
+
+    def read(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
+        """The channels (C, places) at each place: the sum over its taps."""
+        total = np.zeros((len(self.planes), len(of)), self.planes.dtype)
+        for flat, each in self.met(of, taps):
+            found = self.planes.take(flat, 1)
+            found *= _product([tap.weight for tap in each])
+            total += found
+        return total
+
+    def nearest(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
+        """The same of one tap, which is the element itself."""
+        ((flat, _),) = self.met(of, taps)
+        return self.planes.take(flat, 1)
 
 
-Inside = Callable[[Array, int], Array]
+_OUTSIDE = -(1 << 60)  # no other dimensions' elements bring it back to 0
+
+
+def _held(tap: Tap, n: int, step: int) -> Tap:
+    """A tap along a dimension of n elements, `step` apart, whose number is the distance of its element now."""
+    at = tap.at.astype(np.int64) * step
+    np.copyto(at, _OUTSIDE, where=(tap.at < 0) | (tap.at > n - 1))
+    return tap._replace(at=at)
+
+
+def _product(parts: Sequence[Array]) -> Array:
+    return math.prod(parts[1:], start=parts[0])
 
 
 def _unscaled(at: Array, n: int, align: bool) -> Array:
@@ -139,30 +174,25 @@ def _reflected(at: Array, low: float, span: float) -> Array:
     return np.where(turns % 2 == 0, extra + number(low), number(span) - extra + number(low))
 
 
-def _grid_nearest(x: Field, places: list[Array], inside: Inside) -> Array:
-    return x.read([np.rint(inside(at, axis)) for axis, at in enumerate(places)])
-
-
-def _grid_linear(x: Field, places: list[Array], inside: Inside) -> Array:
-    places = [inside(at, axis) for axis, at in enumerate(places)]
-    low = [np.floor(at) for at in places]
-    out = np.zeros((*places[0].shape, x.channels), x.kind)
-    for corner in np.ndindex(*(2,) * len(places)):
-        weight = np.ones(places[0].shape, x.kind)
-        for at, base, up in zip(places, low, corner, strict=True):
-            weight *= at - base if up else base + 1 - at
-        out += x.read([base + up for base, up in zip(low, corner, strict=True)], weight)
-    return out
-
-
-def _grid_cubic(x: Field, places: list[Array], inside: Inside) -> Array:
-    low = [np.floor(at) for at in places]
-    weights = [cubic_weights(at - base) for at, base in zip(places, low, strict=True)]
-    out = np.zeros((*places[0].shape, x.channels), x.kind)
-    for i, j in np.ndindex(4, 4):
-        at = [inside(low[0] + (i - 1), 0), inside(low[1] + (j - 1), 1)]
-        out += x.read(at, weights[0][i] * weights[1][j])
-    return out
+def _taps(mode: str, places: list[Array], size: Sequence[int], padding: str, align: bool) -> list[list[Tap]]:
+    """Along each dimension the taps of places. Bicubic ones are padded one by one, others as their place is."""
+    found = []
+    for at, n in zip(places, size, strict=True):
+        if padding == "zeros":
+            at = np.fmin(np.fmax(at, -4), n + 3)  # further out all is alike; NaN is outside, too
+        if mode == "bicubic":
+            low = np.floor(at)
+            shares = zip(range(-1, 3), cubic_weights(at - low), cubic_slopes(at - low), strict=True)
+            found.append([Tap(_padded_place(low + i, n, padding, align), w, s) for i, w, s in shares])
+            continue
+        at = _padded_place(at, n, padding, align)
+        one = np.ones_like(at)
+        if mode == "nearest":
+            found.append([Tap(np.rint(at), one, np.zeros_like(at))])
+        else:
+            low = np.floor(at)
+            found.append([Tap(low, low + 1 - at, -one), Tap(low + 1, at - low, one)])
+    return found
 
 
 def _grid_flops(launch: Launch) -> int:
@@ -223,57 +253,40 @@ def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
     return Signature(tuple(outputs), (grad, x, grid), params)
 
 
-class Gradients:
-    """What one launch adds up: of the field as rows of channels, and along each dimension of the places."""
-
-    def __init__(self, field: Field, grad: Array, places: Sequence[Array]) -> None:
-        self.field = field
-        self.grad = np.moveaxis(grad, 1, -1)
-        self.rows = np.zeros(field.rows.size, field.kind)
-        self.slopes = [np.zeros_like(at) for at in places]
-
-    def add(self, places: Sequence[Array], weight: Array, slopes: Sequence[Array]) -> None:
-        """The share of one tap: it has a weight, and slopes, its weight's derivatives by the places."""
-        flat, inside = self.field.find(places)
-        flat, grad = flat[inside], self.grad[inside]
-        at = flat[:, None] * self.field.channels + np.arange(self.field.channels)
-        np.add.at(self.rows, at.reshape(-1), (grad * weight[inside][:, None]).reshape(-1))
-        met = np.add.reduce(self.field.rows.take(flat, 0) * grad, axis=-1)
-        for total, slope in zip(self.slopes, slopes, strict=True):
-            total[inside] += met * slope[inside]
-
-    def store(self, outputs: Sequence[Array], turns: Sequence[Array]) -> None:
-        """`turns`: how far each place moves with the grid."""
-        shape = (len(outputs[0]), *self.field.size, self.field.channels)
-        np.copyto(outputs[0], np.moveaxis(self.rows.reshape(shape), -1, 1), casting="unsafe")
-        for d, (slope, turn) in enumerate(zip(self.slopes, turns, strict=True)):
-            np.copyto(outputs[1][..., -1 - d], slope * turn, casting="unsafe")
+def _added(field: Field, grad: Array, of: Array, taps: Sequence[Sequence[Tap]]) -> tuple[Array, list[Array]]:
+    """The gradients of the planes, and of the places along each dimension, from that of the channels (C, places)."""
+    planes, slopes = np.zeros_like(field.planes), [np.zeros_like(grad[0]) for _ in taps]
+    first = np.arange(len(planes))[:, None] * planes.shape[1]
+    for flat, each in field.met(of, taps):
+        weights = [tap.weight for tap in each]
+        at = first + np.where(flat < 0, planes.shape[1] - 1, flat)
+        np.add.at(planes.reshape(-1), at.reshape(-1), (grad * _product(weights)).reshape(-1))
+        met = np.add.reduce(field.planes.take(flat, 1) * grad, axis=0)
+        met[flat < 0] = 0
+        for d, total in enumerate(slopes):
+            total += met * _product([*weights[:d], each[d].slope, *weights[d + 1 :]])
+    return planes[:, :-1], slopes
 
 
 def _backward_host(launch: Launch) -> Body:
     mode, padding, align = launch.params[:3]
     kind = launch.outputs[0].dtype
     widen = to_computing(kind, kind)
-    collect = {"nearest": _nearest_shares, "bilinear": _linear_shares, "bicubic": _cubic_shares}[mode]
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         grad, x, grid = map(widen, inputs)
         field = Field(x)
-        places = _places(grid, field.size, align)
-        number = grid.dtype.type
-        scales = [number(n - 1 if align else n) / number(2) for n in field.size]
-        found = Gradients(field, grad, places)
-
-        def inside(at: Array, axis: int) -> Array:
-            return _padded_place(at, field.size[axis], padding, align)
-
-        collect(found, places, inside)
-        if mode == "bicubic":  # its taps are padded one by one, its places are not
-            turns = [np.full_like(at, s) for at, s in zip(places, scales, strict=True)]
-        else:
-            sizes = zip(places, field.size, scales, strict=True)
-            turns = [_padded_turn(at, n, padding, align) * s for at, n, s in sizes]
-        found.store(outputs, turns)
+        batch, *spatial, dims = grid.shape
+        places = _places(grid.reshape(-1, dims), field.size, align)
+        taps = _taps(mode, places, field.size, padding, align)
+        of = np.repeat(np.arange(batch), math.prod(spatial))
+        planes, slopes = _added(field, np.moveaxis(grad, 1, 0).reshape(len(field.planes), -1), of, taps)
+        np.copyto(outputs[0], np.moveaxis(planes.reshape(-1, batch, *field.size), 0, 1), casting="unsafe")
+        for d, (at, n, slope) in enumerate(zip(places, field.size, slopes, strict=True)):
+            if mode != "bicubic":  # its taps are padded one by one, its places are not
+                slope = slope * _padded_turn(at, n, padding, align)
+            slope = slope * (slope.dtype.type(n - 1 if align else n) / slope.dtype.type(2))
+            np.copyto(outputs[1][..., -1 - d], slope.reshape(batch, *spatial), casting="unsafe")
 
     return body
 
@@ -293,35 +306,6 @@ def _padded_turn(at: Array, n: int, padding: str, align: bool) -> Array:
         at = _reflected(at, low, span)
     turn[~((at > 0) & (at < n - 1))] = 0
     return turn
-
-
-def _nearest_shares(found: Gradients, places: list[Array], inside: Inside) -> None:
-    places = [np.rint(inside(at, axis)) for axis, at in enumerate(places)]
-    found.add(places, np.ones_like(places[0]), [np.zeros_like(at) for at in places])
-
-
-def _linear_shares(found: Gradients, places: list[Array], inside: Inside) -> None:
-    places = [inside(at, axis) for axis, at in enumerate(places)]
-    low = [np.floor(at) for at in places]
-    for corner in np.ndindex(*(2,) * len(places)):
-        weights = [
-            at - base if up else base + 1 - at for at, base, up in zip(places, low, corner, strict=True)
-        ]
-        slopes = [
-            math.prod(weights[:d] + weights[d + 1 :], start=np.full_like(places[0], 1 if up else -1))
-            for d, up in enumerate(corner)
-        ]
-        taps = [base + up for base, up in zip(low, corner, strict=True)]
-        found.add(taps, math.prod(weights[1:], start=weights[0]), slopes)
-
-
-def _cubic_shares(found: Gradients, places: list[Array], inside: Inside) -> None:
-    low = [np.floor(at) for at in places]
-    parts = [at - base for at, base in zip(places, low, strict=True)]
-    (wy, wx), (sy, sx) = ([of(t) for t in parts] for of in (cubic_weights, cubic_slopes))
-    for i, j in np.ndindex(4, 4):
-        taps = [inside(low[0] + (i - 1), 0), inside(low[1] + (j - 1), 1)]
-        found.add(taps, wy[i] * wx[j], [sy[i] * wx[j], wy[i] * sx[j]])
 
 
 def _backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
