@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import time
+from datetime import timedelta
 
 import flambeau as torch
 import flambeau.distributed as dist
@@ -218,6 +219,19 @@ def first_never_comes() -> None:
             dist.all_reduce(torch.ones(4, device="cuda"))
         except dist.DistBackendError as error:
             say(error)
+
+
+def first_is_late() -> None:
+    store = dist.distributed_c10d._get_default_group().get_group_store()
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=0.2))
+    if RANK == 0:
+        store.wait(["enough"])
+    else:
+        try:
+            dist.all_reduce(torch.ones(4, device="cuda"), group=group)
+        except dist.DistBackendError as error:
+            say(error)
+        store.set("enough", "")
 
 
 def dies() -> None:

@@ -132,6 +132,16 @@ def test_a_rank_that_has_ended_before_it_needed_the_others_is_named() -> None:
     assert re.search(r"rank 1 \(process \d+\): has ended", first.out)
 
 
+def test_who_makes_no_communicator_in_time_is_named() -> None:
+    first, second = run_ranks(2, PROGRAM, "first_is_late", **VIRTUAL)
+    assert first.status == second.status == 0, first.err + second.err
+    assert re.search(
+        r"rank 1 at \S*exchange_program.py:\d+: rank 0 did not come within 0.2 s to the first collective of group 1 "
+        r"\(ranks 0, 1\)",
+        second.out,
+    )
+
+
 def test_a_rank_that_never_comes_is_named_when_it_has_ended() -> None:
     said = launch(2, "never_comes")
     assert said.status == 1

@@ -201,6 +201,40 @@ def test_a_circle_is_told_when_all_have_looked_again() -> None:
     assert theirs.look(wait_for(0, looks=23)).startswith("deadlock: these ranks wait for each other")
 
 
+_RETRIES = """
+import sys
+from datetime import timedelta
+import flambeau as torch, flambeau.distributed as dist
+rank, folder = int(sys.argv[1]), sys.argv[2]
+news = dist.FileStore(folder + "/news", 2)
+if rank == 1:
+    news.wait(["0 has failed"])
+limits = [timedelta(milliseconds=200), timedelta(seconds=100)][rank:]
+for limit in limits:
+    store = dist.FileStore(folder + "/store", 2)
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=2, timeout=limit)
+    except RuntimeError as error:
+        print(type(error).__name__)
+        news.set("0 has failed", "")
+for device in ("cpu", f"cuda:{rank}"):
+    x = torch.ones(2, device=device)
+    dist.all_reduce(x)
+    print(x.tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_that_tries_again_alone_meets_who_comes_late(tmp_path: Path) -> None:
+    """It counted its tries, and came to a meeting of its own."""
+    ranks = [
+        start("-c", _RETRIES, str(rank), str(tmp_path), FLAMBEAU_VIRTUAL_DEVICES="2") for rank in range(2)
+    ]
+    sums = "[2.0, 2.0]\n" * 2
+    said = [finish(rank) for rank in ranks]
+    assert [one.out for one in said] == ["RuntimeError\n" + sums, sums], said
+
+
 _DIES = """
 import os, sys
 import flambeau as torch, flambeau.distributed as dist

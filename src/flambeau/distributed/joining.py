@@ -35,14 +35,17 @@ def join(
     rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
     whose = "all ranks" if pair is None else f"ranks {', '.join(map(str, called))}"
     key = f"communicator of {whose}/{number}"  # deadlocks are told by it
+    what = f"first {'collective' if pair is None else 'message'} of group {place.name}"
     driver, store = context.driver, place.store
+    wait = partial(_wait, store, called, rank, what, timeout)
     try:
         if rank == 0:
             store.set(key, driver.comm_id())
-        whereabouts = None
-        if not system.is_virtual():
-            what = "collective" if pair is None else "message"
-            whereabouts = _met(place, key, called, rank, f"first {what} of group {place.name}", timeout)
+        if system.is_virtual():
+            whereabouts = None
+            wait([key])
+        else:
+            whereabouts = _met(store, key, called, rank, wait)
         members = [(rank, context.driver_index)]
         create = partial(driver.comm_create, store.get(key), len(ranks), members, called)
         comms = create() if whereabouts is None else _in_time(create, place, timeout)
@@ -52,21 +55,30 @@ def join(
 
 
 def _met(
-    place: Place, key: str, called: Sequence[int], rank: int, what: str, timeout: timedelta
+    store: Any, key: str, called: Sequence[int], rank: int, wait: Callable[[Sequence[str]], None]
 ) -> Whereabouts:
-    """Wait until all have come. DistBackendError: who has not, in time."""
-    store, keys = place.store, [f"{key}/{number}" for number in range(len(called))]
+    """Wait until all have come."""
+    keys = [f"{key}/{number}" for number in range(len(called))]
     store.set(keys[rank], processes.here())
+    wait(keys)
+    told = [text.decode() for text in store.multi_get(keys)]
+    return Whereabouts(store, key, called, called[rank], told)
+
+
+def _wait(
+    store: Any, called: Sequence[int], rank: int, what: str, timeout: timedelta, keys: Sequence[str]
+) -> None:
+    """Wait for the keys of the first ranks. DistBackendError: who has not come, in time."""
     try:
         store.wait(keys, timeout)
+    except DriverError:  # a deadlock that was told
+        raise
     except RuntimeError as error:  # not every store's is a DistStoreError
-        missing = [str(other) for other, one in zip(called, keys, strict=True) if not store.check([one])]
+        missing = [str(other) for other, one in zip(called, keys, strict=False) if not store.check([one])]
         raise DistBackendError(
             f"rank {called[rank]} at {_here()}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not come "
             f"within {timeout.total_seconds():g} s to the {what} (ranks {', '.join(map(str, called))})"
         ) from error
-    told = [text.decode() for text in store.multi_get(keys)]
-    return Whereabouts(store, key, called, called[rank], told)
 
 
 def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:

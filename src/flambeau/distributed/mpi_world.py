@@ -32,7 +32,7 @@ from flambeau.distributed import processes
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.mpi_waits import Waits
 from flambeau.distributed.process_manager import ProcessManager
-from flambeau.distributed.store import PrefixStore, Store
+from flambeau.distributed.store import PrefixStore, Store, turn
 from flambeau.distributed.tcp_store import TCPStore
 
 _THREAD_MULTIPLE = 3
@@ -217,10 +217,10 @@ def _module(word: str) -> Any:
 
 def _met(store: Store, rank: int, size: int, name: str, timeout: timedelta) -> list[str]:
     """All ranks are here: the names of the worlds that they have joined before."""
-    turn = store.add(f"turn {rank}", 1)
-    store.set(f"world {turn} {rank}", name)
-    keys = [f"world {turn} {other}" for other in range(size)]
-    store.wait(keys, timeout)
+    with turn(store, f"turn {rank}") as number:
+        store.set(f"world {number} {rank}", name)
+        keys = [f"world {number} {other}" for other in range(size)]
+        store.wait(keys, timeout)
     return [value.decode() for value in store.multi_get(keys)]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -22,7 +23,7 @@ from flambeau.distributed.groups import (
 from flambeau.distributed.names import Backend, devices_of
 from flambeau.distributed.nccl_options import priority_of
 from flambeau.distributed.rendezvous import rendezvous
-from flambeau.distributed.store import PrefixStore
+from flambeau.distributed.store import PrefixStore, turn
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, World, world
 from flambeau.runtime import system
 
@@ -72,17 +73,17 @@ def init_process_group(
     priority = priority_of(pg_options, devices, timeout)
     mine.begun += 1
     store, rank, world_size = _met(mine, word, init_method, store, rank, world_size, timeout)
-    mine.store = _part_of_its_own(store, rank)
-    made = mine.add(
-        tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg", priority
-    )
-    mine.default = made
-    try:
-        _prepare(mine, devices, made)
+    # A part of the store without what an earlier group of the same ranks has left: launchers' stores outlive it.
+    with turn(store, f"default_pg/turn/{rank}") as number:
+        mine.store = PrefixStore(f"default_pg/{number}", store)
+        made = mine.add(
+            tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg", priority
+        )
+        mine.default = made
+        with _left_if_it_fails(mine, made):
+            _prepare(mine, devices, made)
+    with _left_if_it_fails(mine, made):
         _bind(made, bound)
-    except BaseException:
-        mine.leave(made, ProcessGroup.abort)
-        raise
     if mine.session is None:
         tell_by_rank(rank, watch.process.give_up)
 
@@ -108,12 +109,13 @@ def _met(
     return found, rank, size
 
 
-def _part_of_its_own(store: Any, rank: int) -> PrefixStore:
-    """A part of the store without what an earlier group of the same ranks has left: launchers' stores outlive it.
-
-    Each rank counts for itself, and so all come to the same number.
-    """
-    return PrefixStore(f"default_pg/{store.add(f'default_pg/turn/{rank}', 1)}", store)
+@contextmanager
+def _left_if_it_fails(mine: World, made: ProcessGroup) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        mine.leave(made, ProcessGroup.abort)
+        raise
 
 
 def _bound_device(where: Any) -> device | None:

@@ -8,7 +8,8 @@ of them runs at a time, and a wait that nothing can end is a deadlock told at on
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -272,6 +273,21 @@ class Inner:
     def list_keys(self) -> list[str]:
         """The program's keys."""
         return [key[1:] for key in self._ask("list_keys") if key.startswith("/")]  # type: ignore[attr-defined]
+
+
+@contextmanager
+def turn(store: Store, key: str) -> Iterator[int]:
+    """The number of a meeting of all ranks: each counts for itself at its own `key`, and so all come to the same.
+
+    It does not count if what is within raises: a rank that tries again alone meets those that come late.
+    """
+    number = store.add(key, 1)
+    try:
+        yield number
+    except BaseException:
+        with suppress(RuntimeError):  # the store may be what has failed
+            store.add(key, -1)
+        raise
 
 
 def seconds(limit: timedelta) -> float | None:
