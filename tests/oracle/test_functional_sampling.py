@@ -68,6 +68,15 @@ def test_grid_sample(mode: str, padding: str) -> None:
             )  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ("bilinear", "nearest", "bicubic"))
+def test_grid_sample_takes_places_in_blocks_and_no_channels(mode: str) -> None:
+    x, grid = draw(2, 1, 9, 8), draw(2, 80, 70, 2, seed=1)
+    both(lambda nn, x, g: nn.grid_sample(x, g, mode, align_corners=False), x, grid, atol=2e-5)
+    none, grid = flambeau.zeros(1, 0, 9, 8), from_torch(grid[:1]).requires_grad_()
+    flambeau.nn.functional.grid_sample(none, grid, mode, align_corners=False).sum().backward()
+    assert not grid.grad.any()
+
+
 @given(st.integers(2, 3), st.data(), st.booleans(), st.sampled_from(("float32", "float64")))
 def test_affine_grid(dims: int, data: Any, align: bool, kind: str) -> None:
     size = (2, 3, *[data.draw(st.integers(1, 5)) for _ in range(dims)])

@@ -48,6 +48,12 @@ def test_embedding_bag(mode: str, kind: str) -> None:
     near = NEAR[kind]
     both(lambda nn, i, w, o: nn.embedding_bag(i, w, o, mode=mode), index, weight, offsets, atol=near)
     both(lambda nn, i, w: nn.embedding_bag(i.reshape(3, 3), w, mode=mode), index, weight, atol=near)
+    both(lambda nn, i, w: nn.embedding_bag(i[:0].reshape(0, 3), w, mode=mode), index, weight, atol=near)
+    if mode == "sum":
+        both(
+            lambda nn, i, w, s: nn.embedding_bag(i.reshape(3, 3), w, mode=mode, per_sample_weights=s.view(3, 3)),
+            index, weight, draw(9, kind=kind), atol=near,
+        )  # fmt: skip
     both(
         lambda nn, i, w, o: nn.embedding_bag(i, w, o, mode=mode, include_last_offset=True),
         index, weight, torch.tensor([0, 2, 9]), atol=near,

@@ -52,6 +52,29 @@ def agree(run: Any, x: Any, *more: Any, ulps: float = 2, strides: bool = True) -
 FOLDS = ("sum", "mean", "amax", "amin", "all", "any", "var", "std", "logsumexp", "nansum")
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "amax", "amin", "prod", "nansum"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "complex64", "int32", "bool"])
+def test_folds_over_dimensions_before_long_lines(name: str, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    for shape, dim in (
+        ((3, 50, 20), 1),
+        ((40, 16), 0),
+        ((2, 5, 7, 16), (1, 2)),
+        ((2, 0, 16), 1),
+        ((1, 7, 33), (0, 1)),
+    ):
+        x = torch.from_numpy(rng.integers(-4, 5, shape) * 0.25 + 1).to(getattr(torch, kind))
+        if x.is_floating_point() and x.numel():
+            x[0, 3] = float("nan")
+        if name != "prod" or isinstance(dim, int):
+            agree(lambda room, t, d=dim: getattr(room, name)(t, dim=d), x, ulps=8)
+
+
+def test_sums_across_lines_have_errors_of_the_logarithm_of_their_number() -> None:
+    x = flambeau.full((2, 1 << 17, 16), 0.1)
+    assert abs(x.sum(1)[1, 3].item() / (float(np.float32(0.1)) * (1 << 17)) - 1) < 1e-6
+
+
 @given(tensors(), st.sampled_from(FOLDS), st.sampled_from((None, 0, -1, 1, (0, -1), (0, 1))), st.booleans())
 def test_folds_over_dims(x: Any, name: str, dim: Any, keepdim: bool) -> None:
     def run(room: Any, t: Any) -> Any:

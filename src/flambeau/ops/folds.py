@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.layout import contiguous_strides
 from flambeau.ops.blocks import contiguous, fold_rows
 
 Array = np.ndarray[Any, Any]
@@ -53,18 +54,18 @@ def pairwise_sum(x: Array) -> Array:
     if x.dtype.kind not in "fc" or x.shape[1] < _RUN or x.strides[1] == x.itemsize:
         return np.asarray(np.add.reduce(x, axis=1))
     if x.strides[0] == x.itemsize and len(x) >= _RUN:
-        return _sum_of_columns(x.T)
+        return _sums_across(x.T[None])[0]
     return np.asarray(np.add.reduce(contiguous(x), axis=1))
 
 
-def _sum_of_columns(x: Array) -> Array:
-    """Sums along the first axis: rows are added by runs, then runs of runs."""
-    while len(x) > _RUN:
-        whole = len(x) // _RUN * _RUN
-        runs = x[:whole].reshape(-1, _RUN, x.shape[1], copy=False)
-        rest = [np.add.reduce(x[whole:], axis=0)[None]] if whole < len(x) else []
-        x = np.concatenate((np.add.reduce(runs, axis=1), *rest))
-    return np.asarray(np.add.reduce(x, axis=0))
+def _sums_across(x: Array) -> Array:
+    """Sums along the middle of three axes: elements are added by runs, then runs of runs."""
+    while x.dtype.kind in "fc" and x.shape[1] > _RUN:
+        whole = x.shape[1] // _RUN * _RUN
+        runs = x[:, :whole].reshape(len(x), -1, _RUN, x.shape[2], copy=False)
+        rest = [np.add.reduce(x[:, whole:], axis=1, keepdims=True)] if whole < x.shape[1] else []
+        x = np.concatenate((np.add.reduce(runs, axis=2), *rest), axis=1)
+    return np.asarray(np.add.reduce(x, axis=1))
 
 
 def total(x: Array) -> Array:
@@ -101,6 +102,25 @@ UFUNCS: dict[Fold, np.ufunc] = {
     total: np.add, mean: np.add, product: np.multiply, greatest: np.maximum, least: np.minimum,
 }  # fmt: skip
 """What NumPy has for a fold, or for its sums."""
+
+
+def across(fold: Fold) -> Callable[[Array], Array] | None:
+    """The same fold of the middle of three axes, where its lines of memory are folded as they lie."""
+    ufunc = UFUNCS.get(fold)
+    if ufunc is None:
+        return None
+    if fold is mean:
+        return lambda x: np.asarray(_sums_across(x) / x.real.dtype.type(x.shape[1]))
+    return _sums_across if fold is total else lambda x: np.asarray(ufunc.reduce(x, axis=1))
+
+
+def lines(shape: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> tuple[int, int, int] | None:
+    """The three axes of a contiguous array of which `dims` are the middle; None where lines after it are short."""
+    if not dims or dims[-1] - dims[0] != len(dims) - 1 or tuple(strides) != contiguous_strides(shape):
+        return None
+    first, last = dims[0], dims[-1] + 1
+    outer, inner = math.prod(shape[:first]), math.prod(shape[last:])
+    return (outer, math.prod(shape[first:last]), inner) if inner >= _RUN else None
 
 
 # -- spreads, norms -------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ dtypes and refusals, and the conversions of the host body.
 # Note [How a reduction body computes]
 The input is brought to two axes, the dimensions kept and those reduced, and the arithmetic folds the last.
 Sums of float32 and float64 are NumPy's pairwise sums: they run along memory where the reduced dimensions
-do, and otherwise over a copy, so that the error stays logarithmic in the length for every layout. float16,
-bfloat16 and complex32 are widened, and rounded once.
+do, by runs across lines of memory where these are long, and otherwise over a copy, so that the error stays
+logarithmic in the length for every layout. float16, bfloat16 and complex32 are widened, and rounded once.
 """
 
 from __future__ import annotations
@@ -275,6 +275,13 @@ def _host(fold: Fold) -> Callable[[Launch], Body]:
         source = launch.inputs[0]
         assert isinstance(source, Meta)
         convert, group = to_computing(how.kind, source.dtype), grouping(source.shape, how.dims)
+        across, axes = folds.across(fold), folds.lines(source.shape, source.strides, how.dims)
+        if across is not None and axes is not None:
+
+            def over_lines(outputs: list[Array], inputs: list[Array]) -> None:
+                outputs[0][...] = across(convert(inputs[0]).reshape(axes)).reshape(outputs[0].shape)
+
+            return over_lines
 
         def body(outputs: list[Array], inputs: list[Array]) -> None:
             results = fold(group(convert(inputs[0])), *how.extra)

@@ -104,7 +104,7 @@ class Field:
         self.size = x.shape[2:]
         count, channels = x.shape[:2]
         self.planes = np.zeros((channels, count * math.prod(self.size) + 1), x.dtype)
-        self.planes[:, :-1] = np.moveaxis(x, 1, 0).reshape(channels, -1)
+        self.planes[:, :-1] = np.moveaxis(x, 1, 0).reshape(channels, self.planes.shape[1] - 1)
 
     def met(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Iterator[tuple[Array, tuple[Tap, ...]]]:
         """Of each tap of all dimensions together: where its elements stand in a plane (-1: outside), its parts.
@@ -255,7 +255,7 @@ def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 def _added(field: Field, grad: Array, of: Array, taps: Sequence[Sequence[Tap]]) -> tuple[Array, list[Array]]:
     """The gradients of the planes, and of the places along each dimension, from that of the channels (C, places)."""
-    planes, slopes = np.zeros_like(field.planes), [np.zeros_like(grad[0]) for _ in taps]
+    planes, slopes = np.zeros_like(field.planes), [np.zeros(len(of), grad.dtype) for _ in taps]
     first = np.arange(len(planes))[:, None] * planes.shape[1]
     for flat, each in field.met(of, taps):
         weights = [tap.weight for tap in each]
@@ -280,8 +280,10 @@ def _backward_host(launch: Launch) -> Body:
         places = _places(grid.reshape(-1, dims), field.size, align)
         taps = _taps(mode, places, field.size, padding, align)
         of = np.repeat(np.arange(batch), math.prod(spatial))
-        planes, slopes = _added(field, np.moveaxis(grad, 1, 0).reshape(len(field.planes), -1), of, taps)
-        np.copyto(outputs[0], np.moveaxis(planes.reshape(-1, batch, *field.size), 0, 1), casting="unsafe")
+        planes, slopes = _added(field, np.moveaxis(grad, 1, 0).reshape(len(field.planes), len(of)), of, taps)
+        np.copyto(
+            outputs[0], np.moveaxis(planes.reshape(len(planes), batch, *field.size), 0, 1), casting="unsafe"
+        )
         for d, (at, n, slope) in enumerate(zip(places, field.size, slopes, strict=True)):
             if mode != "bicubic":  # its taps are padded one by one, its places are not
                 slope = slope * _padded_turn(at, n, padding, align)

@@ -93,7 +93,8 @@ def embedding_bag(
                 "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' "
                 f"(got mode='{mode}'). Please open a feature request on GitHub."
             )
-    places, bags, count = _bags(input, offsets, include_last_offset)
+    even = input.dim() == 2 and offsets is None and padding_idx is None and bool(input.numel())
+    places, bags, count = (input.reshape(-1), None, 0) if even else _bags(input, offsets, include_last_offset)
     _check_indices(places, "embedding_bag")
     if max_norm is not None:
         _shrink(weight, places, max_norm, norm_type)
@@ -106,7 +107,13 @@ def embedding_bag(
         weights = None if weights is None else weights.index_select(0, kept)
     _refuse_sparse(sparse, weight)
     rows = call(embedding_op, (weight, places), (None, scale_grad_by_freq))
-    return _joined(rows, bags, count, mode, weights).to(weight.dtype)
+    if rows.dtype.category == FLOATING and rows.dtype.itemsize < 4 and mode != "max":
+        rows = rows.to(float32)
+    if weights is not None:
+        rows = rows * weights.to(rows.dtype).unsqueeze(1)
+    if bags is None:
+        return _joined_evenly(rows.view(*input.shape, rows.shape[1]), mode).to(weight.dtype)
+    return _joined(rows, bags, count, mode).to(weight.dtype)
 
 
 def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:
@@ -130,14 +137,17 @@ def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Te
     return input, searchsorted(starts.contiguous(), at, right=True) - 1, starts.shape[0]
 
 
-def _joined(rows: Tensor, bags: Tensor, count: int, mode: str, weights: Tensor | None) -> Tensor:
+def _joined_evenly(rows: Tensor, mode: str) -> Tensor:
+    """Of bags of one length: rows (bags, length, size)."""
+    if mode == "max":
+        return rows.max(1)[0]
+    return rows.sum(1) if mode == "sum" else rows.mean(1)
+
+
+def _joined(rows: Tensor, bags: Tensor, count: int, mode: str) -> Tensor:
     if mode == "max":
         out = creation.zeros(count, rows.shape[1], dtype=rows.dtype, device=rows.device)
         return out.scatter_reduce(0, bags.unsqueeze(1).expand_as(rows), rows, "amax", include_self=False)
-    if rows.dtype.category == FLOATING and rows.dtype.itemsize < 4:
-        rows = rows.to(float32)
-    if weights is not None:
-        rows = rows * weights.to(rows.dtype).unsqueeze(1)
     out = creation.zeros(count, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(0, bags, rows)
     if mode == "sum":
         return out
