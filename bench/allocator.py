@@ -16,6 +16,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -184,7 +185,7 @@ def ours() -> tuple[Player, Callable[[], float]]:
         peak = allocator.ledger().peak[ALL]
         return peak[RESERVED_BYTES] / peak[ALLOCATED_BYTES]
 
-    return (lambda nbytes: allocator.allocate(nbytes, stream), lambda block: allocator.free(block)), ratio
+    return (partial(allocator.allocate, stream=stream), allocator.free), ratio
 
 
 def others() -> Iterator[tuple[str, Player]]:
@@ -195,13 +196,13 @@ def others() -> Iterator[tuple[str, Player]]:
     stream = context.default_stream
     yield (
         "ours on the GPU",
-        (lambda n: context.allocator.allocate(n, stream), lambda b: context.allocator.free(b)),
+        (partial(context.allocator.allocate, stream=stream), context.allocator.free),
     )
     if find_spec("torch") is not None:
         import torch
 
         if torch.cuda.is_available():
-            yield "PyTorch", (lambda n: torch.empty(n, dtype=torch.uint8, device="cuda"), lambda block: None)
+            yield "PyTorch", (partial(torch.empty, dtype=torch.uint8, device="cuda"), lambda block: None)
     if find_spec("cupy") is not None:
         import cupy
 

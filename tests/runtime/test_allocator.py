@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.allocator import Block, CachingAllocator
-from flambeau.runtime.statistics import FIGURES, POOLS, Ledger
+from flambeau.runtime.statistics import FIGURES, POOLS, Batch, Ledger
 
 
 def make(**chosen: Any) -> tuple[CachingAllocator, FakeDriver, Any]:
@@ -560,8 +560,9 @@ def test_the_two_ways_of_posting_agree() -> None:
     postings = [(rng.randrange(2), *[rng.randrange(-5, 6) for _ in range(7)]) for _ in range(500)]
     postings = [postings[rng.randrange(60)] for _ in range(500)]
     at_once, by_steps = Ledger(), Ledger()
-    at_once.post(postings[:200])
-    at_once.post(postings[200:])
+    at_once.post(Batch(postings[:200]))
+    at_once.post(Batch(postings[200:]))
+    assert Batch(postings).entries() == postings
     for posting in postings:
         by_steps.post([posting])
     assert at_once.figures() == by_steps.figures()

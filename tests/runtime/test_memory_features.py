@@ -78,7 +78,8 @@ def test_wrong_settings_are_refused(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("text", "takes"),
     [
-        ("max_split_size_mb:20", True), ("max_split_size_mb:19", False), ("large_segment_size_mb:11", True),
+        ("max_split_size_mb:20", True), ("max_split_size_mb:19", False), ("max_non_split_rounding_mb:20", True),
+        ("max_non_split_rounding_mb:19", False), ("large_segment_size_mb:11", True),
         ("large_segment_size_mb:10", False), ("garbage_collection_threshold:0.99", True),
         ("garbage_collection_threshold:1.0", False), ("pinned_max_round_threshold_mb:10", True),
         ("pinned_use_background_threads:True", True), ("pinned_use_background_threads:1", False),
@@ -150,6 +151,14 @@ def test_oversize_blocks_are_kept_whole_and_counted() -> None:
     assert allocator.allocate(50 * MIB, stream).ptr == big.ptr  # about as large
     assert allocator.oversize_allocations.current == 2
     assert allocator.oversize_allocations.allocated == 3
+
+
+def test_how_much_larger_an_oversize_block_may_be() -> None:
+    allocator, _, stream = make("max_split_size_mb:32,max_non_split_rounding_mb:25")
+    big = allocator.allocate(64 * MIB, stream)
+    allocator.free(big)
+    assert allocator.allocate(39 * MIB, stream).ptr != big.ptr
+    assert allocator.allocate(40 * MIB, stream).ptr == big.ptr  # by 20 MiB it would not be
 
 
 def test_idle_segments_go_back_where_too_much_is_reserved() -> None:
@@ -438,6 +447,22 @@ def test_what_a_recording_keeps(chosen: dict[str, Any], allocs: Any, frees: Any,
     trace = {event["action"]: bool(event["frames"]) for event in snapshot.trace(allocator)}
     assert (trace.get("alloc"), trace.get("free_completed")) == (allocs, frees)
     assert len([e for e in allocator.history() if snapshot.ACTIONS[e[0] & -2]]) == kept
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 5, 6, 300, 1000])
+def test_a_recording_keeps_as_many_events_as_were_asked_for(most: int) -> None:
+    """Of what a snapshot shows: a block cut off counts for nothing, a free for two."""
+    allocator, _, stream = make()
+    allocator.record(Recording(max_entries=most))
+    blocks = [allocator.allocate(512 * n, stream) for n in range(1, 301)]
+    for block in blocks[:100]:
+        allocator.free(block)
+    segments = len(list(allocator.segments()))
+    trace = snapshot.trace(allocator)
+    assert len(trace) == min(most, 300 + 2 * 100 + segments)
+    if most:
+        assert [e["action"] for e in trace[-2:]] == ["free_requested", "free_completed"][-most:]
+        assert trace[-1]["addr"] == blocks[99].ptr
 
 
 def test_a_recording_ends() -> None:

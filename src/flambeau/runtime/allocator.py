@@ -694,10 +694,6 @@ class CachingAllocator:
         with self._turn:
             return self._heap.free_blocks()
 
-    def largest_hole(self, stream: int | None = None) -> int:
-        """The largest free piece in bytes, of one stream or of any."""
-        return self._heap.largest_hole(stream)
-
     # -- the rest -----------------------------------------------------------------------------------------
     def _empty_block(self) -> Block:
         block = Block(0, 0, Pool(SMALL, Queue(0), None, set()), 0)

@@ -13,8 +13,6 @@ from flambeau.runtime.policy import MIB, Policy
 from flambeau.runtime.pools import PrivatePool
 from flambeau.runtime.statistics import CUT, ORDER, SMALL, Entry
 
-_OVERSIZE_SLACK = 20 * MIB  # an oversize block serves requests that are smaller than it by less
-
 Key = tuple[int, int, PrivatePool | None]
 
 
@@ -167,14 +165,9 @@ class Heap:
         holes = [hole for pool in self.pools.values() for hole in pool.holes]
         return {*holes, *[block for blocks in lists for block in list(blocks)]}
 
-    def largest_hole(self, stream: int | None = None) -> int:
-        """The largest free piece in bytes, of one stream or of any."""
-        pools = self.pools.values() if stream is None else self.of_stream(stream)
-        return max([pool.holes.largest() for pool in pools], default=0)
-
 
 def _is_apt(block: Block, size: int, policy: Policy) -> bool:
     """Oversize blocks serve requests of about their size alone."""
     if not policy.is_oversize(block.size):
         return True
-    return policy.is_oversize(size) and block.size < size + _OVERSIZE_SLACK
+    return policy.is_oversize(size) and block.size < size + policy.oversize_slack

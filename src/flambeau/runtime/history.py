@@ -15,12 +15,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.sites import Site, is_command, is_inside, line_of
-from flambeau.runtime.statistics import Entry
+from flambeau.runtime.statistics import Batch, Entry, is_event
 
 if TYPE_CHECKING:
     from flambeau.runtime.labels import Labels
 
 _KEPT = 1 << 15  # entries that are kept where nobody asked for a history
+_PACKED = 256  # entries that are worth a batch
 _DEEPEST = 64  # frames
 
 
@@ -34,7 +35,7 @@ class Stack:
         self._frames: list[dict[str, Any]] | None = None
 
     def frames(self) -> list[dict[str, Any]]:
-        """Each frame's filename, line and name, as PyTorch's snapshots have them, up to a command that runs programs."""
+        """Each frame's filename, line and name, as in PyTorch's snapshots, up to a command that runs programs."""
         if self._frames is None:
             self._frames = [
                 {"filename": site[0].co_filename, "line": line_of(site), "name": site[0].co_name}
@@ -108,24 +109,52 @@ class Recording:
 
 
 class History:
-    """The latest entries of a journal. Not locked: its allocator sees to that."""
+    """The latest entries of a journal, packed into batches. Not locked: its allocator sees to that."""
 
-    __slots__ = ("_entries", "_open")
+    __slots__ = ("_batches", "_count", "_latest", "_most", "_open")
 
     def __init__(self) -> None:
-        self._entries: deque[Entry] = deque(maxlen=_KEPT)
+        self._batches: deque[Batch] = deque()
+        self._latest: list[Entry] = []  # those that are too few for a batch
+        self._count = 0  # of entries in batches that are events
+        self._most = _KEPT
         self._open = True
 
-    def add(self, entries: Sequence[Entry]) -> None:
-        if self._open:
-            self._entries.extend(entries)
+    def add(self, entries: Sequence[Entry] | Batch) -> None:
+        if not self._open:
+            return
+        if isinstance(entries, Batch):
+            self._pack()
+            self._keep(entries)
+        else:
+            self._latest += entries
+            if len(self._latest) > _PACKED:
+                self._pack()
+
+    def _pack(self) -> None:
+        if self._latest:
+            self._keep(Batch(self._latest))
+            self._latest = []
+
+    def _keep(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self._count += batch.events
+        while self._batches and self._count - self._batches[0].events >= self._most:
+            self._count -= self._batches.popleft().events
 
     def begin(self, recording: Recording | None) -> None:
         """Keep as much as a recording wants; None: as much as is always kept."""
-        most = _KEPT if recording is None else min(recording.max_entries, sys.maxsize)
-        kept = () if recording is not None and recording.clear else self._entries
+        if recording is not None and recording.clear:
+            self._batches.clear()
+            self._latest, self._count = [], 0
+        self._most = _KEPT if recording is None else recording.max_entries
         self._open = recording is None or recording.enabled == "all"
-        self._entries = deque(kept, maxlen=most)
 
     def entries(self) -> list[Entry]:
-        return list(self._entries)
+        """Those since the first event that is wanted."""
+        self._pack()
+        entries = [entry for batch in self._batches for entry in batch.entries()]
+        if self._count <= self._most:
+            return entries
+        events = [at for at, entry in enumerate(entries) if is_event(entry)]
+        return entries[events[-self._most] :] if self._most else []

@@ -34,6 +34,7 @@ class Policy(Value):
         1 MiB on. () rounds to 512 bytes.
     collect_above: when more than this share of the allowed memory is reserved, blocks that have lain idle for long
         go back to the driver before more is asked for. 0: never.
+    oversize_slack: how much larger than the request an oversize block may be.
     large_segment: what requests between 1 and 10 MiB are cut from.
     fraction: of the device's memory that may be reserved.
     caching: keep freed memory at all.
@@ -42,6 +43,7 @@ class Policy(Value):
     """
 
     max_split: int = 0
+    oversize_slack: int = LARGE_SEGMENT
     divisions: tuple[int, ...] = ()
     collect_above: float = 0.0
     large_segment: int = LARGE_SEGMENT
@@ -78,6 +80,8 @@ class Policy(Value):
         parts = []
         if self.max_split:
             parts.append(f"max_split_size_mb:{self.max_split // MIB}")
+        if self.oversize_slack != LARGE_SEGMENT:
+            parts.append(f"max_non_split_rounding_mb:{self.oversize_slack // MIB}")
         if len(self.divisions) == 1:
             parts.append(f"roundup_power2_divisions:{self.divisions[0]}")
         elif self.divisions:
@@ -178,6 +182,13 @@ def _max_split(name: str, value: str) -> dict[str, Any]:
     return {"max_split": int(value) * MIB}
 
 
+def _oversize_slack(name: str, value: str) -> dict[str, Any]:
+    least = LARGE_SEGMENT // MIB
+    if _number(name, value) < least:
+        raise ValueError(f"CachingAllocator option max_non_split_rounding_mb too small, must be >= {least}")
+    return {"oversize_slack": int(value) * MIB}
+
+
 def _large_segment(name: str, value: str) -> dict[str, Any]:
     least = LARGE_REQUEST // MIB
     if _number(name, value) <= least:
@@ -232,6 +243,7 @@ def _ignored(name: str, value: str) -> dict[str, Any]:
 
 _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "max_split_size_mb": _max_split,
+    "max_non_split_rounding_mb": _oversize_slack,
     "roundup_power2_divisions": _divisions,
     "garbage_collection_threshold": _threshold,
     "large_segment_size_mb": _large_segment,

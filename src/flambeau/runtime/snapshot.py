@@ -158,7 +158,8 @@ def trace(
     """
     recording = allocator.recording
     skip = recording.skip if recording is not None else frozenset()
-    return events(allocator.history()[-most:], _Names(allocator), pool, skip, orders)
+    found = events(allocator.history()[-most:], _Names(allocator), pool, skip, orders)
+    return found if recording is None else found[max(len(found) - recording.max_entries, 0) :]
 
 
 def events(

@@ -53,7 +53,41 @@ _EFFECTS = {
 _OF_CODE = np.array([_EFFECTS[op] for op in _EFFECTS for _ in (LARGE, SMALL)], np.int64).T
 _HOLDS = [row[0] for row in _EFFECTS.values() for _ in (LARGE, SMALL)]  # by code: change of allocations
 
-_FEW = 24  # entries that a plain loop adds up faster than NumPy
+_SHOWN = np.array([op not in (CUT, ORDER) for op in _EFFECTS for _ in (LARGE, SMALL)])
+
+
+def is_event(entry: Entry) -> bool:
+    """Whether histories show it."""
+    return bool(_SHOWN[entry[0]])
+
+
+class Batch:
+    """Entries in their order, by column: NumPy adds them up, and they take 40 bytes each.
+
+    events: how many of them histories show. notes: what each says beyond its columns; None: none says anything.
+    """
+
+    __slots__ = ("codes", "events", "notes", "pools", "ptrs", "requested", "sizes")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        n = len(entries)
+        columns = [np.fromiter(map(itemgetter(k), entries), np.int64, n) for k in range(4)]
+        self.codes, self.sizes, self.requested, self.ptrs = columns
+        self.events = int(np.count_nonzero(_SHOWN[self.codes]))
+        self.pools = list(map(itemgetter(4), entries))
+        noted = max(map(len, entries)) > 5
+        self.notes = [entry[5:] for entry in entries] if noted else None
+
+    def __len__(self) -> int:
+        return len(self.pools)
+
+    def entries(self) -> list[Entry]:
+        """What it was made of."""
+        columns = [c.tolist() for c in (self.codes, self.sizes, self.requested, self.ptrs)]
+        entries = list(zip(*columns, self.pools, strict=True))
+        if self.notes is None:
+            return entries
+        return [(*entry, *notes) for entry, notes in zip(entries, self.notes, strict=True)]
 
 
 class Ledger:
@@ -70,10 +104,10 @@ class Ledger:
         self.increase = _zeros()
         self.decrease = _zeros()
 
-    def post(self, entries: Sequence[Entry]) -> None:
-        """Make up the figures for events, in their order."""
-        if len(entries) > _FEW:
-            self._post_many(entries)
+    def post(self, entries: Sequence[Entry] | Batch) -> None:
+        """Make up the figures for events, in their order: for many of them a batch is faster."""
+        if isinstance(entries, Batch):
+            self._post_batch(entries)
             return
         for code, size, requested, *_ in entries:
             a, b, c, d, e = _EFFECTS[code & ~1]
@@ -94,10 +128,9 @@ class Ledger:
             if current[figure] > self.peak[row][figure]:
                 self.peak[row][figure] = current[figure]
 
-    def _post_many(self, entries: Sequence[Entry]) -> None:
+    def _post_batch(self, batch: Batch) -> None:
         """By running sums: one column an event, one row a figure. Segments, which are few, come one by one."""
-        n = len(entries)
-        codes, sizes, requested = [np.fromiter(map(itemgetter(k), entries), np.int64, n) for k in range(3)]
+        n, codes, sizes, requested = len(batch), batch.codes, batch.sizes, batch.requested
         a, b, c, d, e = _OF_CODE.take(codes, axis=1)
         changes = np.empty((SEGMENT, n), np.int64)
         changes[ALLOCATION], changes[ACTIVE] = a, b
