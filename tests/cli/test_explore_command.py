@@ -4,10 +4,14 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 from textwrap import dedent
 
 import pytest
 from cli_kit import environment, program
+
+import flambeau as torch
+from flambeau.cli import explore
 
 RACY = """
     import helper, torch
@@ -62,6 +66,36 @@ def test_parts_of_the_standard_library_that_a_run_brought_know_each_other_in_the
     )
     done = flambeau(folder, "explore", "--schedules", "3", "program.py")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_installed_packages_are_not_loaded_twice_and_the_programs_own_are(folder):
+    """What is compiled refuses that; the program's modules, and users of torch, begin anew."""
+    (folder / "mine.py").write_text("runs = []\n")
+    program(
+        folder,
+        """
+        import numpy.fft, mine
+        from sklearn.datasets import load_digits
+        mine.runs.append(len(load_digits().data))
+        print(mine.runs)
+        """,
+    )
+    done = flambeau(folder, "explore", "--schedules", "3", "program.py")
+    assert done.returncode == 0 and "every legal order" in done.stdout, done.stdout + done.stderr
+
+
+def test_installed_users_of_torch_begin_anew(monkeypatch):
+    monkeypatch.setattr(explore.site, "getsitepackages", lambda: ["/site"])
+    names = {"lamps", "plain", "mine"}
+    for name in names:
+        module = types.ModuleType(name)
+        module.__file__ = f"/{'home' if name == 'mine' else 'site'}/{name}.py"
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["lamps"].Linear = torch.nn.Linear
+    explore._forget(names, "")
+    assert names & sys.modules.keys() == {"plain"}
+    explore._forget({"plain"}, "plain")  # it is the program
+    assert "plain" not in sys.modules
 
 
 def test_how_many_orders_and_which_may_stand_last(folder):

@@ -6,10 +6,13 @@ import argparse
 import io
 import os
 import shlex
+import site
 import sys
 from contextlib import redirect_stdout
 from functools import partial
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 from flambeau.cli import finder
 from flambeau.cli.environment import why_not_readable
@@ -105,15 +108,51 @@ def _printed(options: argparse.Namespace) -> tuple[str, int]:
     except SystemExit as exit:
         status = exit_status(exit.code)
     finally:
-        for name in set(sys.modules) - set(modules):
-            if name.partition(".")[0] not in _STAYS:
-                del sys.modules[name]
+        _forget(set(sys.modules) - set(modules), options.program.partition(".")[0] if options.module else "")
         sys.modules["__main__"] = modules["__main__"]
         sys.path[:], sys.argv = paths, arguments
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
     return text.getvalue(), status
+
+
+def _forget(names: set[str], program: str) -> None:
+    """Let the next run import these modules again: the program's own, and installed packages that use torch.
+
+    Other installed packages stay: what is compiled cannot be loaded twice. So it is with those of torch's users that
+    have compiled parts. `program`: the package that is run, installed or not.
+    """
+    packages: dict[str, list[str]] = {}
+    for name in names:
+        packages.setdefault(name.partition(".")[0], []).append(name)
+    for package, parts in packages.items():
+        modules = [sys.modules[name] for name in parts]
+        stays = package in _STAYS or any(map(_is_compiled, modules))
+        if not stays and (
+            package == program or not all(map(_is_installed, modules)) or any(map(_uses_torch, modules))
+        ):
+            for name in parts:
+                del sys.modules[name]
+
+
+def _is_compiled(module: ModuleType) -> bool:
+    return isinstance(getattr(module, "__loader__", None), ExtensionFileLoader)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+    return file.startswith((*site.getsitepackages(), site.getusersitepackages()))
+
+
+def _uses_torch(module: ModuleType) -> bool:
+    """Whether it may hold tensors of a machine that is gone."""
+    for value in list(vars(module).values()):
+        if isinstance(value, ModuleType | type | FunctionType):
+            origin = value.__name__ if isinstance(value, ModuleType) else value.__module__
+            if str(origin).partition(".")[0] in ("flambeau", "torch"):
+                return True
+    return False
 
 
 def _command(options: argparse.Namespace, schedule: str) -> str:
