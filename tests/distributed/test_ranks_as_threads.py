@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -250,3 +251,55 @@ def test_each_rank_draws_random_numbers_of_its_own():
         after = torch.rand(3)
         torch.manual_seed(3)
         assert torch.equal(torch.rand(3), after), "whoever starts ranks draws as if there were none"
+
+
+def waits_with_limits(backend):
+    """Rank 0 asks in vain, with limits; rank 1 is there all the time, and rank 2 waits longer."""
+    dist.init_process_group(backend)
+    store, rank = dist.group.WORLD.get_group_store(), dist.get_rank()
+    texts = []
+    waits = (
+        [
+            lambda: store.wait(["never"], timedelta(seconds=1)),
+            lambda: store.wait(["nor"], timedelta(seconds=2)),
+        ],
+        [],
+        [lambda: store.wait(["late"], timedelta(seconds=3))],
+    )[rank]
+    for wait in waits:
+        with pytest.raises(dist.DistStoreError) as caught:
+            wait()
+        texts.append(str(caught.value))
+        if rank == 0 and len(texts) == 2:
+            store.wait(["2 is through"])
+    if rank == 2:
+        store.set("2 is through", "")
+    t = torch.ones(2, device="cuda" if backend == "nccl" else "cpu")
+    dist.all_reduce(t)
+    return texts, t.tolist()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("order", [None, 1, 2])
+def test_a_wait_with_a_limit_gives_up_where_nobody_can_go_on(backend, order):
+    """Those that wait for it with none were told of a deadlock."""
+    (first, _), (_, _), (last, _) = results = ranks(waits_with_limits, 3, backend, order=order)
+    assert [values for _, values in results] == [[3.0, 3.0]] * 3
+    assert [text.partition(":")[0] for text in (*first, *last)] == [
+        f"wait timeout after {seconds}000 ms" for seconds in (1, 2, 3)
+    ]
+    assert "rank 0 at " in first[0] and "waits for 'default_pg/1/0/never' of a store" in first[0]
+
+
+def a_work_with_a_limit():
+    dist.init_process_group("gloo")
+    rank, t = dist.get_rank(), torch.ones(2)
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="recv of 2 float32 from rank 1"):
+            dist.irecv(t.clone(), 1).wait(timedelta(seconds=1))
+    dist.all_reduce(t)
+    return t.tolist()
+
+
+def test_a_work_with_a_limit_gives_up_before_those_without():
+    assert ranks(a_work_with_a_limit, 2) == [[2.0, 2.0]] * 2

@@ -6,6 +6,7 @@ condition, since nobody else would run; it waits by `Seat.wait`. A thread withou
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,7 @@ class Seat:
         self._what: Callable[[], str] = str
         self._site: Site | None = None
         self._lazy = False
+        self._limit: float | None = None  # how long it waits at most, in seconds
         self._mine = False  # it has the baton
         self._refused = ""  # why its wait is in vain
         self._bell = threading.Condition()
@@ -38,17 +40,19 @@ class Seat:
         what: Callable[[], str],
         condition: threading.Condition | None = None,
         lazy: bool = False,
+        limit: float | None = None,
     ) -> None:
         """Let others run until `ready()`. Any thread may ask it, and it must not change anything.
 
         what: says what is waited for, in reports. condition: of a lock that this thread holds, given up meanwhile.
         lazy: come back, too, when no other thread can go on: this one can bring about itself what it waits for.
+        limit: seconds. No clock runs: where no thread can go on, the wait with the least limit is given up first.
 
         Raises DriverError: no thread can go on, with what each of them waits for.
         """
         if ready():
             return
-        self._ready, self._what, self._site, self._lazy = ready, what, caller(), lazy
+        self._ready, self._what, self._site, self._lazy, self._limit = ready, what, caller(), lazy, limit
         outer = self._bell
         self._bell = outer if condition is None else condition
         try:
@@ -59,7 +63,7 @@ class Seat:
         finally:
             self._bell = outer
             self._ready = None
-            self._lazy = False
+            self._lazy, self._limit = False, None
 
     def pause(self, condition: threading.Condition | None = None) -> None:
         """Let others run once, if any can: of who asks again and again."""
@@ -102,6 +106,11 @@ class Seat:
     def drives(self) -> bool:
         """Whether it could go on where nobody else can."""
         return self._lazy and not self.ended
+
+    @property
+    def limit(self) -> float:
+        """How long it waits at most, in seconds."""
+        return math.inf if self._limit is None else self._limit
 
     def __str__(self) -> str:
         if self.ended:
@@ -173,15 +182,17 @@ class Baton:
         chosen.give()
 
     def _give_up(self, seat: Seat) -> None:
-        """Nobody can go on: the wait of whoever stands first raises."""
-        waiting = [s for s in self._circle(seat) if not s.ended]
+        """Nobody can go on: a wait raises, that with the least limit, else of whoever stands first."""
+        waiting = [s for s in (seat, *self._circle(seat)) if not s.ended]
         if not waiting:
             return
         report = "\n  ".join(["deadlock: no rank can go on", *[str(s) for s in self.seats]])
-        if not seat.ended:
+        chosen = min(waiting, key=lambda s: s.limit)
+        if chosen is seat:
             raise DriverError(report)
-        self._switch(seat, waiting[0])
-        waiting[0].refuse(report)
+        self._switch(seat, chosen)
+        seat.leave()
+        chosen.refuse(report)
 
     def _switch(self, seat: Seat, chosen: Seat) -> None:
         """Tell of the change. An error there ends all, as a thread's own would: none may be left behind."""

@@ -71,9 +71,9 @@ def _wait(
     """Wait for the keys of the first ranks. DistBackendError: who has not come, in time."""
     try:
         store.wait(keys, timeout)
-    except DriverError:  # a deadlock that was told
-        raise
     except RuntimeError as error:  # not every store's is a DistStoreError
+        if isinstance(error.__cause__, DriverError):  # a deadlock
+            raise error.__cause__ from None
         missing = [str(other) for other, one in zip(called, keys, strict=False) if not store.check([one])]
         raise DistBackendError(
             f"rank {called[rank]} at {_here()}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not come "

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from flambeau.core.baton import seat
+from flambeau.core.errors import DriverError
 from flambeau.distributed.errors import DistStoreError
 from flambeau.distributed.table import CHANGES, Table
 
@@ -108,7 +109,7 @@ class Store:
         name = _text("barrier", key)
         if self.add(f"{name}/num_members", 1) == _int("barrier", world_size):
             self.set(f"{name}/last_member", "1")
-        self.wait([f"{name}/last_member"], self._timeout if timeout is None else timeout)
+        self.wait([f"{name}/last_member"], timeout)
 
     def has_extended_api(self) -> bool:
         """Whether append, multi_get and multi_set are each one step here."""
@@ -125,10 +126,16 @@ class Store:
         limit = self._timeout if timeout is None else _duration("wait", timeout)
         turns = seat()
         if turns is not None and needs:
-            turns.wait(
-                lambda: self._do("check", [list(needs)], (), limit),
-                lambda: f"waits for {', '.join(map(repr, needs))} of a store",
-            )
+            try:
+                turns.wait(
+                    lambda: self._do("check", [list(needs)], (), limit),
+                    lambda: f"waits for {', '.join(map(repr, needs))} of a store",
+                    limit=None if timeout is None else seconds(limit),
+                )
+            except DriverError as error:
+                if timeout is None:
+                    raise
+                raise DistStoreError(f"wait timeout after {milliseconds(limit)} ms: {error}") from error
             needs = ()
         return self._do(operation, list(args), needs, limit)
 

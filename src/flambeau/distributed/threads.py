@@ -17,6 +17,7 @@ from flambeau.core.sites import Site, caller, place
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.flat import Build, FlatBackend, _nothing
+from flambeau.distributed.store import seconds
 from flambeau.distributed.work import Work
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, agreed, described, perform
@@ -160,7 +161,7 @@ class ThreadWork(Work):
         if not self._test():
             if mine is None:
                 raise RuntimeError(f"deadlock: {self._waits()}, and there is no other rank")
-            mine.wait(self._test, self._waits)
+            mine.wait(self._test, self._waits, limit=None if timeout is None else seconds(timeout))
         for part in self._parts:
             if part.error:
                 raise DistBackendError(part.error)
