@@ -132,6 +132,7 @@ def outcome(folder: Path, program: str, handling: str = "3", kill: bool = False)
     finally:
         for rank in ranks:
             rank.process.kill()
+            rank.let_go()
             rank.process.wait()
     print("\n".join([rank.told() for rank in ranks]))  # what a failure shows
     return status, first.out.read_text(), first.err.read_text()
