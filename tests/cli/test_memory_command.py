@@ -295,6 +295,7 @@ def test_wrong_arguments_are_refused(snapshot: Path, tmp_path: Path, capsys: Any
         ([given, "--capacity", "1"], "--capacity is of replay alone"),
         ([given, "--conf", "backend:native"], "--conf is of replay alone"),
         ([given, given], "one snapshot at a time"),
+        (["replay"], "replay of which snapshot?"),
     ):
         assert main(["memory", *arguments]) == 2
         said = capsys.readouterr().err

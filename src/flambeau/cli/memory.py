@@ -37,6 +37,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Read what torch.cuda.memory._dump_snapshot wrote, Flambeau's or PyTorch's, or JSON. "
         "`flambeau memory SNAPSHOT -o report.html` writes one self-contained page; "
         "`flambeau memory replay SNAPSHOT` plays its trace in Flambeau's allocator.",
+        usage="flambeau memory [-h] [-o FILE] SNAPSHOT\n"
+        "       flambeau memory replay [--device N] [--capacity SIZE] [--conf SETTINGS] SNAPSHOT",
         epilog="replay's exit status is 0 if the trace fits, and 1 if it runs out of memory.",
     )
     parser.add_argument("words", metavar="[replay] SNAPSHOT", nargs="+", help="a snapshot file")
@@ -62,6 +64,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(options: argparse.Namespace) -> int:
     """Do as `options` say; the exit status."""
     replays = options.words[0] == "replay" and len(options.words) == 2
+    if options.words == ["replay"] and not Path("replay").exists():
+        return _refuse("replay of which snapshot?")
     if len(options.words) > 1 and not replays:
         return _refuse(f"one snapshot at a time, not {' '.join(options.words)}")
     for name in ("output",) if replays else ("device", "capacity", "conf"):
