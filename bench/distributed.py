@@ -8,7 +8,7 @@
 It starts one process per GPU by itself, for one library after the other and in turn (`--rounds`), and takes the best
 median of each figure, as seen by rank 0. On real GPUs a time is the host's, from a synchronization to the next:
 what the host takes counts. A step is zero_grad, forward, loss, backward, SGD with momentum; every GPU has the batch of
-one GPU alone (weak scaling), and scaling is the time of one over the time of all. TF32 is on in both libraries.
+one GPU alone (weak scaling), and scaling is the time of one without DistributedDataParallel over the time of all. TF32 is on in both libraries.
 """
 
 from __future__ import annotations
@@ -97,10 +97,12 @@ PROGRAMS = {"mlp": mlp, "resnet": resnet, "gpt": gpt}
 
 
 def step_of(m: Any, name: str, device: str, local: int) -> Callable[[], None]:
-    """A training step of a wrapped model."""
+    """A training step of a model: as it is on one GPU alone, wrapped on several."""
     m.manual_seed(0)
     net, data, rows = PROGRAMS[name](m)
-    model = m.nn.parallel.DistributedDataParallel(net.to(device), device_ids=[local])
+    model = net.to(device)
+    if m.distributed.get_world_size() > 1:
+        model = m.nn.parallel.DistributedDataParallel(model, device_ids=[local])
     return stepping(m, model, *data(device), rows)
 
 
