@@ -8,7 +8,7 @@
 It starts one process per GPU by itself, for one library after the other and in turn (`--rounds`), and takes the best
 median of each figure, as seen by rank 0. On real GPUs a time is the host's, from a synchronization to the next:
 what the host takes counts. A step is zero_grad, forward, loss, backward, SGD with momentum; every GPU has the batch of
-one GPU alone (weak scaling), and scaling is the time of one without DistributedDataParallel over the time of all. TF32 is on in both libraries.
+one GPU alone (weak scaling), and scaling is the time of one, not wrapped, over the time of all. TF32 is on in both.
 """
 
 from __future__ import annotations
