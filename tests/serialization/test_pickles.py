@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from operator import attrgetter
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -152,3 +154,23 @@ def test_a_pickle_cannot_reach_beyond_its_storage(offset: int, size: Any, stride
     define, arguments = torch.arange(4).__reduce_ex__(2)
     with pytest.raises(RuntimeError):
         define(arguments[0], offset, size, stride, False, None)
+
+
+@pytest.mark.parametrize("room", ["", "nn.functional", "linalg", "fft", "special"])
+def test_pickles_of_functions_lead_back(room: str) -> None:
+    """Modules hold some (`self.activation = torch.softmax`), and processes are sent others."""
+    shown = attrgetter(room)(torch) if room else torch
+    names = [n for n in dir(shown) if n[0] != "_" and type(getattr(shown, n)) is FunctionType]
+    assert len(names) > 10
+    lost = [n for n in names if pickle.loads(pickle.dumps(getattr(shown, n))) is not getattr(shown, n)]
+    assert lost == []
+
+
+def test_errors_of_arguments_name_the_public_function() -> None:
+    x = torch.ones(2)
+    for name in ("softmax", "log_softmax", "cat", "repeat_interleave", "geqrf"):
+        with pytest.raises(TypeError, match=rf"^{name}\(\)"):
+            getattr(torch, name)(x, nonsense=1)
+    for name in ("float", "cumsum_", "addmm_"):
+        with pytest.raises(TypeError, match=rf"^Tensor\.{name}\(\)"):
+            getattr(x, name)(nonsense=1)

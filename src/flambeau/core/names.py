@@ -9,7 +9,9 @@ it is not, for PyTorch itself may lie beside, and `torch.Size` would name its cl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from inspect import unwrap
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -18,10 +20,25 @@ _INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor
 
 
 def publish(namespace: dict[str, Any]) -> None:
-    """Let the classes and functions of inner rooms that this public module shows say that they are its own."""
+    """Let the classes and functions of inner rooms that this public module shows say that they are its own.
+
+    So do functions to which what they say does not lead: they have other names within, or one was put around them.
+    """
     for name, value in namespace.items():
         if isinstance(value, type | FunctionType) and value.__name__ == name and is_inner(value.__module__):
             value.__module__ = namespace["__name__"]
+        if isinstance(value, FunctionType) and name[0] != "_" and not _leads_back(value):
+            value.__module__, value.__qualname__ = namespace["__name__"], name
+            within = unwrap(value)
+            if within.__qualname__[0] == "_":
+                within.__qualname__ = name  # which errors name
+
+
+def _leads_back(value: FunctionType) -> bool:
+    found: Any = sys.modules.get(value.__module__)
+    for part in value.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(part)  # as it is: a module may import what is asked for
+    return found is value
 
 
 def is_inner(module: str) -> bool:

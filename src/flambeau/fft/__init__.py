@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flambeau.core.names import publish as _publish
 from flambeau.tensor.fft import (
     fft,
     fft2,
@@ -33,6 +34,7 @@ __all__ = [
     "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
 globals().update({_name: _accepting(globals()[_name], f"fft_{_name}") for _name in __all__})
+_publish(globals())
 
 
 def __getattr__(name: str) -> object:

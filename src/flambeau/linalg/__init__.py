@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.errors import LinAlgError, _LinAlgError
+from flambeau.core.names import publish as _publish
 from flambeau.tensor.linalg import (
     cholesky_ex,
     det,
@@ -75,6 +76,7 @@ __all__ = [
     "vecdot", "vector_norm",
 ]  # fmt: skip
 globals().update({_name: _accepting(globals()[_name], f"linalg_{_name}") for _name in __all__})
+_publish(globals())
 
 
 def __getattr__(name: str) -> object:

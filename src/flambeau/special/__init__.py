@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flambeau.core.names import publish as _publish
 from flambeau.tensor.public import functions as _functions
 from flambeau.tensor.special import (
     airy_ai,
@@ -51,6 +52,7 @@ gammaln, multigammaln = _functions["lgamma"], _functions["mvlgamma"]
 i0, round, sinc, xlogy = _functions["i0"], _functions["round"], _functions["sinc"], _functions["xlogy"]
 logsumexp = _functions["logsumexp"]
 _LATER = ("log_softmax", "softmax")  # bound by nn/functional, which this room does not wait for
+_publish(globals())
 
 
 def __dir__() -> list[str]:

@@ -29,6 +29,8 @@ _FUNCTIONS_IN_PLACE = {
 def _bind_method(name: str, define: Any, plain: bool = False) -> None:
     if name in Tensor.__dict__:
         raise ValueError(f"Tensor.{name} is bound twice")
+    if "<locals>" in getattr(define, "__qualname__", ""):
+        define.__qualname__ = f"Tensor.{name}"  # which errors name
     plain = plain and name not in PARSED
     setattr(Tensor, name, define if plain else accepting(define, name, method=True))
     if name in _FUNCTIONS_IN_PLACE:

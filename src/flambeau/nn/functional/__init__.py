@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flambeau.core.names import publish as _publish
 from flambeau.nn.functional.activation import (
     celu,
     celu_,
@@ -138,6 +139,8 @@ from flambeau.nn.functional.sampling import (
     upsample_nearest,
 )
 from flambeau.nn.functional.sparse import embedding, embedding_bag, one_hot
+
+_publish(globals())
 
 
 def __getattr__(name: str) -> Any:
