@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from datetime import timedelta
 
 import pytest
 
 import flambeau as torch
 import flambeau.distributed as dist
+from flambeau.distributed import processes
+from flambeau.distributed.backend import Place
+from flambeau.distributed.debug import Agreement
 from flambeau.testing.ranks import ranks
 
 HERE = r"\S*test_mismatches\.py:\d+"
@@ -357,6 +364,21 @@ def test_in_detail_a_mismatch_is_told_before_anything_is_queued(what):
     lines = re.findall(rf"rank (\d) at {HERE}: (.+)", text)
     assert lines == [("0", "all_reduce of 4 float32, op sum"), ("1", told)]
     assert "call 4 of group 0" in text
+
+
+def test_in_detail_a_rank_whose_process_has_ended_is_told_at_once(monkeypatch):
+    """It was waited for as long as the group's timeout lets."""
+    monkeypatch.setattr("flambeau.distributed.store._LOOK_S", 0.005)
+    store, limit = dist.HashStore(), timedelta(minutes=5)
+    mine = Agreement(Place(0, 2, (4, 7), "3", store, limit))
+    other = subprocess.Popen([sys.executable, "-c", ""])
+    other.wait()
+    store.set("agreement/process/1", processes.here().replace(str(os.getpid()), str(other.pid), 1))
+    with pytest.raises(dist.DistBackendError) as caught:
+        mine.compare(["x"], "an all_reduce")
+    first, second = str(caught.value).splitlines()
+    assert first == f"rank 7 has not come to call 1 of group 3: its process, {other.pid}, has ended"
+    assert second.startswith("  rank 4 at ") and second.endswith(": an all_reduce")
 
 
 def levels():

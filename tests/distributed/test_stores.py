@@ -21,7 +21,7 @@ from flambeau.core.wire import Inbox, framed, pack, unpack
 from flambeau.distributed import errors
 from flambeau.distributed.file_store import FileStore
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
-from flambeau.distributed.store import HashStore, PrefixStore, Store
+from flambeau.distributed.store import HashStore, PrefixStore, Store, missed
 from flambeau.distributed.tcp_store import TCPStore
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
@@ -235,6 +235,8 @@ def test_a_server_that_went_says_so() -> None:
     del master
     with pytest.raises(errors.DistNetworkError, match="closed"):
         worker.get("a")
+    with pytest.raises(errors.DistNetworkError):
+        missed(worker, ["a"], timedelta(0))
 
 
 def test_strangers_do_not_harm_a_server() -> None:
@@ -402,3 +404,20 @@ def test_a_program_may_register_a_scheme() -> None:
     assert next(rendezvous("mine://x"))[1:] == (3, 4)
     with pytest.raises(RuntimeError, match="already registered"):
         register_rendezvous_handler("mine", handler)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_waits_for_other_ranks_end_with_the_keys_a_reason_or_the_time(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flambeau.distributed.store._LOOK_S", 0.005)
+    store, asked = ours(kind, tmp_path), list[int]()
+
+    def gone() -> str:
+        asked.append(1)
+        return "it has ended" if len(asked) == 2 else ""
+
+    store.set("here", "")
+    assert missed(store, ["here"], timedelta(minutes=5)) is None
+    assert missed(store, ["here", "never"], timedelta(milliseconds=5)) == ""
+    assert missed(store, ["never"], timedelta(0), gone) == "it has ended"

@@ -12,9 +12,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from flambeau.core.sites import caller, place
+from flambeau.distributed import processes
 from flambeau.distributed.backend import Place
-from flambeau.distributed.errors import DistBackendError, DistStoreError
+from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.names import Numbers
+from flambeau.distributed.store import missed
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, agreed, described
 
@@ -42,6 +44,7 @@ class Agreement:
         self._place = place
         self.timeout = place.timeout
         self._number = 0
+        place.store.set(f"agreement/process/{place.rank}", processes.here())
 
     def check(self, calls: Sequence[Collective]) -> None:
         """Leave what this rank is about to queue, and look at the others'. Messages are not compared.
@@ -70,15 +73,20 @@ class Agreement:
 
     def _other(self, rank: int, text: str) -> bytes:
         store = self._place.store
-        try:
-            store.wait([self._key(rank)], self.timeout)
-        except DistStoreError as error:
+        why = missed(store, [self._key(rank)], self.timeout, lambda: self._ended(rank))
+        if why is not None:
             raise DistBackendError(
-                f"rank {self._place.ranks[rank]} has not come to call {self._number} of group {self._place.name} "
-                f"within {self.timeout.total_seconds():g} s\n  {text}"
-            ) from error
+                f"rank {self._place.ranks[rank]} has not come to call {self._number} of group {self._place.name}"
+                f"{why or f' within {self.timeout.total_seconds():g} s'}\n  {text}"
+            )
         value: bytes = store.get(self._key(rank))
         return value
+
+    def _ended(self, rank: int) -> str:
+        """Whether its process has ended, in words; "" as far as can be seen from this machine."""
+        store, key = self._place.store, f"agreement/process/{rank}"
+        process = processes.near(store.get(key).decode()) if store.check([key]) else 0
+        return f": its process, {process}, has ended" if process and processes.has_ended(process) else ""
 
     def _key(self, rank: int, number: int | None = None) -> str:
         return f"agreement/{self._number if number is None else number}/{rank}"

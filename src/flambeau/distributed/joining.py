@@ -17,6 +17,7 @@ from flambeau.distributed import processes, watch
 from flambeau.distributed.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.line import Pair
+from flambeau.distributed.store import missed
 from flambeau.distributed.whereabouts import Whereabouts
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
@@ -69,16 +70,12 @@ def _wait(
     store: Any, called: Sequence[int], rank: int, what: str, timeout: timedelta, keys: Sequence[str]
 ) -> None:
     """Wait for the keys of the first ranks. DistBackendError: who has not come, in time."""
-    try:
-        store.wait(keys, timeout)
-    except RuntimeError as error:  # not every store's is a DistStoreError
-        if isinstance(error.__cause__, DriverError):  # a deadlock
-            raise error.__cause__ from None
+    if missed(store, keys, timeout) is not None:
         missing = [str(other) for other, one in zip(called, keys, strict=False) if not store.check([one])]
         raise DistBackendError(
             f"rank {called[rank]} at {_here()}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not come "
             f"within {timeout.total_seconds():g} s to the {what} (ranks {', '.join(map(str, called))})"
-        ) from error
+        )
 
 
 def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:

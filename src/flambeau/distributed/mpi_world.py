@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import math
 import os
 import socket
 import sys
 import threading
-import time
 import uuid
 import weakref
 from collections.abc import Sequence
@@ -32,12 +30,11 @@ from flambeau.distributed import processes
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.mpi_waits import Waits
 from flambeau.distributed.process_manager import ProcessManager
-from flambeau.distributed.store import PrefixStore, Store, turn
+from flambeau.distributed.store import PrefixStore, Store, missed, turn
 from flambeau.distributed.tcp_store import TCPStore
 
 _THREAD_MULTIPLE = 3
 _NEAR_S, _FAR_S = 2e-3, 5e-2  # between calls that let MPI go on: while works are there, else
-_LOOK = timedelta(seconds=0.25)  # between looks at whether the others live
 _SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _LACKS = (
     "{} moves CPU tensors between processes through MPI, and mpi4py is not installed: pip install 'flambeau[mpi]' "
@@ -101,14 +98,9 @@ class MpiWorld:
         """Wait for the ranks of a group. DistBackendError: one has ended, or not all came in time."""
         store.set(f"{key} {rank}", "here")
         keys = [f"{key} {other}" for other in range(len(ranks))]
-        end = time.monotonic() + (timeout.total_seconds() or math.inf)
-        while True:
-            try:
-                store.wait(keys, _LOOK)
-                return
-            except RuntimeError:
-                if (why := next(filter(None, map(self.dead, ranks)), "")) or time.monotonic() > end:
-                    raise DistBackendError(why or f"not all of ranks {list(ranks)} came in time") from None
+        why = missed(store, keys, timeout, lambda: next(filter(None, map(self.dead, ranks)), ""))
+        if why is not None:
+            raise DistBackendError(why or f"not all of ranks {list(ranks)} came in time")
 
     def dead(self, rank: int) -> str:
         """Why a rank will never answer; "" as far as can be seen from this machine."""

@@ -7,17 +7,20 @@ of them runs at a time, and a wait that nothing can end is a deadlock told at on
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
 from flambeau.core.baton import seat
 from flambeau.core.errors import DriverError
-from flambeau.distributed.errors import DistStoreError
+from flambeau.distributed.errors import DistNetworkError, DistStoreError
 from flambeau.distributed.table import CHANGES, Table
 
+_LOOK_S = 0.25  # between looks at whether those that are waited for live
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 Text = str | bytes
 
@@ -295,6 +298,30 @@ def turn(store: Store, key: str) -> Iterator[int]:
         with suppress(RuntimeError):  # the store may be what has failed
             store.add(key, -1)
         raise
+
+
+def missed(
+    store: Store, keys: Sequence[str], timeout: timedelta, gone: Callable[[], str] = str
+) -> str | None:
+    """Wait for keys that other ranks set. None: they are there; else why not, "" if nothing but the time says so.
+
+    gone: asked now and then why they will not come; "" as far as anyone knows.
+
+    Raises DistNetworkError: the store has gone; DriverError: a deadlock of ranks that are threads.
+    """
+    end = time.monotonic() + (seconds(timeout) or math.inf)
+    while True:
+        left = timedelta(seconds=max(min(_LOOK_S, end - time.monotonic()), 0.001))
+        try:
+            store.wait(keys, left if seat() is None else timeout)
+            return None
+        except DistNetworkError:
+            raise
+        except RuntimeError as error:  # not every store's is a DistStoreError
+            if isinstance(error.__cause__, DriverError):
+                raise error.__cause__ from None
+            if (why := gone()) or time.monotonic() >= end:
+                return why
 
 
 def seconds(limit: timedelta) -> float | None:
