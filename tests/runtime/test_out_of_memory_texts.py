@@ -133,7 +133,7 @@ def test_the_memory_that_it_would_take_is_hardly_more_than_needed() -> None:
         allocator.free(block)
     said = refused(allocator, 80 * MIB, stream)
     assert "No setting would have made it fit (replayed: expandable_segments, max_split_size_mb, " in said
-    found = re.search(r"With ([\d.]+) MiB in place of 100.00 MiB it would have\.", said)
+    found = re.search(r"With ([\d.]+) MiB in place of 100.00 MiB this request would have fitted\.", said)
     assert found is not None and 128 <= float(found[1]) <= 132
 
 

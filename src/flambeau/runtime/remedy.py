@@ -37,9 +37,10 @@ def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
         if outcome.fits:
             return f"On one stream {_fitted(outcome)}"
         tried.append("one stream")
+    needed = format_size(_needed(events, allocator.policy))
     return (
-        f"No setting would have made it fit (replayed: {', '.join(dict.fromkeys(tried))}). With "
-        f"{format_size(_needed(events, allocator.policy))} in place of {format_size(capacity)} it would have."
+        f"No setting would have made it fit (replayed: {', '.join(dict.fromkeys(tried))}). With {needed} in place of "
+        f"{format_size(capacity)} this request would have fitted."
     )
 
 
