@@ -562,7 +562,7 @@ def test_the_two_ways_of_posting_agree() -> None:
     at_once, by_steps = Ledger(), Ledger()
     at_once.post(Batch(postings[:200]))
     at_once.post(Batch(postings[200:]))
-    assert Batch(postings).entries() == postings
+    assert list(Batch(postings).entries()) == [posting[:7] for posting in postings]
     for posting in postings:
         by_steps.post([posting])
     assert at_once.figures() == by_steps.figures()

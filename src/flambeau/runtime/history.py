@@ -11,9 +11,10 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any
 
+from flambeau.core.collector import without_collections
 from flambeau.core.sites import Site, is_command, is_inside, line_of
 from flambeau.runtime.statistics import Batch, Entry, is_event
 
@@ -151,9 +152,10 @@ class History:
         self._open = recording is None or recording.enabled == "all"
 
     def entries(self) -> list[Entry]:
-        """Those since the first event that is wanted."""
+        """Those since the first event that is wanted, each with notes, be they None."""
         self._pack()
-        entries = [entry for batch in self._batches for entry in batch.entries()]
+        with without_collections():
+            entries = list(chain.from_iterable(batch.entries() for batch in self._batches))
         if self._count <= self._most:
             return entries
         events = [at for at, entry in enumerate(entries) if is_event(entry)]

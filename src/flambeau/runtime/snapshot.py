@@ -169,18 +169,17 @@ def events(
     skip: frozenset[str] = frozenset(),
     orders: bool = False,
 ) -> list[dict[str, Any]]:
-    """Entries of a journal as PyTorch writes them."""
+    """Entries of a history as PyTorch writes them."""
     found: list[dict[str, Any]] = []
     append = found.append
     shown = {code: [a for a in actions if a not in skip] for code, actions in ACTIONS.items()}
     places: dict[Pool, tuple[int, PoolId]] = {}
-    frames: list[dict[str, Any]] = []
-    nowhere, time_us = frames, 0
+    nowhere: list[dict[str, Any]] = []
+    time_us = 0
     with (
         without_collections()
     ):  # else a million dictionaries are looked through again and again: half of the time
-        for entry in entries:
-            kind, size, requested, addr, where = entry[:5]
+        for kind, size, requested, addr, where, stack, time in entries:
             code = kind & -2
             place = places.get(where)
             if place is None:
@@ -188,12 +187,9 @@ def events(
             stream, id = place
             if pool is not None and id != pool:
                 continue
-            if len(entry) > 5:
-                stack = entry[5]
-                frames = nowhere if stack is None else stack.frames()
-                time_us = entry[6] // 1000
-            else:
-                frames = nowhere
+            frames = nowhere if stack is None else stack.frames()
+            if time is not None:
+                time_us = time // 1000
             if code == ORDER and orders:
                 append({"action": "order", "after": names.stream(addr), "stream": stream})
             nbytes = size if code in _OF_SEGMENTS else requested

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 Entry = tuple[Any, ...]  # (code, size, requested, ptr, pool, *notes)
+NOTES = None, None  # of an entry that has none: the stack, the time in nanoseconds
 Array = np.ndarray[Any, Any]
 
 LARGE, SMALL, ALL = 0, 1, 2
@@ -64,7 +66,7 @@ def is_event(entry: Entry) -> bool:
 class Batch:
     """Entries in their order, by column: NumPy adds them up, and they take 40 bytes each.
 
-    events: how many of them histories show. notes: what each says beyond its columns; None: none says anything.
+    events: how many of them histories show. notes: the columns of what they say beyond; None: no entry says anything.
     """
 
     __slots__ = ("codes", "events", "notes", "pools", "ptrs", "requested", "sizes")
@@ -75,19 +77,16 @@ class Batch:
         self.codes, self.sizes, self.requested, self.ptrs = columns
         self.events = int(np.count_nonzero(_SHOWN[self.codes]))
         self.pools = list(map(itemgetter(4), entries))
-        noted = max(map(len, entries)) > 5
-        self.notes = [entry[5:] for entry in entries] if noted else None
+        noted = max(map(len, entries)) > 5  # of what is written while nothing is recorded, none is
+        self.notes = list(zip(*[(entry + NOTES)[5:7] for entry in entries], strict=True)) if noted else None
 
     def __len__(self) -> int:
         return len(self.pools)
 
-    def entries(self) -> list[Entry]:
-        """What it was made of."""
+    def entries(self) -> Iterator[Entry]:
+        """What it was made of, each with notes, be they None."""
         columns = [c.tolist() for c in (self.codes, self.sizes, self.requested, self.ptrs)]
-        entries = list(zip(*columns, self.pools, strict=True))
-        if self.notes is None:
-            return entries
-        return [(*entry, *notes) for entry, notes in zip(entries, self.notes, strict=True)]
+        return zip(*columns, self.pools, *(self.notes or map(repeat, NOTES)))
 
 
 class Ledger:
