@@ -77,7 +77,7 @@ class Batch:
         self.codes, self.sizes, self.requested, self.ptrs = columns
         self.events = int(np.count_nonzero(_SHOWN[self.codes]))
         self.pools = list(map(itemgetter(4), entries))
-        noted = max(map(len, entries)) > 5  # of what is written while nothing is recorded, none is
+        noted = max(map(len, entries)) > 5
         self.notes = list(zip(*[(entry + NOTES)[5:7] for entry in entries], strict=True)) if noted else None
 
     def __len__(self) -> int:
@@ -86,7 +86,9 @@ class Batch:
     def entries(self) -> Iterator[Entry]:
         """What it was made of, each with notes, be they None."""
         columns = [c.tolist() for c in (self.codes, self.sizes, self.requested, self.ptrs)]
-        return zip(*columns, self.pools, *(self.notes or map(repeat, NOTES)))
+        return zip(
+            *columns, self.pools, *(self.notes or map(repeat, NOTES)), strict=False
+        )  # repeat() has no end
 
 
 class Ledger:
