@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from allocator_kit import MIB, FakeDriver, context_over, stream_of
@@ -11,9 +12,11 @@ from allocator_kit import MIB, FakeDriver, context_over, stream_of
 import flambeau as torch
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.allocator import CachingAllocator
+from flambeau.runtime.history import Recording
 from flambeau.runtime.remedy import remedy
 from flambeau.runtime.replay import events_of, play
 from flambeau.runtime.resources import Limited
+from flambeau.runtime.snapshot import trace
 
 GIB = 1 << 30
 
@@ -96,6 +99,20 @@ def test_a_capture_that_runs_out_names_record_stream() -> None:
     assert "What waits would be enough: use these tensors on their own streams, without record_stream" in text
 
 
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    "recording",
+    [{"enabled": "state"}, {"max_entries": 0}, {"skip_actions": ["alloc", "oom"]}, {"enabled": None}],
+)
+def test_what_a_recording_leaves_out_is_not_taken_for_what_helps(recording: dict[str, Any]) -> None:
+    """Tensors and request do not fit together, so nothing does."""
+    before = [memory(GIB) for _ in range(2)]
+    torch.cuda.memory._record_memory_history(**recording)
+    after = [memory(GIB) for _ in range(2)]
+    assert "No setting would have made it fit" in refusal(13 * GIB)
+    assert before and after
+
+
 def small_device() -> tuple[CachingAllocator, object]:
     context = context_over(FakeDriver(capacity=100 * MIB))
     allocator = CachingAllocator(context)
@@ -115,6 +132,15 @@ def test_requests_that_were_refused_before_do_not_count() -> None:
     allocator.free(allocator.allocate(64 * MIB, stream))
     allocator.allocate(20 * MIB, stream)
     assert "With PYTORCH_ALLOC_CONF=expandable_segments:True this" in refused(allocator, 64 * MIB, stream)
+
+
+def test_a_replay_knows_what_snapshots_leave_out() -> None:
+    allocator, stream = small_device()
+    allocator.record(Recording(skip=("alloc",)))
+    block = allocator.allocate(2 * MIB, stream)
+    assert [event["action"] for event in trace(allocator)] == ["segment_alloc"]
+    assert [event["action"] for event in trace(allocator, orders=True)] == ["segment_alloc", "alloc"]
+    assert block
 
 
 def test_a_setting_that_helps_for_the_last_time_is_called_that() -> None:
@@ -138,18 +164,18 @@ def test_the_memory_that_it_would_take_is_hardly_more_than_needed() -> None:
 
 
 def test_a_replay_goes_on_without_what_was_refused() -> None:
-    trace = [
+    entries = [
         {"action": "oom", "device_free": 0, "size": 90 * MIB, "stream": 0},
         {"action": "alloc", "addr": 1 << 30, "size": 30 * MIB, "stream": 0},
     ]
-    events = events_of(trace)
+    events = events_of(entries)
     assert [event.action for event in events] == ["alloc", "free", "alloc"]
     assert play(events, 100 * MIB).fits and not play(events, 80 * MIB).fits
 
 
 def test_a_replay_keeps_pools_apart() -> None:
     one = {"action": "alloc", "addr": 1 << 30, "size": 30 * MIB, "stream": 0, "pool_id": (0, 1)}
-    trace = [one, one | {"action": "free_completed"}, one | {"pool_id": [0, 0]}]
-    assert play(events_of(trace), 1 << 40).peak_reserved == 60 * MIB
-    trace[2]["pool_id"] = (0, 1)
-    assert play(events_of(trace), 1 << 40).peak_reserved == 30 * MIB
+    entries = [one, one | {"action": "free_completed"}, one | {"pool_id": [0, 0]}]
+    assert play(events_of(entries), 1 << 40).peak_reserved == 60 * MIB
+    entries[2]["pool_id"] = (0, 1)
+    assert play(events_of(entries), 1 << 40).peak_reserved == 30 * MIB

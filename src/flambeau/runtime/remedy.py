@@ -10,7 +10,7 @@ from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Pool
 from flambeau.runtime.policy import MIB, Policy
 from flambeau.runtime.replay import Event, Outcome, events_of, play
-from flambeau.runtime.snapshot import segments, trace
+from flambeau.runtime.snapshot import pool_id, segments, trace
 from flambeau.runtime.statistics import format_size
 
 _MOST = 8192  # events that are replayed, the latest: an error must not take long
@@ -19,10 +19,10 @@ _FULL = 0.95  # from this share on, what helps now will not help for long
 
 def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     """What would have helped, as a sentence; what was tried if nothing would."""
-    events = events_of(_until_refused(trace(allocator, most=_MOST, orders=True)), segments(allocator))
+    events = events_of(_until_refused(allocator, pool, size), segments(allocator))
     free, total = allocator.context.driver.mem_info(allocator.context.driver_index)
     capacity = allocator.limit or free + allocator.reserved_bytes()
-    if not events or size > total:
+    if size > total:
         return ""
     if play(events, capacity, allocator.policy).fits:
         return "Replayed from an empty device, the same requests fit: earlier ones left the memory in pieces."
@@ -56,11 +56,17 @@ def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
     return found
 
 
-def _until_refused(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The trace without requests that were refused before: the program went on without them."""
-    refused = [i for i, entry in enumerate(entries) if entry["action"] == "oom"]
-    earlier = set(refused[:-1])
-    return [entry for i, entry in enumerate(entries) if i not in earlier]
+def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[dict[str, Any]]:
+    """What led here, the request that was refused at its end. The program went on without those refused before.
+
+    Of a recording of live memory alone the history is an older one: then only what lives is known.
+    """
+    recording = allocator.recording
+    known = recording is None or recording.enabled == "all"
+    entries = trace(allocator, most=_MOST, orders=True) if known else []
+    stream = allocator.context.backing.stream_native(pool.stream)
+    refused = {"action": "oom", "size": size, "stream": stream, "pool_id": pool_id(pool)}
+    return [*[entry for entry in entries if entry["action"] != "oom"], refused]
 
 
 def _fitted(outcome: Outcome) -> str:

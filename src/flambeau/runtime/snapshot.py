@@ -154,10 +154,11 @@ def trace(
 ) -> list[dict[str, Any]]:
     """What the allocator did, as far back as its history goes, or of the latest `most` entries.
 
-    `orders` adds what PyTorch's readers do not know: {"action": "order", "after": ...}, a stream that this one knew.
+    `orders` is for replays: it adds what PyTorch's readers do not know, {"action": "order", "after": ...}, a stream that
+    this one knew, and leaves nothing out.
     """
     recording = allocator.recording
-    skip = recording.skip if recording is not None else frozenset()
+    skip = frozenset() if recording is None or orders else recording.skip
     found = events(allocator.history()[-most:], _Names(allocator), pool, skip, orders)
     return found if recording is None else found[max(len(found) - recording.max_entries, 0) :]
 
