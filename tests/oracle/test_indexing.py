@@ -132,6 +132,11 @@ ASSIGNMENTS = [
     "x.mT[..., :1] *= 3",
     "x[0] = x[:1]",
     "x[0] = x[:1].mT",
+    "x.fill_(x[1, 1, 1])",
+    "x[0].fill_(x[1, 1, 1])",
+    "x.index_fill_(0, m.tensor([0], device=x.device), x[1, 1, 1])",
+    "x.masked_fill_(x > 5, x[1, 1, 1])",
+    "x.masked_fill_(x > 5, x[0, 0, 3])",
 ]
 
 
@@ -139,14 +144,16 @@ ASSIGNMENTS = [
 @pytest.mark.parametrize("statement", ASSIGNMENTS)
 def test_assigning_a_tensor_of_its_own_memory_is_pytorchs(statement: str, history: bool) -> None:
     results = []
-    for m in (flambeau, torch):
-        start = m.arange(24, dtype=m.float32).reshape(2, 3, 4).requires_grad_(history)
-        x = start.clone()
-        failed = outcome(lambda m=m, x=x: exec(statement, {"m": m, "x": x}))
-        if history:
-            (x * x).sum().backward()
-        results.append((type(failed), x.tolist(), start.grad.tolist() if history else None))
-    assert results[0] == results[1]
+    with flambeau.virtual(devices=1):
+        for m, device in ((torch, "cpu"), (flambeau, "cpu"), (flambeau, "cuda")):
+            start = m.arange(24, dtype=m.float32, device=device).reshape(2, 3, 4).requires_grad_(history)
+            x = start.clone()
+            failed = outcome(lambda m=m, x=x: exec(statement, {"m": m, "x": x}))
+            if history:
+                (x * x).sum().backward()
+            results.append((type(failed), x.tolist(), start.grad.tolist() if history else None))
+    assert results[1] == results[0]
+    assert results[2] == results[0]
 
 
 EXPRESSIONS = [

@@ -374,7 +374,7 @@ def _in_place(op: Op, self: Tensor, rest: Sequence[Any], params: tuple[Any, ...]
 
 
 def _scalar(value: Any, like: Tensor, name: str) -> Any:
-    """A value operand: a number that fits the dtype, or a 0-dim tensor."""
+    """A value operand: a number that fits the dtype, or a 0-dim tensor, which is read before anything is written."""
     if not isinstance(value, Tensor):
         return checked_scalar(value, like.meta.dtype)
     if value.meta.ndim:
@@ -382,6 +382,8 @@ def _scalar(value: Any, like: Tensor, name: str) -> Any:
             f"{name} only supports a 0-dimensional value tensor, but got tensor with {value.meta.ndim} "
             "dimension(s)."
         )
+    if value.memory is like.memory:
+        value = value.clone()
     return value if value.meta.dtype is like.meta.dtype else value.to(dtype=like.meta.dtype)
 
 

@@ -603,7 +603,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
                 "fill_ only supports 0-dimension value tensor but got tensor with "
                 f"{value.meta.ndim} dimensions."
             )
-        copy_(_once(self), value)
+        copy_(_once(self), value.clone() if value.memory is self.memory else value)
         return self
     number = ops.checked_scalar(value, self.meta.dtype)
     target = _once(self)
