@@ -9,6 +9,7 @@ import numpy as np
 
 from flambeau.ops.op import Derivative
 from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
+from flambeau.ops.pointwise_backward import straight
 from flambeau.ops.pointwise_logic import kept
 
 _activation = partial(pointwise, dtypes=FLOATS, promoting=slice(1), wide_scalars=True, flops=12)
@@ -28,6 +29,10 @@ def _soft_shrink(x: Any, lambd: Any) -> Any:
 
 def _hard_swish_back(grad: Any, a: Any, call: Any) -> Any:
     return call(kept, (~(a <= -3), call(kept, (a < 3, grad * (a / 3 + 0.5), grad)), 0))
+
+
+def _shrunk_back(grad: Any, a: Any, b: Any, call: Any) -> Any:
+    return straight(call(kept, (~((a >= -b) & (a <= b)), grad, 0)), a, call)
 
 
 def _mish_back(grad: Any, a: Any) -> Any:
@@ -67,7 +72,9 @@ hardtanh = _activation(
     dtypes=NUMBERS,
     examples=((-0.5, 0.5),),
     cuda="lesser(greater(a, b), c)",
-    derivative=Derivative(lambda grad, a, b, c, call: call(kept, (~((a <= b) | (a >= c)), grad, 0))),
+    derivative=Derivative(
+        lambda grad, a, b, c, call: straight(call(kept, (~((a <= b) | (a >= c)), grad, 0)), a, call)
+    ),
 )
 hardshrink = _activation(
     "hardshrink",
@@ -76,7 +83,7 @@ hardshrink = _activation(
     "x, or 0 within [-lambd, lambd].",
     examples=((0.5,),),
     cuda="a >= -b && a <= b ? T(0) : a",
-    derivative=Derivative(lambda grad, a, b, call: call(kept, (~((a >= -b) & (a <= b)), grad, 0))),
+    derivative=Derivative(_shrunk_back),
 )
 softshrink = _activation(
     "softshrink",
@@ -85,7 +92,7 @@ softshrink = _activation(
     "x moved towards 0 by lambd, 0 within [-lambd, lambd].",
     examples=((0.5,),),
     cuda="a > b ? a - b : a < -b ? a + b : a * 0",
-    derivative=Derivative(lambda grad, a, b, call: call(kept, (~((a >= -b) & (a <= b)), grad, 0))),
+    derivative=Derivative(_shrunk_back),
 )
 threshold = _activation(
     "threshold",
@@ -95,7 +102,7 @@ threshold = _activation(
     dtypes=NUMBERS,
     examples=((0.1, 20),),
     cuda="a <= b ? c : a",
-    derivative=Derivative(lambda grad, a, b: grad.where(~(a <= b), 0)),
+    derivative=Derivative(lambda grad, a, b, call: straight(grad.where(~(a <= b), 0), a, call)),
 )
 prelu = pointwise(
     "prelu",
@@ -106,7 +113,8 @@ prelu = pointwise(
     flops=2,
     cuda="a > 0 ? a : b * a",
     derivative=Derivative(
-        lambda grad, a, b: grad.where(a > 0, b * grad), lambda grad, a: (a * grad).where(a <= 0, 0)
+        lambda grad, a, b, call: straight(grad.where(a > 0, b * grad), a, call),
+        lambda grad, a: (a * grad).where(a <= 0, 0),
     ),
 )
 glu = pointwise(

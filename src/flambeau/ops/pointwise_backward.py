@@ -28,6 +28,13 @@ relu_backward: Pointwise = pointwise(
         name="ThresholdBackwardBackward0",
     ),
 )
+
+
+def straight(slope: Any, a: Any, call: Any) -> Any:
+    """The gradient of what is straight by pieces in `a`. Recorded, it depends on `a`, with zeros, as PyTorch's does."""
+    return slope + call(relu_backward, (zeros(slope), a)) if a.requires_grad else slope
+
+
 tanh_backward = pointwise(
     "tanh_backward",
     lambda grad, out: grad * np.conj(1 - out * out),

@@ -39,6 +39,7 @@ from flambeau.ops.pointwise_backward import (
     relu_backward,
     sigmoid_backward,
     silu_backward,
+    straight,
     tanh_backward,
 )
 from flambeau.ops.pointwise_logic import kept
@@ -785,7 +786,7 @@ leaky_relu = pointwise(
     examples=((0.01,),),
     stub="leaky_relu_cpu",
     cuda="a > 0 ? a : a * b",
-    derivative=Derivative(lambda grad, a, b: grad.where(a > 0, grad * b)),
+    derivative=Derivative(lambda grad, a, b, call: straight(grad.where(a > 0, grad * b), a, call)),
 )
 elu = pointwise(
     "elu",
