@@ -77,6 +77,19 @@ def _check(group: Any, flags: Sequence[Any]) -> None:
             )
 
 
+def _check_parameters(params: Sequence[Any], delayed: Sequence[Any]) -> None:
+    """Raise RuntimeError where there is nothing to reduce, or nobody knows yet what."""
+    if not delayed and not any(p.requires_grad for p in params):
+        raise RuntimeError(
+            "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
+        )
+    if any(isinstance(p, UninitializedParameter) for p in params):
+        raise RuntimeError(
+            "Modules with uninitialized parameters can't be used with `DistributedDataParallel`. Run a dummy forward "
+            "pass to correctly initialize the modules"
+        )
+
+
 class DistributedDataParallel(Module, Joinable):
     """`module` on every rank of a group: each rank's own batch, gradients that are the mean over the ranks.
 
@@ -142,11 +155,7 @@ class DistributedDataParallel(Module, Joinable):
         self._module_parameters = [
             p for name, p in module.named_parameters() if name not in self.parameters_to_ignore
         ]
-        if not delayed and not any(p.requires_grad for p in self._module_parameters):
-            raise RuntimeError(
-                "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a "
-                "gradient."
-            )
+        _check_parameters(self._module_parameters, delayed)
         self._place(self._module_parameters or [p for _, p in delayed], device_ids, output_device)
         self.static_graph = False
         self.dim, self.module = dim, module
@@ -158,17 +167,7 @@ class DistributedDataParallel(Module, Joinable):
         self.mixed_precision = mixed_precision
         self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
         if check_reduction:
-            warn(
-                "The `check_reduction` argument in `DistributedDataParallel` module is deprecated. Please avoid using "
-                "it.",
-                FutureWarning,
-                stacklevel=2,
-            )
-        if any(isinstance(p, UninitializedParameter) for p in self._module_parameters):
-            raise RuntimeError(
-                "Modules with uninitialized parameters can't be used with `DistributedDataParallel`. Run a dummy "
-                "forward pass to correctly initialize the modules"
-            )
+            warn(_NO_CHECK, FutureWarning, stacklevel=2)
         self.broadcast_bucket_size = _STATES_BYTES
         self._choose_caps(bucket_cap_mb, bucket_cap_mb_list)
         self._delayed: Delayed | None = None
@@ -678,6 +677,9 @@ def _is_future_of_tensor(annotation: Any) -> bool:
 _BOTH_NAMES = (
     "Both `broadcast_buffers` and `forward_sync_buffers` were specified. `broadcast_buffers` is deprecated and its "
     "value is ignored when `forward_sync_buffers` is provided."
+)
+_NO_CHECK = (
+    "The `check_reduction` argument in `DistributedDataParallel` module is deprecated. Please avoid using it."
 )
 _OLD_NAME = (
     "`broadcast_buffers` is deprecated. Use `forward_sync_buffers` instead. IMPORTANT: unlike "
