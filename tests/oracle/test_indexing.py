@@ -315,6 +315,8 @@ def test_expression_is_pytorchs(expression: str) -> None:
         "x[0, 0, 0].index_add(0, m.tensor([-1]), m.tensor(1.0))",
         "x[0].index_add(1, m.tensor([4]), m.ones(3, 1))",
         "x[0].index_copy(1, m.tensor([-1]), m.ones(3, 1))",
+        "x[0].index_copy(0, m.tensor([0]), m.ones(4))",
+        "x[0].index_copy(0, m.tensor([0]), m.ones(1, 5))",
         "x[0].index_reduce(1, m.tensor([-1]), m.ones(3, 1), 'amax')",
         "x[0].index_fill(0, m.tensor([3]), 1.0)",
     ],

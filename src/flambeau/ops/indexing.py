@@ -287,15 +287,27 @@ def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
         one_device([x, index, source])
         dim = wrap_dim(params[0], x.ndim)
         _index_vector(index, name)
+        if name == "index_copy" and 0 != source.ndim != x.ndim != 0:
+            raise IndexError(
+                "index_copy_(): When source and destination are not scalars, their dimensionality must match. Source "
+                f"dimensionality ({source.ndim}), destination dimensionality ({x.ndim})"
+            )
         if x.dtype is not source.dtype:
             raise RuntimeError(
                 f"{name}_(): self and source expected to have the same dtype, but got (self) "
                 f"{x.dtype.torch_name} and (source) {source.dtype.torch_name}"
             )
         count = source.shape[dim] if source.ndim > dim else 1
+        to, of = (meta.shape[:dim] + meta.shape[dim + 1 :] for meta in (x, source))
+        if name == "index_copy" and to != of:
+            there, here = (" ".join(map(str, shape)) for shape in (to, of))
+            raise RuntimeError(
+                "index_copy_(): Source/destination tensor must have same slice shapes. Destination slice shape: "
+                f"{there} at dimension {dim} and source slice shape: {here} at dimension 0."
+            )
         if index.numel != count:
             raise _count_error(name, index.numel, count)
-        if x.shape[:dim] + x.shape[dim + 1 :] != source.shape[:dim] + source.shape[dim + 1 :]:
+        if to != of:
             raise RuntimeError(
                 "source tensor shape must match self tensor shape, excluding the specified dimension. "
                 f"Got self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
