@@ -240,6 +240,7 @@ SEGMENT = {
     "address": 0, "total_size": 8, "allocated_size": 0, "stream": 0, "segment_type": "large", "blocks": [],
 }  # fmt: skip
 FRAMELESS = {"action": "alloc", "addr": 0, "size": 8, "stream": 0, "frames": [{"line": 1}]}
+ADDRESS = {"action": "alloc", "addr": [], "size": 8, "stream": 0}
 SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
 
 
@@ -260,6 +261,9 @@ SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
             pickle.dumps([SEGMENT | {"segment_pool_id": 3}]),
             "the pool of a segment should be two numbers, not 3",
         ),
+        (pickle.dumps({"segments": [], "device_traces": [[ADDRESS]]}), "an event has no 'addr' of type int"),
+        (b"\x80\x04}(]K\x01u.", "is no memory snapshot: unhashable"),
+        (b"\x80\x04\x8e" + b"\x7f" * 8, "is no memory snapshot"),
         (
             pickle.dumps({"segments": [], "device_traces": [[FRAMELESS]]}),
             "a frame has no 'filename' of type str",

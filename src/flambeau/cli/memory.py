@@ -83,12 +83,16 @@ def run(options: argparse.Namespace) -> int:
         return _refuse(str(error))
 
 
+# What a damaged pickle raises.
+_DAMAGED = (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, MemoryError)
+
+
 def load(path: Path) -> dict[str, Any]:
     """A snapshot from a pickle or a JSON file. ValueError: it is none."""
     content = path.read_bytes()
     try:
         found = json.loads(content) if content[:1] in b"{[" else _Unpickler(io.BytesIO(content)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, AttributeError, IndexError) as error:
+    except (*_DAMAGED, ValueError) as error:
         raise ValueError(f"{path} is no memory snapshot: {error}") from None
     if isinstance(found, list):  # memory_snapshot() gives segments alone
         found = {"segments": found, "device_traces": []}
@@ -126,7 +130,7 @@ def _check_form(found: dict[str, Any]) -> None:
             _check_pool("an event", event.get("pool_id"))
             _check_frames(event.get("frames"), checked)
             fields = {"after": int} if event["action"] == "order" else {"size": int}
-            _check_fields("an event", event, fields)
+            _check_fields("an event", event, fields | ({"addr": int} if "addr" in event else {}))
 
 
 def _check_frames(frames: Any, checked: set[int]) -> None:
