@@ -108,6 +108,8 @@ CALLS = [
     "torch.complex(torch.arange(2), torch.arange(2))",
     "torch.full((2,), 300, dtype=torch.int8)", "torch.full((2,), 2.7, dtype=torch.int64)",
     "torch.full((2,), -1, dtype=torch.uint8)", "torch.full((2,), 1e10, dtype=torch.float16)", "torch.full((2,), 1+2j)",
+    "torch.full((2,), -1.0, dtype=torch.uint8)", "torch.ones(2, dtype=torch.uint8).fill_(-0.5)",
+    "torch.full((2,), 255.5, dtype=torch.uint8)", "torch.full((2,), -300, dtype=torch.uint8)",
     "torch.full((2,), 1+2j, dtype=torch.float32)", "torch.full((2,), True)", "torch.full((2,), 3)",
     "torch.full((2,), torch.tensor(3))", "torch.full(2, 3)", "torch.full((2,), 'a')", "torch.full((2,), None)",
     "torch.full((-2,), 1)", "torch.full((2,), 1, out=torch.ones(2))", "torch.zeros(2, out=torch.ones(2).int())",

@@ -265,7 +265,7 @@ _C_NAMES = {
 
 
 def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
-    """`value` as PyTorch stores it in a tensor of `kind`: floats truncate, negatives wrap in unsigned types.
+    """`value` as PyTorch stores it in a tensor of `kind`: floats truncate, negative integers wrap in unsigned types.
 
     Raises RuntimeError: the value is out of the dtype's range, or has an imaginary part that is lost.
     """
@@ -291,6 +291,8 @@ def _checked_float(value: float, kind: dtype) -> float:
 
 def _checked_int(value: float, kind: dtype) -> int:
     low, high = _LIMITS[kind]
+    if isinstance(value, float) and not kind.is_signed:
+        low = 0
     if not math.isfinite(value) or not low <= value <= high:
         raise RuntimeError(_overflow(kind))
     number = int(value)
