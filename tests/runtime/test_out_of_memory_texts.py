@@ -89,6 +89,23 @@ def test_the_source_of_a_pool_is_heard() -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_memory_that_other_pools_keep_is_told_and_comes_back_as_told() -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        memory(10 * GIB)
+    text = refusal(8 * GIB)
+    assert text.splitlines()[-1] == (
+        f"10.00 GiB lie free in other memory pools, {pool.id}, which keep them as long as they live: delete MemPools "
+        "and CUDA graphs that are needed no longer."
+    )
+    kept = memory(2 * GIB)
+    assert "other memory pools" not in refusal(15 * GIB)  # they would not be enough
+    del kept
+    del pool
+    assert memory(8 * GIB) is not None
+
+
+@pytest.mark.usefixtures("gpu")
 def test_a_capture_that_runs_out_names_record_stream() -> None:
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with pytest.raises(torch.OutOfMemoryError) as caught, torch.cuda.graph(graph):

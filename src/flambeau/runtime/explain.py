@@ -41,6 +41,11 @@ class _Held:
         """Free blocks of the pools that are kept apart with this one, of whatever stream."""
         return [block for block in self.free if block.pool.private is pool.private]
 
+    def kept_apart(self, pool: Pool) -> list[Block]:
+        """Free blocks of other MemPools and graphs, which keep them while they live."""
+        mine = (None, pool.private)
+        return [block for block in self.free if block.pool.private not in mine and not block.is_split]
+
 
 def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     """Called when everything that could be released was, while the last refusal is handled.
@@ -62,9 +67,9 @@ def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     )
     held = _Held(allocator)
     lines = [head, *_state(allocator, pool, size, held)]
-    refusal = _refusal(allocator, pool)
-    if refusal:
-        return "\n".join([*lines, refusal])
+    last = _refusal(allocator, pool) or _kept_apart(held.kept_apart(pool), segment - free)
+    if last:
+        return "\n".join([*lines, last])
     lines.append(_advice(allocator, pool, size, held))
     if allocator.remedy is not None:
         lines.append(allocator.remedy(allocator, pool, size))
@@ -79,6 +84,18 @@ def _refusal(allocator: CachingAllocator, pool: Pool) -> str:
         return ""
     whose = "All memory" if private is None else f"The memory of MemPool {private.id}"
     return f"{whose} comes from {type(given).__name__}, which says: {sys.exc_info()[1]}"
+
+
+def _kept_apart(blocks: Sequence[Block], lacking: int) -> str:
+    """What to do where other pools' free memory would be enough."""
+    nbytes = sum(block.size for block in blocks)
+    if nbytes < max(lacking, 1):
+        return ""
+    ids = sorted({block.pool.private.id for block in blocks if block.pool.private is not None})
+    return (
+        f"{format_size(nbytes)} lie free in other memory pools, {', '.join(map(str, ids))}, which keep them as long as "
+        "they live: delete MemPools and CUDA graphs that are needed no longer."
+    )
 
 
 def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> list[str]:
