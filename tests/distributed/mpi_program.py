@@ -90,6 +90,9 @@ def check_averages(group, ranks):
     mine = torch.full((2,), -7 * (dist.get_rank() + 1))
     dist.all_reduce(mine, ReduceOp.AVG, group=group)
     same(mine, np.full(2, int(-7 * sum(r + 1 for r in ranks) / len(ranks))), "avg of integers truncates")
+    mine = torch.full((2,), complex(float("inf"), 0.0))
+    dist.all_reduce(mine, ReduceOp.AVG, group=group)  # numbers that are none, and no warning
+    assert mine.real.isinf().all()
 
 
 def check_moves(group, ranks):

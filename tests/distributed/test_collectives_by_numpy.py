@@ -291,6 +291,31 @@ def to_the_bit(op):
     return values.tolist()
 
 
+def too_large(backend):
+    dist.init_process_group(backend)
+    device, found = "cuda" if backend == "nccl" else "cpu", []
+    for dtype, most in (
+        (torch.float16, 60000.0),
+        (torch.bfloat16, 3e38),
+        (torch.float32, 3e38),
+        (torch.float64, 1.5e308),
+    ):
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT):
+            x = torch.tensor(
+                [most, float("inf") * (-1) ** dist.get_rank(), float("nan")], device=device, dtype=dtype
+            )
+            dist.all_reduce(x, op)
+            found.append([str(number) for number in x.tolist()])
+    return found
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_sums_too_large_are_infinite_and_nothing_to_warn_of(backend):
+    """Warnings are errors here: the device of each member failed with NumPy's."""
+    expected = [["inf", "nan", "nan"], ["inf", "-inf", "nan"]] * 4
+    assert ranks(too_large, 2, backend) == [expected] * 2
+
+
 def test_sums_are_the_same_on_all_ranks_in_the_order_of_the_ranks():
     values = [np.random.default_rng(r).standard_normal(100).astype(np.float32) for r in range(4)]
     expected = ((values[0] + values[1]) + values[2]) + values[3]

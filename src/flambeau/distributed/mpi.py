@@ -401,7 +401,7 @@ def _numbers(ptr: int, count: int, kind: dtype) -> Array:
 
 def _store(call: Collective, total: Array, size: int) -> None:
     """Put a reduction's result where it belongs."""
-    if call.op == "avg":
-        total = total / size if total.dtype.kind in "fc" else np.sign(total) * (np.abs(total) // size)
     with np.errstate(all="ignore"):
+        if call.op == "avg":
+            total = total / size if total.dtype.kind in "fc" else np.sign(total) * (np.abs(total) // size)
         _numbers(call.target, call.count, call.dtype)[...] = total.astype(call.dtype.numpy)

@@ -120,7 +120,9 @@ def perform(
         np.frombuffer(theirs[rank], call.dtype.numpy) if rank in theirs else _source(call, rank, size, window)
         for rank, call in enumerate(calls)
     ]
-    for rank, result in enumerate(_results(calls, sources)):
+    with np.errstate(all="ignore"):  # too large a number is infinite, and nothing to warn of, as on a device
+        results = _results(calls, sources)
+    for rank, result in enumerate(results):
         written, _ = spans(calls[rank], rank, size)
         if rank not in theirs and written is not None and written[1]:
             window(*written)[...] = np.ascontiguousarray(result).reshape(-1).view(np.uint8)

@@ -70,6 +70,10 @@ class Exchange:
         self._send([0, "hello", self._rank])
         self._receive()
 
+    def __del__(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
     # -- Outside --------------------------------------------------------------------------------------------
     def join(
         self,
