@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -152,3 +154,32 @@ def test_pinned_memory_is_back_after_a_call_that_raises(fail: Callable[[torch.Te
     del p, caught
     assert pinned_in_use() == 0
     assert torch.cuda.memory_allocated() == 0
+
+
+def test_snapshots_are_taken_while_other_threads_allocate() -> None:
+    wrong: list[Exception] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work(seed: int) -> None:
+        chosen, live, side = random.Random(seed), [], torch.cuda.Stream()
+        try:
+            for i in range(60):
+                with torch.cuda.stream(side):
+                    live.append(torch.empty(chosen.randrange(1, 3 << 20), dtype=torch.uint8, device="cuda"))
+                live[-1].record_stream(torch.cuda.default_stream())
+                del live[: -chosen.randrange(1, 10)]
+                if i % 3 == 0:
+                    torch.cuda.memory._snapshot()
+        except Exception as error:
+            wrong.append(error)
+
+    try:
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong

@@ -676,6 +676,11 @@ class CachingAllocator:
                 return cast(list[dict[str, Any]], block.frames.frames())
         return None
 
+    @property
+    def still(self) -> Turn:
+        """In this turn other threads begin no search: for reports, which look at all blocks."""
+        return self._turn
+
     def segments(self) -> Iterator[list[Block]]:
         """The blocks of each segment, in the order of their addresses. For reports."""
         return self._segments.runs()
@@ -687,7 +692,7 @@ class CachingAllocator:
     def waiting(self) -> set[Block]:
         """Freed blocks that wait for other streams. For reports."""
         with self._turn:
-            return {*self._uses.waiting, *[block for block in self._freed if block.uses]}
+            return {*self._uses.waiting, *[block for block in list(self._freed) if block.uses]}
 
     def free_blocks(self) -> set[Block]:
         """The blocks that could be handed out: holes, and those in bins. For reports."""

@@ -82,8 +82,9 @@ class Journal:
 
     def history(self) -> list[Entry]:
         """What happened, the latest last, as far back as it is kept."""
-        self.settle()
-        return self._history.entries()
+        with self._turn:
+            self.settle()
+            return self._history.entries()
 
     def record(self, recording: Recording | None) -> None:
         """Note who asks for memory from now on; None: note it no longer."""

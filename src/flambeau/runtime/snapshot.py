@@ -80,8 +80,9 @@ def settings(allocator: CachingAllocator) -> dict[str, Any]:
 
 def segments(allocator: CachingAllocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
     """Each segment with its blocks, by address."""
-    look = _Look(allocator)
-    found = [_segment(blocks, look) for blocks in allocator.segments()]
+    with allocator.still:
+        look = _Look(allocator)
+        found = [_segment(blocks, look) for blocks in allocator.segments()]
     if pool is not None:
         found = [segment for segment in found if segment["segment_pool_id"] == pool]
     return sorted(found, key=lambda segment: segment["address"])
