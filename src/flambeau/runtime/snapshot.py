@@ -155,8 +155,8 @@ def trace(
 ) -> list[dict[str, Any]]:
     """What the allocator did, as far back as its history goes, or of the latest `most` entries.
 
-    `orders` is for replays: it adds what PyTorch's readers do not know, {"action": "order", "after": ...}, a stream that
-    this one knew, and leaves nothing out.
+    `orders` is for replays: it adds what PyTorch's readers do not know, {"action": "order", "after": ...}, a stream
+    that this one knew, and leaves nothing out.
     """
     recording = allocator.recording
     skip = frozenset() if recording is None or orders else recording.skip
