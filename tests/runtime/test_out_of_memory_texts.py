@@ -35,6 +35,7 @@ def memory(nbytes: int) -> torch.Tensor:
 def refusal(nbytes: int) -> str:
     with pytest.raises(torch.OutOfMemoryError) as caught:
         memory(nbytes)
+    assert "\n\n" not in str(caught.value)
     return str(caught.value)
 
 

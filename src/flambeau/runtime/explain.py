@@ -68,10 +68,8 @@ def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     held = _Held(allocator)
     lines = [head, *_state(allocator, pool, size, held)]
     last = _refusal(allocator, pool) or _kept_apart(held.kept_apart(pool), segment - free)
-    if last:
-        return "\n".join([*lines, last])
-    lines.append(_advice(allocator, pool, size, held))
-    if allocator.remedy is not None:
+    lines.append(last or _advice(allocator, pool, size, held))
+    if not last and allocator.remedy is not None:
         lines.append(allocator.remedy(allocator, pool, size))
     return "\n".join(line for line in lines if line)
 
