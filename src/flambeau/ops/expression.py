@@ -72,6 +72,7 @@ class Node:
     truth = False
     meta = SimpleNamespace(shape=())
     dtype = float32  # what formulas ask of it: whether it is complex
+    requires_grad = True  # and whether its own derivative may be asked for
 
     def __add__(self, other: Any) -> Node:
         return self if type(other) is int and other == 0 else applied(arithmetic.add, self, other)
