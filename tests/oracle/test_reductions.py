@@ -206,3 +206,15 @@ def test_several_results_are_named_and_print_as_pytorchs() -> None:
 def test_too_few_degrees_of_freedom_warn() -> None:
     with pytest.warns(UserWarning, match="degrees of freedom is <= 0"):
         assert np.isnan(flambeau.tensor([1.0]).std().item())
+
+
+@pytest.mark.parametrize("name", ["amax", "amin", "aminmax", "max", "min", "median"])
+@pytest.mark.parametrize("dim", [None, 1])
+def test_gradients_of_extremes_that_are_nan(name: str, dim: int | None) -> None:
+    found = []
+    for room in (flambeau, torch):
+        x = room.tensor([[1.0, float("nan"), 2.0], [3.0, 3.0, 1.0]], requires_grad=True)
+        out = getattr(x, name)() if dim is None else getattr(x, name)(dim=dim)
+        (out if isinstance(out, room.Tensor) else out[0]).sum().backward()
+        found.append(repr(x.grad.tolist()))
+    assert found[0] == found[1]

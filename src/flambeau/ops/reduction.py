@@ -49,6 +49,7 @@ from flambeau.ops.reduction_gradients import (
     prod_back,
     std_back,
     summed_back,
+    tied_back,
     var_back,
 )
 
@@ -378,7 +379,7 @@ amax = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_GREATEST,
-    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
+    derivative=Derivative(lambda grad, a, out, params: tied_back(grad, a, out, params)),
 )
 amin = reduction(
     "amin",
@@ -387,7 +388,7 @@ amin = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     cuda=_LEAST,
-    derivative=Derivative(lambda grad, a, out, params: extreme_back(grad, a, out, params)),
+    derivative=Derivative(lambda grad, a, out, params: tied_back(grad, a, out, params)),
 )
 aminmax = reduction(
     "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _real_kept,
@@ -396,7 +397,7 @@ aminmax = reduction(
                "{lesser(a.low, b.low), greater(a.high, b.high)}", "s.low", "s.high"),
     derivative=Derivative(
         lambda grads, a, outs, params: (
-            extreme_back(grads[0], a, outs[0], params) + extreme_back(grads[1], a, outs[1], params)
+            tied_back(grads[0], a, outs[0], params) + tied_back(grads[1], a, outs[1], params)
         )
     ),
 )  # fmt: skip

@@ -23,9 +23,15 @@ def nanmean_back(grad: Any, a: Any, metas: Any, params: Any) -> Any:
 
 
 def extreme_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """Elements that tie share the gradient."""
+    """Elements that tie share the gradient; so do those that are NaN, where the result is."""
     where = restored(out, a.meta, *params[:2])
     mask = (a == where) | (a.isnan() & where.isnan())
+    return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
+
+
+def tied_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
+    """Elements that tie share the gradient; where the result is NaN none does, and all of theirs are NaN."""
+    mask = a == restored(out, a.meta, *params[:2])
     return shared_among(mask, restored(grad, a.meta, *params[:2]), params[0])
 
 
