@@ -125,6 +125,7 @@ def whole(theirs: Any) -> Tensor:
 def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("gpu", max_examples=20, parent=settings.get_profile("default"))
     settings.load_profile("gpu")
+    flambeau.cuda.synchronize()  # real GPUs are open from now on: no test puts virtual ones in their place
     move_births()
 
 

@@ -153,3 +153,13 @@ def test_expression_is_pytorchs(expression: str) -> None:
         names: dict[str, Any] = {"m": m, "x": x, "f": x.to(m.float32)}
         results.append(outcome(lambda names=names: eval(expression, names)))
     agree(*results)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8", "int16", "bool", "float16", "float64"])
+def test_triangle_indices_of_other_dtypes_are_converted(kind: str) -> None:
+    """PyTorch's CPU gives integers of 32 and 64 bits alone."""
+    for name in ("triu_indices", "tril_indices"):
+        rows = getattr(flambeau, name)(300, 301, 1)
+        there = getattr(torch, name)(300, 301, 1).to(getattr(torch, kind))
+        assert rows.to(getattr(flambeau, kind)).tolist() == there.tolist()
+        assert getattr(flambeau, name)(300, 301, 1, dtype=getattr(flambeau, kind)).tolist() == there.tolist()

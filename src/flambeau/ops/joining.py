@@ -311,12 +311,15 @@ def _indices_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         """As running sums of steps: from one element to the next, and from one row to the next."""
-        for out, step, steps in zip(
-            outputs[0], (0, 1), (np.diff(rows, prepend=0), begin - np.append(0, end[:-1] - 1)), strict=True
-        ):
-            out[...] = step
-            out[starts] = steps
-            np.cumsum(out, out=out)
+        whole = outputs[0].dtype in (np.int32, np.int64)
+        sums = outputs[0] if whole else np.empty(outputs[0].shape, np.int64)
+        next_rows, next_columns = np.diff(rows, prepend=0), begin - np.append(0, end[:-1] - 1)
+        for line, step, steps in zip(sums, (0, 1), (next_rows, next_columns), strict=True):
+            line[...] = step
+            line[starts] = steps
+            np.cumsum(line, out=line)
+        if not whole:
+            outputs[0][...] = sums
 
     return body
 

@@ -136,7 +136,8 @@ def sequence(
     launch: Launch, plan: Plan, device: Device, function_of: Callable[[Device, Launch, Program], Any]
 ) -> Run:
     """A launch that runs the plan's passes one after the other. `function_of` compiles for the device."""
-    steps = [_Step(launch, step, function_of(device, launch, step.program)) for step in plan.passes]
+    passes = [step for step in plan.passes if all(step.program.grid)]  # the driver refuses those over nothing
+    steps = [_Step(launch, step, function_of(device, launch, step.program)) for step in passes]
     guarded = [step for step in steps if step.guards]
     lock = Lock()  # held from packing the parameters until the launches have read them
 
