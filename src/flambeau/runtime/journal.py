@@ -20,7 +20,7 @@ from flambeau.runtime.history import History, Recording
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, Batch, Entry, Ledger, allocated_bytes_of
 from flambeau.runtime.turn import Turn
 
-LONG = 1024
+LONG = 2048
 """So many entries are to be settled."""
 
 _FEW = 24  # entries that plain loops add up faster than NumPy
