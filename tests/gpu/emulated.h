@@ -38,7 +38,7 @@ struct Barrier { int waiting; long opened; };
 struct Warp { Barrier barrier; unsigned alive, mask; alignas(16) char slots[32][32]; };
 struct Fiber { void* stack_pointer; char* stack; bool done; };
 
-static Fiber fibers[MOST];
+inline Fiber fibers[MOST];  // of all programs of a process: stacks of each would add up to more than a fork may copy
 static Warp warps[MOST / 32];
 static Barrier block;
 static void* scheduler;
