@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.core.collector import without_collections
 from flambeau.core.sites import Site, is_command, is_inside, line_of
-from flambeau.runtime.statistics import Batch, Entry, is_event
+from flambeau.runtime.statistics import Batch, Entry
 
 if TYPE_CHECKING:
     from flambeau.runtime.labels import Labels
@@ -140,6 +140,10 @@ class History:
     def _keep(self, batch: Batch) -> None:
         self._batches.append(batch)
         self._count += batch.events
+        self._trim()
+
+    def _trim(self) -> None:
+        """Let batches go whose events are all too many: what is too many then is in the first that stays."""
         while self._batches and self._count - self._batches[0].events >= self._most:
             self._count -= self._batches.popleft().events
 
@@ -150,13 +154,13 @@ class History:
             self._latest, self._count = [], 0
         self._most = _KEPT if recording is None else recording.max_entries
         self._open = recording is None or recording.enabled == "all"
+        self._pack()
+        self._trim()
 
     def entries(self) -> list[Entry]:
         """Those since the first event that is wanted, each with notes, be they None."""
         self._pack()
+        too_many = self._count - self._most
+        first = self._batches[0].place(too_many) if too_many > 0 else 0
         with without_collections():
-            entries = list(chain.from_iterable(batch.entries() for batch in self._batches))
-        if self._count <= self._most:
-            return entries
-        events = [at for at, entry in enumerate(entries) if is_event(entry)]
-        return entries[events[-self._most] :] if self._most else []
+            return list(chain.from_iterable(batch.entries() for batch in self._batches))[first:]

@@ -175,18 +175,11 @@ def _threshold(name: str, value: str) -> dict[str, Any]:
     return {"collect_above": share}
 
 
-def _max_split(name: str, value: str) -> dict[str, Any]:
+def _oversize(name: str, value: str) -> int:
     least = LARGE_SEGMENT // MIB
     if _number(name, value) < least:
-        raise ValueError(f"CachingAllocator option max_split_size_mb too small, must be >= {least}")
-    return {"max_split": int(value) * MIB}
-
-
-def _oversize_slack(name: str, value: str) -> dict[str, Any]:
-    least = LARGE_SEGMENT // MIB
-    if _number(name, value) < least:
-        raise ValueError(f"CachingAllocator option max_non_split_rounding_mb too small, must be >= {least}")
-    return {"oversize_slack": int(value) * MIB}
+        raise ValueError(f"CachingAllocator option {name} too small, must be >= {least}")
+    return int(value) * MIB
 
 
 def _large_segment(name: str, value: str) -> dict[str, Any]:
@@ -242,8 +235,8 @@ def _ignored(name: str, value: str) -> dict[str, Any]:
 
 
 _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
-    "max_split_size_mb": _max_split,
-    "max_non_split_rounding_mb": _oversize_slack,
+    "max_split_size_mb": lambda n, v: {"max_split": _oversize(n, v)},
+    "max_non_split_rounding_mb": lambda n, v: {"oversize_slack": _oversize(n, v)},
     "roundup_power2_divisions": _divisions,
     "garbage_collection_threshold": _threshold,
     "large_segment_size_mb": _large_segment,

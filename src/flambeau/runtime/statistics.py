@@ -54,13 +54,7 @@ _EFFECTS = {
 }  # fmt: skip
 _OF_CODE = np.array([_EFFECTS[op] for op in _EFFECTS for _ in (LARGE, SMALL)], np.int64).T
 _HOLDS = [row[0] for row in _EFFECTS.values() for _ in (LARGE, SMALL)]  # by code: change of allocations
-
-_SHOWN = np.array([op not in (CUT, ORDER) for op in _EFFECTS for _ in (LARGE, SMALL)])
-
-
-def is_event(entry: Entry) -> bool:
-    """Whether histories show it."""
-    return bool(_SHOWN[entry[0]])
+_SHOWN = np.array([op not in (CUT, ORDER) for op in _EFFECTS for _ in (LARGE, SMALL)])  # by code: in histories
 
 
 class Batch:
@@ -82,6 +76,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.pools)
+
+    def place(self, event: int) -> int:
+        """At which entry the event of a number, from 0 on, is."""
+        return int(np.flatnonzero(_SHOWN[self.codes])[event])
 
     def entries(self) -> Iterator[Entry]:
         """What it was made of, each with notes, be they None."""
