@@ -54,7 +54,9 @@ _EFFECTS = {
 }  # fmt: skip
 _OF_CODE = np.array([_EFFECTS[op] for op in _EFFECTS for _ in (LARGE, SMALL)], np.int64).T
 _HOLDS = [row[0] for row in _EFFECTS.values() for _ in (LARGE, SMALL)]  # by code: change of allocations
-_SHOWN = np.array([op not in (CUT, ORDER) for op in _EFFECTS for _ in (LARGE, SMALL)])  # by code: in histories
+_SHOWN = np.array(
+    [op not in (CUT, ORDER) for op in _EFFECTS for _ in (LARGE, SMALL)]
+)  # by code: in histories
 
 
 class Batch:
