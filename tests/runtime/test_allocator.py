@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.allocator import Block, CachingAllocator
-from flambeau.runtime.statistics import FIGURES, POOLS, Batch, Ledger
+from flambeau.runtime.entries import CODES, Batch, entry
+from flambeau.runtime.statistics import FIGURES, POOLS, Ledger
 
 
 def make(**chosen: Any) -> tuple[CachingAllocator, FakeDriver, Any]:
@@ -557,12 +558,14 @@ def test_cost_does_not_grow_with_the_number_of_live_blocks() -> None:
 
 def test_the_two_ways_of_posting_agree() -> None:
     rng = random.Random(11)
-    postings = [(rng.randrange(2), *[rng.randrange(-5, 6) for _ in range(7)]) for _ in range(500)]
-    postings = [postings[rng.randrange(60)] for _ in range(500)]
+    codes = list(CODES)
+    read = [(rng.choice(codes), *[rng.randrange(-5, 6) for _ in range(5)], None, None) for _ in range(500)]
+    read = [read[rng.randrange(60)] for _ in range(500)]
+    postings = [entry(*numbers[:6]) for numbers in read]
     at_once, by_steps = Ledger(), Ledger()
     at_once.post(Batch(postings[:200]))
     at_once.post(Batch(postings[200:]))
-    assert list(Batch(postings).entries()) == [posting[:7] for posting in postings]
+    assert list(Batch(postings).read()) == read
     for posting in postings:
         by_steps.post([posting])
     assert at_once.figures() == by_steps.figures()

@@ -35,15 +35,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.blocks import Block, Pool, label, pop
 from flambeau.runtime.context import Context
-from flambeau.runtime.heap import Heap
-from flambeau.runtime.history import Recording
-from flambeau.runtime.journal import LONG, Journal
-from flambeau.runtime.orders import NEVER, Queue
-from flambeau.runtime.policy import ROUND, SMALL_REQUEST, Policy, from_environment
-from flambeau.runtime.pools import PoolId, PrivatePool
-from flambeau.runtime.resources import Resource
-from flambeau.runtime.segments import Segments
-from flambeau.runtime.statistics import (
+from flambeau.runtime.entries import (
     CUT,
     DONE,
     DONE_PART,
@@ -52,10 +44,17 @@ from flambeau.runtime.statistics import (
     REFUSE,
     REQUEST,
     SMALL,
-    Entry,
-    Ledger,
-    Tally,
+    Read,
 )
+from flambeau.runtime.heap import Heap
+from flambeau.runtime.history import Recording
+from flambeau.runtime.journal import LONG, Journal
+from flambeau.runtime.orders import NEVER, Queue
+from flambeau.runtime.policy import ROUND, SMALL_REQUEST, Policy, from_environment
+from flambeau.runtime.pools import PoolId, PrivatePool
+from flambeau.runtime.resources import Resource
+from flambeau.runtime.segments import Segments
+from flambeau.runtime.statistics import Ledger, Tally
 from flambeau.runtime.turn import Turn
 from flambeau.runtime.uses import Mark, Uses
 
@@ -210,7 +209,7 @@ class CachingAllocator:
         block.freed = block.pool.queue.freed(self._orders.now, block.freed)
         recording = self._journal.recording
         if recording is not None and block.size:
-            self._entries.append((*block.loss, *recording.notes(free=True)))
+            self._entries.append((block.loss, *recording.notes(free=True)))
             block.frames = None
         else:
             self._entries.append(block.loss)
@@ -262,8 +261,7 @@ class CachingAllocator:
         if block.uses is None:
             block.uses = {}
         block.uses[key] = use
-        pool = block.pool
-        block.loss = (REQUEST + pool.kind, block.size, block.requested, block.ptr, pool)  # still active
+        block.loss = block.entry(REQUEST)  # still active
         block.home = self._detour
 
     def share(self, block: Block) -> None:
@@ -293,9 +291,7 @@ class CachingAllocator:
                 block = over.block
                 if self._driver.observes_blocks:
                     self._end_life(block, over.events)
-                pool = block.pool
-                code = (DONE_PART if block.is_split else DONE) + pool.kind
-                self._entries.append((code, block.size, block.requested, block.ptr, pool))
+                self._entries.append(block.entry(DONE_PART if block.is_split else DONE))
                 block.shared = True
                 self._come_back(block)
 
@@ -453,7 +449,7 @@ class CachingAllocator:
     def _refuse(self, pool: Pool, size: int, nbytes: int) -> OutOfMemoryError:
         self.num_ooms += 1
         free, _ = self._driver.mem_info(self._index)  # in the place of an address
-        self._journal.write(REFUSE + pool.kind, size, nbytes, free, pool)
+        self._journal.write(pool.entry(REFUSE, size, nbytes, free))
         self._journal.settle()
         if not self.explains:
             return OutOfMemoryError("out of memory")
@@ -661,13 +657,13 @@ class CachingAllocator:
     def recording(self) -> Recording | None:
         return self._journal.recording
 
-    def history(self) -> list[Entry]:
+    def history(self) -> list[Read]:
         """What happened, the latest last, as far back as it is kept."""
         return self._journal.history()
 
     def note_look(self) -> None:
         """A snapshot is taken: the history says when."""
-        self._journal.write(LOOK + LARGE, 0, 0, 0, self._empty.pool)
+        self._journal.write(self._empty.pool.entry(LOOK, 0, 0, 0))
 
     def frames_at(self, ptr: int) -> list[dict[str, Any]] | None:
         """Who asked for the block in use that begins at an address, if that was recorded."""
@@ -703,5 +699,5 @@ class CachingAllocator:
     def _empty_block(self) -> Block:
         block = Block(0, 0, Pool(SMALL, Queue(0), None, set()), 0)
         block.home = block.bin = deque(maxlen=0)  # keeps nothing
-        block.gain = block.loss = (CUT, 0, 0, 0, block.pool)  # says nothing
+        block.gain = block.loss = block.pool.entry(CUT, 0, 0, 0)  # says nothing
         return block

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flambeau.runtime.entries import ALLOC, ALLOC_PART, CUT, FREE, FREE_PART, HEADS, body, entry
 from flambeau.runtime.holes import Holes
 from flambeau.runtime.orders import Queue
-from flambeau.runtime.statistics import ALLOC, ALLOC_PART, CUT, FREE, FREE_PART, Entry
+from flambeau.runtime.pools import NOBODYS, PrivatePool, packed
 
 if TYPE_CHECKING:
-    from flambeau.runtime.pools import PrivatePool
     from flambeau.runtime.stream import Stream
     from flambeau.runtime.uses import Mark
 
@@ -39,8 +39,8 @@ class Block:
     requested: int
     home: Home
     bin: Home  # its home when no other stream uses it
-    gain: Entry
-    loss: Entry
+    gain: bytes  # the journal's entries when it is handed out, and when it is taken back
+    loss: bytes
     # While it is a whole free segment:
     idle: int  # the allocator's count of searches when it became one
 
@@ -63,6 +63,10 @@ class Block:
         """Whether its segment has other blocks. Constant while it is no hole: only holes join or split."""
         return self.previous is not None or self.next is not None
 
+    def entry(self, code: int) -> bytes:
+        """What the journal says of something that happened to it."""
+        return self.pool.entry(code, self.size, self.requested, self.ptr)
+
 
 class Bin(list[Block]):
     """Free blocks for one rounded size. `blocks` counts those whose home it is, free or not."""
@@ -78,11 +82,15 @@ class Pool:
 
     `queue` says whether the stream was given anything lately; `private` is the MemPool that it belongs to, if any;
     `adopted` the tick at which it last took over others' blocks;
-    `seen` the sizes asked for lately, of all streams; `parts` what the journal says when a segment has one part more
-    than it had, or one or two fewer.
+    `seen` the sizes asked for lately, of all streams. Of what the journal says: `owner` is the MemPool's id,
+    `whole` and `part` are the heads of a block's entries where it is a segment or part of one, `parts` the entries that
+    tell of one part more than there was, or one or two fewer.
     """
 
-    __slots__ = ("adopted", "bins", "holes", "kind", "loose", "parts", "private", "queue", "seen", "stream")
+    __slots__ = (
+        "adopted", "bins", "holes", "kind", "loose", "owner", "part", "parts", "private", "queue", "seen", "stream",
+        "whole",
+    )  # fmt: skip
 
     def __init__(self, kind: int, queue: Queue, private: PrivatePool | None, seen: set[int]) -> None:
         self.kind = kind
@@ -94,7 +102,14 @@ class Pool:
         self.loose: list[Block] = []
         self.seen = seen
         self.adopted = -1
-        self.parts: dict[int, Entry] = {change: (CUT + kind, 0, change, 0, self) for change in (1, -1, -2)}
+        self.owner = NOBODYS if private is None else packed(private.id)
+        self.whole = HEADS[ALLOC + kind], HEADS[FREE + kind]
+        self.part = HEADS[ALLOC_PART + kind], HEADS[FREE_PART + kind]
+        self.parts = {n: self.entry(CUT, 0, n, 0) for n in (1, -1, -2)}
+
+    def entry(self, code: int, size: int, requested: int, ptr: int) -> bytes:
+        """What the journal says of something that happened here."""
+        return entry(code + self.kind, size, requested, ptr, self.stream, self.owner)
 
     def home(self, size: int) -> Bin | list[Block]:
         """Where one more block of a rounded size goes when it is freed: a bin from the second request on."""
@@ -123,14 +138,11 @@ class Pool:
 def label(block: Block, nbytes: int) -> None:
     """Write down what the journal says when the block is handed out, and when it is taken back."""
     pool = block.pool
-    kind, size, ptr = pool.kind, block.size, block.ptr
     block.requested = nbytes
-    if block.previous is None and block.next is None:
-        block.gain = (ALLOC + kind, size, nbytes, ptr, pool)
-        block.loss = (FREE + kind, size, nbytes, ptr, pool)
-    else:
-        block.gain = (ALLOC_PART + kind, size, nbytes, ptr, pool)
-        block.loss = (FREE_PART + kind, size, nbytes, ptr, pool)
+    alloc, free = pool.whole if block.previous is None and block.next is None else pool.part
+    rest = body(block.size, nbytes, block.ptr, pool.stream, pool.owner)
+    block.gain = alloc + rest
+    block.loss = free + rest
 
 
 def absorb(left: Block, right: Block) -> None:

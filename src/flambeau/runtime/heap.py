@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from flambeau.runtime.adoption import Order, adopt
 from flambeau.runtime.blocks import Bin, Block, Pool, absorb, pop
+from flambeau.runtime.entries import CUT, ORDER, SMALL, Entry
 from flambeau.runtime.orders import Orders
 from flambeau.runtime.policy import MIB, Policy
 from flambeau.runtime.pools import PrivatePool
-from flambeau.runtime.statistics import CUT, ORDER, SMALL, Entry
 
 Key = tuple[int, int, PrivatePool | None]
 
@@ -92,7 +92,7 @@ class Heap:
             return
         after = block.next
         if after is None and block.previous is None:
-            self._entries.append((CUT + pool.kind, block.size, 2, 0, pool))
+            self._entries.append(pool.entry(CUT, block.size, 2, 0))
         else:
             self._entries.append(pool.parts[1])
         rest = Block(block.ptr + size, block.size - size, pool, block.freed)
@@ -112,7 +112,7 @@ class Heap:
         order = Order(orders, pool.stream, self._index)
         adopt(pool, self.pools.values(), order)
         for user in order.known():
-            self._entries.append((ORDER + pool.kind, 0, 0, user, pool))
+            self._entries.append(pool.entry(ORDER, 0, 0, user))
         return True
 
     # -- joining ------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Heap:
         if block.previous is None and block.next is None:  # a whole segment, no part
             block.idle = self.searches
             if absorbed:
-                self._entries.append((CUT + pool.kind, -block.size, -1 - absorbed, 0, pool))
+                self._entries.append(pool.entry(CUT, -block.size, -1 - absorbed, 0))
         elif absorbed:
             self._entries.append(pool.parts[-absorbed])
         block.is_hole = True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.core.collector import without_collections
 from flambeau.core.sites import Site, is_command, is_inside, line_of
-from flambeau.runtime.statistics import Batch, Entry
+from flambeau.runtime.entries import Batch, Entry, Read
 
 if TYPE_CHECKING:
     from flambeau.runtime.labels import Labels
@@ -157,10 +157,10 @@ class History:
         self._pack()
         self._trim()
 
-    def entries(self) -> list[Entry]:
-        """Those since the first event that is wanted, each with notes, be they None."""
+    def read(self) -> list[Read]:
+        """The entries since the first event that is wanted."""
         self._pack()
         too_many = self._count - self._most
         first = self._batches[0].place(too_many) if too_many > 0 else 0
         with without_collections():
-            return list(chain.from_iterable(batch.entries() for batch in self._batches))[first:]
+            return list(chain.from_iterable(batch.read() for batch in self._batches))[first:]

@@ -13,11 +13,10 @@ free list only after its entry, so the journal's order is one in which all could
 
 from __future__ import annotations
 
-from typing import Any
-
 from flambeau.runtime.blocks import Block
+from flambeau.runtime.entries import Batch, Entry, Read
 from flambeau.runtime.history import History, Recording
-from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, Batch, Entry, Ledger, allocated_bytes_of
+from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 from flambeau.runtime.turn import Turn
 
 LONG = 2048
@@ -50,13 +49,13 @@ class Journal:
         else:
             frames, time = recording.notes()
             block.frames = frames
-            entries.append((*block.gain, frames, time))
+            entries.append((block.gain, frames, time))
         if len(entries) > LONG:
             self.settle()
 
-    def write(self, *entry: Any) -> None:
-        """Something rarer happened: an entry without its notes."""
-        self.entries.append(entry if self.recording is None else (*entry, *self.recording.notes()))
+    def write(self, entry: bytes) -> None:
+        """Something rarer happened."""
+        self.entries.append(entry if self.recording is None else (entry, *self.recording.notes()))
 
     def settle(self) -> None:
         """Make up the figures and the history."""
@@ -80,11 +79,11 @@ class Journal:
         self.settle()
         return self._ledger
 
-    def history(self) -> list[Entry]:
+    def history(self) -> list[Read]:
         """What happened, the latest last, as far back as it is kept."""
         with self._turn:
             self.settle()
-            return self._history.entries()
+            return self._history.read()
 
     def record(self, recording: Recording | None) -> None:
         """Note who asks for memory from now on; None: note it no longer."""

@@ -6,6 +6,17 @@ from flambeau.runtime.resources import Resource
 
 PoolId = tuple[int, int]
 NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
+NOBODYS = 0  # the same as one number
+
+
+def packed(id: PoolId) -> int:
+    """An id as one number."""
+    return id[0] << 32 | id[1]
+
+
+def unpacked(owner: int) -> PoolId:
+    """The id that a number stands for."""
+    return owner >> 32, owner & 0xFFFFFFFF
 
 
 class PrivatePool:

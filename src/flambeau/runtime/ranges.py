@@ -17,8 +17,8 @@ from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.sites import warn_program
 from flambeau.driver.api import Driver
 from flambeau.runtime.blocks import Block, Pool, absorb
+from flambeau.runtime.entries import SMALL
 from flambeau.runtime.policy import MIB
-from flambeau.runtime.statistics import SMALL
 
 _PAGES = {True: 2 * MIB, False: 20 * MIB}  # by whether the pool is the small one: as in PyTorch
 _PARTS = {True: 64, False: 8}  # how many ranges have as many addresses as the device has bytes

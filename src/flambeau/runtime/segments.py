@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable, Iterator
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver
 from flambeau.runtime.blocks import Block, Pool
+from flambeau.runtime.entries import CUT, GROW, MAP, SHRINK, UNMAP
 from flambeau.runtime.journal import Journal
 from flambeau.runtime.policy import Policy
 from flambeau.runtime.pools import PoolId
 from flambeau.runtime.ranges import Ranges
 from flambeau.runtime.resources import ALIGNED, DriverMemory, Resource
-from flambeau.runtime.statistics import ALL, CUT, GROW, MAP, POOLS, SHRINK, UNMAP, Tally
+from flambeau.runtime.statistics import ALL, POOLS, Tally
 
 
 class Segments:
@@ -83,7 +84,7 @@ class Segments:
             if block.is_hole:
                 block.pool.holes.remove(block)
             if len(parts) > 1:
-                self._journal.entries.append((CUT + pool.kind, -block.size, -1, 0, pool))
+                self._journal.entries.append(pool.entry(CUT, -block.size, -1, 0))
         self._count(pool, first.ptr, size, -1, policy)
 
     def release_free(self, pools: Iterable[Pool], policy: Policy) -> None:
@@ -115,7 +116,7 @@ class Segments:
 
     # -- figures ------------------------------------------------------------------------------------------
     def _count(self, pool: Pool, ptr: int, size: int, change: int, policy: Policy) -> None:
-        self._journal.write((GROW if change > 0 else SHRINK) + pool.kind, size, size, ptr, pool)
+        self._journal.write(pool.entry(GROW if change > 0 else SHRINK, size, size, ptr))
         self.reserved += change * size
         if policy.is_oversize(size):
             self.oversize.add(change)
@@ -127,8 +128,8 @@ class Segments:
 
     def _count_pages(self, pool: Pool, ptr: int, nbytes: int, parts: int) -> None:
         code = MAP if nbytes > 0 else UNMAP
-        self._journal.write(code + pool.kind, abs(nbytes), abs(nbytes), ptr, pool)
-        self._journal.entries.append((CUT + pool.kind, nbytes, parts, 0, pool))
+        self._journal.write(pool.entry(code, abs(nbytes), abs(nbytes), ptr))
+        self._journal.entries.append(pool.entry(CUT, nbytes, parts, 0))
         self.reserved += nbytes
         self.calls.add(1 if nbytes > 0 else -1)
 

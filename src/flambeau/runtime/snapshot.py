@@ -13,8 +13,7 @@ from typing import Any
 from flambeau.core.collector import without_collections
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Block, Pool
-from flambeau.runtime.pools import NOBODY, PoolId
-from flambeau.runtime.statistics import (
+from flambeau.runtime.entries import (
     ALLOC,
     ALLOC_PART,
     CUT,
@@ -31,8 +30,9 @@ from flambeau.runtime.statistics import (
     SHRINK,
     SMALL,
     UNMAP,
-    Entry,
+    Read,
 )
+from flambeau.runtime.pools import NOBODY, PoolId, packed, unpacked
 
 ACTIONS: dict[int, tuple[str, ...]] = {
     ALLOC: ("alloc",), ALLOC_PART: ("alloc",), FREE: ("free_requested", "free_completed"),
@@ -165,7 +165,7 @@ def trace(
 
 
 def events(
-    entries: Iterable[Entry],
+    entries: Iterable[Read],
     names: _Names,
     pool: PoolId | None = None,
     skip: frozenset[str] = frozenset(),
@@ -175,20 +175,21 @@ def events(
     found: list[dict[str, Any]] = []
     append = found.append
     shown = {code: [a for a in actions if a not in skip] for code, actions in ACTIONS.items()}
-    places: dict[Pool, tuple[int, PoolId]] = {}
+    wanted = None if pool is None else packed(pool)
+    places: dict[tuple[int, int], tuple[int, PoolId]] = {}
     nowhere: list[dict[str, Any]] = []
     time_us = 0
     with (
         without_collections()
     ):  # else a million dictionaries are looked through again and again: half of the time
-        for kind, size, requested, addr, where, stack, time in entries:
-            code = kind & -2
-            place = places.get(where)
-            if place is None:
-                place = places[where] = names.stream(where.stream), pool_id(where)
-            stream, id = place
-            if pool is not None and id != pool:
+        for kind, size, requested, addr, handle, owner, stack, time in entries:
+            if wanted is not None and owner != wanted:
                 continue
+            code = kind & -2
+            place = places.get((handle, owner))
+            if place is None:
+                place = places[handle, owner] = names.stream(handle), unpacked(owner)
+            stream, id = place
             frames = nowhere if stack is None else stack.frames()
             if time is not None:
                 time_us = time // 1000

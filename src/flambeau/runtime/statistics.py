@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
-from operator import itemgetter
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-Entry = tuple[Any, ...]  # (code, size, requested, ptr, pool, *notes)
-NOTES = None, None  # of an entry that has none: the stack, the time in nanoseconds
-Array = np.ndarray[Any, Any]
+from flambeau.runtime.entries import (
+    ALLOC,
+    ALLOC_PART,
+    CODES,
+    CUT,
+    DONE,
+    DONE_PART,
+    FREE,
+    FREE_PART,
+    GROW,
+    LARGE,
+    LOOK,
+    MAP,
+    ORDER,
+    REFUSE,
+    REQUEST,
+    SHRINK,
+    SMALL,
+    UNMAP,
+    Array,
+    Batch,
+    Entry,
+    codes_and_sizes,
+    codes_sizes_requests,
+)
 
-LARGE, SMALL, ALL = 0, 1, 2
+ALL = 2  # of LARGE and SMALL
 POOLS = ("large_pool", "small_pool", "all")
 
 FIGURES = (
@@ -23,72 +42,16 @@ FIGURES = (
 ALLOCATION, ALLOCATED_BYTES, REQUESTED_BYTES, ACTIVE, ACTIVE_BYTES = range(5)
 INACTIVE, INACTIVE_BYTES, SEGMENT, RESERVED_BYTES = range(5, 9)
 
-# Codes: what happened. Add LARGE or SMALL, the kind of pool. "Part": of a segment that holds other blocks too.
-(
-    ALLOC,
-    ALLOC_PART,
-    FREE,
-    FREE_PART,
-    REQUEST,
-    DONE,
-    DONE_PART,
-    CUT,
-    GROW,
-    SHRINK,
-    REFUSE,
-    LOOK,
-    ORDER,
-    MAP,
-    UNMAP,
-) = range(0, 30, 2)
-
-# What an event of a code adds: to allocations, to active blocks, to inactive parts, to segments, to reserved bytes. CUT
-# is a hole that became two parts, or the reverse: `size` and `requested` are then the bytes and the parts that it adds.
-# MAP and UNMAP are of segments that grow. ORDER: the pool took over blocks of a stream that it comes after; that one
-# stands in the place of `ptr`.
+# What an event of a code adds: to allocations, to active blocks, to inactive parts, to segments, to reserved bytes. A
+# CUT says itself how many parts.
 _EFFECTS = {
     ALLOC: (1, 1, 0, 0, 0), ALLOC_PART: (1, 1, -1, 0, 0), FREE: (-1, -1, 0, 0, 0), FREE_PART: (-1, -1, 1, 0, 0),
     REQUEST: (-1, 0, 0, 0, 0), DONE: (0, -1, 0, 0, 0), DONE_PART: (0, -1, 1, 0, 0), CUT: (0, 0, 1, 0, 0),
     GROW: (0, 0, 0, 1, 1), SHRINK: (0, 0, 0, -1, -1), REFUSE: (0, 0, 0, 0, 0), LOOK: (0, 0, 0, 0, 0),
     ORDER: (0, 0, 0, 0, 0), MAP: (0, 0, 0, 0, 1), UNMAP: (0, 0, 0, 0, -1),
 }  # fmt: skip
-_OF_CODE = np.array([_EFFECTS[op] for op in _EFFECTS for _ in (LARGE, SMALL)], np.int64).T
-_HOLDS = [row[0] for row in _EFFECTS.values() for _ in (LARGE, SMALL)]  # by code: change of allocations
-_SHOWN = np.array(
-    [op not in (CUT, ORDER) for op in _EFFECTS for _ in (LARGE, SMALL)]
-)  # by code: in histories
-
-
-class Batch:
-    """Entries in their order, by column: NumPy adds them up, and they take 40 bytes each.
-
-    events: how many of them histories show. notes: the columns of what they say beyond; None: no entry says anything.
-    """
-
-    __slots__ = ("codes", "events", "notes", "pools", "ptrs", "requested", "sizes")
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        n = len(entries)
-        columns = [np.fromiter(map(itemgetter(k), entries), np.int64, n) for k in range(4)]
-        self.codes, self.sizes, self.requested, self.ptrs = columns
-        self.events = int(np.count_nonzero(_SHOWN[self.codes]))
-        self.pools = list(map(itemgetter(4), entries))
-        noted = max(map(len, entries)) > 5
-        self.notes = list(zip(*[(entry + NOTES)[5:7] for entry in entries], strict=True)) if noted else None
-
-    def __len__(self) -> int:
-        return len(self.pools)
-
-    def place(self, event: int) -> int:
-        """At which entry the event of a number, from 0 on, is."""
-        return int(np.flatnonzero(_SHOWN[self.codes])[event])
-
-    def entries(self) -> Iterator[Entry]:
-        """What it was made of, each with notes, be they None."""
-        columns = [c.tolist() for c in (self.codes, self.sizes, self.requested, self.ptrs)]
-        return zip(
-            *columns, self.pools, *(self.notes or map(repeat, NOTES)), strict=False
-        )  # repeat() has no end
+_OF_CODE = np.array([_EFFECTS[code & ~1] for code in CODES], np.int64).T
+_HOLDS = _OF_CODE[0].tolist()  # by code: change of allocations
 
 
 class Ledger:
@@ -110,7 +73,7 @@ class Ledger:
         if isinstance(entries, Batch):
             self._post_batch(entries)
             return
-        for code, size, requested, *_ in entries:
+        for code, size, requested in codes_sizes_requests(entries):
             a, b, c, d, e = _EFFECTS[code & ~1]
             parts = requested if code & ~1 == CUT else c
             changes = (a, a * size, a * requested, b, b * size, parts, c * size, d, e * size)
@@ -131,7 +94,8 @@ class Ledger:
 
     def _post_batch(self, batch: Batch) -> None:
         """By running sums: one column an event, one row a figure. Segments, which are few, come one by one."""
-        n, codes, sizes, requested = len(batch), batch.codes, batch.sizes, batch.requested
+        n = len(batch)
+        codes, sizes, requested = np.ascontiguousarray(batch.numbers.T[:3])
         a, b, c, d, e = _OF_CODE.take(codes, axis=1)
         changes = np.empty((SEGMENT, n), np.int64)
         changes[ALLOCATION], changes[ACTIVE] = a, b
@@ -231,10 +195,10 @@ def _zeros() -> list[list[int]]:
     return [[0] * len(FIGURES) for _ in POOLS]
 
 
-def allocated_bytes_of(entries: Iterable[Entry]) -> int:
+def allocated_bytes_of(entries: Sequence[Entry]) -> int:
     """What events add to the allocated bytes of all pools."""
     holds = _HOLDS
-    return sum([holds[entry[0]] * entry[1] for entry in entries])
+    return sum([holds[code] * size for code, size in codes_and_sizes(entries)])
 
 
 def format_size(nbytes: int) -> str:

@@ -1,0 +1,111 @@
+"""Entries of a journal: what happened to the memory of one device, event by event, each as 48 bytes.
+
+# Note [Packed entries]
+An allocation and a free each write an entry, so entries must cost next to nothing, to write and to read. An entry is
+`bytes`: six numbers as the machine holds them, put together once, when the block gets its size (`label` in blocks.py).
+To write one is to append it to a list; to read thousands is to join them and to look at the result as an array. The
+garbage collector does not look at bytes, as it would at tuples.
+
+The numbers are: a code, a size, what was requested of it, an address, the stream, and the MemPool (`PoolId` as one
+number). While a program has its history recorded, an entry may be a tuple of these bytes and its notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from struct import Struct
+from typing import Any, cast
+
+import numpy as np
+
+Entry = bytes | tuple[bytes, Any, int]  # notes: the stack, the time in nanoseconds
+Read = tuple[int, int, int, int, int, int, Any, int | None]  # an entry's numbers, its notes or None
+Array = np.ndarray[Any, Any]
+
+LARGE, SMALL = 0, 1
+
+# Codes: what happened. Add LARGE or SMALL, the kind of pool. "Part": of a segment that holds other blocks too. CUT is a
+# hole that became two parts, or the reverse: size and requested are then the bytes and the parts that it adds. MAP and
+# UNMAP are of segments that grow. In the place of an address stands: of REFUSE, how much was free; of ORDER, the stream
+# that it comes after and took blocks over from.
+(
+    ALLOC,
+    ALLOC_PART,
+    FREE,
+    FREE_PART,
+    REQUEST,
+    DONE,
+    DONE_PART,
+    CUT,
+    GROW,
+    SHRINK,
+    REFUSE,
+    LOOK,
+    ORDER,
+    MAP,
+    UNMAP,
+) = range(0, 30, 2)
+CODES = range(UNMAP + 2)
+
+_NUMBERS = Struct("=6q")
+_BODY = Struct("=5q")
+_FIRST_TWO, _FIRST_THREE = Struct("=2q32x"), Struct("=3q24x")
+
+entry = _NUMBERS.pack
+"""`entry(code, size, requested, ptr, stream, owner)`"""
+
+body = _BODY.pack
+"""`body(size, requested, ptr, stream, owner)`: an entry but for its head, the code."""
+
+HEADS = [code.to_bytes(8, "little" if np.little_endian else "big") for code in CODES]
+
+_NO_NOTES = None, None
+_SHOWN = np.array([code & ~1 not in (CUT, ORDER) for code in CODES])  # in histories
+
+
+def codes_and_sizes(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+    """Of few entries: of many a batch is faster."""
+    return cast("Iterator[tuple[int, int]]", _FIRST_TWO.iter_unpack(_apart(entries)[0]))
+
+
+def codes_sizes_requests(entries: Sequence[Entry]) -> Iterator[tuple[int, int, int]]:
+    """The same with what was requested."""
+    return cast("Iterator[tuple[int, int, int]]", _FIRST_THREE.iter_unpack(_apart(entries)[0]))
+
+
+def _apart(entries: Sequence[Entry]) -> tuple[bytes, list[tuple[Any, ...]] | None]:
+    """The numbers of entries, joined, and the columns of their notes; None: no entry has any."""
+    try:
+        return b"".join(cast("Sequence[bytes]", entries)), None
+    except TypeError:
+        pairs = [(e, _NO_NOTES) if isinstance(e, bytes) else (e[0], e[1:]) for e in entries]
+    return b"".join([numbers for numbers, _ in pairs]), list(zip(*[notes for _, notes in pairs], strict=True))
+
+
+class Batch:
+    """Entries in their order: NumPy adds them up.
+
+    numbers: one row an entry, read-only. events: how many of them histories show. notes: the columns of what they say
+    beyond; None: no entry says anything.
+    """
+
+    __slots__ = ("events", "notes", "numbers")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        data, self.notes = _apart(entries)
+        self.numbers = np.frombuffer(data, np.int64).reshape(-1, 6)
+        self.events = int(np.count_nonzero(_SHOWN[self.numbers[:, 0]]))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def place(self, event: int) -> int:
+        """At which entry the event of a number, from 0 on, is."""
+        return int(np.flatnonzero(_SHOWN[self.numbers[:, 0]])[event])
+
+    def read(self) -> Iterator[Read]:
+        """Its entries, each with notes, be they None."""
+        columns = self.numbers.T.tolist()
+        notes = self.notes or map(repeat, _NO_NOTES)  # without end
+        return cast("Iterator[Read]", zip(*columns, *notes, strict=False))
