@@ -359,7 +359,22 @@ class CachingAllocator:
         block = heap.take(pool, size, policy) if policy.max_split else pool.holes.take(size)
         if block is None:
             block = self._find_farther(pool, size, nbytes)
-        return self._hand_out(block, size, nbytes)
+            pool = block.pool  # a MemPool may help out
+            known = pool.bins.get(size)  # consolidating drops bins that are nobody's home
+        oversize = policy.max_split and policy.is_oversize(block.size)
+        if block.size - size >= pool.least and not oversize:
+            heap.split(block, size)
+        if known is None:
+            block.home = block.bin = pool.home(size)
+        else:
+            known.blocks += 1
+            block.home = block.bin = known
+        if oversize:
+            block.home = self._detour
+            self.oversize_allocations.add(1)
+        label(block, nbytes)
+        self._journal.book(block)
+        return block
 
     def _find_uncached(self, nbytes: int, stream: int) -> Block:
         try:
@@ -371,7 +386,7 @@ class CachingAllocator:
     def _new_pool(self, stream: int, kind: int, private: PrivatePool | None) -> Pool:
         if not self._many_streams and any(other[0] != stream for other in self._heap.pools):
             self._begin_ticks()
-        return self._heap.new_pool(stream, kind, private)
+        return self._heap.new_pool(stream, kind, private, self.policy)
 
     def stream_began(self) -> None:
         """A stream was made beside the default one."""
@@ -396,21 +411,6 @@ class CachingAllocator:
                 return block
         heap.consolidate(pool, None if policy.max_split else size)
         return heap.take(pool, size, policy) or self._grow(pool, size, nbytes)
-
-    def _hand_out(self, block: Block, size: int, nbytes: int) -> Block:
-        """Split off what is not needed of a hole that was taken out, and book it."""
-        pool = block.pool
-        block.is_hole = False
-        if block.size != size:
-            self._heap.split(block, size, self.policy)
-        home = pool.home(size)  # only now: consolidating drops bins that are nobody's home
-        block.home = block.bin = home
-        if self.policy.max_split and self.policy.is_oversize(block.size):
-            block.home = self._detour
-            self.oversize_allocations.add(1)
-        label(block, nbytes)
-        self._journal.book(block)
-        return block
 
     # -- when there is none -------------------------------------------------------------------------------
     def _grow(self, pool: Pool, size: int, nbytes: int) -> Block:
@@ -553,11 +553,13 @@ class CachingAllocator:
         """Other settings from now on; whether to keep freed memory, and how much may be reserved, stay as they are."""
         with self._turn:
             self.policy = policy.with_(caching=self.policy.caching, fraction=self.policy.fraction)
+            self._heap.obey(self.policy)
             self._bins.clear()
 
     def set_policy_part(self, **changes: Any) -> None:
         """Change settings of the policy from now on."""
         self.policy = self.policy.with_(**changes)
+        self._heap.obey(self.policy)
         self._bins.clear()
 
     def allocate_raw(self, nbytes: int, stream: Stream) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flambeau.runtime.entries import ALLOC, ALLOC_PART, CUT, FREE, FREE_PART, HEADS, body, entry
-from flambeau.runtime.holes import Holes
+from flambeau.runtime.holes import Holes, Sized
 from flambeau.runtime.orders import Queue
 from flambeau.runtime.pools import NOBODYS, PrivatePool, packed
 
@@ -23,7 +23,7 @@ class Home(Protocol):
     def append(self, block: Block, /) -> None: ...
 
 
-class Block:
+class Block(Sized):
     """A part of a segment. `previous` and `next` are its neighbours there.
 
     `freed` is the tick by which its last life had ended, and `shared` says that other streams than its own use it now:
@@ -31,8 +31,8 @@ class Block:
     """
 
     __slots__ = (
-        "bin", "frames", "freed", "gain", "home", "idle", "is_hole", "loss", "next", "pool", "previous", "ptr",
-        "requested", "shared", "size", "stream", "trace", "uses",
+        "bin", "frames", "freed", "gain", "home", "idle", "loss", "next", "pool", "previous", "ptr", "requested",
+        "shared", "stream", "trace", "uses",
     )  # fmt: skip
 
     # From when it is first handed out on:
@@ -45,13 +45,13 @@ class Block:
     idle: int  # the allocator's count of searches when it became one
 
     def __init__(self, ptr: int, size: int, pool: Pool, freed: int) -> None:
-        self.ptr = ptr
         self.size = size
+        self.holes = self.above = self.below = None
+        self.ptr = ptr
         self.pool = pool
         self.stream = pool.stream
         self.previous: Block | None = None
         self.next: Block | None = None
-        self.is_hole = False  # in pool.holes
         self.uses: dict[int | Mark, Stream | Mark] | None = None  # what its reuse must wait for
         self.freed = freed
         self.shared = False
@@ -88,9 +88,11 @@ class Pool:
     """
 
     __slots__ = (
-        "adopted", "bins", "holes", "kind", "loose", "owner", "part", "parts", "private", "queue", "seen", "stream",
-        "whole",
+        "adopted", "bins", "holes", "kind", "least", "loose", "owner", "part", "parts", "private", "queue", "seen",
+        "stream", "whole",
     )  # fmt: skip
+
+    least: int  # the smallest rest that is cut off a block
 
     def __init__(self, kind: int, queue: Queue, private: PrivatePool | None, seen: set[int]) -> None:
         self.kind = kind
@@ -112,11 +114,7 @@ class Pool:
         return entry(code + self.kind, size, requested, ptr, self.stream, self.owner)
 
     def home(self, size: int) -> Bin | list[Block]:
-        """Where one more block of a rounded size goes when it is freed: a bin from the second request on."""
-        found = self.bins.get(size)
-        if found is not None:
-            found.blocks += 1
-            return found
+        """Where a block of a rounded size without a bin goes when it is freed: to a bin from the second request on."""
         seen = self.seen
         if size in seen and len(self.bins) < _BINS:
             made = self.bins[size] = Bin()

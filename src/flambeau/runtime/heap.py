@@ -6,6 +6,8 @@ more than 1 MiB); free neighbours join. Blocks of bins (Note [The hot path] in a
 
 from __future__ import annotations
 
+import sys
+
 from flambeau.runtime.adoption import Order, adopt
 from flambeau.runtime.blocks import Bin, Block, Pool, absorb, pop
 from flambeau.runtime.entries import CUT, ORDER, SMALL, Entry
@@ -34,10 +36,16 @@ class Heap:
         self._entries, self._orders, self._index = entries, orders, index
 
     # -- pools --------------------------------------------------------------------------------------------
-    def new_pool(self, stream: int, kind: int, private: PrivatePool | None) -> Pool:
+    def new_pool(self, stream: int, kind: int, private: PrivatePool | None, policy: Policy) -> Pool:
         queue = self._orders.queue(stream)
         pool = self.pools[stream, kind, private] = Pool(kind, queue, private, self._seen[kind])
+        pool.least = _least_rest(pool, policy)
         return pool
+
+    def obey(self, policy: Policy) -> None:
+        """The policy is another one from now on."""
+        for pool in self.pools.values():
+            pool.least = _least_rest(pool, policy)
 
     def of_stream(self, stream: int) -> list[Pool]:
         return [pool for pool in self.pools.values() if pool.stream == stream]
@@ -81,22 +89,15 @@ class Heap:
                     return block
         return None
 
-    def split(self, block: Block, size: int, policy: Policy) -> None:
-        """Make what a block, larger than `size`, has beyond it a hole, where it is worth it and allowed."""
-        pool = block.pool
-        if block.size - size <= MIB and pool.kind != SMALL and not policy.expandable:
-            return
-        if pool.private is not None and pool.private.no_split:
-            return
-        if policy.max_split and policy.is_oversize(block.size):
-            return
-        after = block.next
+    def split(self, block: Block, size: int) -> None:
+        """Make what a block, larger than `size`, has beyond it a hole."""
+        pool, after = block.pool, block.next
         if after is None and block.previous is None:
             self._entries.append(pool.entry(CUT, block.size, 2, 0))
         else:
             self._entries.append(pool.parts[1])
         rest = Block(block.ptr + size, block.size - size, pool, block.freed)
-        rest.trace, rest.is_hole = block.trace, True
+        rest.trace = block.trace
         rest.previous, rest.next = block, after
         if after is not None:
             after.previous = rest
@@ -140,11 +141,11 @@ class Heap:
         """Make a free block a hole, one with the holes beside it."""
         holes, right, left = pool.holes, block.next, block.previous
         absorbed = 0
-        if right is not None and right.is_hole and right.pool is pool:
+        if right is not None and right.holes is holes:
             holes.remove(right)
             absorb(block, right)
             absorbed = 1
-        if left is not None and left.is_hole and left.pool is pool:
+        if left is not None and left.holes is holes:
             holes.remove(left)
             absorb(left, block)
             block = left
@@ -155,7 +156,6 @@ class Heap:
                 self._entries.append(pool.entry(CUT, -block.size, -1 - absorbed, 0))
         elif absorbed:
             self._entries.append(pool.parts[-absorbed])
-        block.is_hole = True
         holes.add(block)
 
     # -- reports ------------------------------------------------------------------------------------------
@@ -164,6 +164,13 @@ class Heap:
         lists = [blocks for pool in self.pools.values() for blocks in (*pool.bins.values(), pool.loose)]
         holes = [hole for pool in self.pools.values() for hole in pool.holes]
         return {*holes, *[block for blocks in lists for block in list(blocks)]}
+
+
+def _least_rest(pool: Pool, policy: Policy) -> int:
+    """How large the rest of a block must be at least to be worth a cut."""
+    if pool.private is not None and pool.private.no_split:
+        return sys.maxsize
+    return 1 if pool.kind == SMALL or policy.expandable else MIB + 1
 
 
 def _is_apt(block: Block, size: int, policy: Policy) -> bool:

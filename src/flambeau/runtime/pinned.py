@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver, HostMemory
-from flambeau.runtime.holes import Holes
+from flambeau.runtime.holes import Holes, Sized
 from flambeau.runtime.statistics import Tally, format_size
 from flambeau.runtime.turn import Turn
 from flambeau.runtime.uses import Uses
@@ -30,15 +30,15 @@ SMALL_WASTE = 4096
 _HOST = 0  # what observers are told in place of a stream
 
 
-class PinnedBlock:
+class PinnedBlock(Sized):
     """A piece of pinned memory. `uses`: the streams, by handle, whose copies use it."""
 
-    __slots__ = ("memory", "ptr", "requested", "size", "uses")
+    __slots__ = ("memory", "ptr", "requested", "uses")
 
     def __init__(self, memory: HostMemory | None, size: int) -> None:
+        super().__init__(size)
         self.memory = memory
         self.ptr = 0 if memory is None else memory.ptr
-        self.size = size
         self.requested = 0
         self.uses: dict[int, Stream] = {}
 

@@ -153,7 +153,7 @@ class Ranges:
         parts = -1
         if high < end:
             rest = Block(high, end - high, pool, hole.freed)
-            rest.trace, rest.is_hole = hole.trace, True
+            rest.trace = hole.trace
             _insert_before(held, following, rest)
             pool.holes.add(rest)
             parts += 1
@@ -162,7 +162,6 @@ class Ranges:
             pool.holes.add(hole)
             parts += 1
         else:
-            hole.is_hole = False
             _remove(held, hole)
         _unite_gaps(held, gap)
         self._account(pool, low, low - high, parts)
@@ -188,7 +187,7 @@ class Ranges:
 
 def _hole_before(gap: Gap, pool: Pool) -> Block | None:
     before = gap.previous
-    return before if before is not None and before.is_hole and before.pool is pool else None
+    return before if before is not None and before.holes is pool.holes else None
 
 
 def _insert_before(held: Range, following: Block, block: Block) -> None:
