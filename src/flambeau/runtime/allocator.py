@@ -95,7 +95,7 @@ class CachingAllocator:
     __slots__ = (
         "_around", "_bins", "_detour", "_driver", "_empty", "_ended", "_entries", "_freed", "_heap", "_index",
         "_journal", "_many_ended", "_many_streams", "_orders", "_raw", "_routes", "_segments", "_turn", "_uses",
-        "allocate", "allocate_output", "context", "explains", "free", "num_alloc_retries", "num_ooms",
+        "_waiting", "allocate", "allocate_output", "context", "explains", "free", "num_alloc_retries", "num_ooms",
         "num_sync_all_streams", "on_shortage", "oversize_allocations", "oversize_segments", "policy", "remedy",
     )  # fmt: skip
 
@@ -106,6 +106,7 @@ class CachingAllocator:
         self._index = context.driver_index
         self._orders = context.orders
         self._uses: Uses[Block] = Uses(self._outlives if context.driver.observes_blocks else None)
+        self._waiting = self._uses.waiting
         self._ended: list[Pool] = []  # see Note [Ended streams]
         self._many_ended = _MANY_ENDED
         self._freed: deque[Block] = deque()
@@ -286,7 +287,7 @@ class CachingAllocator:
     def _poll(self, wait: bool = False) -> None:
         """Take back what no stream uses any more; `wait` for all of it."""
         self._receive()
-        if self._uses.waiting:
+        if self._waiting:
             for over in self._uses.done(block_host=wait):
                 block = over.block
                 if self._driver.observes_blocks:
@@ -321,8 +322,10 @@ class CachingAllocator:
             if nested:
                 block = self._new_apart(nbytes, stream)
             else:
-                if self._freed or self._uses.waiting:
+                if self._freed or self._waiting:
                     self._poll()
+                if len(self._entries) > LONG:
+                    self._journal.settle()
                 block = self._find(nbytes, stream)
         finally:
             turn.busy = nested
@@ -373,7 +376,10 @@ class CachingAllocator:
             block.home = self._detour
             self.oversize_allocations.add(1)
         label(block, nbytes)
-        self._journal.book(block)
+        if self._journal.recording is None:
+            self._entries.append(block.gain)
+        else:
+            self._journal.book(block)
         return block
 
     def _find_uncached(self, nbytes: int, stream: int) -> Block:
@@ -690,7 +696,7 @@ class CachingAllocator:
     def waiting(self) -> set[Block]:
         """Freed blocks that wait for other streams. For reports."""
         with self._turn:
-            return {*self._uses.waiting, *[block for block in list(self._freed) if block.uses]}
+            return {*self._waiting, *[block for block in list(self._freed) if block.uses]}
 
     def free_blocks(self) -> set[Block]:
         """The blocks that could be handed out: holes, and those in bins. For reports."""

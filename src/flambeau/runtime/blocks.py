@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flambeau.runtime.uses import Mark
 
 _BINS = 512  # per pool: consolidating looks at each
-_SEEN = 1024  # sizes remembered per pool, so that one asked for twice gets a bin
+_SEEN = 1024  # sizes remembered per kind of pool, so that one asked for twice gets a bin
 
 
 class Home(Protocol):
@@ -82,9 +82,9 @@ class Pool:
 
     `queue` says whether the stream was given anything lately; `private` is the MemPool that it belongs to, if any;
     `adopted` the tick at which it last took over others' blocks;
-    `seen` the sizes asked for lately, of all streams. Of what the journal says: `owner` is the MemPool's id,
-    `whole` and `part` are the heads of a block's entries where it is a segment or part of one, `parts` the entries that
-    tell of one part more than there was, or one or two fewer.
+    `seen` the sizes asked for lately, of all streams. Of what the journal says: `owner` is the MemPool's id, `whole`
+    and `part` are the heads of a block's entries where it is a segment or part of one, `parts` the entries that tell of
+    one part more than there was, or one or two fewer.
     """
 
     __slots__ = (
