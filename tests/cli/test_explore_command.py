@@ -164,3 +164,46 @@ def test_polls_of_the_runtime_leave_the_first_runs_certificate(tmp_path):
     assert "conflicting pairs" not in first and first.startswith("4 schedules")
     assert why.startswith("each a run of the whole program")
     assert verdict.endswith("by the first run's certificate, in every legal order.")
+
+
+def test_standard_output_is_what_programs_know(folder):
+    program(
+        folder,
+        """
+        import sys, torch
+        sys.stdout.reconfigure(line_buffering=True)
+        print("a", end="")
+        sys.stdout.buffer.write(b"b\\xff\\n")
+        """,
+    )
+    done = flambeau(folder, "explore", "program.py")
+    assert done.returncode == 0 and "The same outcome" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_differs_in_a_long_output_is_told(folder):
+    program(folder, "for i in range(40):\n    print('epoch', i)\n" + dedent(RACY.format(wait="pass")))
+    done = flambeau(folder, "explore", "--schedules", "20", "program.py")
+    assert "  first difference: item 0, line 41, '0.0\\n' for '200.0\\n'\n" in done.stdout, done.stdout
+
+
+def test_an_error_is_told_with_its_line(folder):
+    program(folder, "import torch\ntorch.ones(2, device='cuda') + torch.ones(3, device='cuda')\n")
+    done = flambeau(folder, "explore", "program.py")
+    assert done.returncode == 3
+    assert re.search(r"the recorded run raises RuntimeError: .*\(program.py:2\)\n", done.stdout), done.stdout
+
+
+def test_processes_that_the_program_starts_are_named(folder):
+    program(
+        folder,
+        """
+        import torch, torch.multiprocessing as mp
+        def work(rank):
+            torch.ones(3, device="cuda")
+        if __name__ == "__main__":
+            mp.spawn(work)
+        """,
+    )
+    done = flambeau(folder, "explore", "program.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The program starts processes: what they do was neither" in done.stdout

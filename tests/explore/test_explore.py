@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import flambeau
@@ -326,3 +327,83 @@ def test_a_program_that_always_raises_is_no_success():
 
     found = explore(program, 3)
     assert not found.ok and "raises RuntimeError: as ever" in str(found)
+
+
+class Turns:
+    """A program whose results take turns, as nothing that a schedule controls explains."""
+
+    def __init__(self, *results):
+        self.results = itertools.cycle(results)
+
+    def __call__(self):
+        return next(self.results)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ("a\n" * 50 + "b\n", "a\n" * 50 + "c\n", "line 51, 'c\\n' for 'b\\n'"),
+        ("a\n" * 50, "a\n" * 51, "51 lines for 50"),
+        ({"x": (1, "a" * 100)}, {"x": (1, "a" * 101)}, "item 0, item 1, item 1, line 1, "),
+        (torch.zeros(3, 4), torch.ones(3, 4).tril(-1), "[1, 0], 1.0 for 0.0; 3 of 12 elements differ"),
+        (
+            torch.tensor([0.0] * 5),
+            torch.tensor([0.0] * 4 + [-0.0]),
+            "[4], -0.0 for 0.0; 1 of 5 elements differ",
+        ),
+        (
+            torch.zeros(9, dtype=torch.bfloat16),
+            torch.arange(9).bfloat16().clamp(7) - 7,
+            "[8], 1.0 for 0.0; 1 of 9",
+        ),
+        (np.zeros(9), np.eye(9)[8], "[8], 1.0 for 0.0; 1 of 9 elements differ"),
+        (np.zeros(9), np.eye(9)[0], None),
+        (1.5, 2.5, None),
+    ],
+)
+def test_outcomes_that_look_alike_are_told_apart(one, other, told):
+    (failure,) = explore(Turns(one, other)).failures
+    if told is None:
+        assert "first difference" not in str(failure)
+    else:
+        assert f"; first difference: {told}" in str(failure), str(failure)
+
+
+def test_numbers_are_told_as_python_writes_them():
+    (failure,) = explore(Turns(1.5, [-2.0, float("inf"), "1.5"])).failures
+    assert "the first gives 1.5, the second gives (-2.0, inf, '1.5')" in str(failure)
+
+
+def test_errors_of_other_lines_are_other_outcomes():
+    def program():
+        side = torch.cuda.Stream()
+        x = torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
+        x.fill_(1.0)
+        with torch.cuda.stream(side):
+            y = x * 2
+        if y.item():
+            raise ValueError("it")
+        raise ValueError("it")
+
+    found = explore(program, 10)
+    line = program.__code__.co_firstlineno
+    assert f"the recorded run raises ValueError: it (test_explore.py:{line + 8})" in str(found).replace(
+        "tests/explore/", ""
+    )
+    assert f"ValueError: it (test_explore.py:{line + 9})" in str(found.failures[0]).replace(
+        "tests/explore/", ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((None,), "a function that takes nothing, got NoneType"),
+        ((int, 1.5), "schedules must be an int, got float"),
+        ((int, 10, "random"), "policies must be a list of names, got 'random'"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(arguments, why):
+    with pytest.raises(TypeError, match=why):
+        explore(*arguments)

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 
 from flambeau.cli import finder
 from flambeau.cli.environment import why_not_readable
-from flambeau.cli.run import RACE_STATUS, execute, exit_status
+from flambeau.cli.run import RACE_STATUS, execute, exit_status, processes_so_far
 from flambeau.cli.trailing import take_last
 from flambeau.runtime import settings
 from flambeau.testing.explore import POLICIES, explore, is_policy
@@ -33,8 +33,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Run a program written for torch.cuda once, record its command graph, put the graph into other "
         "legal orders, and run the program again in each that can give another result. What it prints, raises and "
         "exits with is compared.",
-        epilog="--schedules and --policy may stand last, too. The exit status is the program's own if all orders agree "
-        "and no race was found, 3 otherwise.",
+        epilog="--schedules and --policy may stand last, too. The exit status is the program's own if all orders "
+        "agree, no race was found and it raised nothing, 3 otherwise.",
     )
     parser.add_argument(
         "--schedules", metavar="N", type=int, help=f"how many orders to look at ({_SCHEDULES})"
@@ -65,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     _take_last(options)
     finder.install()
+    processes = processes_so_far()
     try:
         found = explore(
             partial(_printed, options),
@@ -79,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"flambeau explore: {error}", file=sys.stderr)
         return 2
     print(found)
+    if processes_so_far() > processes:
+        print("The program starts processes: what they do was neither put into other orders nor compared.")
     if not found.ok:
         return RACE_STATUS
     status: int = found.expected.value[1]
@@ -100,7 +103,9 @@ def _take_last(options: argparse.Namespace) -> None:
 def _printed(options: argparse.Namespace) -> tuple[str, int]:
     """Run the program as if it were the first time: what it prints and its exit status."""
     modules, environment, arguments = dict(sys.modules), dict(os.environ), sys.argv
-    paths, folder, text = list(sys.path), os.getcwd(), io.StringIO()
+    paths, folder = list(sys.path), os.getcwd()
+    printed = io.BytesIO()
+    text = io.TextIOWrapper(printed, "utf-8", newline="\n", write_through=True)  # as programs know sys.stdout
     status = 0
     try:
         with redirect_stdout(text):
@@ -114,7 +119,8 @@ def _printed(options: argparse.Namespace) -> tuple[str, int]:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
-    return text.getvalue(), status
+    text.flush()
+    return printed.getvalue().decode("utf-8", "backslashreplace"), status
 
 
 def _forget(names: set[str], program: str) -> None:

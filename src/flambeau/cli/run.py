@@ -108,9 +108,9 @@ def run(options: argparse.Namespace) -> int:
     system.watch(recorder)
     outer = sys.modules["__main__"]
     program = partial(execute, options.program, options.arguments, options.module)
-    processes = _processes_so_far()
+    processes = processes_so_far()
     status, told = _outcome_of(program, options.full_traceback)
-    recorder.children = _processes_so_far() - processes
+    recorder.children = processes_so_far() - processes
     try:
         _end_program(outer)
         for problem in system.close_all():
@@ -136,7 +136,7 @@ def _write_whole_lines() -> None:
                 stream.reconfigure(line_buffering=True, write_through=False)
 
 
-def _processes_so_far() -> int:
+def processes_so_far() -> int:
     """How many multiprocessing has made here; a look at its counter, not a step of it: "count(3)"."""
     module = sys.modules.get("multiprocessing.process")
     return 0 if module is None else int(repr(module._process_counter)[6:-1]) - 1

@@ -13,7 +13,8 @@ class Failure:
     """An order with another outcome than the recorded run's. `replay` repeats it; `reorderings` were forced.
 
     `schedule` found it. `nondeterministic` says that the same schedule gave two outcomes or traces in two runs, so
-    that something steers the program that no schedule controls; `reorderings` tells how they differ.
+    that something steers the program that no schedule controls; `reorderings` tells how they differ. `unlike` is where
+    the outcome differs from the expected one, if that is not seen in both as they are shown.
     """
 
     schedule: str
@@ -22,12 +23,14 @@ class Failure:
     replay: str
     reorderings: tuple[str, ...] = ()
     nondeterministic: bool = False
+    unlike: str = ""
 
     def __str__(self) -> str:
         if self.nondeterministic:
             why = "nothing that a schedule controls explains it"
             return f"{self.schedule}: two runs of this schedule differ, and {why}: {self.reorderings[0]}"
-        lines = [f"{self.schedule}: {self.outcome}", *[f"  {text}" for text in self.reorderings]]
+        lines = [f"{self.schedule}: {self.outcome}", *([f"  {self.unlike}"] if self.unlike else [])]
+        lines += [f"  {text}" for text in self.reorderings]
         return "\n".join([*lines, f"  replay: {self.replay}"])
 
 

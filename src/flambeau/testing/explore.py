@@ -52,11 +52,16 @@ def explore(
         replay: the line that repeats a schedule, for reports; by default a call of `flambeau.virtual`.
 
     Raises:
-        ValueError: another policy, a number below 1, a seed below 0; TypeError: results that cannot be compared.
+        ValueError: another policy, a number below 1, a seed below 0; TypeError: results that cannot be compared, and
+            arguments of another type.
     """
+    if not callable(function):
+        raise TypeError(f"explore wants a function that takes nothing, got {type(function).__name__}")
     kinds = _kinds(policies)
     numbers = (("schedules", schedules, 1), ("stop", stop, 1), ("devices", devices, 1), ("seed", seed, 0))
     for name, number, least in numbers:
+        if not isinstance(number, int):
+            raise TypeError(f"{name} must be an int, got {type(number).__name__}")
         if number < least:
             raise ValueError(f"{name} must be at least {least}, got {number}")
     with _quiet_collector(), _same_seeds() as reseed:
@@ -76,6 +81,8 @@ def is_policy(policy: str) -> bool:
 
 
 def _kinds(policies: Sequence[str]) -> list[str]:
+    if isinstance(policies, str):
+        raise TypeError(f"policies must be a list of names, got {policies!r}")
     for policy in policies:
         if not is_policy(policy):
             raise ValueError(f"policy {policy!r} is none of exhaustive, random, pct:DEPTH, adversarial")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +12,27 @@ import numpy as np
 import flambeau as torch
 from flambeau.core.memory import array_at
 
+_FLOAT = re.compile(r"-?(0x[01]\.[0-9a-f]+p[+-][0-9]+|inf|nan)")  # as `frozen` writes it
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The value that a program returned, frozen to bytes, or the error that it raised as `Type: text`."""
+    """The value that a program returned, frozen to bytes, or the error that it raised as `Type: text`, and its line."""
 
     value: Any = None
     error: str | None = None
+    line: str = ""
 
     def __str__(self) -> str:
-        return f"raises {self.error}" if self.error else f"gives {shown(self.value)}"
+        if self.error is None:
+            return f"gives {shown(self.value)}"
+        return f"raises {self.error}" + (f" ({self.line})" if self.line else "")
+
+    def unlike(self, other: Outcome) -> str:
+        """Where two outcomes differ that look alike, for reports leave out most of a value; "" where one sees it."""
+        if self == other or str(self) != str(other):
+            return ""
+        return "first difference: " + _difference(self.value, other.value)
 
 
 def frozen(value: Any) -> Any:
@@ -32,7 +44,7 @@ def frozen(value: Any) -> Any:
         there = value.detach().cpu().resolve_conj().contiguous()
         array = array_at(there.data_ptr(), there.meta.shape, there.meta.dtype.numpy, there.meta.byte_strides)
         return "tensor", str(there.dtype), tuple(there.shape), array.tobytes()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return "array", str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, list | tuple):
         return tuple([frozen(v) for v in value])
@@ -49,12 +61,53 @@ def frozen(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A frozen value for a report: the first elements of a tensor, not its bytes."""
-    if isinstance(value, tuple) and len(value) == 4 and value[0] == "tensor":
-        kind = getattr(torch, value[1].removeprefix("torch."))
-        first = np.frombuffer(value[3], kind.numpy)[:4].tolist()
+    """A frozen value for a report: the first elements of a tensor, not its bytes; the beginning of a text."""
+    if _is_array(value):
+        first = _elements(value)[:4].tolist()
         return f"{value[1].removeprefix('torch.')}{list(value[2])} of {', '.join(map(str, first))} ..."
     if isinstance(value, tuple):
         return "(" + ", ".join(map(shown, value)) + ")"
-    text = repr(value)
+    text = repr(float.fromhex(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _difference(one: Any, other: Any) -> str:
+    """Where two frozen values differ first: an index, a line of a text, an element."""
+    if isinstance(one, str) and isinstance(other, str) and not _FLOAT.fullmatch(one):
+        return _difference_of_lines(one.splitlines(keepends=True), other.splitlines(keepends=True))
+    if not isinstance(one, tuple) or not isinstance(other, tuple) or len(one) != len(other):
+        return f"{one!r} for {other!r}"
+    if _is_array(one) and one[:3] == other[:3]:
+        return _difference_of_elements(one, other)
+    at = next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+    return f"item {at}, {_difference(one[at], other[at])}"
+
+
+def _difference_of_lines(one: list[str], other: list[str]) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    if at is None:
+        return f"{len(one)} lines for {len(other)}"
+    return f"line {at + 1}, {one[at]!r} for {other[at]!r}"
+
+
+def _difference_of_elements(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
+    mine, theirs = _elements(one), _elements(other)
+    bits = f"V{mine.itemsize}"
+    unlike = mine.view(bits) != theirs.view(bits)
+    at = int(unlike.argmax())
+    place = ", ".join(map(str, np.unravel_index(at, one[2])))
+    return f"[{place}], {mine[at]} for {theirs[at]}; {int(unlike.sum())} of {mine.size} elements differ"
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a frozen value is a tensor's or an array's, but of records."""
+    if not isinstance(value, tuple) or len(value) != 4:
+        return False
+    return value[0] == "tensor" or (value[0] == "array" and not value[1].startswith(("[", "{")))
+
+
+def _elements(value: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    """Those of a frozen tensor or array, in one row."""
+    kind, dtype, _, data = value
+    numpy = getattr(torch, dtype.removeprefix("torch.")).numpy if kind == "tensor" else np.dtype(dtype)
+    return np.frombuffer(data, numpy)

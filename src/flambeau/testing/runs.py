@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.sites import place
+from flambeau.core.sites import is_inside, place
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
 from flambeau.observe.reports import Race
@@ -97,7 +97,10 @@ class Runs:
         alike = [f for f in failures if f.outcome == run.outcome and not f.nondeterministic]
         if any(not reorderings or (f.reorderings and {*f.reorderings} <= {*reorderings}) for f in alike):
             return
-        failure = Failure(name, token, run.outcome, self.replay("replay:" + token), reorderings)
+        unlike = run.outcome.unlike(self.found.expected)
+        failure = Failure(
+            name, token, run.outcome, self.replay("replay:" + token), reorderings, unlike=unlike
+        )
         said_nothing = next(
             (i for i, f in enumerate(failures) if f in alike and not f.reorderings), len(failures)
         )
@@ -114,6 +117,8 @@ class Runs:
         differ = f"the first {one.outcome}, the second {other.outcome}"
         if one.outcome == other.outcome:
             differ = "in what they gave to the devices, or when"
+        elif unlike := other.outcome.unlike(one.outcome):
+            differ += f"; {unlike}"
         return Failure(
             name, other.token, other.outcome, self.replay(schedule), (differ,), nondeterministic=True
         )
@@ -145,5 +150,17 @@ def _outcome(function: Callable[[], Any]) -> Outcome:
         for index in range(torch.cuda.device_count()):
             torch.cuda.synchronize(index)
     except Exception as error:
-        return Outcome(error=f"{type(error).__name__}: {_ADDRESS.sub('0x...', str(error))}")
+        text = f"{type(error).__name__}: {_ADDRESS.sub('0x...', str(error))}"
+        return Outcome(error=text, line=_line_of(error))
     return Outcome(frozen(value))
+
+
+def _line_of(error: Exception) -> str:
+    """The program's line that it was raised at, as `train.py:14`; "" for none."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_inside(code) and not code.co_filename.startswith("<frozen"):
+            found = place((code, trace.tb_lasti))
+        trace = trace.tb_next
+    return found
