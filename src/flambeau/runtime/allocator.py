@@ -94,9 +94,10 @@ class CachingAllocator:
 
     __slots__ = (
         "_around", "_bins", "_detour", "_driver", "_empty", "_ended", "_entries", "_freed", "_heap", "_index",
-        "_journal", "_many_ended", "_many_streams", "_orders", "_raw", "_routes", "_segments", "_turn", "_uses",
-        "_waiting", "allocate", "allocate_output", "context", "explains", "free", "num_alloc_retries", "num_ooms",
-        "num_sync_all_streams", "on_shortage", "oversize_allocations", "oversize_segments", "policy", "remedy",
+        "_journal", "_many_ended", "_many_streams", "_orders", "_oversize", "_raw", "_routes", "_segments", "_turn",
+        "_uses", "_waiting", "allocate", "allocate_output", "context", "explains", "free", "num_alloc_retries",
+        "num_ooms", "num_sync_all_streams", "on_shortage", "oversize_allocations", "oversize_segments", "policy",
+        "remedy",
     )  # fmt: skip
 
     def __init__(self, context: Context, policy: Policy | None = None) -> None:
@@ -120,6 +121,7 @@ class CachingAllocator:
         self._routes: dict[int, PrivatePool] = {}  # by thread: where its requests go
         self._raw: dict[int, Block] = {}  # what programs allocated by address
         self._many_streams = False
+        self._oversize: set[Block] = set()  # those that were when they were handed out
         self.oversize_allocations, self.oversize_segments = Tally(), self._segments.oversize
         self.num_alloc_retries = 0
         self.num_ooms = 0
@@ -298,16 +300,16 @@ class CachingAllocator:
 
     def _come_back(self, block: Block) -> None:
         if block.bin is self._detour:
-            self._segments.release(block, self.policy)
+            self._segments.release(block)
             return
         block.uses = None
         block.freed = NEVER if block.shared else self._orders.now
         block.shared = False
         block.trace = None
-        if self.policy.is_oversize(block.size):
+        if block in self._oversize:
+            self._oversize.remove(block)
             self.oversize_allocations.add(-1)
-        else:
-            block.home = block.bin
+        block.home = block.bin
         label(block, block.requested)
         block.bin.append(block)
 
@@ -346,7 +348,7 @@ class CachingAllocator:
         if pool is None:
             pool = self._new_pool(stream, kind, private)
         known = pool.bins.get(size)
-        if known is not None:
+        if known is not None and not (policy.max_split and policy.is_oversize(size)):  # else each is counted
             if self._short_way:
                 if len(self._bins) >= _KEYS:
                     self._bins.clear()
@@ -364,17 +366,17 @@ class CachingAllocator:
             block = self._find_farther(pool, size, nbytes)
             pool = block.pool  # a MemPool may help out
             known = pool.bins.get(size)  # consolidating drops bins that are nobody's home
-        oversize = policy.max_split and policy.is_oversize(block.size)
-        if block.size - size >= pool.least and not oversize:
+        if block.size - size >= pool.least and not (policy.max_split and policy.keeps_whole(size)):
             heap.split(block, size)
-        if known is None:
+        if policy.max_split and policy.is_oversize(block.size):
+            block.home, block.bin = self._detour, pool.loose
+            self._oversize.add(block)
+            self.oversize_allocations.add(1)
+        elif known is None:
             block.home = block.bin = pool.home(size)
         else:
             known.blocks += 1
             block.home = block.bin = known
-        if oversize:
-            block.home = self._detour
-            self.oversize_allocations.add(1)
         label(block, nbytes)
         if self._journal.recording is None:
             self._entries.append(block.gain)
@@ -440,7 +442,7 @@ class CachingAllocator:
         block = self._heap.take(pool, size, self.policy)
         if block is not None:
             return block
-        self._segments.release_free(self._heap.shared(), self.policy)
+        self._segments.release_free(self._heap.shared())
         try:
             return self._more(pool, size)
         except OutOfMemoryError:
@@ -476,7 +478,7 @@ class CachingAllocator:
         ended = [pool for pool in self._ended if pool not in private]
         for pool in ended:
             self._heap.consolidate(pool)
-        self._segments.release_free(ended, self.policy)
+        self._segments.release_free(ended)
         used = private.union([block.pool for block in self._segments.blocks()])
         for pool in self._ended:
             if pool not in used:
@@ -512,7 +514,7 @@ class CachingAllocator:
         with self._turn as nested:
             if not nested:
                 self._consolidate_all()
-                self._segments.release_free(self._heap.shared(), self.policy)
+                self._segments.release_free(self._heap.shared())
 
     # -- MemPools, resources, memory by address -----------------------------------------------------------
     def route(self, private: PrivatePool | None) -> PrivatePool | None:
@@ -536,7 +538,7 @@ class CachingAllocator:
                     pool.private.open = False
             if not nested and not self._orders.capturing:
                 self._consolidate_all()
-                self._segments.release_free(pools, self.policy)
+                self._segments.release_free(pools)
 
     def replace(self, source: Resource) -> None:
         """Ask `source` for each block from now on. RuntimeError: memory was allocated already."""

@@ -174,7 +174,7 @@ def _least_rest(pool: Pool, policy: Policy) -> int:
 
 
 def _is_apt(block: Block, size: int, policy: Policy) -> bool:
-    """Oversize blocks serve requests of about their size alone."""
-    if not policy.is_oversize(block.size):
-        return True
-    return policy.is_oversize(size) and block.size < size + policy.oversize_slack
+    """Oversize blocks serve requests of about their size alone, but for those that smaller ones are cut from anyway."""
+    if policy.keeps_whole(size):
+        return block.size < size + policy.oversize_slack
+    return not policy.keeps_whole(block.size) or block.is_split or block.size == policy.large_segment

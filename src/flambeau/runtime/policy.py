@@ -28,8 +28,8 @@ VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 class Policy(Value):
     """Settings of a caching allocator. Sizes in bytes.
 
-    max_split: blocks of this size and more are "oversize": never split, and given only to requests about as large.
-        0: no limit.
+    max_split: blocks of this size and more are "oversize": given only to requests about as large, and not split for
+        them. 0: no limit.
     divisions: requests round up to this many steps per power of two; one number, or one for each power from
         1 MiB on. () rounds to 512 bytes.
     collect_above: when more than this share of the allowed memory is reserved, blocks that have lain idle for long
@@ -67,6 +67,10 @@ class Policy(Value):
 
     def is_oversize(self, size: int) -> bool:
         return bool(self.max_split) and size >= self.max_split
+
+    def keeps_whole(self, size: int) -> bool:
+        """Whether blocks of this size and requests for it are for each other alone: not where segments grow."""
+        return self.is_oversize(size) and not self.expandable
 
     def _steps(self, nbytes: int) -> int:
         if len(self.divisions) == 1:

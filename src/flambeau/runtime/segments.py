@@ -25,7 +25,7 @@ class Segments:
 
     source: where they come from. limit: the most bytes that may be reserved; None: what the device has. reserved: bytes
     of all of them. calls: how often the device was asked for memory (`allocated`), and given some back (`freed`).
-    oversize: how many there are of the policy's oversize.
+    oversize: how many there are that the policy called so when they came.
     """
 
     def __init__(self, driver: Driver, index: int, journal: Journal) -> None:
@@ -33,6 +33,7 @@ class Segments:
         self.limit: int | None = None
         self.reserved = 0
         self.calls, self.oversize = Tally(), Tally()
+        self._oversize: set[int] = set()  # the addresses of those that were when they came
         self._driver, self._index, self._journal = driver, index, journal
         self._firsts: dict[int, Block] = {}  # each segment's first block, by address
         self._ranges = Ranges(driver, index, self._count_pages)
@@ -66,7 +67,10 @@ class Segments:
                 "kernels count on that"
             )
         block = self._firsts[ptr] = Block(ptr, size, pool, now)
-        self._count(pool, ptr, size, 1, policy)
+        if policy.is_oversize(size):
+            self._oversize.add(ptr)
+            self.oversize.add(1)
+        self._count(pool, ptr, size, 1)
         return block
 
     def _source_of(self, pool: Pool) -> Resource:
@@ -74,7 +78,7 @@ class Segments:
         return self.source if private is None or private.source is None else private.source
 
     # -- memory goes --------------------------------------------------------------------------------------
-    def release(self, first: Block, policy: Policy) -> None:
+    def release(self, first: Block) -> None:
         """Give a free segment back. The driver waits for the device first; if that fails, nothing has changed."""
         parts = list(_blocks_from(first))
         pool, size = first.pool, sum([block.size for block in parts])
@@ -85,14 +89,17 @@ class Segments:
                 block.pool.holes.remove(block)
             if len(parts) > 1:
                 self._journal.entries.append(pool.entry(CUT, -block.size, -1, 0))
-        self._count(pool, first.ptr, size, -1, policy)
+        if first.ptr in self._oversize:
+            self._oversize.remove(first.ptr)
+            self.oversize.add(-1)
+        self._count(pool, first.ptr, size, -1)
 
-    def release_free(self, pools: Iterable[Pool], policy: Policy) -> None:
+    def release_free(self, pools: Iterable[Pool]) -> None:
         """Give back every segment that is free, whichever of these pools' streams its parts belong to."""
         wanted = set(pools)
         for first in list(self._firsts.values()):
             if all(block.is_hole and block.pool in wanted for block in _blocks_from(first)):
-                self.release(first, policy)
+                self.release(first)
         self._ranges.shrink(wanted)
 
     def release_idle(self, pools: Collection[Pool], policy: Policy, searches: int) -> None:
@@ -112,14 +119,12 @@ class Segments:
             for hole in idle:
                 if excess > 0 and searches - hole.idle >= limit:
                     excess -= hole.size
-                    self.release(hole, policy)
+                    self.release(hole)
 
     # -- figures ------------------------------------------------------------------------------------------
-    def _count(self, pool: Pool, ptr: int, size: int, change: int, policy: Policy) -> None:
+    def _count(self, pool: Pool, ptr: int, size: int, change: int) -> None:
         self._journal.write(pool.entry(GROW if change > 0 else SHRINK, size, size, ptr))
         self.reserved += change * size
-        if policy.is_oversize(size):
-            self.oversize.add(change)
         if pool.private is not None:
             tallies = self._private.setdefault(pool.private.id, (Tally(), Tally(), Tally()))
             for tally in (tallies[pool.kind], tallies[ALL]):
