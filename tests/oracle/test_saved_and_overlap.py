@@ -81,6 +81,48 @@ def test_what_was_saved_has_its_history() -> None:
     assert e.grad_fn._saved_result.grad_fn is e.grad_fn
 
 
+CHANGED = """
+x.topk(2)[0] x.sort()[0] x.kthvalue(2)[0] x.mode()[0] x.median(1)[0] x.nanmedian(1)[0] x.max(1)[0] x.min(1)[0]
+x.cummax(1)[0] x.cummin(1)[0] x.amax(1) x.aminmax(dim=1)[0] torch.std_mean(x,1)[0] torch.std_mean(x,1)[1]
+torch.var_mean(x,1)[0] torch.slogdet(x)[1] x.erfinv() x.clone().erfinv_() x.scatter(1,i,x+1) x.scatter_add(1,i,x+1)
+x.scatter_reduce(1,i,x+1,'sum') x.scatter_reduce(1,i,x+1,'amax') x.index_add(0,i[0],x+1) x.gather(1,i) x.exp() x.sqrt()
+x.softmax(1) x.log_softmax(1) x.cumsum(1) x.cumprod(1) x.sigmoid() x.relu() x.tanh() x*(x+1) x/(x+1) x@x x.std(1)
+x.norm(dim=1) x.logsumexp(1) F.layer_norm(x,(2,)) F.silu(x) F.gelu(x) F.elu(x) F.leaky_relu(x) F.mse_loss(x,x+1)
+F.dropout(x,.5) x.pow(2) x.clamp(.1,.5) torch.maximum(x,x+1) torch.where(x>.3,x,x+1) torch.linalg.inv(x) x.sum(1)
+"""
+
+
+@pytest.mark.parametrize("name", CHANGED.split())
+def test_a_result_may_be_changed_where_pytorch_does_not_need_it(name: str) -> None:
+    answers = []
+    for lib in (flambeau, torch):
+        given = lib.tensor([[0.25, 0.5], [0.75, 0.125]], requires_grad=True)
+        lib.manual_seed(0)
+        y = eval(
+            name, {"torch": lib, "F": lib.nn.functional, "x": given * 1, "i": lib.tensor([[0, 1], [1, 0]])}
+        )
+        try:
+            y.mul_(y.detach().sum())
+            y.sum().backward()
+            answers.append(given.grad.numpy())
+        except RuntimeError as error:
+            answers.append(str(error))
+    ours, theirs = answers
+    if isinstance(theirs, str):
+        assert ours == theirs
+    else:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_scatter_that_reduces_has_no_derivative() -> None:
+    for lib in (flambeau, torch):
+        x = lib.ones(3, requires_grad=True)
+        y = x.scatter(0, lib.tensor([1]), 2.0, reduce="multiply")
+        assert y.grad_fn.name() == "torch::autograd::NotImplemented"
+        with pytest.raises(RuntimeError, match="derivative for aten::scatter is not implemented"):
+            y.sum().backward()
+
+
 WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "x[[0, 1]] = x": lambda m, x: x.__setitem__([3, 2, 1, 0], x),
     "index_put_": lambda m, x: x.index_put_((m.tensor([1, 0, 2, 3]),), x),

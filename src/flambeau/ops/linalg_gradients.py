@@ -93,11 +93,11 @@ def _parity(pivots: Any) -> Any:
     return 1 - 2 * ((pivots != places).sum(-1) % 2)
 
 
-def slogdet(grads: Sequence[Any], outs: Sequence[Any], a: Any, call: Call) -> Any:
+def slogdet(grads: Sequence[Any], out: Any, a: Any, call: Call) -> Any:
     """The logarithm's real part has the gradient of the size, its imaginary part that of the phase."""
     total = grads[1]
     if a.meta.dtype.is_complex:
-        total = total + 1j * (grads[0] * outs[0].conj()).imag
+        total = total + 1j * (grads[0] * out.conj()).imag
     return call(table["linalg_solve_ex"], (a.mH, _identities(total.to(a.meta.dtype), a.meta.shape[-1])))[0]
 
 

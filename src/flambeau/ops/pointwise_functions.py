@@ -284,7 +284,7 @@ erfinv = _special(
     "The inverse of the error function.",
     low=-0.9,
     high=0.9,
-    derivative=Derivative(lambda grad, out: grad * (out * out).exp() * (root(pi) / 2)),
+    derivative=Derivative(lambda grad, a: grad * a.erfinv().square().exp() * (root(pi) / 2)),
 )
 
 

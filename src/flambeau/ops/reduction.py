@@ -454,7 +454,7 @@ max_dim = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
-    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 min_dim = reduction(
     "min",
@@ -465,7 +465,7 @@ min_dim = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
-    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 _NUMBERS = tuple(d for d in REALS if d is not bool_)
 argmax = reduction(
@@ -528,8 +528,8 @@ std_mean = reduction(
     extra=((1,), (0,)),
     cuda=_moments("sqrt({})", "mean_of(s, first, n)"),
     derivative=Derivative(
-        lambda grads, a, outs, metas, params: (
-            std_back(grads[0], a, outs[0], params) + mean_back(grads[1], metas, params)
+        lambda grads, a, out, metas, params: (
+            std_back(grads[0], a, out, params) + mean_back(grads[1], metas, params)
         )
     ),
 )
@@ -587,7 +587,7 @@ median = reduction(
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("median"),
-    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 nanmedian = reduction(
     "nanmedian",
@@ -598,7 +598,7 @@ nanmedian = reduction(
     dtypes=_NUMBERS,
     global_form=False,
     cuda=Routine("nanmedian"),
-    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 median_all = reduction(
     "median_all",
@@ -625,7 +625,7 @@ mode = reduction(
     dtypes=REALS,
     global_form=False,
     cuda=Routine("mode"),
-    derivative=Derivative(lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params)),
+    derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 
 
@@ -642,7 +642,7 @@ kthvalue = reduction(
     extra=((1,), (2,)), global_form=False,
     check=_check_rank, cuda=Routine("kthvalue"),
     derivative=Derivative(
-        lambda grad, outs, metas, params: place_back(grad, outs[1], metas[0], params),
+        lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params),
     ),
 )  # fmt: skip
 

@@ -263,7 +263,7 @@ cummax = scanner(
     "cummax_cpu",
     _later(">="),
     places=True,
-    derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[0])),
+    derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[0])),
 )
 cummin = scanner(
     "cummin",
@@ -272,7 +272,7 @@ cummin = scanner(
     "cummin_cpu",
     _later("<="),
     places=True,
-    derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[0])),
+    derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[0])),
 )
 logcumsumexp = scanner(
     "logcumsumexp",

@@ -5,7 +5,7 @@ What ops/indexing.py says of operators that write and of indices out of range ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.folding import fold_at
+from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.places import (
     INDEX_TYPES,
@@ -177,9 +178,12 @@ def _scatter_host(launch: Launch) -> Body:
     return body
 
 
-def _scatter_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    index = np.array([[0, 2, 1, 4], [3, 0, 0, 1]])
-    return [((make(5, 4), index, make(3, 4)), (0, how, True, "scatter")) for how in ("", "sum")]
+def _scatter_samples(how: str) -> Callable[[Make, dtype], Iterable[Sample]]:
+    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
+        index = np.array([[0, 2, 1, 4], [3, 0, 0, 1]])
+        return [((make(5, 4), index, make(3, 4)), (0, how, True, "scatter"))]
+
+    return samples
 
 
 def scatter_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any) -> Any:
@@ -193,7 +197,7 @@ def scatter_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any) -> An
         given = grad * _product(own, b, c, params) / own
     else:
         given = grad
-    return given if how and include_self else given.scatter(dim, b, 0)
+    return given if include_self else given.scatter(dim, b, 0)
 
 
 def scatter_source_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any, metas: Any) -> Any:
@@ -254,17 +258,37 @@ def _to_source(grad: Any, meta: Any) -> Any:
     return whole
 
 
-scatter = define(
-    Op(
-        "scatter",
-        _scatter_rule,
-        Kernel("scatter", _scatter_host, cuda=Routine("scatter")),
-        DTYPES,
-        _scatter_samples,
-        flags=("deterministic",),
-        derivative=Derivative(scatter_back, None, scatter_source_back),
-    )
+def _scatter(name: str, how: str, derivative: Derivative) -> Op:
+    """The functions that scatter differ in `how` alone; and in what they save, so that each has its record."""
+    return define(
+        Op(
+            name, _scatter_rule, _SCATTER, DTYPES, _scatter_samples(how),
+            flags=("deterministic",), derivative=derivative,
+        )
+    )  # fmt: skip
+
+
+_SCATTER = Kernel("scatter", _scatter_host, cuda=Routine("scatter"))
+scatter = _scatter(
+    "scatter",
+    "",
+    Derivative(
+        lambda grad, b, params: grad.scatter(params[0], b, 0),
+        None,
+        lambda grad, b, params, metas: _to_source(grad.gather(params[0], b), metas[2]),
+    ),
 )
+scatter_add = _scatter(
+    "scatter_add",
+    "sum",
+    Derivative(
+        lambda grad: grad,
+        None,
+        lambda grad, b, params, metas: _to_source(grad.gather(params[0], b), metas[2]),
+    ),
+)
+scatter_reduce = _scatter("scatter_reduce", "sum", Derivative(scatter_back, None, scatter_source_back))
+scatter_reducing = _scatter("scatter.reduce", "multiply", refused("scatter"))  # `scatter` with `reduce`
 # -- over all elements: take, put ----------------------------------------------------------------------
 
 

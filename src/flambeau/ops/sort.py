@@ -151,7 +151,7 @@ sort = define(
         Kernel("sort", _sort_host, _steps, cuda=Routine("sort")),
         REALS,
         _sort_samples,
-        derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[0])),
+        derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[0])),
     )
 )
 topk = define(
@@ -161,7 +161,7 @@ topk = define(
         Kernel("topk", _topk_host, _steps, cuda=Routine("sort")),
         NUMBERS,
         _topk_samples,
-        derivative=Derivative(lambda grad, outs, metas, params: by_place(grad, outs[1], metas[0], params[1])),
+        derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[1])),
     )
 )
 

@@ -588,7 +588,8 @@ def scatter(
 ) -> Tensor:  # fmt: skip
     """`src` (or one value) put at the places that `index` names along `dim`; the last of repeats wins."""
     source, how = _scatter_args(input, src, value, reduce)
-    return _into(scattering.scatter, out, (input, _grid_index(index), source), (dim, how, True, "scatter"))
+    op = scattering.scatter_reducing if how else scattering.scatter
+    return _into(op, out, (input, _grid_index(index), source), (dim, how, True, "scatter"))
 
 
 @method
@@ -596,7 +597,8 @@ def scatter_(
     self: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Tensor:
     source, how = _scatter_args(self, src, value, reduce)
-    return _in_place(scattering.scatter, self, (_grid_index(index), source), (dim, how, True, "scatter"))
+    op = scattering.scatter_reducing if how else scattering.scatter
+    return _in_place(op, self, (_grid_index(index), source), (dim, how, True, "scatter"))
 
 
 @both
@@ -604,12 +606,12 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Ten
     """`src` added at the places that `index` names along `dim`; repeated places add up."""
     if autocast.threads and out is None:
         input, src = autocast.cast("scatter_add", input, src)
-    return _into(scattering.scatter, out, (input, _grid_index(index), src), (dim, "sum", True, "scatter"))
+    return _into(scattering.scatter_add, out, (input, _grid_index(index), src), (dim, "sum", True, "scatter"))
 
 
 @method
 def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return _in_place(scattering.scatter, self, (_grid_index(index), src), (dim, "sum", True, "scatter"))
+    return _in_place(scattering.scatter_add, self, (_grid_index(index), src), (dim, "sum", True, "scatter"))
 
 
 def _reduction(reduce: str) -> str:
@@ -626,13 +628,12 @@ def scatter_reduce(
 ) -> Tensor:  # fmt: skip
     """`src` reduced (sum, prod, mean, amax, amin) into the places that `index` names along `dim`."""
     params = (dim, _reduction(reduce), include_self, "scatter")
-    return _into(scattering.scatter, out, (input, _grid_index(index), src), params)
+    return _into(scattering.scatter_reduce, out, (input, _grid_index(index), src), params)
 
 
 @method
 def scatter_reduce_(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    return _in_place(
-        scattering.scatter, self, (index, src), (dim, _reduction(reduce), include_self, "scatter")
-    )
+    params = (dim, _reduction(reduce), include_self, "scatter")
+    return _in_place(scattering.scatter_reduce, self, (index, src), params)
