@@ -159,6 +159,25 @@ def test_ranks_that_wait_for_each_other_are_told_with_their_lines() -> None:
     assert [said.out for said in run_ranks(3, "-c", _CIRCLE)] == [wanted] * 3
 
 
+_LONGER = """
+import flambeau as torch, flambeau.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    dist.send(torch.ones(4), 1)
+else:
+    dist.recv(torch.ones(2))
+"""
+
+
+def test_a_message_that_does_not_fit_is_told_without_what_mpi_says() -> None:
+    sender, receiver = run_ranks(2, "-c", _LONGER)
+    assert (sender.status, receiver.status) == (0, 1), sender.err
+    assert receiver.err.splitlines()[-1].endswith(
+        "DistBackendError: rank 1 at <string>:7: recv of 2 float32 from any rank: the message that came from rank 0 is longer"
+    )
+    assert "mpi4py" not in receiver.err, "one traceback, of the program's lines"
+
+
 def wait_for(*peers: int, number: int = 0, sends: bool = False, group: str = "0", looks: int = 0) -> Wait:
     return Wait(1, "", group, number, sends, peers, looks)
 

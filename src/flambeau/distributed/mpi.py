@@ -275,7 +275,7 @@ class MpiWork(Work):
         except mpi.Exception as error:
             if self._comparison is not None and self._comparison.differ(patience_s=1.0):
                 self._disagree(self._comparison)
-            self._fail(str(error))
+            self._fail(self._refused(error, status))
         if self._comparison is not None and self._comparison.differ():
             self._disagree(self._comparison)
         if not over:
@@ -284,6 +284,20 @@ class MpiWork(Work):
         if self._source < 0 and status:
             self._source = status[0].Get_source()
         return True
+
+    def _refused(self, error: Any, statuses: Sequence[Any]) -> str:
+        """In words, what MPI says of the first request that failed."""
+        mpi = self._backend._world.MPI
+        if error.Get_error_class() != mpi.ERR_IN_STATUS:
+            return str(error)
+        failed = next(
+            status for status in statuses if status.Get_error() not in (mpi.SUCCESS, mpi.ERR_PENDING)
+        )
+        if self._comparison is None and mpi.Get_error_class(failed.Get_error()) == mpi.ERR_TRUNCATE:
+            return (
+                f"the message that came from rank {self._backend.place.ranks[failed.Get_source()]} is longer"
+            )
+        return str(mpi.Get_error_string(failed.Get_error()))
 
     def _finish(self, timeout: timedelta | None) -> None:
         go_on()  # this rank's GPUs: others may have to meet them before they come to what it waits for
@@ -338,7 +352,7 @@ class MpiWork(Work):
 
     def _fail(self, why: str) -> NoReturn:
         what = ", ".join(dict.fromkeys(what for what, _ in self._calls))
-        raise DistBackendError(f"{self._backend.me} at {place(self._site)}: {what}: {why}")
+        raise DistBackendError(f"{self._backend.me} at {place(self._site)}: {what}: {why}") from None
 
 
 class _Waiting:

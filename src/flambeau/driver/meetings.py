@@ -96,7 +96,7 @@ def described(call: Collective, called: Sequence[int] = ()) -> str:
     if call.kind in ROOTED:
         text += f", root {peer}"
     elif call.kind in PAIRED:
-        text += f" {'to' if call.kind == 'send' else 'from'} rank {peer}"
+        text += f" {'to' if call.kind == 'send' else 'from'} {'any rank' if peer < 0 else f'rank {peer}'}"
     return text
 
 
