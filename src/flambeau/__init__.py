@@ -135,7 +135,7 @@ _publish(globals())
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
-    "accelerator": "", "distributions": "", "func": "", "testing": "",
+    "accelerator": "", "distributions": "", "func": "", "testing": "", "_utils": "",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(

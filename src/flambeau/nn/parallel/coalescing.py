@@ -11,15 +11,15 @@ from flambeau.tensor.tensor import Tensor
 
 
 def buckets(tensors: Sequence[Tensor], nbytes: int) -> Iterator[list[Tensor]]:
-    """The tensors in lists of one dtype of at most `nbytes`; a larger tensor has its own. They keep order."""
+    """The tensors in lists of one kind of device and dtype, of at most `nbytes`; a larger one has its own. In order."""
     if nbytes <= 0:
         raise ValueError(f"buffer_size must be positive, got {nbytes}")
-    open_: dict[dtype, list[Tensor]] = {}
+    open_: dict[tuple[str, dtype], list[Tensor]] = {}
     for t in tensors:
-        bucket = open_.setdefault(t.dtype, [])
+        bucket = open_.setdefault(kind := (t.device.type, t.dtype), [])
         if bucket and _nbytes([*bucket, t]) > nbytes:
             yield bucket
-            bucket = open_[t.dtype] = []
+            bucket = open_[kind] = []
         bucket.append(t)
     yield from open_.values()
 
