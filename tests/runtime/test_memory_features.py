@@ -215,6 +215,67 @@ def test_a_mempool_is_of_one_thread_and_nests() -> None:
     assert ids == [inner.id, outer.id, None, None]
 
 
+def test_nothing_is_left_of_pools_that_are_gone(gpu: None) -> None:
+    kept = torch.ones(3, device="cuda")
+    allocator = torch.cuda.memory._allocator(None)
+    before = len(allocator._heap.pools), torch.cuda.memory_stats().keys()
+    outlived = []
+    for n in range(8):
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            outlived.append(torch.ones(1000, device="cuda"))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept + 1
+        graph.replay()
+        outlived = outlived[n % 2 :]
+    del pool, graph
+    private = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
+    assert private and all(found["all"]["current"] > 0 for found in private.values())
+    outlived.clear()
+    torch.cuda.empty_cache()
+    assert (len(allocator._heap.pools), torch.cuda.memory_stats().keys()) == before
+
+
+def test_the_peaks_of_pools_are_reset_with_the_others(gpu: None) -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        floats(30 * MIB)
+        torch.cuda.empty_cache()
+        floats(MIB)
+    stats = torch.cuda.memory_stats_as_nested_dict
+    whole = stats()["reserved_bytes_by_private_pools"][pool.id]["all"]
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+    again = stats()["reserved_bytes_by_private_pools"][pool.id]["all"]
+    assert whole["current"] == again["current"] == again["peak"] > 0
+    assert whole["allocated"] > again["allocated"] == again["freed"] == 0
+
+
+@pytest.mark.parametrize("id", [None, (0, 0)])
+def test_a_capture_without_a_pool_has_its_own(gpu: None, id: Any) -> None:
+    """(0, 0) is the id of no pool, as in PyTorch."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=id):
+        kept = torch.ones(4, device="cuda")
+    assert graph.pool() != (0, 0)
+    assert [s["segment_pool_id"] for s in torch.cuda.memory_snapshot(graph.pool())] == [graph.pool()]
+    assert torch.cuda.memory_snapshot((0, 0)) == torch.cuda.memory_snapshot()
+    assert len(torch.cuda.memory_snapshot()) == 1 and kept.is_cuda
+
+
+def test_ids_that_are_none_are_refused_before_anything_begins(gpu: None) -> None:
+    with (
+        pytest.raises(ValueError, match="no memory pool has the id"),
+        torch.cuda.graph(torch.cuda.CUDAGraph(), pool=(1 << 40, 5)),
+    ):
+        pass
+    with pytest.raises(TypeError, match="is a pair of ints"):
+        torch.cuda.memory_snapshot(5)
+    assert not torch.cuda.is_current_stream_capturing()
+    assert torch.ones(3, device="cuda").sum() == 3
+
+
 def test_a_mempool_may_serve_others_at_last() -> None:
     with torch.virtual(devices=1, profile="v100-16g"):
         free, _ = torch.cuda.mem_get_info()
@@ -381,6 +442,21 @@ def test_caching_may_be_off_for_a_while() -> None:
 
 def actions(allocator: CachingAllocator) -> list[tuple[str, int]]:
     return [(event["action"], event["size"]) for event in snapshot.trace(allocator)]
+
+
+def test_without_caching_what_was_cached_goes_back_first() -> None:
+    allocator, driver, stream = make(capacity=64 * MIB)
+    allocator.free(allocator.allocate(40 * MIB, stream))
+    allocator.set_caching(False)
+    block = allocator.allocate(50 * MIB, stream)
+    allocator.record_stream(block, stream_of(stream.context, 2))
+    driver.work(2)
+    allocator.free(block)
+    allocator.allocate(40 * MIB, stream)  # waits for the other stream
+    assert (allocator.num_ooms, allocator.num_alloc_retries) == (0, 2)
+    with pytest.raises(OutOfMemoryError):
+        allocator.allocate(40 * MIB, stream)
+    assert (allocator.num_ooms, allocator.num_alloc_retries) == (1, 3)
 
 
 def test_a_short_history_is_always_kept() -> None:

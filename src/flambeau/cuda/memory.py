@@ -17,13 +17,14 @@ from importlib import import_module
 from threading import get_ident
 from typing import Any, cast
 
-from flambeau.core.errors import NotSupportedError, OutOfMemoryError
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacking
 from flambeau.runtime import current, system
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.history import Recording
 from flambeau.runtime.mempool import MemPool, use_mem_pool
 from flambeau.runtime.policy import policy_of
+from flambeau.runtime.pools import NOBODY, as_id
 from flambeau.runtime.resources import DriverMemory, LibraryMemory, Resource, as_resource
 from flambeau.runtime.snapshot import snapshot
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
@@ -133,8 +134,12 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
-    """Every segment of every device with its blocks; of one MemPool, if its id is given. As `_snapshot`, in bytes."""
-    return _whole(mempool_id, include_traces)["segments"]
+    """Every segment of every device with its blocks, as in `_snapshot`; of one MemPool, if its id is given.
+
+    Raises TypeError: that is no pair of ints; ValueError: no MemPool has such numbers.
+    """
+    id = NOBODY if mempool_id is None else as_id(mempool_id)
+    return _whole(None if id == NOBODY else id, include_traces)["segments"]
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
@@ -290,8 +295,6 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
     OutOfMemoryError: a negative size too, as in PyTorch, which takes it for a huge one.
     """
     size = operator.index(size)
-    if size < 0:
-        raise OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes")
     context = current.context_at(_index(device))
     if stream is None:
         stream = current.stream_at(context.index)

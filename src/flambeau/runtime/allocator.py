@@ -50,7 +50,7 @@ from flambeau.runtime.heap import Heap
 from flambeau.runtime.history import Recording
 from flambeau.runtime.journal import LONG, Journal
 from flambeau.runtime.orders import NEVER, Queue
-from flambeau.runtime.policy import ROUND, SMALL_REQUEST, Policy, from_environment
+from flambeau.runtime.policy import ROUND, SMALL_REQUEST, TOO_MUCH, Policy, from_environment
 from flambeau.runtime.pools import PoolId, PrivatePool
 from flambeau.runtime.resources import Resource
 from flambeau.runtime.segments import Segments
@@ -315,8 +315,8 @@ class CachingAllocator:
 
     # -- finding a block ----------------------------------------------------------------------------------
     def _search(self, nbytes: int, stream: int) -> Block:
-        if nbytes == 0:
-            return self._empty
+        if not 0 < nbytes < TOO_MUCH:
+            return self._nothing(nbytes)
         turn = self._turn
         turn.lock.acquire()
         nested, turn.busy = turn.busy, True
@@ -336,10 +336,15 @@ class CachingAllocator:
                 self._try_receive()
         return block
 
+    def _nothing(self, nbytes: int) -> Block:
+        if nbytes == 0:
+            return self._empty
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")  # below 0, too
+
     def _find(self, nbytes: int, stream: int) -> Block:
         policy = self.policy
         if not policy.caching:
-            return self._find_uncached(nbytes, stream)
+            return self._new_apart(nbytes, stream, relieve=True)
         size = policy.rounded(nbytes) if policy.divisions else -nbytes // ROUND * -ROUND
         kind = SMALL if size <= SMALL_REQUEST else LARGE
         private = self._routes.get(threading.get_ident()) if self._routes else None
@@ -383,13 +388,6 @@ class CachingAllocator:
         else:
             self._journal.book(block)
         return block
-
-    def _find_uncached(self, nbytes: int, stream: int) -> Block:
-        try:
-            return self._new_apart(nbytes, stream)
-        except OutOfMemoryError:
-            self._poll(wait=True)
-        return self._new_apart(nbytes, stream)
 
     def _new_pool(self, stream: int, kind: int, private: PrivatePool | None) -> Pool:
         if not self._many_streams and any(other[0] != stream for other in self._heap.pools):
@@ -435,10 +433,7 @@ class CachingAllocator:
         try:
             return self._more(pool, size)
         except OutOfMemoryError:
-            self.num_alloc_retries += 1
-        if self.on_shortage is not None:
-            self.on_shortage()
-        self._consolidate_all()
+            self._relieve()
         block = self._heap.take(pool, size, self.policy)
         if block is not None:
             return block
@@ -450,6 +445,13 @@ class CachingAllocator:
             if block is None:
                 raise self._refuse(pool, size, nbytes) from None
         return block
+
+    def _relieve(self) -> None:
+        """The device refuses: make holes of all that is free, or will be."""
+        self.num_alloc_retries += 1
+        if self.on_shortage is not None:
+            self.on_shortage()
+        self._consolidate_all()
 
     def _more(self, pool: Pool, size: int) -> Block:
         return self._segments.grow(pool, size, self.policy, self._orders.now)
@@ -487,15 +489,22 @@ class CachingAllocator:
         self._ended = [pool for pool in self._ended if pool in used]
         self._many_ended = 2 * len(self._ended) + _MANY_ENDED  # looking costs as much as there is
 
-    def _new_apart(self, nbytes: int, stream: int) -> Block:
-        """A segment that is one block and is released when it is freed: no cache, no shared structure."""
+    def _new_apart(self, nbytes: int, stream: int, relieve: bool = False) -> Block:
+        """A segment that is one block and is released when it is freed: no cache, no shared structure.
+
+        relieve: what is cached may be given back for it.
+        """
         size = -nbytes // ROUND * -ROUND
         kind = SMALL if size <= SMALL_REQUEST else LARGE
         pool = Pool(kind, self._orders.queue(stream), None, set())
         try:
             block = self._segments.new(pool, size, self.policy, self._orders.now)
         except OutOfMemoryError:
-            raise self._refuse(pool, size, nbytes) from None
+            if not relieve or self._orders.capturing:
+                raise self._refuse(pool, size, nbytes) from None
+            self._relieve()
+            self._segments.release_free(self._heap.shared())
+            return self._new_apart(nbytes, stream)
         block.home = block.bin = self._detour
         label(block, nbytes)
         self._journal.book(block)
@@ -515,6 +524,7 @@ class CachingAllocator:
             if not nested:
                 self._consolidate_all()
                 self._segments.release_free(self._heap.shared())
+                self._forget_closed()
 
     # -- MemPools, resources, memory by address -----------------------------------------------------------
     def route(self, private: PrivatePool | None) -> PrivatePool | None:
@@ -539,6 +549,15 @@ class CachingAllocator:
             if not nested and not self._orders.capturing:
                 self._consolidate_all()
                 self._segments.release_free(pools)
+                self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        """Of MemPools that are gone nothing is kept once all of their memory is."""
+        used = {block.pool for block in self._segments.blocks()}
+        for pool in list(self._heap.pools.values()):
+            if pool.private is not None and not pool.private.open and pool not in used:
+                self._heap.forget(pool)
+                self._segments.forget(pool.private.id)
 
     def replace(self, source: Resource) -> None:
         """Ask `source` for each block from now on. RuntimeError: memory was allocated already."""
@@ -637,19 +656,20 @@ class CachingAllocator:
             "num_sync_all_streams": self.num_sync_all_streams,
             "num_device_alloc": self.num_device_alloc,
             "num_device_free": self.num_device_free,
+            "num_oom_rejections": 0,  # of the setting throw_on_cudamalloc_oom, which changes nothing here
         }
 
     def reset_peaks(self) -> None:
         with self._turn:
             self.ledger().reset_peaks()
-            self.oversize_allocations.reset_peak()
-            self.oversize_segments.reset_peak()
+            for tally in (self.oversize_allocations, *self._segments.tallies()):
+                tally.reset_peak()
 
     def reset_accumulated(self) -> None:
         """Total increases and decreases, and the counters, start again from 0."""
         with self._turn:
             self.ledger().reset_accumulated()
-            for tally in (self.oversize_allocations, self.oversize_segments, self._segments.calls):
+            for tally in (self.oversize_allocations, *self._segments.tallies()):
                 tally.reset_accumulated()
             self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
 

@@ -58,7 +58,7 @@ entry = _NUMBERS.pack
 body = _BODY.pack
 """`body(size, requested, ptr, stream, owner)`: an entry but for its head, the code."""
 
-HEADS = [code.to_bytes(8, "little" if np.little_endian else "big") for code in CODES]
+HEADS = [Struct("=q").pack(code) for code in CODES]
 
 _NO_NOTES = None, None
 _SHOWN = np.array([code & ~1 not in (CUT, ORDER) for code in CODES])  # in histories

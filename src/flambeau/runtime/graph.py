@@ -85,7 +85,8 @@ class CUDAGraph:
             check_input_liveness: watch the memory that launches of the capture use and that is not the graph's own:
                 `replay` raises RuntimeError once some of it was freed. It costs time as long as the graph lives.
 
-        Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a capture.
+        Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a capture;
+        TypeError, ValueError: `pool` is no id of a pool.
         """
         if capture_error_mode not in MODES:
             raise RuntimeError(
@@ -103,7 +104,7 @@ class CUDAGraph:
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
                 "on the default stream.)"
             )
-        memory = MemPool() if pool is None else pool_of(pool)
+        memory = pool_of(pool)
         context.driver.capture_begin(stream.handle, capture_error_mode)
         self._context, self._stream, self._pool = context, stream, memory
         self._thread = threading.get_ident()

@@ -134,8 +134,8 @@ class History:
 
     def _pack(self) -> None:
         if self._latest:
-            self._keep(Batch(self._latest))
-            self._latest = []
+            latest, self._latest = self._latest, []
+            self._keep(Batch(latest))
 
     def _keep(self, batch: Batch) -> None:
         self._batches.append(batch)

@@ -30,13 +30,14 @@ class Journal:
     `recording` says who wants to know more of each event. `book` and `write` ask it, and are called in the turn.
     """
 
-    __slots__ = ("_history", "_ledger", "_turn", "entries", "recording")
+    __slots__ = ("_history", "_ledger", "_settling", "_turn", "entries", "recording")
 
     def __init__(self, turn: Turn) -> None:
         self.entries: list[Entry] = []
         self.recording: Recording | None = None
         self._ledger = Ledger()
         self._history = History()
+        self._settling = False
         self._turn = turn
 
     def book(self, block: Block) -> None:
@@ -57,14 +58,20 @@ class Journal:
         self.entries.append(entry if self.recording is None else (entry, *self.recording.notes()))
 
     def settle(self) -> None:
-        """Make up the figures and the history."""
+        """Make up the figures and the history: what a finalizer writes in the middle of that, the next time."""
         with self._turn:
-            count = len(self.entries)
-            entries = self.entries[:count]
-            del self.entries[:count]
-            packed = entries if len(entries) < _FEW else Batch(entries)
-            self._ledger.post(packed)
-            self._history.add(packed)
+            if self._settling:
+                return
+            self._settling = True
+            try:
+                count = len(self.entries)
+                entries = self.entries[:count]
+                del self.entries[:count]
+                packed = entries if count < _FEW else Batch(entries)
+                self._ledger.post(packed)
+                self._history.add(packed)
+            finally:
+                self._settling = False
 
     def allocated_bytes(self) -> int:
         """Bytes of the blocks that are handed out, rounded as they are."""

@@ -11,7 +11,7 @@ from typing import Any
 from flambeau.runtime import current
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
-from flambeau.runtime.pools import PoolId, PrivatePool
+from flambeau.runtime.pools import NOBODY, PoolId, PrivatePool, as_id
 from flambeau.runtime.resources import Resource, as_resource
 from flambeau.runtime.snapshot import snapshot
 
@@ -84,8 +84,14 @@ def new_id() -> PoolId:
     return 0, next(_numbers)
 
 
-def pool_of(id: PoolId) -> MemPool:
-    """The pool of an id that `new_id` gave: the one that lives, or a new one."""
+def pool_of(given: PoolId | None) -> MemPool:
+    """The pool of an id that a program gives: the one that lives, or a new one; of None or NOBODY a new one, too.
+
+    TypeError: it is no pair of ints; ValueError: no pool has such numbers.
+    """
+    id = NOBODY if given is None else as_id(given)
+    if id == NOBODY:
+        return MemPool()
     found = _alive.get(id)
     if found is None:
         found = MemPool()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver, HostMemory
 from flambeau.runtime.holes import Holes, Sized
+from flambeau.runtime.policy import TOO_MUCH
 from flambeau.runtime.statistics import Tally, format_size
 from flambeau.runtime.turn import Turn
 from flambeau.runtime.uses import Uses
@@ -69,6 +70,10 @@ class PinnedAllocator:
         """A block of at least `nbytes` bytes; 0 bytes are at address 0. Raises OutOfMemoryError."""
         if nbytes == 0:
             return PinnedBlock(None, 0)
+        if nbytes >= TOO_MUCH:
+            raise OutOfMemoryError(
+                "CUDA error: out of memory. Tried to pin more than 1EB of the host's memory."
+            )
         with self._turn as nested:
             block = self._find(-nbytes // ROUND * -ROUND, nested)
             self._figures.use(block, 1)

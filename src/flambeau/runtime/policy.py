@@ -21,6 +21,9 @@ LARGE_REQUEST = 10 * MIB  # from here on a segment of its own
 LARGE_SEGMENT = 20 * MIB
 ROUND_SEGMENT = 2 * MIB
 
+TOO_MUCH = 1 << 60
+"""A request of so many bytes is refused unheard, as in PyTorch."""
+
 _INTERVALS = 16  # of roundup_power2_divisions: 1 MiB, 2 MiB, ... 32 GiB
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 

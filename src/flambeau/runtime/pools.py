@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 from flambeau.runtime.resources import Resource
 
 PoolId = tuple[int, int]
 NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
 NOBODYS = 0  # the same as one number
+
+
+def as_id(id: Any) -> PoolId:
+    """An id that a program gives. TypeError: it is no pair of ints; ValueError: no pool has such numbers."""
+    try:
+        first, second = map(operator.index, id)
+    except (TypeError, ValueError):
+        raise TypeError(f"a memory pool's id is a pair of ints, as MemPool.id, not {id!r}") from None
+    if not (0 <= first < 1 << 31 and 0 <= second < 1 << 32):
+        raise ValueError(
+            f"no memory pool has the id {id!r}: it must be from (0, 0) to (2**31 - 1, 2**32 - 1)"
+        )
+    return first, second
 
 
 def packed(id: PoolId) -> int:

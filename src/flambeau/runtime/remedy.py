@@ -14,6 +14,7 @@ from flambeau.runtime.snapshot import pool_id, segments, trace
 from flambeau.runtime.statistics import format_size
 
 _MOST = 8192  # events that are replayed, the latest: an error must not take long
+_AMPLE = 1 << 50  # bytes that no device has
 _FULL = 0.95  # from this share on, what helps now will not help for long
 
 
@@ -77,7 +78,7 @@ def _fitted(outcome: Outcome) -> str:
 
 def _needed(events: Sequence[Event], policy: Policy) -> int:
     """A capacity that the trace fits in, hardly more than it needs, in bytes."""
-    ample = play(events, 1 << 60, policy)
+    ample = play(events, _AMPLE, policy)
     least, most = ample.peak_allocated - 1, ample.peak_reserved
     while most - least > max(most >> 6, 2 * MIB):
         middle = (least + most) // 2

@@ -60,6 +60,8 @@ class Segments:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
         source = self._source_of(pool)
         ptr = source.allocate(size, self._driver, self._index, pool.stream)
+        if not 0 < ptr < 1 << 63:
+            raise RuntimeError(f"{type(source).__name__}.allocate({size}) gave {ptr:#x}, which is no address")
         if ptr % ALIGNED:
             source.free(ptr, size, self._driver, self._index, pool.stream)
             raise RuntimeError(
@@ -137,6 +139,17 @@ class Segments:
         self._journal.entries.append(pool.entry(CUT, nbytes, parts, 0))
         self.reserved += nbytes
         self.calls.add(1 if nbytes > 0 else -1)
+
+    def tallies(self) -> Iterator[Tally]:
+        """All that is counted here, to be reset."""
+        yield from (self.oversize, self.calls)
+        for tallies in self._private.values():
+            yield from tallies
+
+    def forget(self, id: PoolId) -> None:
+        """A MemPool is gone: so are its figures, if its memory is."""
+        if id in self._private and not self._private[id][ALL].current:
+            del self._private[id]
 
     def private_figures(self) -> dict[PoolId, dict[str, dict[str, int]]]:
         """Bytes of the segments of each MemPool, by its id and kind of pool."""
