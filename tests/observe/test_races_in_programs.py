@@ -1,11 +1,16 @@
 """The race detector under torch programs: PyTorch's own examples and the usual mistakes."""
 
+import inspect
+import re
+
 import pytest
 
 import flambeau
 import flambeau as torch
-from flambeau.core.sites import line_of
+import flambeau.distributed as dist
+from flambeau.core.sites import line_of, place
 from flambeau.runtime import system
+from flambeau.testing.ranks import ranks
 
 
 def races_of(program, schedule="earliest"):
@@ -239,3 +244,146 @@ def test_streams_that_take_over_a_place_are_told_apart():
     assert race.note == ""
     line = program.__code__.co_firstlineno
     assert race.first.stream_site[0] is program.__code__ and line_of(race.first.stream_site) == line + 7
+
+
+class Graphed:
+    """A graph of `y = x + 1` on the stream of the capture and `z = x * 2` on a side stream, and what it is made of."""
+
+    def __init__(self, joined_late=False):
+        self.side, self.x = torch.cuda.Stream(), torch.zeros(64, device="cuda")
+        self.pinned = torch.zeros(64, pin_memory=True)
+        self.graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            here = torch.cuda.current_stream()
+            self.side.wait_stream(here)
+            if joined_late:
+                self.x.add_(1)
+            with torch.cuda.stream(self.side):
+                self.z = self.x * 2
+                self.pinned.copy_(self.z, non_blocking=True)
+            here.wait_stream(self.side)
+        torch.cuda.synchronize()
+
+
+def lines(function):
+    """The text of a function's lines, told by what is in them: their numbers."""
+    first = function.__code__.co_firstlineno
+    text = inspect.getsource(function).splitlines()
+    return lambda part: (
+        f"test_races_in_programs.py:{first + next(i for i, t in enumerate(text) if part in t)}"
+    )
+
+
+def replayed_elsewhere():
+    it, other = Graphed(), torch.cuda.Stream()
+    it.x.fill_(3)
+    with torch.cuda.stream(other):
+        it.graph.replay()
+    return it
+
+
+def result_read_elsewhere():
+    it, other = Graphed(), torch.cuda.Stream()
+    it.graph.replay()
+    with torch.cuda.stream(other):
+        it.z.sum()
+    return it
+
+
+def result_read_by_the_host():
+    it = Graphed()
+    it.graph.replay()
+    it.pinned.sum()
+    return it
+
+
+def input_freed_too_early():
+    it, other = Graphed(), torch.cuda.Stream()
+    with torch.cuda.stream(other):
+        it.graph.replay()
+    del it.x
+    torch.ones(64, device="cuda")
+    return it
+
+
+def forked_too_early():
+    it = Graphed(joined_late=True)
+    it.graph.replay()
+    return it
+
+
+@pytest.mark.parametrize(
+    ("program", "mend"),
+    [
+        (
+            replayed_elsewhere,
+            "On side stream 3 of cuda:0, call stream.wait_stream(torch.cuda.default_stream(0)) before the launch at "
+            "{.replay()}.",
+        ),
+        (
+            result_read_elsewhere,
+            "On side stream 3 of cuda:0, call stream.wait_stream(torch.cuda.default_stream(0)) before {.sum()}.",
+        ),
+        (
+            result_read_by_the_host,
+            "Call synchronize() on the default stream of cuda:0, or on an event recorded there after {.replay()}, "
+            "before {.sum()}.",
+        ),
+        (
+            input_freed_too_early,
+            "Call tensor.record_stream(stream), with side stream 3 of cuda:0, between the tensor's use at {.replay()} "
+            "and its end at {del it.x}.",
+        ),
+    ],
+)
+def test_a_graphs_race_is_mended_where_it_is_launched(program, mend):
+    (race,) = races_of(program).races
+    at = lines(program)
+    assert race.mend.verified
+    assert race.mend.text.replace("tests/observe/", "") == re.sub(r"\{(.*?)\}", lambda m: at(m[1]), mend)
+    side = next(side for side in (race.first, race.second) if side.launched)
+    assert f"(launched at {place(side.launched)})" in race.headline
+
+
+def test_a_race_inside_of_a_graph_is_mended_in_the_capture():
+    (race,) = races_of(forked_too_early).races
+    at = lines(Graphed.__init__)
+    assert race.mend.verified
+    assert race.mend.text.replace("tests/observe/", "") == (
+        "In the capture, on side stream 1 of cuda:0, call stream.wait_stream(the stream of the capture) before "
+        f"{at('self.x * 2')}."
+    )
+    assert race.note.replace("tests/observe/", "").startswith(
+        f"note:   it waits for the stream of the capture at {at('wait_stream(here)')}, but for a point before"
+    )
+    assert race.second.stream == "the captured side stream 1 of cuda:0"
+
+
+def received(blocking):
+    """Received on a side stream, where alone it is waited for."""
+    dist.init_process_group("nccl")
+    x, side = torch.zeros(64, device="cuda"), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+        elif blocking:
+            dist.recv(x, 0)
+        else:
+            dist.irecv(x, 0).wait()
+    x.sum()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_work_that_is_waited_for_on_another_stream(blocking):
+    (race,) = races_of(lambda: ranks(received, 2, blocking)).races
+    at = lines(received)
+    text = f"On the default stream of cuda:1, call stream.wait_stream(side stream 1 of cuda:1) before {at('x.sum()')}."
+    assert race.mend.text.replace("tests/observe/", "") == text and race.mend.verified
+    waited = at("dist.recv" if blocking else ".wait()")
+    assert (
+        race.note.replace("tests/observe/", "")
+        == f"note:   the wait at {waited} is on side stream 1 of cuda:1."
+    )

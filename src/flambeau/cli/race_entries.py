@@ -43,7 +43,8 @@ def _write_kind(number: int, kind: list[Found], screen: Screen) -> None:
     for label in ("first", "second"):
         side = race[label]
         stream = side["stream"] or "the host"
-        screen.detail(label, f"{side['place']}  {side['operator']} on {stream} {side['kind']} them")
+        launched = f" (launched at {side['launched']})" if side["launched"] else ""
+        screen.detail(label, f"{side['place']}{launched}  {side['operator']} on {stream} {side['kind']} them")
         if side["source"]:
             screen.code(side["source"])
     screen.detail("mend", race["mend"]["text"], GREEN)

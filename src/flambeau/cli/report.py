@@ -157,6 +157,7 @@ def _side(side: Access) -> dict[str, Any]:
         "kind": side.kind, "operator": side.operator, "stream": side.stream, "place": side.place,
         "source": source(side.site), "stream_made": place(made) if made else None, "shape": side.shape,
         "dtype": side.dtype, "begin": side.begin, "end": side.end,
+        "launched": place(side.launched) if side.launched else None,
     }  # fmt: skip
 
 

@@ -44,12 +44,13 @@ class Agent:
     (number waited for, where), to explain a wait that came too early. `count` counts its commands, `born` is
     the number at which its present stream was made. `caller` is the host thread that used it last, with how often
     that had told others something by then; `shared`: several have used it; `loose`: what it knows by the loose order.
-    `grouped`: its present stream is a process group's, which the program does not have.
+    `grouped`: its present stream is a process group's, which the program does not have. `captured`: it stands for a
+    graph's own, which was captured of a stream of this ordinal.
     """
 
     __slots__ = (
-        "born", "caller", "caught", "clock", "count", "device", "grouped", "handle", "loose", "ordinal", "shared",
-        "site", "time", "waits",
+        "born", "caller", "captured", "caught", "clock", "count", "device", "grouped", "handle", "loose", "ordinal",
+        "shared", "site", "time", "waits",
     )  # fmt: skip
 
     def __init__(self, device: int) -> None:
@@ -64,6 +65,7 @@ class Agent:
         self.ordinal = ordinal  # 0 is the default stream; side streams count from 1
         self.site = site
         self.grouped = is_within("distributed")
+        self.captured = False
         self.born = born
         self.count = 0
         self.caught: Clock = NOTHING
@@ -74,6 +76,11 @@ class Agent:
     def __str__(self) -> str:
         if self.ordinal == 0:
             return f"the default stream of cuda:{self.device}"
+        return f"{'the captured ' if self.captured else ''}{self.in_capture}"
+
+    @property
+    def in_capture(self) -> str:
+        """The side stream, or that which a graph's own was captured of."""
         return f"{side_stream(self.ordinal, self.grouped)} of cuda:{self.device}"
 
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import TypeAlias
 
@@ -38,12 +39,21 @@ from flambeau.observe.accesses import (
     Shadow,
     clear_covered,
 )
-from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Reached, joined, snapshot, without
+from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Reached, joined, without
 from flambeau.observe.findings import Findings
 from flambeau.observe.layouts import Extent, covers, drawn, overlap, span_of
 from flambeau.observe.order import Order
-from flambeau.observe.reports import Access, Certificate, Mend, Race
-from flambeau.observe.telling import READ, WRITE, access_of, line_at, shape_of, told
+from flambeau.observe.reports import Access, Certificate, Race
+from flambeau.observe.telling import (
+    READ,
+    WRITE,
+    GraphLaunch,
+    access_of,
+    line_at,
+    shape_of,
+    synchronize,
+    told,
+)
 
 _MANY_RETIRED = 64
 
@@ -55,8 +65,8 @@ class Detector(Order):
     """Watches one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access)."""
 
     __slots__ = (
-        "_captured_from", "_captured_to", "_capturing", "_freed", "_loose", "_many_retired", "_pending_host",
-        "shadow",
+        "_captured_from", "_captured_to", "_capturing", "_freed", "_launches", "_loose", "_many_retired",
+        "_pending_host", "shadow",
     )  # fmt: skip
 
     def __init__(self, mode: str = "warn") -> None:
@@ -69,6 +79,7 @@ class Detector(Order):
         self._capturing = 0
         self._captured_from: list[int] = []  # numbers between which something was captured
         self._captured_to: list[int] = []
+        self._launches: dict[int, GraphLaunch] = {}  # by graph: its latest
 
     # -- answers --------------------------------------------------------------------------------------
     @property
@@ -262,6 +273,18 @@ class Detector(Order):
         if not self._capturing:
             self._captured_to.append(self._next())
 
+    @contextmanager
+    def launching(self, graph: int, stream: int, site: Site) -> Iterator[None]:
+        """The commands meanwhile are a graph's, launched on a stream."""
+        launch = self._launches[graph] = GraphLaunch(self.agents[stream], site, self.number)
+        try:
+            yield
+        finally:
+            launch.end = self.number
+
+    def forget_launch(self, graph: int) -> None:
+        self._launches.pop(graph, None)
+
     def lent(self, ptrs: Sequence[int]) -> list[Block]:
         """Whose memory a captured command uses: what lives, and was not made for a graph, which keeps that."""
         blocks = dict.fromkeys([self.shadow.owner(ptr) for ptr in ptrs])
@@ -425,15 +448,11 @@ class Detector(Order):
         key = (*line_at((last[3], last[4])), *line_at(site), last[0].device)
         if self.findings.is_known(key, before, kind, None):
             return
-        first = access_of(cell.start, cell.extent, before, last)
+        launch = self._launch_of(last)
+        first = access_of(cell.start, cell.extent, before, last, launch)
         shape, dtype = shape_of(extent, kind, what)
         second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
-        text = (
-            f"Call synchronize() on {last[0]}, or on an event recorded there after {first.place}, "
-            f"before {second.place}."
-        )
-        ordered = joined(self.known, snapshot(last[0])).get(last[0], 0) >= last[1]
-        mend = Mend("synchronize", text, ordered)
+        mend = synchronize(first, second, last, launch, self.known)
         self.findings.report(key, Race(first, second, "pinned host memory", mend, cell.block.site))
 
     def _settle_host_memory(self) -> None:
@@ -466,7 +485,23 @@ class Detector(Order):
         )
         if self.findings.is_known(key, before, kind, command[1]):
             return
-        self.findings.report(key, told(old, before, last, cell, kind, command))
+        launches = self._launch_of(last), self._launch_of(command)
+        self.findings.report(
+            key, told(old, before, last, cell, kind, command, launches, self._waited(last, command[0]))
+        )
+
+    def _launch_of(self, command: Command) -> GraphLaunch | None:
+        """The launch of a graph that a command belongs to; None too where the graph was launched again since."""
+        return next((launch for launch in self._launches.values() if launch.has(command)), None)
+
+    def _waited(self, last: Command, later: Agent) -> Agent | None:
+        """Of a process group's command: another stream of the program that has waited for it."""
+        if last[0].grouped:
+            for agent in self._on_device[last[0].device]:
+                wait = agent.waits.get(last[0])
+                if wait is not None and wait[0] >= last[1] and agent is not later and not agent.grouped:
+                    return agent
+        return None
 
     def _met_by_chance(self, first: Command, second: Site) -> None:
         what = f"memory that {first[2][0]} uses at {place((first[3], first[4]))} is used again"

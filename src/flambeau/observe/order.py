@@ -19,6 +19,9 @@ from flambeau.observe.threads import Threads
 Caller: TypeAlias = tuple[Agent, int]
 """A host thread, and how often it had told others something when it made a call."""
 
+Lane: TypeAlias = tuple[int, int, Site | None, bool]
+"""Of a stream that was captured: device, ordinal, where it was made, whether it is a process group's."""
+
 
 class Order:
     """Of one machine. Not locked: the drivers that feed it hold `lock`, so that its order is the queues' order."""
@@ -61,6 +64,13 @@ class Order:
             ordinal = self._made[device] = 0 if default else self._made.get(device, 0) + 1
             agent = self.agents[handle] = self._idle(device) or self._new_agent(device)
             agent.begin(handle, ordinal, site, self._next())
+
+    def add_lane(self, handle: int, lane: Lane) -> None:
+        """A stream of a graph's own, at its first launch."""
+        device, ordinal, site, grouped = lane
+        agent = self.agents[handle] = self._idle(device) or self._new_agent(device)
+        agent.begin(handle, ordinal, site, self._next())
+        agent.grouped, agent.captured = grouped, True
 
     def _new_agent(self, device: int) -> Agent:
         agent = Agent(device)

@@ -228,7 +228,7 @@ class RaceDriver(Forward):
                 self.inner.stream_wait(stream, event)
                 return
             self.inner.stream_wait(stream, event)
-            tape.join(stream, self.detector.agents[stream].device, caller())
+            tape.join(stream, self.detector.agents[stream])
             tape.wait(stream, event, caller())
             self._tapes[stream] = tape
 

@@ -31,13 +31,17 @@ class Access:
     stream_site: Site | None = None  # where the stream was made
     handle: int = 0
     ordinal: int = 0
+    launched: Site | None = (
+        None  # where the graph was launched, of a command of one: `site` is in its capture
+    )
 
     @property
     def place(self) -> str:
         return place(self.site)
 
     def __str__(self) -> str:
-        return f"{self.operator} on {self.stream or 'the host'} at {self.place}"
+        launched = f" (launched at {place(self.launched)})" if self.launched else ""
+        return f"{self.operator} on {self.stream or 'the host'} at {self.place}{launched}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +123,10 @@ def _sides(race: Race) -> list[str]:
 def _side(side: Access) -> str:
     what = "bytes" if side.shape is None else f"{list(side.shape)} {side.dtype}"
     text = source(side.site)
-    made = f" (stream made at {place(side.stream_site)})" if side.stream_site else ""
-    said = f"{side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x}){made}"
+    about = [f"stream made at {place(side.stream_site)}"] if side.stream_site else []
+    about += [f"launched at {place(side.launched)}"] if side.launched else []
+    told = f" ({', '.join(about)})" if about else ""
+    said = f"{side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x}){told}"
     return f"{said}  | {text}" if text else said
 
 

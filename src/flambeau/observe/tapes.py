@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 
 from flambeau.core.sites import Site
 from flambeau.observe.accesses import Block
+from flambeau.observe.clocks import Agent
 from flambeau.observe.detector import Check, Detector
+from flambeau.observe.order import Lane
 
 _keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
 
@@ -26,7 +28,7 @@ class Tape:
     """The steps of one capture, or of the graph that it became."""
 
     def __init__(self, origin: int) -> None:
-        self.streams: dict[int, tuple[int, Site | None]] = {}  # those that joined: device and where
+        self.streams: dict[int, Lane] = {}  # those that joined
         self.origin = origin
         self._steps: list[_Step] = []
         self._lent: dict[
@@ -36,9 +38,9 @@ class Tape:
         self._events: dict[int, int] = {}
         self._last = next(_keys)
 
-    def join(self, stream: int, device: int, site: Site) -> None:
+    def join(self, stream: int, agent: Agent) -> None:
         if stream != self.origin:
-            self.streams.setdefault(stream, (device, site))
+            self.streams.setdefault(stream, (agent.device, agent.ordinal, agent.site, agent.grouped))
 
     def command(
         self,
@@ -78,21 +80,23 @@ class Tape:
 
     def play(self, detector: Detector, stream: int, site: Site) -> None:
         """A launch on a stream. Raises RaceError in mode "error"; the caller must not launch then."""
-        for joined, (device, where) in self.streams.items():
+        for joined, lane in self.streams.items():
             if joined not in self._lanes:
                 self._lanes[joined] = next(_keys)
-                detector.add_stream(device, self._lanes[joined], where)
+                detector.add_lane(self._lanes[joined], lane)
         detector.check_lent(self._lent, site)
         detector.wait(stream, self._last, site)
         handles = {**self._lanes, self.origin: stream}
-        for step in self._steps:
-            step(detector, handles)
+        with detector.launching(self._last, stream, site):
+            for step in self._steps:
+                step(detector, handles)
         detector.record(self._last, stream)
 
     def forget(self, detector: Detector) -> None:
         """The graph is gone."""
         for lane in self._lanes.values():
             detector.remove_stream(lane)
+        detector.forget_launch(self._last)
         for event in (self._last, *self._events.values()):
             detector.forget_event(event)
 

@@ -2,36 +2,77 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
 from flambeau.core.sites import Site, line_of, place
 from flambeau.observe.accesses import Block, Cell, Command, Operation
-from flambeau.observe.clocks import Agent, joined, snapshot
+from flambeau.observe.clocks import Agent, Clock, joined, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
 from flambeau.observe.reports import Access, Mend, Race
 
 READ, WRITE = "reads", "writes"
 
 
-def told(old: Cell, before: str, last: Command, cell: Cell, kind: str, command: Command) -> Race:
-    """The race of `command`, which reads or writes (`kind`) a cell, with the `last` access of that cell or another."""
+@dataclass(slots=True)
+class GraphLaunch:
+    """A launch of a graph: the stream, where, and the numbers between which its commands are (`begin` excluded)."""
+
+    agent: Agent
+    site: Site
+    begin: int
+    end: float = math.inf
+
+    def has(self, command: Command) -> bool:
+        return self.begin < command[1] <= self.end
+
+
+Launches: TypeAlias = tuple[GraphLaunch | None, GraphLaunch | None]
+"""Those that the first command of a race and the second belong to."""
+
+
+def told(
+    old: Cell,
+    before: str,
+    last: Command,
+    cell: Cell,
+    kind: str,
+    command: Command,
+    launches: Launches,
+    waited: Agent | None,
+) -> Race:
+    """The race of `command`, which reads or writes (`kind`) a cell, with the `last` access of that cell or another.
+
+    waited: another stream that has waited for the last access, which is a process group's.
+    """
     block = cell.block
     reused = last[1] < block.born
-    first = access_of(old.start, old.extent, before, last)
-    second = access_of(cell.start, cell.extent, kind, command)
+    first = access_of(old.start, old.extent, before, last, launches[0])
+    second = access_of(cell.start, cell.extent, kind, command, launches[1])
     record = reused and last[0] is not block.agent
     allocated, freed_number, freed = _life(block, last[1]) if reused else (block.site, 0, None)
+    note = ""
     if record:
-        mend = _record_stream(first, last[0], freed, freed_number >= last[1])
+        mend = _record_stream(first, last[0], launches[0], freed, freed_number >= last[1])
+    elif launches[0] is not None and launches[0] is launches[1]:
+        mend, note = _wait_in_capture(second, last, command, launches[0])
     else:
-        mend = _wait_stream(second, last, command)
+        mend = _wait_stream(second, last, command, launches, waited)
+        note = _late(last, command, str(last[0]))
+    if waited is not None:
+        note = f"note:   the wait at {place(waited.waits[last[0]][1])} is on {waited}."
     device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
-    return Race(first, second, device, mend, allocated, freed, record, _late(last, command))
+    return Race(first, second, device, mend, allocated, freed, record, note)
 
 
 def line_at(site: Site) -> tuple[str, int]:
     return site[0].co_filename, line_of(site)
 
 
-def access_of(start: int, extent: Extent, kind: str, command: Command) -> Access:
+def access_of(
+    start: int, extent: Extent, kind: str, command: Command, launch: GraphLaunch | None = None
+) -> Access:
     agent, number, what, code, offset, ordinal = command
     end = start + span_of(extent)
     shape, dtype = shape_of(extent, kind, what)
@@ -48,6 +89,7 @@ def access_of(start: int, extent: Extent, kind: str, command: Command) -> Access
         agent.site,
         agent.handle,
         ordinal,
+        launch.site if launch is not None else None,
     )
 
 
@@ -75,37 +117,80 @@ def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
     return block.site, 0, None
 
 
-def _record_stream(first: Access, agent: Agent, freed: Site | None, verified: bool) -> Mend:
+def synchronize(
+    first: Access, second: Access, last: Command, launch: GraphLaunch | None, known: Clock
+) -> Mend:
+    """The host touches what a command uses: it must wait, and then knows all that the command's stream was given."""
+    agent = last[0] if launch is None else launch.agent
+    text = (
+        f"Call synchronize() on {agent}, or on an event recorded there after {_given(first)}, "
+        f"before {second.place}."
+    )
+    return Mend("synchronize", text, joined(known, snapshot(agent)).get(last[0], 0) >= last[1])
+
+
+def _given(access: Access) -> str:
+    """Where a stream of the program was given it: a graph's command with the whole graph."""
+    return place(access.launched) if access.launched else access.place
+
+
+def _record_stream(
+    first: Access, agent: Agent, launch: GraphLaunch | None, freed: Site | None, verified: bool
+) -> Mend:
     """The first stream's use outlived the tensor: `record_stream` makes the runtime wait before reuse."""
     end = f"at {place(freed)}" if freed else "later"
+    user = agent if launch is None else launch.agent
     text = (
-        f"Call tensor.record_stream(stream), with {agent}, between the tensor's use at {first.place} "
+        f"Call tensor.record_stream(stream), with {user}, between the tensor's use at {_given(first)} "
         f"and its end {end}."
     )
     return Mend("record_stream", text, verified)
 
 
-def _wait_stream(second: Access, last: Command, command: Command) -> Mend:
-    """A wait just before the second access takes over all that the first one's stream was given by then."""
-    later, earlier = command[0], last[0]
+def _wait_stream(
+    second: Access, last: Command, command: Command, launches: Launches, waited: Agent | None
+) -> Mend:
+    """A wait just before the second access, or its graph, takes over all that the first one's stream was given.
+
+    A graph is over on the stream that it was launched on when it is over on its own.
+    """
+    earlier = waited or (last[0] if launches[0] is None else launches[0].agent)
+    later = command[0] if launches[1] is None else launches[1].agent
     name = f"torch.cuda.default_stream({earlier.device})" if earlier.ordinal == 0 else str(earlier)
-    where = f"the stream that is current at {second.place}" if later.grouped else str(later)
-    text = f"On {where}, call stream.wait_stream({name}) before {second.place}."
+    where = f"the stream that is current at {_given(second)}" if later.grouped else str(later)
+    when = f"before {'the launch at ' if second.launched else ''}{_given(second)}"
+    text = f"On {where}, call stream.wait_stream({name}) {when}."
     if earlier.grouped:
         begun = place((last[3], last[4]))
-        text = f"Call wait() on the work that was begun at {begun}, before {second.place}."
-    ordered = joined(later.clock, snapshot(earlier)).get(earlier, 0) >= last[1]
-    return Mend("wait_stream", text, ordered)
+        text = f"Call wait() on the work that was begun at {begun}, {when}."
+    return Mend("wait_stream", text, _orders(later, earlier, last))
 
 
-def _late(last: Command, command: Command) -> str:
-    """Whether the second stream did wait for the first, but for a point before the access."""
+def _wait_in_capture(
+    second: Access, last: Command, command: Command, launch: GraphLaunch
+) -> tuple[Mend, str]:
+    """Both are of one launch: the wait is missing where they were captured; and a note, if one is there too early."""
+    earlier, later = (
+        "the stream of the capture" if agent is launch.agent else agent.in_capture
+        for agent in (last[0], command[0])
+    )
+    text = f"In the capture, on {later}, call stream.wait_stream({earlier}) before {second.place}."
+    return Mend("wait_stream", text, _orders(command[0], last[0], last)), _late(last, command, earlier)
+
+
+def _orders(later: Agent, earlier: Agent, last: Command) -> bool:
+    """Whether a wait of one stream for another would put the last command before what follows."""
+    return joined(later.clock, snapshot(earlier)).get(last[0], 0) >= last[1]
+
+
+def _late(last: Command, command: Command, name: str) -> str:
+    """Whether the second stream did wait for the first, called `name`, but for a point before the access."""
     waited = command[0].waits.get(last[0])
     if waited is None or not last[0].born <= waited[0] < last[1]:
         return ""
     if last[0].grouped:
         return f"note:   the wait at {place(waited[1])} is for an earlier work."
     return (
-        f"note:   it waits for {last[0]} at {place(waited[1])}, but for a point before this access: record "
+        f"note:   it waits for {name} at {place(waited[1])}, but for a point before this access: record "
         "the event, or call wait_stream, after it."
     )
