@@ -309,6 +309,44 @@ def halves_on_their_way(torch, device):
     return [[p.grad for p in model.parameters()][-1], seen]
 
 
+def outputs_of_many_kinds(torch, device):
+    """A model that gives what Hugging Face's do: tensors among numbers, words and None, in dicts and lists."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net(torch, device)
+
+        def forward(self, x):
+            y = self.net(x)
+            return {
+                "hidden": None,
+                "logits": y,
+                "past": [len(x), y * 2],
+                "name": "model",
+                "loss": y.pow(2).mean(),
+            }
+
+    where = placed(torch, device)
+    ids = [where.index] if device == "cuda" else None
+    found = []
+    for used in ({"find_unused_parameters": True}, {"static_graph": True}):
+        model = torch.nn.parallel.DistributedDataParallel(Model(), device_ids=ids, **used)
+        for step in range(2):
+            model.zero_grad()
+            said = model(batch(torch, device, seed=step))
+            (said["loss"] + said["past"][1].sum()).backward()
+        found.append(
+            [
+                rounded(torch, *(p.grad for p in model.parameters())),
+                said["past"][0],
+                said["hidden"],
+                said["name"],
+            ]
+        )
+    return found
+
+
 _HELPERS = ("placed", "module", "net", "batch", "rounded")
 CASES = {
     name: case

@@ -12,14 +12,17 @@ from flambeau.tensor.tensor import Tensor
 
 
 def through_sink(owner: Any, output: Any) -> Any:
-    """The output behind such a node, also what of it the loss does not use."""
+    """The output with its tensors behind such a node, also those that the loss does not use."""
     members, rebuild = flattened(output)
-    passed = _Sink.apply(weakref.ref(owner), *members)
-    kept = [
-        member if isinstance(member, Tensor) and member.grad_fn is None else new
-        for member, new in zip(members, passed, strict=True)
-    ]
-    return rebuild(kept)
+    passed = iter(_Sink.apply(weakref.ref(owner), *[m for m in members if isinstance(m, Tensor)]))
+
+    def new(member: Any) -> Any:
+        if not isinstance(member, Tensor):
+            return member
+        behind = next(passed)
+        return member if member.grad_fn is None else behind
+
+    return rebuild([new(member) for member in members])
 
 
 class _Sink(Function):
@@ -31,7 +34,7 @@ class _Sink(Function):
         ctx.owner = owner
         if not owner()._ddp_sink_clone:
             return inputs
-        return tuple([x.clone() if isinstance(x, Tensor) else x for x in inputs])
+        return tuple([x.clone() for x in inputs])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
