@@ -45,7 +45,7 @@ def test_the_example_project_passes_and_is_mostly_proved():
     status, text = run(EXAMPLE, "--virtual-gpus=2", "--gpu-profile=h100", "--gpu-schedules=20")
     assert status == 0, text
     assert "90 passed" in text
-    assert "87 of them proved by a certificate" in text
+    assert "87 of them not run: the first run of the test was certified" in text
 
 
 def test_there_are_gpus_while_tests_are_collected_and_for_a_sessions_fixtures(tmp_path):
@@ -126,7 +126,17 @@ def test_a_proof_holds_for_each_parameter_under_all_schedules(tmp_path):
     program(tmp_path, text.replace("test_sum", "test_earliest"), "test_it.py")
     status, said = run(tmp_path, "--virtual-gpus=1", "--gpu-schedules=5")
     assert status == 0 and "10 passed" in said, said
-    assert "10 tests and schedules, 8 of them proved by a certificate" in said, said
+    assert "10 tests and schedules, 8 of them not run: the first" in said, said
+
+
+def test_options_that_no_test_heard_are_told(tmp_path):
+    program(tmp_path, "def test_it(): pass\n", "test_it.py")
+    told = "virtual GPUs: no test had any; --virtual-gpus=N gives each test N of them"
+    for arguments, heard in (["--gpu-schedules=5"], False), (["--gpu-races=off"], False), ([], True):
+        status, text = run(tmp_path, *arguments)
+        assert status == 0 and (told not in text) is heard, text
+    status, text = run(tmp_path, "--gpu-schedules=5", "--virtual-gpus=1")
+    assert "virtual GPUs: 5 tests and schedules" in text and told not in text, text
 
 
 def test_a_failure_of_a_fixture_has_its_line_too(tmp_path):
@@ -236,7 +246,7 @@ def test_the_marker_and_the_fixture(tmp_path):
     program(tmp_path, text, "test_it.py")
     status, said = run(tmp_path, "--strict-markers")
     assert status == 0 and "8 passed" in said, said
-    assert "6 of them proved" in said
+    assert "6 of them not run" in said
 
 
 def test_state_of_one_test_does_not_reach_the_next(tmp_path):

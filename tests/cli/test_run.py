@@ -677,6 +677,8 @@ MALFORMED = [
     ("--schedule=luck", "schedule 'luck' is none of earliest, random:SEED, "),
     ("--schedule=", "schedule '' is none of earliest, random:SEED, "),
     ("--schedule=random:x", "schedule 'random:x': 'x' is not an integer of at least 0"),
+    ("--schedule=random", "schedule 'random': a number is missing, as in random:7"),
+    ("--schedule=pct:1", "schedule 'pct:1': a number is missing"),
     ("--schedule=pct:1:0", "schedule 'pct:1:0': '0' is not an integer of at least 1"),
     ("--schedule=replay:x", "schedule 'replay:x': the token is of no version"),
 ]

@@ -347,9 +347,21 @@ def _count(item: pytest.Item, what: str) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     counts = config.stash[_COUNTS]
     if not counts:
+        if _asks_in_vain(config):
+            terminalreporter.write_line(
+                "virtual GPUs: no test had any; --virtual-gpus=N gives each test N of them"
+            )
         return
-    skipped = counts.get("certified", 0)
-    text = f"virtual GPUs: {counts.get('runs', 0)} tests and schedules, {skipped} of them proved by a certificate"
+    text = f"virtual GPUs: {counts.get('runs', 0)} tests and schedules"
+    if counts.get("certified"):
+        text += f", {counts['certified']} of them not run: the first run of the test was certified"
     if counts.get("racy"):
         text += f", {counts['racy']} with races (shown by -rA; --gpu-races=error makes them failures)"
     terminalreporter.write_line(text)
+
+
+def _asks_in_vain(config: pytest.Config) -> bool:
+    """Whether options of virtual GPUs were given that no test of this process heard."""
+    given = [config.getoption(name) for name in ("gpu_schedules", "gpu_schedule", "gpu_profile", "gpu_races")]
+    alone = not config.pluginmanager.hasplugin("dsession")  # else the tests are run by other processes
+    return alone and given != [1, None, None, "error"]

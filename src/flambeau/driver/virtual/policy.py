@@ -410,6 +410,8 @@ def open_policy(schedule: str) -> Policy:
 
 
 def _number(text: str, least: int = 0) -> int:
+    if not text:
+        raise ValueError("a number is missing, as in random:7, adversarial:7 or pct:7:2")
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise ValueError(f"{text!r} is not an integer of at least {least}")
     return int(text)
