@@ -46,6 +46,7 @@ def test_a_chain_of_200_000_nodes_is_walked_and_freed_without_recursion() -> Non
     assert sys.getrecursionlimit() == depth
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")
 def test_a_long_chain_that_keeps_its_graph_is_freed_too() -> None:
     x = torch.ones((), requires_grad=True)
     y = chain(x, 50_000)

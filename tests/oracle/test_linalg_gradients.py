@@ -181,6 +181,7 @@ def test_functions_of_square_matrices(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", SQUARE)
+@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
 def test_no_matrices(name: str) -> None:
     a = from_torch(regular(3, 3, (0,), REAL)).requires_grad_()
     found = SQUARE[name](flambeau, a)

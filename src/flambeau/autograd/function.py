@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
+from flambeau.core.sites import warn_program
 from flambeau.ops.view import view
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Node
@@ -136,6 +137,14 @@ class Function:
         super().__init_subclass__(**kwargs)
         members = {"_function": cls, "__module__": "torch.autograd.function"}
         cls._node = type(f"{cls.__name__}Backward", (_Node,), members)  # kept here alone: it dies with cls
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        warn_program(
+            f"{type(self)} should not be instantiated. Methods on autograd functions are all static, so you should "
+            "invoke them on the class itself. Instantiating an autograd function will raise an error in a future "
+            "version of PyTorch.",
+            DeprecationWarning,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(

@@ -44,14 +44,14 @@ def _called(func: Callable[..., Any], inputs: Any, create: bool, function: str) 
     return several, leaves, several_outputs, outputs
 
 
-def _strict(outputs: Tensors, inputs: Tensors, strict: bool, what: str) -> None:
+def _strict(outputs: Tensors, strict: bool) -> None:
     if not strict:
         return
     for i, t in enumerate(outputs):
         if not t.requires_grad:
             raise RuntimeError(
                 f"Output {i} of the user-provided function does not require gradients. The outputs must be computed in "
-                f"a differentiable manner from the input when running in strict mode. ({what})"
+                "a differentiable manner from the input when running in strict mode."
             )
 
 
@@ -90,7 +90,7 @@ def vjp(
 ) -> tuple[Any, Any]:
     """The outputs of `func`, and the product of a vector `v` (of the outputs' shapes) with its Jacobian."""
     several, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "vjp")
-    _strict(outputs, leaves, strict, "vjp")
+    _strict(outputs, strict)
     seeds = _seeds(v, outputs, "vjp", "The vector v can only be None if the user-provided function returns a single "
                    "Tensor with a single element.")  # fmt: skip
     found = _gradients(outputs, leaves, seeds, create_graph, strict)
@@ -107,7 +107,8 @@ def _seeds(v: Any, like: Tensors, function: str, message: str) -> Sequence[Any] 
         raise RuntimeError(f"v is a tuple of invalid length: should be {len(like)} but got {len(listed)}.")
     for i, (t, want) in enumerate(zip(listed, like, strict=True)):
         if t.shape != want.shape:
-            raise RuntimeError(f"Entry {i} in v has invalid size: should be {want.shape} but got {t.shape}.")
+            entry = f"Entry {i} in " if len(like) > 1 else ""
+            raise RuntimeError(f"{entry}v has invalid size: should be {want.shape} but got {t.shape}.")
     return listed
 
 
@@ -119,7 +120,7 @@ def jvp(
     By differentiating twice backward: the product with a vector is linear in that vector.
     """
     _, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "jvp")
-    _strict(outputs, leaves, strict, "jvp")
+    _strict(outputs, strict)
     vector = _seeds(v, leaves, "jvp", "The vector v can only be None if the input to the user-provided function is a "
                     "single Tensor with a single element.")  # fmt: skip
     with recording(True):
@@ -147,7 +148,7 @@ def jacobian(
             "Flambeau has no vmap and no forward mode: jacobian goes row by row, backward"
         )
     several, leaves, several_outputs, outputs = _called(func, inputs, create_graph, "jacobian")
-    _strict(outputs, leaves, strict, "jacobian")
+    _strict(outputs, strict)
     whole = tuple([_rows(output, leaves, create_graph, strict, several) for output in outputs])
     return whole if several_outputs else whole[0]
 

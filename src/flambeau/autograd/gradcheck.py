@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.dtype import complex128, float64
+from flambeau.core.sites import warn_program
 from flambeau.tape.mode import recording
 from flambeau.tensor.gradients import run_grad
 from flambeau.tensor.tensor import Tensor
@@ -54,6 +56,13 @@ def gradcheck(
             "gradcheck expects at least one input tensor to require gradient, but none of the them have "
             "requires_grad=True."
         )
+    for i in places:
+        if args[i].dtype not in (float64, complex128):
+            warn_program(
+                f"Input #{i} requires gradient and is not a double precision floating point or complex. This check "
+                "will likely fail if all the inputs are not of double precision floating point or complex. ",
+                UserWarning,
+            )
     try:
         _compare(func, args, places, eps, atol, rtol, nondet_tol)
     except GradcheckError:

@@ -15,6 +15,7 @@ from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.ops.copy import caster
 from flambeau.runtime import system
 from flambeau.tensor.options import default_device, kind_of, kind_of_number, new_leaf, place, refuse
@@ -191,6 +192,12 @@ def _gather(data: Any, shape: tuple[int, ...], depth: int, types: set[Any]) -> N
     elif depth == len(shape) - 1:
         types.update(map(type, data))
     else:
+        if isinstance(data[0], np.ndarray):
+            warn_program(
+                "Creating a tensor from a list of numpy.ndarrays is extremely slow. Please consider converting the "
+                "list to a single numpy.ndarray with numpy.array() before converting to a tensor.",
+                UserWarning,
+            )
         for part in data:
             _gather(part, shape, depth + 1, types)
 
@@ -210,12 +217,6 @@ def _gather_array(array: Array, shape: tuple[int, ...], depth: int, types: set[A
     if array.shape != shape[depth:]:
         raise ValueError(f"expected sequence of shape {shape[depth:]} at dim {depth} (got {array.shape})")
     types.add(array.dtype.type)
-    warnings.warn(
-        "Creating a tensor from a list of numpy.ndarrays is extremely slow. Please consider converting the "
-        "list to a single numpy.ndarray with numpy.array() before converting to a tensor.",
-        UserWarning,
-        stacklevel=5,
-    )
 
 
 def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:

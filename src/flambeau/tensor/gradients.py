@@ -11,6 +11,7 @@ from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.ops.matmul import c_name
 from flambeau.tape import walk
 from flambeau.tape.mode import mode
@@ -298,6 +299,14 @@ def run_backward(
         inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         if not inputs:
             raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    if create_graph:
+        warn_program(
+            "Using backward() with create_graph=True will create a reference cycle between the parameter and its "
+            "gradient which can cause a memory leak. We recommend using autograd.grad when creating the graph to avoid "
+            "this. If you have to use this function, make sure to reset the .grad fields of your parameters to None "
+            "after use to break the cycle and avoid the leak.",
+            UserWarning,
+        )
     roots = _roots(listed(tensors), grad_tensors, create_graph)
     for t in inputs or ():
         retain_grad(t)

@@ -16,6 +16,7 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float64, promote_types
 from flambeau.core.errors import LinAlgError, argument_type
+from flambeau.core.sites import warn_program
 from flambeau.core.typeinfo import finfo
 from flambeau.ops import linalg as ops
 from flambeau.ops.op import Op
@@ -35,6 +36,14 @@ def tensor_of(x: Any, name: str, argument: str = "A", position: int = 1) -> Tens
     if not isinstance(x, Tensor):
         raise TypeError(argument_type(name, argument, position, "Tensor", x))
     return x
+
+
+def _warn_of_age(name: str, newer: str, how: str) -> None:
+    """What PyTorch says of a function that `torch.linalg` has under a newer name; `how` to write it."""
+    warn_program(
+        f"{name} is deprecated in favor of {newer} and will be removed in a future PyTorch release.{how}",
+        UserWarning,
+    )
 
 
 def stored(results: Any, out: Out) -> Any:
@@ -235,6 +244,12 @@ def linalg_cholesky(A: Tensor, *, upper: bool = False, out: Tensor | None = None
 @both
 def cholesky(input: Tensor, upper: bool = False, *, out: Tensor | None = None) -> Tensor:
     """`torch.linalg.cholesky`."""
+    _warn_of_age(
+        "torch.cholesky", "torch.linalg.cholesky",
+        "\nL = torch.cholesky(A)\nshould be replaced with\nL = torch.linalg.cholesky(A)\nand\n"
+        "U = torch.cholesky(A, upper=True)\nshould be replaced with\nU = torch.linalg.cholesky(A).mH\n"
+        "This transform will produce equivalent results for all valid (symmetric positive definite) inputs.",
+    )  # fmt: skip
     if not input.numel():
         return stored(input.contiguous().clone(), out)
     ops.check_square("cholesky", input.meta)
@@ -324,6 +339,13 @@ def lu(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
 
 def _lu(A: Tensor, pivot: bool = True, get_infos: bool = False, out: Out = None) -> Any:
     """`torch.linalg.lu_factor`, with `get_infos` `lu_factor_ex`, by an older name."""
+    _warn_of_age(
+        "torch.lu", "torch.linalg.lu_factor / torch.linalg.lu_factor_ex",
+        "\nLU, pivots = torch.lu(A, compute_pivots)\nshould be replaced with\n"
+        "LU, pivots = torch.linalg.lu_factor(A, compute_pivots)\nand\n"
+        "LU, pivots, info = torch.lu(A, compute_pivots, get_infos=True)\nshould be replaced with\n"
+        "LU, pivots, info = torch.linalg.lu_factor_ex(A, compute_pivots)",
+    )  # fmt: skip
     if get_infos:
         return tuple(lu_factor_ex(A, pivot=pivot, out=out))
     return tuple(lu_factor(A, pivot=pivot, out=out))
@@ -389,6 +411,11 @@ def linalg_lu_solve(
 @both
 def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor, *, out: Tensor | None = None) -> Tensor:
     """`torch.linalg.lu_solve` with the older order of arguments."""
+    _warn_of_age(
+        "torch.lu_solve", "torch.linalg.lu_solve",
+        "\nNote that torch.linalg.lu_solve has its arguments reversed.\nX = torch.lu_solve(B, LU, pivots)\n"
+        "should be replaced with\nX = torch.linalg.lu_solve(LU, pivots, B)",
+    )  # fmt: skip
     return linalg_lu_solve(LU_data, LU_pivots, b, out=out)
 
 
@@ -403,6 +430,12 @@ def linalg_qr(A: Tensor, mode: str = "reduced", *, out: Out = None) -> Any:
 @both
 def qr(input: Tensor, some: bool = True, *, out: Out = None) -> Any:
     """`torch.linalg.qr`, reduced or complete."""
+    _warn_of_age(
+        "torch.qr", "torch.linalg.qr",
+        "\nThe boolean parameter 'some' has been replaced with a string parameter 'mode'.\n"
+        "Q, R = torch.qr(A, some)\nshould be replaced with\n"
+        "Q, R = torch.linalg.qr(A, 'reduced' if some else 'complete')",
+    )  # fmt: skip
     return types.qr.of(linalg_qr(input, "reduced" if some else "complete", out=out), out)
 
 

@@ -11,11 +11,13 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING, bfloat16, bool_, float16, int64
 from flambeau.core.layout import broadcast_shapes, wrap_dim
+from flambeau.core.sites import warn_program
 from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
 from flambeau.ops.matmul import c_name
 from flambeau.tensor import autocast
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
+from flambeau.tensor.matmul import chained
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.public import both, function, functions
@@ -127,7 +129,7 @@ def multi_dot(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor
                 f"multi_dot(): tensors {at} and {at + 1} with shapes {list(a.meta.shape)} and {list(b.meta.shape)} "
                 "cannot be multiplied"
             )
-    found: Tensor = functions["chain_matmul"](*tensors).reshape(shape)
+    found: Tensor = chained(tensors).reshape(shape)
     if out is not None and out.dtype is not found.dtype:
         raise RuntimeError(
             f"multi_dot(): expected out tensor to have dtype {c_name(found.dtype)} but got {c_name(out.dtype)}"
@@ -182,6 +184,12 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1, out: Tensor | N
 def cross(input: Tensor, other: Tensor, dim: int | None = None, *, out: Tensor | None = None) -> Tensor:
     """The cross product along `dim`, by default the first dimension of size 3."""
     if dim is None:
+        warn_program(
+            "Using torch.cross without specifying the dim arg is deprecated.\n"
+            "Please either pass the dim explicitly or simply use torch.linalg.cross.\n"
+            "The default value of dim will change to agree with that of linalg.cross in a future release.",
+            UserWarning,
+        )
         if 3 not in input.meta.shape:
             raise RuntimeError("no dimension of size 3 in input")
         dim = input.meta.shape.index(3)

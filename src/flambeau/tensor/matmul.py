@@ -9,6 +9,7 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
 from flambeau.core.layout import wrap_dim
+from flambeau.core.sites import warn_program
 from flambeau.ops import matmul as ops
 from flambeau.tensor import autocast, unrounded
 from flambeau.tensor.call import call
@@ -416,13 +417,29 @@ def kron(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
 @function
 def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
     """The product of several matrices, in the order of fewest operations."""
+    warn_program(
+        "torch.chain_matmul is deprecated and will be removed in a future PyTorch release. Use torch.linalg.multi_dot "
+        "instead, which accepts a list of two or more tensors rather than multiple parameters.",
+        UserWarning,
+    )
     if not matrices:
         raise RuntimeError("chain_matmul(): Expected one or more matrices")
     for matrix in matrices:
         if matrix.ndim != 2:
             raise RuntimeError(f"Tensor dimension is {matrix.ndim}, expected 2 instead.")
+    result = chained(matrices)
     if len(matrices) == 1:
-        return matrices[0]
+        return result
+    if out is not None and out.dtype is not result.dtype:
+        raise RuntimeError(
+            f"multi_dot(): expected out tensor to have dtype {ops.c_name(result.dtype)} but got {ops.c_name(out.dtype)}"
+        )
+    found: Tensor = deliver(result, out)
+    return found
+
+
+def chained(matrices: Sequence[Tensor]) -> Tensor:
+    """The product of matrices that fit, in the order of fewest operations."""
     sizes = [m.meta.shape[0] for m in matrices] + [matrices[-1].meta.shape[1]]
     cuts = _cheapest_cuts(sizes)
 
@@ -432,13 +449,7 @@ def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
         cut = cuts[i, j]
         return mm(product(i, cut), product(cut + 1, j))
 
-    result = product(0, len(matrices) - 1)
-    if out is not None and out.dtype is not result.dtype:
-        raise RuntimeError(
-            f"multi_dot(): expected out tensor to have dtype {ops.c_name(result.dtype)} but got {ops.c_name(out.dtype)}"
-        )
-    found: Tensor = deliver(result, out)
-    return found
+    return product(0, len(matrices) - 1)
 
 
 def _cheapest_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:

@@ -9,6 +9,7 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.dtype import FLOATING, float64
 from flambeau.core.flags import flags
+from flambeau.core.sites import warn_program
 from flambeau.ops.fft import kaiser_window as kaiser
 from flambeau.tensor.call import call
 from flambeau.tensor.fft import fft, ifft, irfft, rfft
@@ -112,6 +113,11 @@ def stft(
     center: the signal is padded by n_fft // 2 at both ends. onesided: the frequencies that are not negative (the
     default for real signals). Without return_complex a last dimension of 2. RuntimeError: sizes that do not fit.
     """
+    if window is None:
+        _warn_of_no_window(
+            "which is known to cause spectral leakage. Other windows such as torch.hann_window or torch.hamming_window "
+            "are recommended to reduce spectral leakage."
+        )
     if center and align_to_window is not None:
         raise RuntimeError("stft align_to_window should only be set when center = false")
     if align_to_window:
@@ -142,6 +148,15 @@ def stft(
     transform, norm = (rfft if one else fft), ("ortho" if normalized else None)
     spectrum = transform(frames, norm=norm).transpose(-2, -1)
     return spectrum if return_complex or return_complex is None else functions["view_as_real"](spectrum)
+
+
+def _warn_of_no_window(why: str) -> None:
+    mark = "," if why.startswith("which") else "."
+    warn_program(
+        f"A window was not provided. A rectangular window will be applied{mark}{why}To suppress this warning and use a "
+        "rectangular window, explicitly set `window=torch.ones(n_fft, device=<device>)`.",
+        UserWarning,
+    )
 
 
 def _check_signal(about: str, x: Tensor, n_fft: int, hop: int, length: int, window: Tensor | None) -> None:
@@ -225,6 +240,8 @@ def istft(
 
     RuntimeError: sizes that do not fit, windows that leave a point with no weight.
     """
+    if window is None:
+        _warn_of_no_window("Please provide the same window used by stft to make the inversion lossless.")
     hop = n_fft // 4 if hop_length is None else hop_length
     size = n_fft if win_length is None else win_length
     about = (

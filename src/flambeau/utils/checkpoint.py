@@ -100,7 +100,10 @@ def checkpoint(
     """
     preserve = kwargs.pop("preserve_rng_state", True)
     if use_reentrant is None:
-        _warn_of_no_choice("torch.utils.checkpoint")
+        _warn_of_no_choice(
+            "torch.utils.checkpoint",
+            "Starting in PyTorch 2.9, calling checkpoint without use_reentrant will raise an exception.",
+        )
         use_reentrant = True
     if debug:
         raise NotImplementedError("Flambeau lists no operators of a checkpoint: debug=True is not supported")
@@ -121,10 +124,10 @@ def checkpoint(
     return frame.run()
 
 
-def _warn_of_no_choice(where: str) -> None:
+def _warn_of_no_choice(where: str, when: str) -> None:
     warn_program(
-        f"{where}: the use_reentrant parameter should be passed explicitly. Starting in PyTorch 2.9, calling "
-        "checkpoint without use_reentrant will raise an exception. use_reentrant=False is recommended, but if you "
+        f"{where}: the use_reentrant parameter should be passed explicitly. {when} use_reentrant=False is recommended, "
+        "but if you "
         "need to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for more "
         "details on the differences between the two variants.",
         UserWarning,
@@ -308,7 +311,10 @@ def checkpoint_sequential(
         preserve_rng_state: as of `checkpoint`.
     """
     if use_reentrant is None:
-        _warn_of_no_choice("torch.utils.checkpoint.checkpoint_sequential")
+        _warn_of_no_choice(
+            "torch.utils.checkpoint.checkpoint_sequential",
+            "In version 2.9 we will raise an exception if use_reentrant is not passed.",
+        )
         use_reentrant = True
     preserve = kwargs.pop("preserve_rng_state", True)
     if kwargs:

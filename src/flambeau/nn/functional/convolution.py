@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from flambeau.core.errors import argument_type
+from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.padding import constant_pad
 from flambeau.ops import convolution as ops
@@ -141,6 +142,11 @@ def _named_padding(
     totals = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=False)]
     uneven = [total % 2 for total in totals]
     if any(uneven):
+        warn_program(
+            "Using padding='same' with even kernel lengths and odd dilation may require a zero-padded copy of the "
+            "input be created",
+            UserWarning,
+        )
         x = constant_pad(x, [n for more in reversed(uneven) for n in (0, more)], 0)
     return x, tuple([total // 2 for total in totals])
 

@@ -43,23 +43,28 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
     """
     if not isinstance(pad, (list, tuple)):
         raise TypeError(argument_type("pad", "pad", 2, "tuple of ints", pad))
-    if mode == "constant":
-        return constant_pad(checked(input, "pad"), pad, 0 if value is None else value)
+    checked(input, "pad")
     if len(pad) % 2:
         raise RuntimeError("Padding length must be divisible by 2")
-    if value is not None and value != 0:
-        raise RuntimeError(f'Padding mode "{mode}" doesn\'t take in value argument')
-    if mode not in ("reflect", "replicate", "circular"):
-        raise NotImplementedError(f"Unrecognised padding mode {mode}")
     if len(pad) > 2 * input.dim():
         raise RuntimeError(
             "Padding length should be less than or equal to two times the input dimension but got padding length "
             f"{len(pad)} and input of dimension {input.dim()}"
         )
+    if mode == "constant":
+        return constant_pad(input, pad, 0 if value is None else value)
+    if mode not in ("reflect", "replicate", "circular"):
+        raise NotImplementedError(f"Unrecognised padding mode {mode}")
+    if value is not None and value != 0:
+        raise RuntimeError(f'Padding mode "{mode}" doesn\'t take in value argument')
     dims = len(pad) // 2
     if not 1 <= dims <= 3 or input.dim() not in (dims + 1, dims + 2):
         raise NotImplementedError(
-            "Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now"
+            f"Padding size {len(pad)} is not supported for {input.dim()}D input tensor.\n"
+            "Supported combinations for non-constant padding:\n"
+            "  - 2D or 3D input: padding size = 2 (pads last dimension)\n"
+            "  - 3D or 4D input: padding size = 4 (pads last 2 dimensions)\n"
+            "  - 4D or 5D input: padding size = 6 (pads last 3 dimensions)"
         )
     if mode != "circular" and not all(input.shape[input.dim() - dims - 1 :]):
         raise RuntimeError(

@@ -31,7 +31,7 @@ from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
 from flambeau.tensor.creation import empty, zeros
 from flambeau.tensor.joining import stack
-from flambeau.tensor.linalg import qr
+from flambeau.tensor.linalg import linalg_qr
 from flambeau.tensor.matmul import bmm
 from flambeau.tensor.random import randn
 
@@ -325,7 +325,7 @@ def _orthogonalize(matrices: Any, epsilon: float = 0) -> None:
     """Make the columns of each matrix orthogonal and of length 1, in place: by Gram-Schmidt up to two, else by QR."""
     columns = matrices.shape[2]
     if columns > 2 and matrices.dtype.itemsize > 2:
-        matrices.copy_(qr(matrices)[0])
+        matrices.copy_(linalg_qr(matrices)[0])
         return
     for i in range(columns):
         column = matrices[:, :, i : i + 1]
