@@ -207,3 +207,13 @@ def test_processes_that_the_program_starts_are_named(folder):
     done = flambeau(folder, "explore", "program.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The program starts processes: what they do was neither" in done.stdout
+
+
+def test_an_interrupt_shows_where_the_program_was(folder):
+    program(folder, "import torch\ntorch.ones(2, device='cuda')\nraise KeyboardInterrupt\n")
+    done = flambeau(folder, "explore", "program.py")
+    assert done.returncode == 130
+    assert re.fullmatch(
+        r"Traceback .*\n  File \".*program.py\", line 3, in <module>\n    raise KeyboardInterrupt\nKeyboardInterrupt\n",
+        done.stderr,
+    ), done.stderr

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 
 from flambeau.cli import finder
 from flambeau.cli.environment import why_not_readable
-from flambeau.cli.run import RACE_STATUS, execute, exit_status, processes_so_far
+from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far, traceback_of
 from flambeau.cli.trailing import take_last
 from flambeau.runtime import settings
 from flambeau.testing.explore import POLICIES, explore, is_policy
@@ -79,6 +79,9 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"flambeau explore: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as error:
+        sys.stderr.write(traceback_of(False, KeyboardInterrupt, error, error.__traceback__))
+        return INTERRUPTED
     print(found)
     if processes_so_far() > processes:
         print("The program starts processes: what they do was neither put into other orders nor compared.")

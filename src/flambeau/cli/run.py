@@ -240,7 +240,7 @@ def _status_of_replay(options: argparse.Namespace, recorder: Recorder) -> int:
 
 def _show(full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Its traceback; a launcher that started this as a rank hears of it."""
-    text = _text_of(full, kind, error, trace)
+    text = traceback_of(full, kind, error, trace)
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         import_module("flambeau.distributed.excepthook").note(error, text)
     sys.stderr.write(text)  # at once: other ranks write to the same screen
@@ -250,11 +250,14 @@ def _show_of_thread(full: bool, told: threading.ExceptHookArgs) -> None:
     """That of an error that ended a thread of the program."""
     if told.exc_type is not SystemExit and told.exc_value is not None:
         name = told.thread.name if told.thread is not None else threading.get_ident()
-        text = _text_of(full, told.exc_type, told.exc_value, told.exc_traceback)
+        text = traceback_of(full, told.exc_type, told.exc_value, told.exc_traceback)
         sys.stderr.write(f"Exception in thread {name}:\n{text}")
 
 
-def _text_of(full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
+def traceback_of(
+    full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> str:
+    """As the interpreter writes it; unless `full` without Flambeau's own frames."""
     shown = traceback.TracebackException(kind, error, trace)
     if not full:
         _cut(shown)
@@ -268,7 +271,7 @@ def _cut(shown: traceback.TracebackException | None) -> None:
     frames = shown.stack
     while frames and frames[-1].filename.startswith(_PACKAGE):
         del frames[-1]
-    while frames and (frames[0].filename == __file__ or frames[0].filename in _RUNNERS):
+    while frames and (frames[0].filename.startswith(_PACKAGE) or frames[0].filename in _RUNNERS):
         del frames[0]
     _cut(shown.__cause__)
     _cut(shown.__context__)
