@@ -113,9 +113,9 @@ def _factor(name: str, matrix: Tensor) -> Tensor:
     if name == "scale_tril":
         return matrix
     if name == "covariance_matrix":
-        return linalg.cholesky(matrix)
+        return linalg.linalg_cholesky(matrix)
     # The inverse of P = U U^T with U upper triangular is U^-T U^-1, and U is the lower factor of P turned around.
-    turned = linalg.cholesky(matrix.flip((-2, -1))).flip((-2, -1)).mT
+    turned = linalg.linalg_cholesky(matrix.flip((-2, -1))).flip((-2, -1)).mT
     eye = creation.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return linalg.solve_triangular(turned, eye, upper=False)
 
