@@ -571,6 +571,15 @@ def test_the_two_ways_of_posting_agree() -> None:
     assert at_once.figures() == by_steps.figures()
 
 
+def test_a_block_that_is_cut_for_a_request_was_never_two_that_are_free() -> None:
+    allocator, _, stream = make()
+    allocator.allocate(512, stream)
+    assert current(allocator, "inactive_split", kind="peak") == 1
+    assert current(allocator, "inactive_split_bytes", kind="peak") == 2 * MIB - 512
+    allocator.allocate(700, stream)
+    assert current(allocator, "inactive_split", kind="peak") == 1
+
+
 # -- everything, by random programs -------------------------------------------------------------------------
 
 SIZES = st.one_of(

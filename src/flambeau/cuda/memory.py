@@ -295,6 +295,7 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
     OutOfMemoryError: a negative size too, as in PyTorch, which takes it for a huge one.
     """
     size = operator.index(size)
+    size = size if size >= 0 else 1 << 63
     context = current.context_at(_index(device))
     if stream is None:
         stream = current.stream_at(context.index)

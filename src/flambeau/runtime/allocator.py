@@ -315,8 +315,8 @@ class CachingAllocator:
 
     # -- finding a block ----------------------------------------------------------------------------------
     def _search(self, nbytes: int, stream: int) -> Block:
-        if not 0 < nbytes < TOO_MUCH:
-            return self._nothing(nbytes)
+        if nbytes == 0:
+            return self._empty
         turn = self._turn
         turn.lock.acquire()
         nested, turn.busy = turn.busy, True
@@ -336,11 +336,6 @@ class CachingAllocator:
                 self._try_receive()
         return block
 
-    def _nothing(self, nbytes: int) -> Block:
-        if nbytes == 0:
-            return self._empty
-        raise OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")  # below 0, too
-
     def _find(self, nbytes: int, stream: int) -> Block:
         policy = self.policy
         if not policy.caching:
@@ -353,7 +348,8 @@ class CachingAllocator:
         if pool is None:
             pool = self._new_pool(stream, kind, private)
         known = pool.bins.get(size)
-        if known is not None and not (policy.max_split and policy.is_oversize(size)):  # else each is counted
+        limited = policy.max_split
+        if known is not None and not (limited and policy.is_oversize(size)):  # else each is counted
             if self._short_way:
                 if len(self._bins) >= _KEYS:
                     self._bins.clear()
@@ -366,14 +362,16 @@ class CachingAllocator:
         loose = pool.loose
         while loose:
             heap.join(pool, loose.pop())
-        block = heap.take(pool, size, policy) if policy.max_split else pool.holes.take(size)
+        block = heap.take(pool, size, policy) if limited else pool.holes.take(size)
         if block is None:
             block = self._find_farther(pool, size, nbytes)
             pool = block.pool  # a MemPool may help out
             known = pool.bins.get(size)  # consolidating drops bins that are nobody's home
-        if block.size - size >= pool.least and not (policy.max_split and policy.keeps_whole(size)):
-            heap.split(block, size)
-        if policy.max_split and policy.is_oversize(block.size):
+        if block.size - size < pool.least or (limited and policy.keeps_whole(size)):
+            cut = None
+        else:
+            cut = heap.split(block, size)
+        if limited and policy.is_oversize(block.size):
             block.home, block.bin = self._detour, pool.loose
             self._oversize.add(block)
             self.oversize_allocations.add(1)
@@ -387,6 +385,8 @@ class CachingAllocator:
             self._entries.append(block.gain)
         else:
             self._journal.book(block)
+        if cut is not None:  # last: free are never both of its parts
+            self._entries.append(cut)
         return block
 
     def _new_pool(self, stream: int, kind: int, private: PrivatePool | None) -> Pool:
@@ -409,6 +409,8 @@ class CachingAllocator:
 
     def _find_farther(self, pool: Pool, size: int, nbytes: int) -> Block:
         """A hole, taken out, that is not at hand: of an ordered stream, of joined bins, of a new segment."""
+        if size >= TOO_MUCH:
+            raise _too_much()
         heap, policy = self._heap, self.policy
         heap.searches += 1
         if self._many_streams and heap.adopt(pool):
@@ -495,6 +497,8 @@ class CachingAllocator:
         relieve: what is cached may be given back for it.
         """
         size = -nbytes // ROUND * -ROUND
+        if size >= TOO_MUCH:
+            raise _too_much()
         kind = SMALL if size <= SMALL_REQUEST else LARGE
         pool = Pool(kind, self._orders.queue(stream), None, set())
         try:
@@ -731,3 +735,7 @@ class CachingAllocator:
         block.home = block.bin = deque(maxlen=0)  # keeps nothing
         block.gain = block.loss = block.pool.entry(CUT, 0, 0, 0)  # says nothing
         return block
+
+
+def _too_much() -> OutOfMemoryError:
+    return OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")

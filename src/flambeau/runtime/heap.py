@@ -89,13 +89,13 @@ class Heap:
                     return block
         return None
 
-    def split(self, block: Block, size: int) -> None:
-        """Make what a block, larger than `size`, has beyond it a hole."""
+    def split(self, block: Block, size: int) -> bytes:
+        """Make what a block, larger than `size`, has beyond it a hole. What is to be written of it."""
         pool, after = block.pool, block.next
         if after is None and block.previous is None:
-            self._entries.append(pool.entry(CUT, block.size, 2, 0))
+            cut = pool.entry(CUT, block.size, 2, 0)
         else:
-            self._entries.append(pool.parts[1])
+            cut = pool.parts[1]
         rest = Block(block.ptr + size, block.size - size, pool, block.freed)
         rest.trace = block.trace
         rest.previous, rest.next = block, after
@@ -103,6 +103,7 @@ class Heap:
             after.previous = rest
         block.size, block.next = size, rest
         pool.holes.add(rest)
+        return cut
 
     def adopt(self, pool: Pool) -> bool:
         """Take over what other streams have for this pool. Whether there may be any. See Note [Reuse by order]."""
