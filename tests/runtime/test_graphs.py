@@ -288,6 +288,23 @@ def test_memory_comes_back_with_reset(gpu: None) -> None:
     assert torch.cuda.memory_reserved() == before
 
 
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_emptying_the_cache_does_nothing_in_a_capture(gpu: None, mode: str) -> None:
+    x = torch.ones(4 * MIB, device="cuda")
+    z = torch.ones(16 * MIB, device="cuda")
+    torch.cuda.empty_cache()
+    before, graph = torch.cuda.memory_reserved(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        del z
+        torch.cuda.empty_cache()
+        y = x * 2
+        assert torch.cuda.memory_reserved() == before + 16 * MIB
+    graph.replay()
+    assert y.sum().item() == 8 * MIB
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before - 64 * MIB + 16 * MIB
+
+
 def test_graphs_share_a_pool(gpu: None) -> None:
     x = torch.ones(4 * MIB, device="cuda")
     first, y = captured(lambda: x * 2 + 1)

@@ -104,6 +104,11 @@ def test_settings_are_taken_and_refused_as_pytorch_does(text: str, takes: bool) 
     assert taken == ours == takes
 
 
+def test_settings_are_a_text(gpu: None) -> None:
+    with pytest.raises(TypeError, match="argument 'env' must be str, not int"):
+        torch.cuda.memory._set_allocator_settings(5)
+
+
 def test_options_of_pytorch_that_change_nothing_here_are_read() -> None:
     for name in (
         "graph_capture_record_stream_reuse", "pinned_free_catch_all", "pinned_use_cuda_host_register",

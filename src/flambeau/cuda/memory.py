@@ -175,7 +175,10 @@ def reset_max_memory_cached(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Give cached memory that nothing occupies back to every device. What tensors occupy stays."""
+    """Give cached memory that nothing occupies back to every device. What tensors occupy stays.
+
+    While a CUDA graph is captured nothing can go back: then it does nothing.
+    """
     if system.is_initialized():
         for index in range(system.device_count()):
             _allocator(index).empty_cache()
@@ -479,7 +482,12 @@ def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:
 
 
 def _set_allocator_settings(env: str) -> None:
-    """Change the settings of the allocators, as PYTORCH_ALLOC_CONF gives them. ValueError: malformed."""
+    """Change the settings of the allocators, as PYTORCH_ALLOC_CONF gives them.
+
+    Raises TypeError: no str; ValueError: a malformed one.
+    """
+    if not isinstance(env, str):
+        raise TypeError(f"_set_allocator_settings(): argument 'env' must be str, not {type(env).__name__}")
     policy = policy_of(env)
     for context in system.contexts():
         cast(CachingAllocator, context.allocator).set_policy(policy)

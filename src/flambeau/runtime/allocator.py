@@ -521,11 +521,11 @@ class CachingAllocator:
             self._heap.consolidate(pool)
 
     def empty_cache(self) -> None:
-        """Give back every segment that no block of is in use, after waiting for recorded uses."""
+        """Give back every segment that no block of is in use, after waiting for recorded uses. None in a capture."""
         if self.context.closed:
             return
         with self._turn as nested:
-            if not nested:
+            if not nested and not self._orders.capturing:
                 self._consolidate_all()
                 self._segments.release_free(self._heap.shared())
                 self._forget_closed()
