@@ -46,7 +46,7 @@ class Block(Sized):
 
     def __init__(self, ptr: int, size: int, pool: Pool, freed: int) -> None:
         self.size = size
-        self.holes = self.above = self.below = None
+        self.holes = self.above = self.below = None  # here: a call of the base's would cost each cut
         self.ptr = ptr
         self.pool = pool
         self.stream = pool.stream
@@ -81,10 +81,10 @@ class Pool:
     """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join.
 
     `queue` says whether the stream was given anything lately; `private` is the MemPool that it belongs to, if any;
-    `adopted` the tick at which it last took over others' blocks;
-    `seen` the sizes asked for lately, of all streams. Of what the journal says: `owner` is the MemPool's id, `whole`
-    and `part` are the heads of a block's entries where it is a segment or part of one, `parts` the entries that tell of
-    one part more than there was, or one or two fewer.
+    `adopted` the tick at which it last took over others' blocks; `seen` the sizes asked for lately, of all streams;
+    `least`, for those of a heap, the smallest rest that is cut off a block. Of what the journal says: `owner` is the
+    MemPool's id, `whole` and `part` are the heads of a block's entries where it is a segment or part of one, `parts` the
+    entries that tell of one part more than there was, or one or two fewer.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Pool:
         "stream", "whole",
     )  # fmt: skip
 
-    least: int  # the smallest rest that is cut off a block
+    least: int
 
     def __init__(self, kind: int, queue: Queue, private: PrivatePool | None, seen: set[int]) -> None:
         self.kind = kind
