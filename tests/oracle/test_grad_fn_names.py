@@ -40,7 +40,7 @@ F.max_pool2d(im,2) F.avg_pool2d(im,2) F.adaptive_avg_pool2d(im,2) F.adaptive_avg
 F.adaptive_max_pool2d(im,2) F.layer_norm(x,(4,)) F.group_norm(im,3) F.batch_norm(im,None,None,training=True)
 F.instance_norm(im) F.embedding(i,x) F.dropout(x,.5) F.interpolate(im,scale_factor=2)
 F.interpolate(im,scale_factor=2,mode='bilinear') F.unfold(im,2) F.l1_loss(x,y) F.cross_entropy(q,lab)
-F.nll_loss(q,lab) F.kl_div(x,y) F.poisson_nll_loss(x,y) F.gaussian_nll_loss(x,y,torch.ones(3,4))
+F.cross_entropy(im,pix) F.nll_loss(q,lab) F.kl_div(x,y) F.poisson_nll_loss(x,y) F.gaussian_nll_loss(x,y,torch.ones(3,4))
 F.hinge_embedding_loss(x,torch.ones(3,4)) F.margin_ranking_loss(x,y,torch.ones(3,4)) F.cosine_similarity(x,y)
 F.normalize(x) c.abs() c.angle() torch.view_as_real(c) torch.complex(x,y) torch.polar(x,y) c*c c.sum()
 torch.fft.fft(c) torch.fft.ifft(c) torch.fft.rfft(x) torch.fft.irfft(c) torch.fft.fft2(c)
@@ -87,7 +87,7 @@ def names(lib: Any) -> dict[str, Any]:
         "q": (lib.eye(3) * 2 + 0.1).requires_grad_(), "c": lib.complex(x.detach(), y.detach()).requires_grad_(),
         "b": lib.full((2, 3, 4), 0.3, requires_grad=True), "im": lib.ones(2, 3, 8, 8, requires_grad=True),
         "w": lib.ones(4, 3, 3, 3, requires_grad=True), "i": lib.tensor([0, 2]), "mask": lib.ones(3, 4) > 0,
-        "lab": lib.tensor([0, 1, 2]),
+        "lab": lib.tensor([0, 1, 2]), "pix": lib.zeros(2, 8, 8, dtype=lib.int64),
     }  # fmt: skip
 
 

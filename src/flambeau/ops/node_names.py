@@ -40,6 +40,12 @@ def _product(metas: Metas, params: tuple[Any, ...]) -> str:
     return f"{found}Backward0" if found else "UnsafeViewBackward0"
 
 
+def _classified(metas: Metas, params: tuple[Any, ...]) -> str:
+    """Classes of rows, or of pixels."""
+    scores = metas[0]
+    return "NllLoss2DBackward0" if scores is not None and scores.ndim > 2 else "NllLossBackward0"
+
+
 NAMES: dict[str, Name] = {
     "add.alpha": "AddBackward0",
     "batch_norm_train": "NativeBatchNormBackward0",
@@ -64,6 +70,7 @@ NAMES: dict[str, Name] = {
     "nanmedian": "NanmedianBackward1",
     "nanmedian_all": "NanmedianBackward0",
     "nansum": "NansumBackward0",
+    "nll_loss": _classified,
     "norm": "LinalgVectorNormBackward0",
     "pow": _power,
     "prelu": "PreluKernelBackward0",
