@@ -103,6 +103,30 @@ def two(lib: Any, forward: Any) -> Any:
     return seen, x.grad, [state(t) for t in outputs]
 
 
+def among_others(lib: Any, materialize: bool) -> Any:
+    """Outputs that are no tensors count: in `backward`, in hooks of the node, in `output_nr`."""
+    seen: list[Any] = []
+
+    def forward(ctx: Any, a: Any) -> Any:
+        ctx.set_materialize_grads(materialize)
+        first, second = a * 2, a.exp()
+        ctx.save_for_backward(second)
+        return 3, first, None, second, "s"
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        seen.append([None if g is None else listed(g) for g in grads])
+        return grads[3] * ctx.saved_tensors[0]
+
+    x = leaf(lib)
+    outputs = function(lib, forward, backward).apply(x)
+    node = outputs[1].grad_fn
+    node.register_prehook(lambda grads: seen.append([None if g is None else listed(g) for g in grads]))
+    outputs[3].pow(2).sum().backward(retain_graph=True)
+    (again,) = lib.autograd.grad(outputs[3].sum(), x, create_graph=True)
+    again.sum().backward()
+    return seen, x.grad, again, outputs[0], outputs[2], outputs[4], outputs[1].output_nr, outputs[3].output_nr
+
+
 def modified(lib: Any) -> Any:
     y = leaf(lib).exp()
     z = function(lib, kept, kept_back).apply(y)
@@ -191,6 +215,8 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "save a number": lambda lib: function(lib, lambda ctx, a: ctx.save_for_backward(3) or a * 1).apply(leaf(lib)),
     "not differentiable": lambda lib: two(lib, undifferentiable),
     "missing gradients": lambda lib: two(lib, unmaterialized),
+    "outputs among others": lambda lib: among_others(lib, True),
+    "outputs among others, unmaterialized": lambda lib: among_others(lib, False),
     "modified": lambda lib: outcome(modified, lib)[1].split(", which")[0],
     "setup_context": setup_apart,
     "once": once,

@@ -78,7 +78,8 @@ class _Node(Node, FunctionCtx):
 
     def gradients(self, grads: Sequence[Any]) -> Sequence[Any]:
         if self.materialize_grads:
-            grads = [zeros_of(m) if g is None else g for g, m in zip(grads, self.outputs, strict=True)]
+            metas = zip(grads, self.outputs, strict=True)
+            grads = [g if m is None or g is not None else zeros_of(m) for g, m in metas]
         given = self._backward()(self, *grads)
         listed = given if isinstance(given, tuple) else (given,)
         count = len(self._metas)
@@ -258,9 +259,12 @@ def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequ
     node._metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
     tensors = [t for t in outputs if isinstance(t, Tensor)]
     node.placed(tuple([t.meta for t in tensors]))
+    node.outputs = tuple(
+        [t.meta if isinstance(t, Tensor) else None for t in outputs]
+    )  # backward counts them all
     used_on(node)
-    for i, t in enumerate(tensors):
-        if t.meta.dtype.category < FLOATING or _among(t, node.non_differentiable):
+    for i, t in enumerate(outputs):
+        if node.outputs[i] is None or t.meta.dtype.category < FLOATING or _among(t, node.non_differentiable):
             continue
         if _among(t, node.dirty_tensors):
             replace_node(t, node, next((k for k, a in enumerate(args) if a is t), None), i)
@@ -269,11 +273,11 @@ def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequ
             t.history.made = CUSTOM if len(tensors) == 1 else SEVERAL
         else:
             t.history = History(node, i)
-    node._saved = [None if t is None else _kept(t, tensors) for t in node.to_save]
+    node._saved = [None if t is None else _kept(t, outputs) for t in node.to_save]
     node.to_save = ()
 
 
-def _kept(t: Tensor, outputs: Sequence[Tensor]) -> Saved:
+def _kept(t: Tensor, outputs: Sequence[Any]) -> Saved:
     for i, output in enumerate(outputs):
         if t is output:
             return save(t, None, i)
