@@ -83,8 +83,8 @@ class Pool:
     `queue` says whether the stream was given anything lately; `private` is the MemPool that it belongs to, if any;
     `adopted` the tick at which it last took over others' blocks; `seen` the sizes asked for lately, of all streams;
     `least`, for those of a heap, the smallest rest that is cut off a block. Of what the journal says: `owner` is the
-    MemPool's id, `whole` and `part` are the heads of a block's entries where it is a segment or part of one, `parts` the
-    entries that tell of one part more than there was, or one or two fewer.
+    MemPool's id, `whole` and `part` are the heads of a block's entries where it is a segment or part of one, `parts`
+    the entries that tell of one part more than there was, or one or two fewer.
     """
 
     __slots__ = (
