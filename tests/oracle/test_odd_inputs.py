@@ -39,6 +39,8 @@ CALLS = {
     "count_nonzero by name": lambda m: m.ones(3, 2, 1).count_nonzero(dim=(0, 1)),
     "broadcast_to numbers": lambda m: m.ones(2).broadcast_to(3, 2),
     "broadcast_to by name": lambda m: m.ones(2).broadcast_to(size=(3, 2)),
+    "_assert of what holds": lambda m: m._assert(m.ones(1), "why"),
+    "_assert of what does not": lambda m: m._assert(m.zeros(1), "why"),
     "hsplit at several": lambda m: m.ones(2, 4).hsplit(1, 3),
     "vsplit at several": lambda m: m.ones(4, 2).vsplit(1, 3),
     "dsplit in two": lambda m: m.ones(1, 2, 4).dsplit(2),

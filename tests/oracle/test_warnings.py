@@ -29,6 +29,8 @@ WARNED: dict[str, Callable[[Any], Any]] = {
     "istft": lambda m: m.istft(m.ones(9, 17, dtype=m.complex64), 16),
     "same": lambda m: m.nn.functional.conv1d(m.ones(1, 1, 3), m.ones(1, 1, 2), padding="same"),
     "a list of arrays": lambda m: m.tensor([np.ones(2), np.ones(2), np.ones(2)]),
+    "a read-only array": lambda m: m.as_tensor(np.frombuffer(b"abcd", np.uint8)),
+    "a read-only buffer": lambda m: m.frombuffer(b"abcd", dtype=m.uint8),
     "gradcheck": lambda m: m.autograd.gradcheck(
         lambda x: x * 2, (m.ones(1, requires_grad=True),), atol=1, raise_exception=False
     ),
@@ -46,7 +48,17 @@ def told(lib: Any, program: Callable[[Any], Any]) -> list[tuple[str, str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         program(lib)
-    names = [(w.category.__name__, re.sub(r" \(Triggered internally.*", "", str(w.message))) for w in caught]
+    names = [
+        (
+            w.category.__name__,
+            re.sub(
+                r"( This type of warning will be suppressed for the rest of this program.)? \(Triggered internally.*",
+                "",
+                str(w.message),
+            ),
+        )
+        for w in caught
+    ]
     return [
         (kind, text.replace("flambeau", "torch").replace("solveand", "solve and")) for kind, text in names
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from flambeau.core.dtype import from_numpy as dtype_of
 from flambeau.core.flags import flags
 from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.runtime import current, system
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
@@ -50,7 +50,7 @@ def from_numpy(ndarray: Array) -> Tensor:
             "reallocate the memory."
         )
     if not ndarray.flags.writeable:
-        _warn_of_read_only("NumPy array")
+        _warn_of_read_only("array")
     return over(ndarray, kind, ForeignStorage)
 
 
@@ -212,12 +212,14 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0) -> 
 
 
 def _warn_of_read_only(what: str) -> None:
-    warnings.warn(
-        f"The given {what} is not writable, and PyTorch does not support non-writable tensors. This means "
-        f"you can write to the underlying (supposedly non-writable) {what} using the tensor. You may want to "
-        f"copy the {what} to protect its data or make it writable before converting it to a tensor.",
+    means = "you can write to the underlying (supposedly non-writable) buffer using the tensor"
+    if what == "array":
+        means = "writing to this tensor will result in undefined behavior"
+    warn_program(
+        f"The given {'NumPy array' if what == 'array' else what} is not writable, and PyTorch does not support "
+        f"non-writable tensors. This means {means}. You may want to copy the {what} to protect its data or make it "
+        "writable before converting it to a tensor.",
         UserWarning,
-        stacklevel=3,
     )
 
 

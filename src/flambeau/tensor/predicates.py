@@ -51,6 +51,13 @@ def is_storage(obj: Any) -> bool:
     return isinstance(obj, (TypedStorage, UntypedStorage))
 
 
+@function
+def _assert(condition: Any, message: str) -> None:
+    """Raises AssertionError with `message` unless `condition` holds: a bool, or a tensor of one element."""
+    if not condition:
+        raise AssertionError(message)
+
+
 @method
 def storage_type(self: Tensor) -> type:
     """The class of its `storage()`."""

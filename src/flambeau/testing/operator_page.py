@@ -110,7 +110,8 @@ def page(theirs: Iterable[str]) -> str:
 def _public_names() -> set[str]:
     """Functions and methods; an in-place form belongs to the row of its function."""
     bound = [*public.functions.items(), *vars(Tensor).items()]
-    names = {n for n, value in bound if inspect.isfunction(value) and not n.startswith("_")}
+    functions = {n for n, value in bound if inspect.isfunction(value)}
+    names = {n for n in functions if not n.startswith("_") or n == "_assert"}  # which is documented
     return {n for n in names if not (n.endswith("_") and n[:-1] in names)}
 
 
