@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all compiled test-compiled lint bench clean
 
 demo: $(VENV)/ready-examples
 	@mkdir -p out
@@ -22,6 +22,18 @@ test: $(VENV)/ready-test lint
 # The exhaustive runs: more seeds, more Hypothesis examples.
 test-all: $(VENV)/ready-test lint
 	FLAMBEAU_TESTS=exhaustive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+
+# The allocator's modules compiled (docs/design.md, "The compiled build"): out/compiled has the wheel, and it installed.
+compiled: $(VENV)/ready-test
+	rm -rf out/compiled
+	mkdir -p out/compiled/sources
+	cp -r pyproject.toml README.md LICENSE src out/compiled/sources  # the build leaves its results among the sources
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w out/compiled out/compiled/sources
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target out/compiled/site out/compiled/*.whl
+
+# The same tests over it.
+test-compiled: compiled
+	PYTHONPATH=$(CURDIR)/out/compiled/site $(BIN)/python -m pytest -o pythonpath=tests -n $(JOBS) --dist worksteal tests
 
 lint: $(VENV)/ready-test
 	$(BIN)/ruff check .

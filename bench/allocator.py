@@ -185,7 +185,7 @@ def ours() -> tuple[Player, Callable[[], float]]:
         peak = allocator.ledger().peak[ALL]
         return peak[RESERVED_BYTES] / peak[ALLOCATED_BYTES]
 
-    return (partial(allocator.allocate, stream=stream), allocator.free), ratio
+    return (lambda nbytes: allocator.allocate(nbytes, stream), allocator.free), ratio
 
 
 def others() -> Iterator[tuple[str, Player]]:
@@ -193,11 +193,8 @@ def others() -> Iterator[tuple[str, Player]]:
     if why_no_gpu():
         return
     context = flambeau.runtime.system.contexts()[0]
-    stream = context.default_stream
-    yield (
-        "ours on the GPU",
-        (partial(context.allocator.allocate, stream=stream), context.allocator.free),
-    )
+    allocator, stream = context.allocator, context.default_stream
+    yield "ours on the GPU", (lambda nbytes: allocator.allocate(nbytes, stream), allocator.free)
     if find_spec("torch") is not None:
         import torch
 
@@ -220,6 +217,7 @@ def growth(live: int) -> float:
 
 
 def main() -> None:
+    print("compiled" if flambeau.runtime.heap.__file__.endswith(".so") else "plain Python")
     allocator, stream = device_allocator()
     host = HostAllocator(stream.context)
     pinned = PinnedAllocator(stream.context.driver)

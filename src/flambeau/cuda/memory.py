@@ -136,7 +136,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
     """Every segment of every device with its blocks, as in `_snapshot`; of one MemPool, if its id is given.
 
-    Raises TypeError: that is no pair of ints; ValueError: no MemPool has such numbers.
+    Sizes are in bytes. Raises TypeError: that is no pair of ints; ValueError: no MemPool has such numbers.
     """
     id = NOBODY if mempool_id is None else as_id(mempool_id)
     return _whole(None if id == NOBODY else id, include_traces)["segments"]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from flambeau.runtime.blocks import Bin, Block, Pool, give, label, pop, users
+from flambeau.runtime.blocks import Block, Pool, give, label, pop, users
 from flambeau.runtime.orders import NEVER, Orders
 
 _MOST_LENDERS = 128  # pools that one search for blocks of other streams looks at
@@ -86,12 +86,12 @@ def adopt(pool: Pool, pools: Iterable[Pool], order: Order) -> None:
 def _adopt_bin(other: Pool, size: int, pool: Pool, order: Order) -> None:
     taken = _sift(other.bins[size], order)
     if taken:
-        mine = pool.bins.setdefault(size, Bin())
+        mine = pool.bins.setdefault(size, [])
         for block in taken:
             give(block, pool, mine)
             label(block, block.requested)
         other.leave(size, len(taken))
-        mine.blocks += len(taken)
+        pool.homes[size] = pool.homes.get(size, 0) + len(taken)
         mine.extend(taken)
 
 

@@ -143,13 +143,14 @@ class CachingAllocator:
 
     # -- the hot path -------------------------------------------------------------------------------------
     def _allocate(self, nbytes: int, stream: Stream) -> Block:
-        found = self._bins.get((stream.handle, nbytes))
+        handle = stream.handle
+        found = self._bins.get((handle, nbytes))
         if not found:
-            return self._search(nbytes, stream.handle)
+            return self._search(nbytes, handle)
         try:
             block = found.pop()
         except IndexError:  # another thread was faster
-            return self._search(nbytes, stream.handle)
+            return self._search(nbytes, handle)
         if block.requested != nbytes:
             label(block, nbytes)
         entries = self._entries
@@ -318,7 +319,7 @@ class CachingAllocator:
         if nbytes == 0:
             return self._empty
         turn = self._turn
-        turn.lock.acquire()
+        turn.acquire()
         nested, turn.busy = turn.busy, True
         try:
             if nested:
@@ -331,7 +332,7 @@ class CachingAllocator:
                 block = self._find(nbytes, stream)
         finally:
             turn.busy = nested
-            turn.lock.release()
+            turn.release()
             if self._freed and not nested:
                 self._try_receive()
         return block
@@ -378,7 +379,7 @@ class CachingAllocator:
         elif known is None:
             block.home = block.bin = pool.home(size)
         else:
-            known.blocks += 1
+            pool.homes[size] += 1
             block.home = block.bin = known
         label(block, nbytes)
         if self._journal.recording is None:

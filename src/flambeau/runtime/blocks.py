@@ -68,15 +68,6 @@ class Block(Sized):
         return self.pool.entry(code, self.size, self.requested, self.ptr)
 
 
-class Bin(list[Block]):
-    """Free blocks for one rounded size. `blocks` counts those whose home it is, free or not."""
-
-    __slots__ = ("blocks",)
-
-    def __init__(self) -> None:
-        self.blocks = 0
-
-
 class Pool:
     """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join.
 
@@ -88,8 +79,8 @@ class Pool:
     """
 
     __slots__ = (
-        "adopted", "bins", "holes", "kind", "least", "loose", "owner", "part", "parts", "private", "queue", "seen",
-        "stream", "whole",
+        "adopted", "bins", "holes", "homes", "kind", "least", "loose", "owner", "part", "parts", "private", "queue",
+        "seen", "stream", "whole",
     )  # fmt: skip
 
     least: int
@@ -100,7 +91,8 @@ class Pool:
         self.queue = queue
         self.private = private
         self.holes: Holes[Block] = Holes()
-        self.bins: dict[int, Bin] = {}
+        self.bins: dict[int, list[Block]] = {}
+        self.homes: dict[int, int] = {}  # by size: how many blocks call that bin their home, free or not
         self.loose: list[Block] = []
         self.seen = seen
         self.adopted = -1
@@ -113,12 +105,12 @@ class Pool:
         """What the journal says of something that happened here."""
         return entry(code + self.kind, size, requested, ptr, self.stream, self.owner)
 
-    def home(self, size: int) -> Bin | list[Block]:
+    def home(self, size: int) -> list[Block]:
         """Where a block of a rounded size without a bin goes when it is freed: to a bin from the second request on."""
         seen = self.seen
         if size in seen and len(self.bins) < _BINS:
-            made = self.bins[size] = Bin()
-            made.blocks = 1
+            made = self.bins[size] = []
+            self.homes[size] = 1
             return made
         if len(seen) >= _SEEN:
             seen.clear()
@@ -127,10 +119,9 @@ class Pool:
 
     def leave(self, size: int, count: int) -> None:
         """So many blocks call the bin of a size their home no longer. It goes with the last."""
-        bin = self.bins[size]
-        bin.blocks -= count
-        if not bin.blocks:
-            del self.bins[size]
+        self.homes[size] -= count
+        if not self.homes[size]:
+            del self.bins[size], self.homes[size]
 
 
 def label(block: Block, nbytes: int) -> None:

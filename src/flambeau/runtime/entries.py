@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from struct import Struct
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -23,7 +23,8 @@ Entry = bytes | tuple[bytes, Any, int]  # notes: the stack, the time in nanoseco
 Read = tuple[int, int, int, int, int, int, Any, int | None]  # an entry's numbers, its notes or None
 Array = np.ndarray[Any, Any]
 
-LARGE, SMALL = 0, 1
+LARGE: Final = 0
+SMALL: Final = 1
 
 # Codes: what happened. Add LARGE or SMALL, the kind of pool. "Part": of a segment that holds other blocks too. CUT is a
 # hole that became two parts, or the reverse: size and requested are then the bytes and the parts that it adds. MAP and

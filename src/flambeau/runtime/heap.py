@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from flambeau.runtime.adoption import Order, adopt
-from flambeau.runtime.blocks import Bin, Block, Pool, absorb, pop
+from flambeau.runtime.blocks import Block, Pool, absorb, pop
 from flambeau.runtime.entries import CUT, ORDER, SMALL, Entry
 from flambeau.runtime.orders import Orders
 from flambeau.runtime.policy import MIB, Policy
@@ -30,7 +30,7 @@ class Heap:
 
     def __init__(self, entries: list[Entry], orders: Orders, index: int) -> None:
         self.pools: dict[Key, Pool] = {}
-        self.bins: dict[tuple[int, int], Bin] = {}
+        self.bins: dict[tuple[int, int], list[Block]] = {}
         self.searches = 0
         self._seen: tuple[set[int], set[int]] = (set(), set())  # sizes asked for lately, by kind
         self._entries, self._orders, self._index = entries, orders, index
@@ -73,7 +73,7 @@ class Heap:
         """A free block of this very size, or the best hole, taken out."""
         found = pool.bins.get(size)
         if found and (block := pop(found)) is not None:
-            found.blocks -= 1
+            pool.homes[size] -= 1
             return block
         self.join_all(pool, pool.loose)
         return self.take(pool, size, policy)

@@ -87,7 +87,7 @@ class Recording:
         return (self._stack() if wanted else None), self._clock()
 
     def _stack(self) -> Stack:
-        frame: Any = sys._getframe(3)
+        frame: Any = sys._getframe(0)
         while frame is not None and is_inside(frame.f_code):
             frame = frame.f_back
         start = frame

@@ -12,13 +12,15 @@ free list only after its entry, so the journal's order is one in which all could
 
 from __future__ import annotations
 
+from typing import Final
+
 from flambeau.runtime.blocks import Block
 from flambeau.runtime.entries import Batch, Entry, Read
 from flambeau.runtime.history import History, Recording
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 from flambeau.runtime.turn import Turn
 
-LONG = 2048
+LONG: Final = 2048
 """So many entries are to be settled."""
 
 _FEW = 24  # entries that plain loops add up faster than NumPy

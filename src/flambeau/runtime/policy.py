@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from flambeau.core.record import Value
 
 KIB, MIB = 1 << 10, 1 << 20
-ROUND = 512
-SMALL_REQUEST = MIB  # the largest of the small pool
+ROUND: Final = 512
+SMALL_REQUEST: Final = 1 << 20  # the largest of the small pool
 SMALL_SEGMENT = 2 * MIB
 LARGE_REQUEST = 10 * MIB  # from here on a segment of its own
 LARGE_SEGMENT = 20 * MIB

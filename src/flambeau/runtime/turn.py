@@ -16,14 +16,15 @@ from collections.abc import Callable, Sized
 class Turn:
     """A lock that knows when its holder enters again. `after` runs behind a turn that finds `left` filled.
 
-    `lock` and `busy` are for a path that cannot afford `with`: acquire, note and set `busy`, put it back, release,
-    then look at `left`.
+    `acquire`, `release` and `busy` are for a path that cannot afford `with`: acquire, note and set `busy`, put it back,
+    release, then look at `left`.
     """
 
-    __slots__ = ("_after", "_left", "_outer", "busy", "lock")
+    __slots__ = ("_after", "_left", "_outer", "acquire", "busy", "release")
 
     def __init__(self, left: Sized, after: Callable[[], None]) -> None:
-        self.lock = threading.RLock()
+        lock = threading.RLock()
+        self.acquire, self.release = lock.acquire, lock.release
         self.busy = False
         self._left = left
         self._after = after
@@ -31,7 +32,7 @@ class Turn:
 
     def __enter__(self) -> bool:
         """Wait for the turn. True if this thread is in its turn already."""
-        self.lock.acquire()
+        self.acquire()
         nested = self.busy
         self._outer.append(nested)
         self.busy = True
@@ -39,16 +40,16 @@ class Turn:
 
     def __exit__(self, *error: object) -> None:
         self.busy = self._outer.pop()
-        self.lock.release()
+        self.release()
         if self._left and not self.busy:
             self._after()
 
     def try_enter(self) -> bool:
         """Enter unless somebody, this thread included, is in a turn."""
-        if not self.lock.acquire(blocking=False):
+        if not self.acquire(blocking=False):
             return False
         if self.busy:
-            self.lock.release()
+            self.release()
             return False
         self.busy = True
         return True
@@ -56,7 +57,7 @@ class Turn:
     def leave(self) -> None:
         """The end of a turn that `try_enter` began."""
         self.busy = False
-        self.lock.release()
+        self.release()
 
     def serve(self, receive: Callable[[], None]) -> None:
         """Call `receive` while something is left, unless somebody has the turn: who has it does so afterwards."""
