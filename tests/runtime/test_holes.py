@@ -14,27 +14,23 @@ from flambeau.runtime.holes import Holes, Sized
 SIZES = st.sampled_from([512, 1024, 1536, 4096, 8192])
 
 
-class Hole(Sized):
-    __slots__ = ("__weakref__", "previous", "ptr")
-
-
 class HolesMachine(RuleBasedStateMachine):
     """The model keeps what is free in the order in which it came."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.holes: Holes[Hole] = Holes()
-        self.model: list[Hole] = []
-        self.out: list[Hole] = []  # was a hole before
+        self.holes: Holes[Sized] = Holes()
+        self.model: list[Sized] = []
+        self.out: list[Sized] = []  # was a hole before
 
-    def fitting(self, size: int) -> Hole | None:
+    def fitting(self, size: int) -> Sized | None:
         found = [hole for hole in self.model if hole.size >= size]
         least = min((hole.size for hole in found), default=0)
         return [hole for hole in found if hole.size == least][-1] if found else None
 
     @rule(size=SIZES)
     def add(self, size: int) -> None:
-        self.model.append(Hole(size))
+        self.model.append(Sized(size))
         self.holes.add(self.model[-1])
 
     @precondition(lambda self: self.out)
@@ -81,11 +77,18 @@ TestHolesMachine = HolesMachine.TestCase
 TestHolesMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 
 
+class Witness:
+    """What the newest hole refers to, and nothing else does."""
+
+
 def test_a_chain_of_many_goes_without_recursion() -> None:
-    holes: Holes[Hole] = Holes()
+    holes: Holes[Sized] = Holes()
     for _ in range(100_000):
-        holes.add(Hole(512))
-    last = weakref.ref(holes.best(512))  # type: ignore[arg-type]
-    del holes
+        holes.add(Sized(512))
+    newest = holes.best(512)
+    assert newest is not None
+    newest.above = Witness()
+    gone = weakref.ref(newest.above)
+    del holes, newest
     gc.collect()
-    assert last() is None
+    assert gone() is None

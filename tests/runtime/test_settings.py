@@ -156,7 +156,7 @@ def test_a_call_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         ("FLAMBEAU_VIRTUAL_DEVICES", "-1", "whole number"),
         ("FLAMBEAU_VIRTUAL_DEVICES", "1.5", "whole number"),
         ("FLAMBEAU_VIRTUAL_PROFILE", "z9000", "a100-40g"),
-        ("FLAMBEAU_SCHEDULE", "random", "integer"),
+        ("FLAMBEAU_SCHEDULE", "random", "a number is missing"),
         ("FLAMBEAU_RACES", "maybe", "off, warn, error"),
     ],
 )
