@@ -94,15 +94,14 @@ class CachingAllocator:
 
     __slots__ = (
         "_around", "_bins", "_detour", "_driver", "_empty", "_ended", "_entries", "_freed", "_heap", "_index",
-        "_journal", "_many_ended", "_many_streams", "_orders", "_oversize", "_raw", "_routes", "_segments", "_turn",
-        "_uses", "_waiting", "allocate", "allocate_output", "context", "explains", "free", "num_alloc_retries",
+        "_journal", "_many_ended", "_many_streams", "_orders", "_oversize", "_plain", "_raw", "_routes", "_segments",
+        "_turn", "_uses", "_waiting", "allocate", "allocate_output", "context", "explains", "free", "num_alloc_retries",
         "num_ooms", "num_sync_all_streams", "on_shortage", "oversize_allocations", "oversize_segments", "policy",
         "remedy",
     )  # fmt: skip
 
     def __init__(self, context: Context, policy: Policy | None = None) -> None:
         self.context = context
-        self.policy = from_environment() if policy is None else policy
         self._driver = context.driver
         self._index = context.driver_index
         self._orders = context.orders
@@ -117,6 +116,7 @@ class CachingAllocator:
         self._entries = self._journal.entries
         self._heap = Heap(self._entries, self._orders, context.index)
         self._bins = self._heap.bins
+        self._obey(from_environment() if policy is None else policy)
         self._segments = Segments(self._driver, self._index, self._journal)
         self._routes: dict[int, PrivatePool] = {}  # by thread: where its requests go
         self._raw: dict[int, Block] = {}  # what programs allocated by address
@@ -338,10 +338,13 @@ class CachingAllocator:
         return block
 
     def _find(self, nbytes: int, stream: int) -> Block:
-        policy = self.policy
-        if not policy.caching:
+        policy, limited = self.policy, 0
+        if self._plain:
+            size = -nbytes // ROUND * -ROUND
+        elif policy.caching:
+            size, limited = policy.rounded(nbytes), policy.max_split
+        else:
             return self._new_apart(nbytes, stream, relieve=True)
-        size = policy.rounded(nbytes) if policy.divisions else -nbytes // ROUND * -ROUND
         kind = SMALL if size <= SMALL_REQUEST else LARGE
         private = self._routes.get(threading.get_ident()) if self._routes else None
         heap = self._heap
@@ -349,7 +352,6 @@ class CachingAllocator:
         if pool is None:
             pool = self._new_pool(stream, kind, private)
         known = pool.bins.get(size)
-        limited = policy.max_split
         if known is not None and not (limited and policy.is_oversize(size)):  # else each is counted
             if self._short_way:
                 if len(self._bins) >= _KEYS:
@@ -584,14 +586,16 @@ class CachingAllocator:
     def set_policy(self, policy: Policy) -> None:
         """Other settings from now on; whether to keep freed memory, and how much may be reserved, stay as they are."""
         with self._turn:
-            self.policy = policy.with_(caching=self.policy.caching, fraction=self.policy.fraction)
-            self._heap.obey(self.policy)
-            self._bins.clear()
+            self._obey(policy.with_(caching=self.policy.caching, fraction=self.policy.fraction))
 
     def set_policy_part(self, **changes: Any) -> None:
         """Change settings of the policy from now on."""
-        self.policy = self.policy.with_(**changes)
-        self._heap.obey(self.policy)
+        self._obey(self.policy.with_(**changes))
+
+    def _obey(self, policy: Policy) -> None:
+        self.policy = policy
+        self._plain = policy.caching and not (policy.divisions or policy.max_split)  # to be asked at once
+        self._heap.obey(policy)
         self._bins.clear()
 
     def allocate_raw(self, nbytes: int, stream: Stream) -> int:
