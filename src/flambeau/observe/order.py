@@ -62,15 +62,18 @@ class Order:
     def add_stream(self, device: int, handle: int, site: Site | None, default: bool = False) -> None:
         if handle not in self.agents:
             ordinal = self._made[device] = 0 if default else self._made.get(device, 0) + 1
-            agent = self.agents[handle] = self._idle(device) or self._new_agent(device)
-            agent.begin(handle, ordinal, site, self._next())
+            self._begin_stream(device, handle, ordinal, site)
 
     def add_lane(self, handle: int, lane: Lane) -> None:
         """A stream of a graph's own, at its first launch."""
         device, ordinal, site, grouped = lane
+        agent = self._begin_stream(device, handle, ordinal, site)
+        agent.grouped, agent.captured = grouped, True
+
+    def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> Agent:
         agent = self.agents[handle] = self._idle(device) or self._new_agent(device)
         agent.begin(handle, ordinal, site, self._next())
-        agent.grouped, agent.captured = grouped, True
+        return agent
 
     def _new_agent(self, device: int) -> Agent:
         agent = Agent(device)

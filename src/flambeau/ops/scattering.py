@@ -200,6 +200,11 @@ def scatter_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any) -> An
     return given if include_self else given.scatter(dim, b, 0)
 
 
+def _gathered_back(grad: Any, b: Any, params: Any, metas: Any) -> Any:
+    """Each source's gradient is that of the place it went to."""
+    return _to_source(grad.gather(params[0], b), metas[2])
+
+
 def scatter_source_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any, metas: Any) -> Any:
     dim, how, include_self = params[:3]
     if how == "mean":
@@ -216,7 +221,7 @@ def scatter_source_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any
         others = _product(a, b, part.masked_fill(alone, 1), params).gather(dim, b).masked_fill(~alone, 0)
         share = (out.gather(dim, b) / part.masked_fill(zero, 1)).masked_fill(zero, 0) + others
         return _to_source(grad.gather(dim, b) * share, metas[2])
-    return _to_source(grad.gather(dim, b), metas[2])
+    return _gathered_back(grad, b, params, metas)
 
 
 def _product(a: Any, index: Any, source: Any, params: Any) -> Any:
@@ -275,7 +280,7 @@ scatter = _scatter(
     Derivative(
         lambda grad, b, params: grad.scatter(params[0], b, 0),
         None,
-        lambda grad, b, params, metas: _to_source(grad.gather(params[0], b), metas[2]),
+        _gathered_back,
     ),
 )
 scatter_add = _scatter(
@@ -284,7 +289,7 @@ scatter_add = _scatter(
     Derivative(
         lambda grad: grad,
         None,
-        lambda grad, b, params, metas: _to_source(grad.gather(params[0], b), metas[2]),
+        _gathered_back,
     ),
 )
 scatter_reduce = _scatter("scatter_reduce", "sum", Derivative(scatter_back, None, scatter_source_back))

@@ -14,10 +14,9 @@ from flambeau.core.layout import broadcast_shapes, wrap_dim
 from flambeau.core.sites import warn_program
 from flambeau.ops import geometry
 from flambeau.ops import linalg as ops
-from flambeau.ops.matmul import c_name
 from flambeau.tensor import autocast
 from flambeau.tensor.linalg import inv, inverted, solve, tensor_of
-from flambeau.tensor.matmul import chained
+from flambeau.tensor.matmul import chained, deliver_chain
 from flambeau.tensor.options import integer
 from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.public import both, function, functions
@@ -129,13 +128,7 @@ def multi_dot(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor
                 f"multi_dot(): tensors {at} and {at + 1} with shapes {list(a.meta.shape)} and {list(b.meta.shape)} "
                 "cannot be multiplied"
             )
-    found: Tensor = chained(tensors).reshape(shape)
-    if out is not None and out.dtype is not found.dtype:
-        raise RuntimeError(
-            f"multi_dot(): expected out tensor to have dtype {c_name(found.dtype)} but got {c_name(out.dtype)}"
-        )
-    result: Tensor = deliver(found, out)
-    return result
+    return deliver_chain(chained(tensors).reshape(shape), out)
 
 
 def _check_chain_dims(tensors: Sequence[Tensor]) -> None:

@@ -430,6 +430,11 @@ def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
     result = chained(matrices)
     if len(matrices) == 1:
         return result
+    return deliver_chain(result, out)
+
+
+def deliver_chain(result: Tensor, out: Tensor | None) -> Tensor:
+    """The product of a chain where `out=` says. RuntimeError: it is not of the result's very dtype."""
     if out is not None and out.dtype is not result.dtype:
         raise RuntimeError(
             f"multi_dot(): expected out tensor to have dtype {ops.c_name(result.dtype)} but got {ops.c_name(out.dtype)}"

@@ -115,8 +115,8 @@ def stft(
     """
     if window is None:
         _warn_of_no_window(
-            "which is known to cause spectral leakage. Other windows such as torch.hann_window or torch.hamming_window "
-            "are recommended to reduce spectral leakage."
+            ",which is known to cause spectral leakage. Other windows such as torch.hann_window or "
+            "torch.hamming_window are recommended to reduce spectral leakage."
         )
     if center and align_to_window is not None:
         raise RuntimeError("stft align_to_window should only be set when center = false")
@@ -151,9 +151,9 @@ def stft(
 
 
 def _warn_of_no_window(why: str) -> None:
-    mark = "," if why.startswith("which") else "."
+    """In PyTorch's words, which lack spaces: `why` begins with the mark that ends the sentence before."""
     warn_program(
-        f"A window was not provided. A rectangular window will be applied{mark}{why}To suppress this warning and use a "
+        f"A window was not provided. A rectangular window will be applied{why}To suppress this warning and use a "
         "rectangular window, explicitly set `window=torch.ones(n_fft, device=<device>)`.",
         UserWarning,
     )
@@ -241,7 +241,7 @@ def istft(
     RuntimeError: sizes that do not fit, windows that leave a point with no weight.
     """
     if window is None:
-        _warn_of_no_window("Please provide the same window used by stft to make the inversion lossless.")
+        _warn_of_no_window(".Please provide the same window used by stft to make the inversion lossless.")
     hop = n_fft // 4 if hop_length is None else hop_length
     size = n_fft if win_length is None else win_length
     about = (

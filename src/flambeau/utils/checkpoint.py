@@ -127,9 +127,8 @@ def checkpoint(
 def _warn_of_no_choice(where: str, when: str) -> None:
     warn_program(
         f"{where}: the use_reentrant parameter should be passed explicitly. {when} use_reentrant=False is recommended, "
-        "but if you "
-        "need to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for more "
-        "details on the differences between the two variants.",
+        "but if you need to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for "
+        "more details on the differences between the two variants.",
         UserWarning,
     )
 
