@@ -76,7 +76,8 @@ def test_a_circle_through_mpi_is_told_with_all_lines() -> None:
     said = launch(2, "circle_through_mpi")
     assert "deadlock: no rank can go on" in said.err
     assert re.search(
-        r"rank 1 \(process \d+\): waits for all_reduce of 1 float32, op sum of CPU tensors at ", said.err
+        r"rank 1 \(process \d+\): waits for all_reduce of 1 float32, op sum of CPU tensors in group 1 at ",
+        said.err,
     )
 
 
@@ -109,7 +110,10 @@ def test_a_poll_does_not_wait_for_what_comes_after_it() -> None:
 def test_ranks_that_disagree_are_told_each_others_lines() -> None:
     said = launch(2, "mismatch")
     assert said.status == 1
-    assert "collective mismatch: call 2 of communicator 1 of 2 ranks is not the same for all" in said.err
+    assert (
+        "collective mismatch: call 2 of communicator 1 of 2 ranks (group 0) is not the same for all"
+        in said.err
+    )
     assert "all_reduce of 1024 float32, op sum" in said.err
     assert "broadcast of 1024 float32, root 0" in said.err
     assert said.err.count("exchange_program.py:") >= 2
@@ -119,7 +123,9 @@ def test_a_mismatch_does_not_lose_what_was_told_beside_it() -> None:
     """Found by the hunt: the second wait said that nobody could go on."""
     said = launch(2, "mismatch_beside_another_group")
     assert (
-        said.out.count("collective mismatch: call 2 of communicator 1 of 2 ranks is not the same for all")
+        said.out.count(
+            "collective mismatch: call 2 of communicator 1 of 2 ranks (group 0) is not the same for all"
+        )
         == 4
     )
     assert "deadlock" not in said.out + said.err
@@ -170,9 +176,9 @@ def test_a_ring_in_which_all_receive_first_is_told_with_every_line() -> None:
     said = launch(3, "ring")
     for rank, what in enumerate(
         (
-            "makes the communicator of ranks 0, 2 at LINE, which rank 2 has not joined",
-            "waits for '/default_pg/1/0/communicator of ranks 0, 1/0' of the store at LINE",
-            "waits for '/default_pg/1/0/communicator of ranks 1, 2/0' of the store at LINE",
+            "makes the communicator of ranks 0, 2 at LINE (messages of group 0), which rank 2 has not joined",
+            "waits for '/default_pg/1/0/communicator of ranks 0, 1 (messages of group 0)/0' of the store at LINE",
+            "waits for '/default_pg/1/0/communicator of ranks 1, 2 (messages of group 0)/0' of the store at LINE",
         )
     ):
         expected = re.escape(what).replace("LINE", r"\S*exchange_program.py:\d+")

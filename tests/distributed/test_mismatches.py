@@ -141,9 +141,47 @@ def test_ranks_that_call_on_different_groups():
     text = str(caught.value)
     for rank, number in ((0, 1), (1, 2)):
         assert re.search(
-            rf"call 2 of communicator {number} of 2 ranks at {HERE} waits for rank {1 - rank} \(cuda:{1 - rank}\)",
+            rf"call 2 of communicator {number} of 2 ranks \(group {number}\) at {HERE} waits for rank {1 - rank} \(cuda:{1 - rank}\)",
             text,
         )
+
+
+def messages_in_different_groups(backend, known):
+    """known: the groups have exchanged messages before."""
+    dist.init_process_group(backend)
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    t = torch.ones(4, device="cuda" if backend == "nccl" else "cpu")
+    rank = dist.get_rank()
+    message = dist.send if rank == 0 else dist.recv
+    for group in groups * known:
+        message(t, 1 - rank, group=group)
+    message(t, 1 - rank, group=groups[rank])
+    t.tolist()
+
+
+@pytest.mark.parametrize(
+    ("backend", "known", "of"),
+    [
+        (
+            "nccl",
+            False,
+            r"comm_create of communicator 1 of 2 ranks \(messages of group 1\).* \(messages of group 2\)/0",
+        ),
+        (
+            "nccl",
+            True,
+            r"send of 4 float32 .*\(messages of group 1\).*recv of 4 float32 .*\(messages of group 2\)",
+        ),
+        (
+            "gloo",
+            False,
+            "send of 4 float32 to rank 1 in group 1: .*recv of 4 float32 from rank 0 in group 2: ",
+        ),
+    ],
+)
+def test_the_ends_of_a_message_in_different_groups_are_told_with_them(backend, known, of):
+    with pytest.raises(RuntimeError, match=f"(?s)deadlock: no rank can go on.*{of}"):
+        ranks(messages_in_different_groups, 2, backend, known)
 
 
 def both_send_first():

@@ -152,9 +152,9 @@ store.wait([f"told {other}" for other in range(3)])  # rank 0 serves it
 def test_ranks_that_wait_for_each_other_are_told_with_their_lines() -> None:
     wanted = (
         "deadlock: these ranks wait for each other\n"
-        "  rank 0 at <string>:7: recv of 4 float32 from rank 1\n"
-        "  rank 1 at <string>:7: recv of 4 float32 from rank 0\n"
-        "  rank 2 at <string>:9: barrier\n"
+        "  rank 0 at <string>:7: recv of 4 float32 from rank 1 in group 0\n"
+        "  rank 1 at <string>:7: recv of 4 float32 from rank 0 in group 0\n"
+        "  rank 2 at <string>:9: barrier in group 0\n"
     )
     assert [said.out for said in run_ranks(3, "-c", _CIRCLE)] == [wanted] * 3
 

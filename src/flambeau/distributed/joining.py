@@ -35,7 +35,8 @@ def join(
     ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)  # one, of a rank and itself
     rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
     whose = "all ranks" if pair is None else f"ranks {', '.join(map(str, called))}"
-    key = f"communicator of {whose}/{number}"  # deadlocks are told by it
+    name = f"group {place.name}" if pair is None else f"messages of group {place.name}"
+    key = f"communicator of {whose} ({name})/{number}"  # deadlocks are told by it
     what = f"first {'collective' if pair is None else 'message'} of group {place.name}"
     driver, store = context.driver, place.store
     wait = partial(_wait, store, called, rank, what, timeout)
@@ -48,7 +49,7 @@ def join(
         else:
             whereabouts = _met(store, key, called, rank, wait)
         members = [(rank, context.driver_index)]
-        create = partial(driver.comm_create, store.get(key), len(ranks), members, called)
+        create = partial(driver.comm_create, store.get(key), len(ranks), members, called, name)
         comms = create() if whereabouts is None else _in_time(create, place, timeout)
     except DriverError as error:
         raise DistBackendError(str(error)) from error

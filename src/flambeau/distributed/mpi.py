@@ -322,7 +322,7 @@ class MpiWork(Work):
             return
         ranks = backend.place.ranks
         mine = Wait(
-            mark, f"{backend.me} at {place(self._site)}: {what}", backend.place.name,
+            mark, f"{backend.me} at {place(self._site)}: {what} in group {backend.place.name}", backend.place.name,
             0 if self._comparison is None else self._comparison.number, what.startswith("send"),
             (() if peer is None else (ranks[peer],)) if self._comparison is None else ranks, looks,
         )  # fmt: skip
@@ -365,7 +365,9 @@ class _Waiting:
         self._begun = self._looked = time.monotonic()
         self._pause_s, self._looks, self._mark = 2e-5, 0, self._waits.mark()
         what = ", ".join(dict.fromkeys([words for words, _ in work._calls]))
-        self.words = f"waits for {what} of CPU tensors at {place(work._site)}"
+        self.words = (
+            f"waits for {what} of CPU tensors in group {work._backend.place.name} at {place(work._site)}"
+        )
 
     @property
     def lasts(self) -> bool:

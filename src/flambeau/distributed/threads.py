@@ -142,16 +142,19 @@ class ThreadBackend(FlatBackend):
         for part in parts:
             self._touch(part.call)
             self._hub.post(part, self.place.size, channel)
-        return ThreadWork(list(tensors if results is None else results), parts, after)
+        return ThreadWork(list(tensors if results is None else results), parts, after, self.place.name)
 
 
 class ThreadWork(Work):
     """Over when all its parts are."""
 
-    def __init__(self, results: list[Any], parts: Sequence[Part], after: Callable[[], None]) -> None:
+    def __init__(
+        self, results: list[Any], parts: Sequence[Part], after: Callable[[], None], group: str
+    ) -> None:
         super().__init__(results)
         self._parts = parts
         self._after = after
+        self._group = group  # its name, for reports
 
     def _test(self) -> bool:
         return all(part.done for part in self._parts)
@@ -170,7 +173,7 @@ class ThreadWork(Work):
 
     def _waits(self) -> str:
         part = next(part for part in self._parts if not part.done)
-        return f"{part.asks}: {part.waits}"
+        return f"{part.asks} in group {self._group}: {part.waits}"
 
     def source_rank(self) -> int:
         self.wait()

@@ -606,11 +606,16 @@ class Driver(Protocol):
         ...
 
     def comm_create(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        called: Sequence[int] = (),
+        name: str = "",
     ) -> list[int]:
         """Join a communicator of `size` members: this call brings those given as (rank, index).
 
-        `called`: the program's own numbers of all members, which a virtual machine's reports say instead.
+        A virtual machine's reports say `called`, the program's own numbers of all members, and `name`, what it is for.
 
         Returns when all members have joined, other threads' and processes' too. NotSupportedError: no collectives here.
         """

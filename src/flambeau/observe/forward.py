@@ -204,9 +204,14 @@ class Forward:
         return self.inner.comm_id()
 
     def comm_create(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        called: Sequence[int] = (),
+        name: str = "",
     ) -> list[int]:
-        return self.inner.comm_create(unique, size, members, called)
+        return self.inner.comm_create(unique, size, members, called, name)
 
     def comm_destroy(self, comm: int, abort: bool = False) -> None:
         self.inner.comm_destroy(comm, abort)

@@ -417,9 +417,15 @@ class RaceDriver(Forward):
 
     # -- collectives ----------------------------------------------------------------------------------
     def comm_create(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        called: Sequence[int] = (),
+        name: str = "",
     ) -> list[int]:
-        comms = self.inner.comm_create(unique, size, members, called)  # waits for others, so without the lock
+        # without the lock: it waits for others
+        comms = self.inner.comm_create(unique, size, members, called, name)
         with self._lock:
             ranks = [rank for rank, _ in members]
             self._meetings.join(unique, size, list(zip(comms, ranks, strict=True)))

@@ -558,7 +558,12 @@ class CudaDriver:
         return self._communicators.unique()
 
     def comm_create(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        called: Sequence[int] = (),
+        name: str = "",
     ) -> list[int]:
         for _, index in members:
             self._contexts.device(index)

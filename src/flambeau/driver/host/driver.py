@@ -348,7 +348,12 @@ class HostDriver:
         self._no_collectives()
 
     def comm_create(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        called: Sequence[int] = (),
+        name: str = "",
     ) -> list[int]:
         self._no_collectives()
 

@@ -73,7 +73,7 @@ class Outside(Protocol):
     ) -> dict[int, int]:
         """Bring (rank, device) of a communicator's members. Waits until all have come: every rank's device.
 
-        called: what reports call each rank. site: the program's line.
+        called: what reports call each rank. site: the program's line, and which of its groups it is for.
 
         `meanwhile` is told of meetings without which others do not come."""
         ...
@@ -215,7 +215,8 @@ class Member:
 class Communicator:
     """Members that were brought together. `failed` is the report of what went wrong.
 
-    `members` are those of this process, `devices` all ranks' devices, `called` what the program calls the ranks.
+    `members` are those of this process, `devices` all ranks' devices, `called` what the program calls the ranks,
+    `purpose` which of its groups it is for.
     """
 
     def __init__(
@@ -227,6 +228,7 @@ class Communicator:
         self.members: dict[int, Member] = {}
         self.devices: dict[int, int] = {}
         self.called: Sequence[int] = ()
+        self.purpose = ""
         self.failed: str | None = None
         self.meetings: dict[Key, Meeting] = {}  # those that somebody is missing from
         self.state = DeviceState(NOWHERE)
@@ -250,7 +252,8 @@ class Communicator:
         return f"{name} (cuda:{self.devices[rank]}{', left' if left else ''})"
 
     def __str__(self) -> str:
-        return f"communicator {self.number} of {self.size} ranks"
+        of = f" ({self.purpose})" if self.purpose else ""
+        return f"communicator {self.number} of {self.size} ranks{of}"
 
 
 class Communicators:
@@ -296,6 +299,7 @@ class Communicators:
         size: int,
         members: Sequence[tuple[int, int, DeviceState]],
         called: Sequence[int] = (),
+        name: str = "",
     ) -> list[int]:
         """Join: (rank, handle, device) of each member that comes now. Waits for the others."""
         comm = self._by_id.get(unique)
@@ -303,7 +307,7 @@ class Communicators:
         if comm is None:
             self._made += 1
             comm = self._by_id[unique] = Communicator(unique, self._made, size, self._route)
-            comm.called = called
+            comm.called, comm.purpose = called, name
         for rank, handle, state in members:
             comm.members[rank] = self._members[handle] = Member(comm, rank, handle, state)
             comm.devices[rank] = state.index
@@ -324,7 +328,8 @@ class Communicators:
         if self.outside is not None and len(members) < comm.size:
             self.go_on(None)
             called = comm.called or range(comm.size)
-            comm.devices |= self.outside.join(comm.unique, called, members, place(caller()), self._go_on_with)
+            site = f"{place(caller())} ({comm.purpose})" if comm.purpose else place(caller())
+            comm.devices |= self.outside.join(comm.unique, called, members, site, self._go_on_with)
             self._shared[comm.unique] = comm
         else:
             self._wait(lambda: comm.full or comm.failed is not None, lambda: _not_joined(comm))

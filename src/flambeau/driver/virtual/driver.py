@@ -459,10 +459,15 @@ class VirtualDriver:
         return self._nccl.new_id()
 
     def comm_create(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int] = ()
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        called: Sequence[int] = (),
+        name: str = "",
     ) -> list[int]:
         with self._lock:
-            return self._nccl.create(unique, size, members, called)
+            return self._nccl.create(unique, size, members, called, name)
 
     def go_on(self, other: Awaited | None) -> None:
         """The host is about to wait for something else: see `Communicators.go_on`."""

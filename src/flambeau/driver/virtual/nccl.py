@@ -44,13 +44,18 @@ class Nccl:
         return text.encode().ljust(128, b"\0")
 
     def create(
-        self, unique: bytes, size: int, members: Sequence[tuple[int, int]], called: Sequence[int]
+        self,
+        unique: bytes,
+        size: int,
+        members: Sequence[tuple[int, int]],
+        called: Sequence[int],
+        name: str,
     ) -> list[int]:
         machine = self._machine
         brought = [(rank, next(machine.handles), machine.device(index).state) for rank, index in members]
         machine.core.now += machine.profile.costs.alloc_ns
         self._comms.outside = self._outside()
-        return self._comms.create(unique, size, brought, called)
+        return self._comms.create(unique, size, brought, called, name)
 
     def error(self, comm: int) -> str | None:
         member = self._comms.member(comm)
