@@ -221,6 +221,15 @@ def first_never_comes() -> None:
             say(error)
 
 
+def first_gives_up() -> None:
+    """Its message is in another group than its receipt. Rank 0 is told so, and ends without having come to rank 1's."""
+    groups = [dist.new_group([0, 1], timeout=timedelta(seconds=100)) for _ in range(2)]
+    try:
+        (dist.recv if RANK else dist.send)(torch.ones(4, device="cuda"), 1 - RANK, group=groups[RANK])
+    except dist.DistBackendError as error:
+        say(error)
+
+
 def first_is_late() -> None:
     store = dist.distributed_c10d._get_default_group().get_group_store()
     group = dist.new_group([0, 1], timeout=timedelta(seconds=0.2))

@@ -148,6 +148,22 @@ def test_who_makes_no_communicator_in_time_is_named() -> None:
     )
 
 
+def test_who_waits_for_a_rank_that_gave_up_and_ended_is_told_so() -> None:
+    """It waited as long as the group's timeout lets."""
+    said = launch(2, "first_gives_up")
+    assert said.status == 0, said.err
+    deadlock, late = said.out[: said.out.index("rank 0 is through")], said.out[said.out.index("rank 1 at") :]
+    assert deadlock.startswith("deadlock: no rank can go on")
+    assert re.search(
+        r"makes the communicator of ranks 0, 1 at .*\(messages of group 1\), which rank 1 has not", deadlock
+    )
+    assert re.search(r"rank 1 \(.*\): waits for '.*\(messages of group 2\)/0' of the store at ", deadlock)
+    assert re.search(
+        r"rank 0 did not come to the first message of group 2 \(ranks 0, 1\): its process, \d+, has ended\n",
+        late,
+    )
+
+
 def test_a_rank_that_never_comes_is_named_when_it_has_ended() -> None:
     said = launch(2, "never_comes")
     assert said.status == 1
@@ -478,6 +494,23 @@ def test_who_waits_for_data_works_as_long_as_its_workers_do(tmp_path: Path) -> N
     say(9, "S", second)
     assert processor_seconds(7, tmp_path) == 4.0
     assert processor_seconds(11, tmp_path) == math.inf, "nothing is known of it"
+
+
+def test_who_was_told_that_nobody_joins_is_in_the_communicator_no_more() -> None:
+    """Its partner, who came later, was told that all had joined."""
+    place = MeetingPlace(2)
+    for rank in range(2):
+        place.ask(rank, 0, "hello", [rank])
+    assert place.ask(0, 1, *_request(join(0))) is None
+    assert place.settle({1: "a key"})[0][1][1] == "error"
+    assert place.ask(1, 1, *_request(join(1))) is None
+    assert place.settle({}) == []
+    assert place.ask(0, 2, *_request(join(0))) is None
+    assert [(rank, told[1]) for rank, told in place.settle({})] == [(0, "ok"), (1, "ok")]
+
+
+def _request(asked: list[Any]) -> tuple[str, list[Any]]:
+    return asked[0], asked[1:]
 
 
 def test_communicators_that_cannot_be() -> None:

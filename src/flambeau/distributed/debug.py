@@ -44,7 +44,6 @@ class Agreement:
         self._place = place
         self.timeout = place.timeout
         self._number = 0
-        place.store.set(f"agreement/process/{place.rank}", processes.here())
 
     def check(self, calls: Sequence[Collective]) -> None:
         """Leave what this rank is about to queue, and look at the others'. Messages are not compared.
@@ -73,7 +72,7 @@ class Agreement:
 
     def _other(self, rank: int, text: str) -> bytes:
         store = self._place.store
-        why = missed(store, [self._key(rank)], self.timeout, lambda: self._ended(rank))
+        why = missed(store, [self._key(rank)], self.timeout, lambda: processes.gone(store, rank))
         if why is not None:
             raise DistBackendError(
                 f"rank {self._place.ranks[rank]} has not come to call {self._number} of group {self._place.name}"
@@ -81,12 +80,6 @@ class Agreement:
             )
         value: bytes = store.get(self._key(rank))
         return value
-
-    def _ended(self, rank: int) -> str:
-        """Whether its process has ended, in words; "" as far as can be seen from this machine."""
-        store, key = self._place.store, f"agreement/process/{rank}"
-        process = processes.near(store.get(key).decode()) if store.check([key]) else 0
-        return f": its process, {process}, has ended" if process and processes.has_ended(process) else ""
 
     def _key(self, rank: int, number: int | None = None) -> str:
         return f"agreement/{self._number if number is None else number}/{rank}"

@@ -39,7 +39,7 @@ def join(
     key = f"communicator of {whose} ({name})/{number}"  # deadlocks are told by it
     what = f"first {'collective' if pair is None else 'message'} of group {place.name}"
     driver, store = context.driver, place.store
-    wait = partial(_wait, store, called, rank, what, timeout)
+    wait = partial(_wait, place, ranks, what, timeout)
     try:
         if rank == 0:
             store.set(key, driver.comm_id())
@@ -67,16 +67,27 @@ def _met(
     return Whereabouts(store, key, called, called[rank], told)
 
 
-def _wait(
-    store: Any, called: Sequence[int], rank: int, what: str, timeout: timedelta, keys: Sequence[str]
-) -> None:
-    """Wait for the keys of the first ranks. DistBackendError: who has not come, in time."""
-    if missed(store, keys, timeout) is not None:
-        missing = [str(other) for other, one in zip(called, keys, strict=False) if not store.check([one])]
+def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, keys: Sequence[str]) -> None:
+    """Wait for the keys of the first of `ranks`, within the group. DistBackendError: who does not come, in time or
+    before its process ended."""
+    why = missed(place.store, keys, timeout, lambda: _gone(place.store, ranks, keys))
+    if why is not None:
+        missing = [str(place.ranks[rank]) for rank in _late(place.store, ranks, keys)]
         raise DistBackendError(
-            f"rank {called[rank]} at {_here()}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not come "
-            f"within {timeout.total_seconds():g} s to the {what} (ranks {', '.join(map(str, called))})"
+            f"rank {place.ranks[place.rank]} at {_here()}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not "
+            f"come {'' if why else f'within {timeout.total_seconds():g} s '}to the {what} "
+            f"(ranks {', '.join([str(place.ranks[rank]) for rank in ranks])}){why}"
         )
+
+
+def _late(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> list[int]:
+    """Those of the first ranks whose keys are not there."""
+    return [rank for rank, key in zip(ranks, keys, strict=False) if not store.check([key])]
+
+
+def _gone(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
+    """Whether one of them has ended, in words."""
+    return next(filter(None, [processes.gone(store, rank) for rank in _late(store, ranks, keys)]), "")
 
 
 def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:

@@ -310,7 +310,17 @@ class MeetingPlace:
         if silent:  # the words take them time, which most waits need not spend
             return [(mine, _ASK_BACK) for mine in silent]
         report = "\n  ".join(["deadlock: no rank can go on", *self._lines(elsewhere)])
+        for mine in waiting:
+            self._give_up_joining(mine)
         return [(mine, ["error", report]) for mine in waiting]
+
+    def _give_up_joining(self, mine: Participant) -> None:
+        """A communicator that it waits for is without it from now on: who comes later must not believe it there."""
+        kind, what = mine.request  # type: ignore[misc]
+        if kind == "join":
+            circle = self._circles[what]
+            for rank in [rank for rank, owner in circle.owners.items() if owner is mine]:
+                del circle.owners[rank], circle.devices[rank]
 
     def _hopeless(self, mine: Participant) -> str:
         """Why a meeting that a rank waits for will never be complete; "" if it may."""

@@ -6,6 +6,7 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 def here() -> str:
@@ -14,6 +15,21 @@ def here() -> str:
     with suppress(OSError):
         table = os.readlink("/proc/self/ns/pid")  # containers of one host count anew
     return f"{os.getpid()} {socket.gethostname()} {table}"
+
+
+def announce(store: Any, rank: int) -> None:
+    """Leave this process in a group's store, for those who wait for the rank."""
+    store.set(_key(rank), here())
+
+
+def gone(store: Any, rank: int) -> str:
+    """Whether a rank's process has ended, in words; "" as far as can be seen from this machine."""
+    process = near(store.get(_key(rank)).decode()) if store.check([_key(rank)]) else 0
+    return f": its process, {process}, has ended" if process and has_ended(process) else ""
+
+
+def _key(rank: int) -> str:
+    return f"process/{rank}"
 
 
 def near(told: str) -> int:

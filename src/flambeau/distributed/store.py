@@ -321,7 +321,7 @@ def missed(
             if isinstance(error.__cause__, DriverError):
                 raise error.__cause__ from None
             if (why := gone()) or time.monotonic() >= end:
-                return why
+                return None if store.check(keys) else why  # who is gone may have set them before
 
 
 def seconds(limit: timedelta) -> float | None:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from flambeau.core.names import lacks
-from flambeau.distributed import engines
+from flambeau.distributed import engines, processes
 from flambeau.distributed.backend import DEFAULT, Backend, Place
 from flambeau.distributed.debug import Agreement, DebugLevel, level_of
 from flambeau.distributed.errors import DistBackendError
@@ -203,6 +203,8 @@ class World:
     ) -> ProcessGroup:
         """A group that this rank is in. `rank`: in the group; `priority`: of its streams."""
         store = None if self.store is None else PrefixStore(name, self.store)
+        if store is not None:
+            processes.announce(store, rank)
         hub = None if self.session is None else self.session.hub(f"{self.begun}/{name}")
         place = Place(rank, len(ranks), ranks, name, store, timeout, priority)
         group = self.groups[name] = ProcessGroup(place, word, devices, hub, description)
