@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -179,6 +180,36 @@ def test_the_memory_that_it_would_take_is_hardly_more_than_needed() -> None:
     assert "No setting would have made it fit (replayed: expandable_segments, max_split_size_mb, " in said
     found = re.search(r"With ([\d.]+) MiB in place of 100.00 MiB this request would have fitted\.", said)
     assert found is not None and 128 <= float(found[1]) <= 132
+
+
+def run_until_refused(seed: int, settings: str) -> tuple[int, str]:
+    """A program of random requests in a part of a GPU: after how many requests it was refused one, and how."""
+    draw = random.Random(seed)
+    with torch.virtual(devices=1, profile="v100-16g", data=False):
+        torch.cuda.memory._set_allocator_settings(settings)
+        torch.cuda.set_per_process_memory_fraction(draw.choice([0.02, 0.1]), 0)
+        held: list[torch.Tensor] = []
+        for count in range(1000):
+            try:
+                held.append(
+                    memory(draw.choice([draw.randrange(1, 10 * MIB), draw.randrange(10 * MIB, 90 * MIB)]))
+                )
+            except torch.OutOfMemoryError as error:
+                return count, str(error)
+            while len(held) > 4 and draw.random() < 0.45:
+                held.pop(draw.randrange(len(held)))
+    raise AssertionError("it never ran out of memory")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_program_gets_farther_with_the_setting_that_it_is_told(seed: int) -> None:
+    count, text = run_until_refused(seed, "")
+    told = re.search(r"With PYTORCH_ALLOC_CONF=(\S+) this very trace would have fitted", text)
+    if told:
+        assert run_until_refused(seed, told[1])[0] > count
+    else:
+        assert "No setting would have made it fit" in text
+        assert run_until_refused(seed, "expandable_segments:True")[0] == count
 
 
 def test_a_replay_goes_on_without_what_was_refused() -> None:

@@ -25,20 +25,20 @@ def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     capacity = allocator.limit or free + allocator.reserved_bytes()
     if size > total:
         return ""
-    if play(events, capacity, allocator.policy).fits:
+    if _played(events, capacity, total, allocator.policy).fits:
         return "Replayed from an empty device, the same requests fit: earlier ones left the memory in pieces."
     tried: list[str] = []
     for name, policy in candidates(allocator.policy, capacity):
-        outcome = play(events, capacity, policy)
+        outcome = _played(events, capacity, total, policy)
         if outcome.fits:
-            return f"With PYTORCH_ALLOC_CONF={policy.text} {_fitted(outcome)}"
+            return f"With PYTORCH_ALLOC_CONF={policy.text} {_fitted(outcome, capacity)}"
         tried.append(name)
     if len({event.stream for event in events if event.action == "alloc"}) > 1:
-        outcome = play([replace(event, stream=0) for event in events], capacity, allocator.policy)
+        outcome = _played([replace(event, stream=0) for event in events], capacity, total, allocator.policy)
         if outcome.fits:
-            return f"On one stream {_fitted(outcome)}"
+            return f"On one stream {_fitted(outcome, capacity)}"
         tried.append("one stream")
-    needed = format_size(_needed(events, allocator.policy))
+    needed = format_size(_needed(events, total, allocator.policy))
     return (
         f"No setting would have made it fit (replayed: {', '.join(dict.fromkeys(tried))}). With {needed} in place of "
         f"{format_size(capacity)} this request would have fitted."
@@ -70,19 +70,25 @@ def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[d
     return [*[entry for entry in entries if entry["action"] != "oom"], refused]
 
 
-def _fitted(outcome: Outcome) -> str:
-    share = outcome.peak_allocated / outcome.capacity
+def _played(events: Sequence[Event], capacity: int, total: int, policy: Policy) -> Outcome:
+    """On a device of `total` bytes, of which `capacity` may be reserved: ranges that grow are made for all of it."""
+    share = (capacity + 0.5) / total  # so that rounding takes no byte away
+    return play(events, max(capacity, total), policy.with_(fraction=min(share, 1.0)))
+
+
+def _fitted(outcome: Outcome, capacity: int) -> str:
+    share = outcome.peak_allocated / capacity
     soon = f", with tensors in {share:.0%} of the memory: it will be short again soon" * (share > _FULL)
     return f"this very trace would have fitted (replayed just now){soon}."
 
 
-def _needed(events: Sequence[Event], policy: Policy) -> int:
+def _needed(events: Sequence[Event], total: int, policy: Policy) -> int:
     """A capacity that the trace fits in, hardly more than it needs, in bytes."""
-    ample = play(events, _AMPLE, policy)
+    ample = _played(events, _AMPLE, total, policy)
     least, most = ample.peak_allocated - 1, ample.peak_reserved
     while most - least > max(most >> 6, 2 * MIB):
         middle = (least + most) // 2
-        if play(events, middle, policy).fits:
+        if _played(events, middle, total, policy).fits:
             most = middle
         else:
             least = middle
