@@ -98,7 +98,10 @@ def test_a_history_is_the_latest_events(
     for begin in range(0, len(reads), step):
         part = [written(read) for read in reads[begin : begin + step]]
         history.add(Batch(part) if step % 2 else part)
-    kept = history.read()
+    kept, columns = history.read(), history.columns()
+    assert columns.numbers.tolist() == [list(read[:6]) for read in kept]
+    assert columns.time.tolist() == [-1 if read[7] is None else read[7] for read in kept]
+    assert [columns.stacks[place] for place in columns.stack.tolist()] == [read[6] for read in kept]
     assert kept == reads[len(reads) - len(kept) :]
     shown = [read for read in reads if read[0] & ~1 not in (CUT, ORDER)]
     assert [read for read in kept if read[0] & ~1 not in (CUT, ORDER)] == shown[-most:]

@@ -20,6 +20,7 @@ from flambeau.runtime.history import Recording
 from flambeau.runtime.policy import Policy, from_environment, policy_of
 from flambeau.runtime.replay import Event, events_of, play
 from flambeau.runtime.resources import Counted, DriverMemory, Failing, LibraryMemory, Limited, Logged
+from flambeau.runtime.traces import ACTIONS
 
 
 @pytest.fixture
@@ -527,7 +528,7 @@ def test_what_a_recording_keeps(chosen: dict[str, Any], allocs: Any, frees: Any,
     allocator.free(block)
     trace = {event["action"]: bool(event["frames"]) for event in snapshot.trace(allocator)}
     assert (trace.get("alloc"), trace.get("free_completed")) == (allocs, frees)
-    assert len([e for e in allocator.history() if snapshot.ACTIONS[e[0] & -2]]) == kept
+    assert len([e for e in allocator.history() if ACTIONS[e[0] & -2]]) == kept
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 5, 6, 300, 1000])

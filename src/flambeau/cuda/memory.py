@@ -8,7 +8,6 @@ Before CUDA is initialized, and without a GPU, every figure is 0.
 from __future__ import annotations
 
 import operator
-import pickle
 import sys
 import warnings
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from flambeau.runtime.mempool import MemPool, use_mem_pool
 from flambeau.runtime.policy import policy_of
 from flambeau.runtime.pools import NOBODY, as_id
 from flambeau.runtime.resources import DriverMemory, LibraryMemory, Resource, as_resource
-from flambeau.runtime.snapshot import snapshot
+from flambeau.runtime.snapshot import dump, snapshot
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 from flambeau.runtime.stream import Stream
 from flambeau.runtime.summary import summary
@@ -460,16 +459,16 @@ def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[
 
     Raises NotSupportedError: traces of torch.fx, which Flambeau lacks.
     """
-    if augment_with_fx_traces:
-        raise NotSupportedError("augment_with_fx_traces: Flambeau has no torch.fx")
+    _refuse_fx(augment_with_fx_traces)
     return _whole(None, True)
 
 
 def _dump_snapshot(filename: Any = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
     """Write `_snapshot()` to a file: a pickle, for PyTorch's memory viewer and for `flambeau memory`."""
-    found = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
+    _refuse_fx(augment_with_fx_traces)
+    found = dump(_allocators())
     with open(filename, "wb") as file:
-        file.write(pickle.dumps(found))  # faster than into the file, piece by piece
+        file.writelines(found)
 
 
 def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:
@@ -494,10 +493,18 @@ def _set_allocator_settings(env: str) -> None:
 
 
 def _whole(pool: Any, traces: bool) -> dict[str, Any]:
-    if not system.is_initialized():
-        return snapshot([])
-    allocators = [cast(CachingAllocator, context.allocator) for context in system.contexts()]
-    return snapshot(allocators, pool, traces)
+    return snapshot(_allocators(), pool, traces)
+
+
+def _allocators() -> list[CachingAllocator]:
+    """Those of all devices; none before there are any."""
+    contexts = system.contexts() if system.is_initialized() else ()
+    return [cast(CachingAllocator, context.allocator) for context in contexts]
+
+
+def _refuse_fx(augment: bool) -> None:
+    if augment:
+        raise NotSupportedError("augment_with_fx_traces: Flambeau has no torch.fx")
 
 
 def _index(device: Any) -> int:

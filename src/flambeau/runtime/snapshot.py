@@ -7,51 +7,48 @@ where nobody recorded them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import pickle
+from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.collector import without_collections
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Block, Pool
-from flambeau.runtime.entries import (
-    ALLOC,
-    ALLOC_PART,
-    CUT,
-    DONE,
-    DONE_PART,
-    FREE,
-    FREE_PART,
-    GROW,
-    LOOK,
-    MAP,
-    ORDER,
-    REFUSE,
-    REQUEST,
-    SHRINK,
-    SMALL,
-    UNMAP,
-    Read,
-)
-from flambeau.runtime.pools import NOBODY, PoolId, packed, unpacked
-
-ACTIONS: dict[int, tuple[str, ...]] = {
-    ALLOC: ("alloc",), ALLOC_PART: ("alloc",), FREE: ("free_requested", "free_completed"),
-    FREE_PART: ("free_requested", "free_completed"), REQUEST: ("free_requested",), DONE: ("free_completed",),
-    DONE_PART: ("free_completed",), CUT: (), GROW: ("segment_alloc",), SHRINK: ("segment_free",), REFUSE: ("oom",),
-    LOOK: ("snapshot",), ORDER: (), MAP: ("segment_map",), UNMAP: ("segment_unmap",),
-}  # fmt: skip
+from flambeau.runtime.entries import SMALL
+from flambeau.runtime.pools import NOBODY, PoolId
+from flambeau.runtime.traces import Parts, Trace, trace_of
 
 
 def snapshot(
     allocators: Sequence[CachingAllocator], pool: PoolId | None = None, traces: bool = True
 ) -> dict[str, Any]:
     """The whole state of these devices' allocators; of one MemPool, if its id is given."""
+    found = _state(allocators, pool)
+    traces_of = [_trace(allocator, pool).dictionaries() if traces else [] for allocator in allocators]
+    return {"segments": found.pop("segments"), "device_traces": traces_of, **found}
+
+
+def dump(allocators: Sequence[CachingAllocator]) -> list[bytes | memoryview]:
+    """The pickle of the same, as parts of one file. Traces come first: what is met early has a short number."""
+    state = _state(allocators)
+    parts = Parts()
+    found: list[bytes | memoryview] = [
+        parts.head + pickle.EMPTY_DICT + parts.pickled("device_traces") + pickle.EMPTY_LIST
+    ]
+    for allocator in allocators:
+        found += [pickle.EMPTY_LIST, *_trace(allocator).pickled(parts), pickle.APPEND]
+    found.append(pickle.SETITEM)
+    for name, value in state.items():
+        found.append(parts.pickled(name) + parts.pickled(value) + pickle.SETITEM)
+    return [*found, pickle.STOP]
+
+
+def _state(allocators: Sequence[CachingAllocator], pool: PoolId | None = None) -> dict[str, Any]:
+    """A snapshot without traces."""
     for allocator in allocators:
         allocator.note_look()
-    found = [segment for allocator in allocators for segment in segments(allocator, pool)]
     return {
-        "segments": found,
-        "device_traces": [trace(allocator, pool) if traces else [] for allocator in allocators],
+        "segments": [segment for allocator in allocators for segment in segments(allocator, pool)],
         "allocator_settings": settings(allocators[0]) if allocators else {},
         "external_annotations": _labels(allocators),
     }
@@ -80,7 +77,7 @@ def settings(allocator: CachingAllocator) -> dict[str, Any]:
 
 def segments(allocator: CachingAllocator, pool: PoolId | None = None) -> list[dict[str, Any]]:
     """Each segment with its blocks, by address."""
-    with allocator.still:
+    with allocator.still, without_collections():
         look = _Look(allocator)
         found = [_segment(blocks, look) for blocks in allocator.segments()]
     if pool is not None:
@@ -158,52 +155,19 @@ def trace(
     `orders` is for replays: it adds what PyTorch's readers do not know, {"action": "order", "after": ...}, a stream
     that this one knew, and leaves nothing out.
     """
-    recording = allocator.recording
+    return _trace(allocator, pool, most, orders).dictionaries()
+
+
+def _trace(
+    allocator: CachingAllocator, pool: PoolId | None = None, most: int = 0, orders: bool = False
+) -> Trace:
+    with allocator.still:
+        allocator.ledger()  # what was written until now is in the history then
+        columns = allocator._journal._history.columns()
+        recording = allocator.recording
     skip = frozenset() if recording is None or orders else recording.skip
-    found = events(allocator.history()[-most:], _Names(allocator), pool, skip, orders)
-    return found if recording is None else found[max(len(found) - recording.max_entries, 0) :]
-
-
-def events(
-    entries: Iterable[Read],
-    names: _Names,
-    pool: PoolId | None = None,
-    skip: frozenset[str] = frozenset(),
-    orders: bool = False,
-) -> list[dict[str, Any]]:
-    """Entries of a history as PyTorch writes them."""
-    found: list[dict[str, Any]] = []
-    append = found.append
-    shown = {code: [a for a in actions if a not in skip] for code, actions in ACTIONS.items()}
-    wanted = None if pool is None else packed(pool)
-    places: dict[tuple[int, int], tuple[int, PoolId]] = {}
-    nowhere: list[dict[str, Any]] = []
-    time_us = 0
-    with (
-        without_collections()
-    ):  # else a million dictionaries are looked through again and again: half of the time
-        for kind, size, requested, addr, handle, owner, stack, time in entries:
-            if wanted is not None and owner != wanted:
-                continue
-            code = kind & -2
-            place = places.get((handle, owner))
-            if place is None:
-                place = places[handle, owner] = names.stream(handle), unpacked(owner)
-            stream, id = place
-            frames = nowhere if stack is None else stack.frames()
-            if time is not None:
-                time_us = time // 1000
-            if code == ORDER and orders:
-                append({"action": "order", "after": names.stream(addr), "stream": stream})
-            nbytes = size if code in _OF_SEGMENTS else requested
-            for action in shown[code]:
-                where_at = "device_free" if action == "oom" else "addr"
-                append({"action": action, where_at: addr, "size": nbytes, "stream": stream, "time_us": time_us,
-                        "pool_id": id, "frames": frames})  # fmt: skip
-    return found
-
-
-_OF_SEGMENTS = {GROW, SHRINK, MAP, UNMAP}  # they say how large it is, not what was asked for
+    found = trace_of(columns.at(slice(-most, None)), _Names(allocator).stream, pool, skip, orders)
+    return found if recording is None else found.latest(recording.max_entries)
 
 
 class _Names:
