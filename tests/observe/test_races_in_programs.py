@@ -387,3 +387,38 @@ def test_a_work_that_is_waited_for_on_another_stream(blocking):
         race.note.replace("tests/observe/", "")
         == f"note:   the wait at {waited} is on side stream 1 of cuda:1."
     )
+
+
+def changed_meanwhile(dtype, function):
+    """A size that the host read, of numbers that a side stream goes on to write."""
+    x, side = torch.zeros(210, device="cuda", dtype=dtype), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for i in range(12):
+            x[i::7] = i % 3
+    function(x, torch.arange(210, device="cuda")).tolist()
+
+
+SIZED = {
+    "nonzero": (torch.int64, lambda x, y: x.nonzero()),
+    "where": (torch.bool, lambda x, y: torch.where(x)[0]),
+    "masked_select": (torch.bool, lambda x, y: y.masked_select(x)),
+    "index": (torch.bool, lambda x, y: y[x]),
+    "index of rows": (torch.bool, lambda x, y: y.view(1, 210)[:, x]),
+    "unique": (torch.int64, lambda x, y: x.unique(return_inverse=True, return_counts=True)[1]),
+    "unique_consecutive": (torch.int64, lambda x, y: x.unique_consecutive()),
+    "repeat_interleave": (torch.int64, lambda x, y: y.repeat_interleave(x)),
+    "bincount": (torch.int64, lambda x, y: x.bincount()),
+    "weighted bincount": (torch.int64, lambda x, y: x.bincount(y.float())),
+    "item": (torch.int64, lambda x, y: y[: int(x.max().item())]),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_a_size_that_races_is_told_as_a_race_alone(name):
+    """A device-side assert stood beside it: the size that the host had read no longer fitted."""
+    for seed in range(20):
+        races = races_of(lambda: changed_meanwhile(*SIZED[name]), f"random:{seed}").races
+        assert races and all(race.mend.call == "wait_stream" for race in races)
+    with flambeau.virtual(devices=1, races="error"), pytest.raises(flambeau.RaceError):
+        changed_meanwhile(*SIZED[name])

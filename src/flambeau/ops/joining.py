@@ -30,6 +30,7 @@ from flambeau.ops.op import (
     define,
     one_device,
 )
+from flambeau.ops.places import fit
 from flambeau.ops.pointwise import result_type
 from flambeau.ops.view import distinct
 
@@ -355,7 +356,7 @@ def _repeats_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         if inputs[0].size and inputs[0].min() < 0:
             raise RuntimeError("repeats can not be negative")
-        outputs[0][...] = np.repeat(np.arange(inputs[0].size), inputs[0])
+        fit(outputs[0], np.repeat(np.arange(inputs[0].size), inputs[0]), inputs[0].size - 1)
 
     return body
 

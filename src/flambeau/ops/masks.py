@@ -23,7 +23,7 @@ from flambeau.ops.op import (
     define,
     one_device,
 )
-from flambeau.ops.places import Array, Params, by_value, start_from
+from flambeau.ops.places import Array, Params, by_value, fit, start_from
 
 
 def _masked_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
@@ -115,7 +115,7 @@ def _nonzero_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 def _nonzero_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        outputs[0][...] = np.argwhere(inputs[0] != 0)
+        fit(outputs[0], np.argwhere(inputs[0] != 0))
 
     return body
 
@@ -134,7 +134,7 @@ def _select_rule(operands: Sequence[Operand], params: Params) -> Signature:
 def _select_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, mask, _ = inputs
-        outputs[0][...] = x[mask]
+        fit(outputs[0], x[mask])
 
     return body
 

@@ -41,6 +41,16 @@ def start_from(out: Array, x: Array) -> None:
         np.copyto(out, x)
 
 
+def fit(out: Array, found: Array, rest: int = 0) -> None:
+    """Results of which the host has read the number before, when `out` was made.
+
+    Where another stream changes the input meanwhile there may be more, which are left out, or fewer: `rest` follows.
+    That is a race, for the detector to tell; this only stays within the memory.
+    """
+    count = min(len(found), len(out))
+    out[:count], out[count:] = found[:count], rest
+
+
 def in_range(index: Array, size: int, dim: int) -> Array:
     """Indices that must be in [0, size). Raises RuntimeError for one out of range."""
     places = index.astype(np.intp, copy=False)
