@@ -30,7 +30,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.blocks import Block, Pool, label, pop
@@ -50,7 +50,7 @@ from flambeau.runtime.heap import Heap
 from flambeau.runtime.history import Recording
 from flambeau.runtime.journal import LONG, Journal
 from flambeau.runtime.orders import NEVER, Queue
-from flambeau.runtime.policy import ROUND, SMALL_REQUEST, TOO_MUCH, Policy, from_environment
+from flambeau.runtime.policy import ROUND, SMALL_REQUEST, TOO_MUCH, WITHIN, Policy, from_environment
 from flambeau.runtime.pools import PoolId, PrivatePool
 from flambeau.runtime.resources import Resource
 from flambeau.runtime.segments import Segments
@@ -61,8 +61,8 @@ from flambeau.runtime.uses import Mark, Uses
 if TYPE_CHECKING:
     from flambeau.runtime.stream import Stream
 
-_MANY_ENDED = 64  # pools of ended streams that may gather
-_KEYS = 16384  # (stream, request) pairs that find their bin directly
+_MANY_ENDED: Final = 64  # pools of ended streams that may gather
+_KEYS: Final = 16384  # (stream, request) pairs that find their bin directly
 
 Allocate = Callable[[int, "Stream"], Block]
 Free = Callable[[Block], None]
@@ -340,7 +340,7 @@ class CachingAllocator:
     def _find(self, nbytes: int, stream: int) -> Block:
         policy, limited = self.policy, 0
         if self._plain:
-            size = -nbytes // ROUND * -ROUND
+            size = (nbytes - 1 | WITHIN) + 1
         elif policy.caching:
             size, limited = policy.rounded(nbytes), policy.max_split
         else:
@@ -351,6 +351,7 @@ class CachingAllocator:
         pool = heap.pools.get((stream, kind, private))
         if pool is None:
             pool = self._new_pool(stream, kind, private)
+        block = cut = None
         known = pool.bins.get(size)
         if known is not None and not (limited and policy.is_oversize(size)):  # else each is counted
             if self._short_way:
@@ -358,33 +359,28 @@ class CachingAllocator:
                     self._bins.clear()
                 self._bins[stream, nbytes] = known
             block = pop(known)
-            if block is not None:
-                label(block, nbytes)
-                self._journal.book(block)
-                return block
-        loose = pool.loose
-        while loose:
-            heap.join(pool, loose.pop())
-        block = heap.take(pool, size, policy) if limited else pool.holes.take(size)
         if block is None:
-            block = self._find_farther(pool, size, nbytes)
-            pool = block.pool  # a MemPool may help out
-            known = pool.bins.get(size)  # consolidating drops bins that are nobody's home
-        if block.size - size < pool.least or (limited and policy.keeps_whole(size)):
-            cut = None
-        else:
-            cut = heap.split(block, size)
-        if limited and policy.is_oversize(block.size):
-            block.home, block.bin = self._detour, pool.loose
-            self._oversize.add(block)
-            self.oversize_allocations.add(1)
-        elif known is None:
-            block.home = block.bin = pool.home(size)
-        else:
-            pool.homes[size] += 1
-            block.home = block.bin = known
+            loose = pool.loose
+            while loose:
+                heap.join(pool, loose.pop())
+            block = heap.take(pool, size, policy) if limited else pool.holes.take(size)
+            if block is None:
+                block = self._find_farther(pool, size, nbytes)
+                pool = block.pool  # a MemPool may help out
+                known = pool.bins.get(size)  # consolidating drops bins that are nobody's home
+            if block.size - size >= pool.least and not (limited and policy.keeps_whole(size)):
+                cut = heap.split(block, size)
+            if limited and policy.is_oversize(block.size):
+                block.home, block.bin = self._detour, pool.loose
+                self._oversize.add(block)
+                self.oversize_allocations.add(1)
+            elif known is None:
+                block.home = block.bin = pool.home(size)
+            else:
+                pool.homes[size] += 1
+                block.home = block.bin = known
         label(block, nbytes)
-        if self._journal.recording is None:
+        if self._journal.recording is None:  # as `book` has it, without the call
             self._entries.append(block.gain)
         else:
             self._journal.book(block)

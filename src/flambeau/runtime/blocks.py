@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from flambeau.runtime.entries import ALLOC, ALLOC_PART, CUT, FREE, FREE_PART, HEADS, body, entry
 from flambeau.runtime.holes import Holes, Sized
 from flambeau.runtime.orders import Queue
-from flambeau.runtime.pools import NOBODYS, PrivatePool, packed
+from flambeau.runtime.pools import NOBODY, PrivatePool, packed
 
 if TYPE_CHECKING:
     from flambeau.runtime.stream import Stream
     from flambeau.runtime.uses import Mark
 
-_BINS = 512  # per pool: consolidating looks at each
-_SEEN = 1024  # sizes remembered per kind of pool, so that one asked for twice gets a bin
+_BINS: Final = 512  # per pool: consolidating looks at each
+_SEEN: Final = 1024  # sizes remembered per kind of pool, so that one asked for twice gets a bin
 
 
 class Home(Protocol):
@@ -96,7 +96,7 @@ class Pool:
         self.loose: list[Block] = []
         self.seen = seen
         self.adopted = -1
-        self.owner = NOBODYS if private is None else packed(private.id)
+        self.owner = packed(NOBODY if private is None else private.id)
         self.whole = HEADS[ALLOC + kind], HEADS[FREE + kind]
         self.part = HEADS[ALLOC_PART + kind], HEADS[FREE_PART + kind]
         self.parts = {n: self.entry(CUT, 0, n, 0) for n in (1, -1, -2)}

@@ -53,10 +53,10 @@ _NUMBERS = Struct("=6q")
 _BODY = Struct("=5q")
 _FIRST_TWO, _FIRST_THREE = Struct("=2q32x"), Struct("=3q24x")
 
-entry = _NUMBERS.pack
+entry: Final = _NUMBERS.pack
 """`entry(code, size, requested, ptr, stream, owner)`"""
 
-body = _BODY.pack
+body: Final = _BODY.pack
 """`body(size, requested, ptr, stream, owner)`: an entry but for its head, the code."""
 
 HEADS = [Struct("=q").pack(code) for code in CODES]

@@ -8,9 +8,12 @@ entries.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import bisect
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+_place: Final = bisect.bisect_left
+_insert: Final = bisect.insort
 
 
 class Sized:
@@ -55,7 +58,7 @@ class Holes(Generic[T]):
         size = block.size
         below = self._tops.get(size)
         if below is None:
-            insort(self._sizes, size)
+            _insert(self._sizes, size)
         else:
             below.above = block
             block.below = below
@@ -72,7 +75,7 @@ class Holes(Generic[T]):
         else:
             size = block.size
             del self._tops[size]
-            del self._sizes[bisect_left(self._sizes, size)]
+            del self._sizes[_place(self._sizes, size)]
         if below is not None:
             below.above = above
             block.below = None
@@ -80,13 +83,13 @@ class Holes(Generic[T]):
 
     def best(self, size: int) -> T | None:
         """The newest of the smallest blocks of at least `size` bytes, left where it is."""
-        at = bisect_left(self._sizes, size)
+        at = _place(self._sizes, size)
         return self._tops[self._sizes[at]] if at < len(self._sizes) else None
 
     def take(self, size: int) -> T | None:
         """The same, taken out."""
         sizes = self._sizes
-        at = bisect_left(sizes, size)
+        at = _place(sizes, size)
         if at == len(sizes):
             return None
         found = sizes[at]

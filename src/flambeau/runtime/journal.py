@@ -44,16 +44,11 @@ class Journal:
 
     def book(self, block: Block) -> None:
         """A block is handed out."""
-        entries = self.entries
-        recording = self.recording
-        if recording is None:
-            entries.append(block.gain)
+        if self.recording is None:
+            self.entries.append(block.gain)
         else:
-            frames, time = recording.notes()
-            block.frames = frames
-            entries.append((block.gain, frames, time))
-        if len(entries) > LONG:
-            self.settle()
+            block.frames, time = self.recording.notes()
+            self.entries.append((block.gain, block.frames, time))
 
     def write(self, entry: bytes) -> None:
         """Something rarer happened."""

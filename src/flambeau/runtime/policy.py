@@ -15,6 +15,7 @@ from flambeau.core.record import Value
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUND: Final = 512
+WITHIN: Final = ROUND - 1  # bits of a size
 SMALL_REQUEST: Final = 1 << 20  # the largest of the small pool
 SMALL_SEGMENT = 2 * MIB
 LARGE_REQUEST = 10 * MIB  # from here on a segment of its own

@@ -9,7 +9,6 @@ from flambeau.runtime.resources import Resource
 
 PoolId = tuple[int, int]
 NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
-NOBODYS = 0  # the same as one number
 
 
 def as_id(id: Any) -> PoolId:
