@@ -7,6 +7,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from flambeau.core.errors import argument_type
 from flambeau.core.names import lacking, lacks
 from flambeau.cuda.memory import empty_cache
 from flambeau.cuda.streams import synchronize
@@ -29,8 +30,8 @@ class graph:
 
     Static inputs, which the graph reads at each replay, are made outside; write to them with `copy_`.
 
-    Raises NotImplementedError: an argument that is not supported. Entering raises what `CUDAGraph.capture_begin` does;
-    leaving raises RuntimeError where something was tried that no graph can hold.
+    Raises NotImplementedError: an argument that is not supported; TypeError: no CUDAGraph, no Stream. Entering raises
+    what `CUDAGraph.capture_begin` does; leaving raises RuntimeError where something was tried that no graph can hold.
     """
 
     if not TYPE_CHECKING:  # a checker should find misspelt names
@@ -47,6 +48,10 @@ class graph:
     ) -> None:
         if enable_annotations:
             raise NotImplementedError("torch.cuda.graph(enable_annotations=True) is not supported")
+        if not isinstance(cuda_graph, CUDAGraph):
+            raise TypeError(argument_type("graph", "cuda_graph", 1, "CUDAGraph", cuda_graph))
+        if stream is not None and not isinstance(stream, Stream):
+            raise TypeError(argument_type("graph", "stream", 3, "Stream", stream))
         self.cuda_graph = cuda_graph
         self.pool = () if pool is None else (pool,)
         self.capture_stream = Stream() if stream is None else stream

@@ -97,6 +97,8 @@ def _sleep(cycles: int) -> None:
     """Occupy the current stream for `cycles` clock cycles of the current device."""
     if not isinstance(cycles, int) or isinstance(cycles, bool):
         raise TypeError("torch.cuda._sleep(): expected 'int'")
+    if not -(1 << 63) <= cycles < 1 << 63:
+        raise RuntimeError("Overflow when unpacking long long")
     system.init()
     spend(SLEEP, current.stream_at(current.local.device).device, cycles)
 

@@ -306,7 +306,7 @@ def barrier(
     if is_outside(group, "barrier"):
         return None
     found, limit = group_or_default(group), checks.timeout(timeout)
-    if isinstance(device_ids, list):
+    if isinstance(device_ids, list) and device_ids:
         where: Any = device("cuda", device_ids[0])
     else:
         where = found.bound_device_id

@@ -112,19 +112,21 @@ def allreduce_coalesced(
     group: ProcessGroup, tensors: Sequence[Any], op: Any = ReduceOp.SUM, timeout: Limit = None
 ) -> Work:
     """See `torch.distributed.all_reduce`: of several tensors of one dtype at once."""
-    checks.same_dtype(list(tensors))
-    word = checks.operation(op, tensors, "all_reduce")
-    return _limited(group.engine_for(tensors[0]).all_reduce(list(tensors), word, True), timeout)
+    given = _several(tensors, "tensors")
+    checks.same_dtype(given)
+    word = checks.operation(op, given, "all_reduce")
+    return _limited(group.engine_for(given[0]).all_reduce(given, word, True), timeout)
 
 
 def all_gather_single_coalesced(
     group: ProcessGroup, outputs: Sequence[Any], inputs: Sequence[Any], timeout: Limit = None
 ) -> Work:
     """See `torch.distributed.all_gather_single`: of several tensors at once."""
-    engine = group.engine_for(inputs[0])
-    for output, tensor in zip(outputs, inputs, strict=True):
+    wide, narrow = _several(outputs, "outputs"), _several(inputs, "inputs")
+    engine = group.engine_for(narrow[0])
+    for output, tensor in zip(wide, narrow, strict=True):
         checks.times(output, tensor, group.size(), ("output", "input"), engine.name)
-    return _limited(engine.all_gather_into(list(outputs), list(inputs), True), timeout)
+    return _limited(engine.all_gather_into(wide, narrow, True), timeout)
 
 
 def reduce_scatter_single_coalesced(
@@ -135,10 +137,11 @@ def reduce_scatter_single_coalesced(
     timeout: Limit = None,
 ) -> Work:
     """See `torch.distributed.reduce_scatter_single`: of several tensors at once."""
-    engine, word = group.engine_for(inputs[0]), checks.operation(op, outputs, "reduce_scatter")
-    for output, tensor in zip(outputs, inputs, strict=True):
+    narrow, wide = _several(outputs, "outputs"), _several(inputs, "inputs")
+    engine, word = group.engine_for(wide[0]), checks.operation(op, narrow, "reduce_scatter")
+    for output, tensor in zip(narrow, wide, strict=True):
         checks.times(tensor, output, group.size(), ("input", "output"), engine.name)
-    return _limited(engine.reduce_scatter_from(list(outputs), list(inputs), word, True), timeout)
+    return _limited(engine.reduce_scatter_from(narrow, wide, word, True), timeout)
 
 
 def barrier(group: ProcessGroup, timeout: Limit = None, device_ids: Any = None) -> Work:
@@ -173,6 +176,14 @@ def _one(tensors: Any) -> Any:
             raise RuntimeError(f"Expecting one tensor only but got {len(tensors)}")
         return tensors[0]
     return tensors
+
+
+def _several(tensors: Any, name: str) -> list[Any]:
+    """One tensor or more, in any sequence. TypeError: something else; NotImplementedError: none."""
+    given = list(tensors) if isinstance(tensors, Sequence) else tensors
+    checks.tensor_list(given, name)
+    checks.some(given)
+    return list(given)
 
 
 def _list(tensors: Any, beside: Any) -> list[Any]:

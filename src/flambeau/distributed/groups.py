@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from flambeau.core.device import device
+from flambeau.core.errors import argument_type
 from flambeau.distributed import engines
 from flambeau.distributed.debug import DebugLevel, level_of
 from flambeau.distributed.names import Backend
@@ -50,7 +51,9 @@ def is_torchelastic_launched() -> bool:
 
 
 def is_backend_available(backend: str) -> bool:
-    """Whether a backend, or each of "cpu:gloo,cuda:nccl", can be asked for."""
+    """Whether a backend, or each of "cpu:gloo,cuda:nccl", can be asked for. TypeError: it is no str."""
+    if not isinstance(backend, str):
+        raise TypeError(argument_type("is_backend_available", "backend", 1, "str", backend))
     words = [pair.rpartition(":")[2] for pair in backend.split(",")]
     known = {
         "nccl": engines.is_nccl_available, "gloo": engines.is_gloo_available, "mpi": engines.is_mpi_available,

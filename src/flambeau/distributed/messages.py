@@ -113,6 +113,8 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         raise ValueError(
             "Invalid ``p2p_op_list``. Each op is expected to to be of type ``torch.distributed.P2POp``."
         )
+    if not p2p_op_list:
+        raise ValueError("batch_isend_irecv: there must be at least one message")
     group = p2p_op_list[0].group
     if any(op.group is not group for op in p2p_op_list):
         raise ValueError("All ops need to use the same group.")

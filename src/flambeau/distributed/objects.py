@@ -29,10 +29,14 @@ from flambeau.tensor.interop import from_numpy
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-    """Every rank's object, into a list by rank."""
+    """Every rank's object, into a list by rank. ValueError: the list is shorter than the group."""
     if is_outside(group, "all_gather_object"):
         return
     found = group_or_default(group)
+    if len(object_list) < found.size():
+        raise ValueError(
+            f"all_gather_object: a list of {len(object_list)} for the objects of {found.size()} ranks"
+        )
     where = _device(found)
     data, size = _packed(obj, where)
     sizes = _all_sizes(size, found, where)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.core import errors
 from flambeau.core.device import device
-from flambeau.core.errors import NotReadyError
+from flambeau.core.errors import NotReadyError, argument_type
 from flambeau.core.names import lacks
 from flambeau.runtime import current
 from flambeau.runtime.orders import Point
@@ -64,11 +64,14 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Mark the point that `stream` (default: the current stream) has reached. Replaces an earlier mark.
 
-        Raises RuntimeError: the stream is of another device than the event.
+        Raises RuntimeError: the stream is of another device than the event; TypeError: it is no Stream.
         """
         if stream is None:
             stream = current.stream_at(current.local.device)
-        mark = self._mark_on(stream)
+        try:
+            mark = self._mark_on(stream)
+        except AttributeError:  # nothing has been done yet
+            raise _no_stream("record", stream) from None
         self._point = None  # others may wait for the event meanwhile
         point = stream.context.orders.mark(stream.queue)
         stream.context.driver.event_record(mark.handle, stream.handle)
@@ -77,13 +80,19 @@ class Event:
             mark.point = point
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Make all later work of `stream` (default: the current) wait for the event; returns at once."""
+        """Make all later work of `stream` (default: the current) wait for the event; returns at once.
+
+        TypeError: it is no Stream.
+        """
         mark, point = self._mark, self._point
-        if mark is None:
-            return
         if stream is None:
             stream = current.stream_at(current.local.device)
-        context = stream.context
+        try:
+            context = stream.context
+        except AttributeError:
+            raise _no_stream("wait", stream) from None
+        if mark is None:
+            return
         if context is not mark.context:
             _require_machine_of(stream, mark)
         context.driver.stream_wait(stream.handle, mark.handle)
@@ -108,8 +117,10 @@ class Event:
         """Milliseconds from this event to `end_event`: of simulated time on virtual GPUs.
 
         Raises ValueError: one has no timing, or was never recorded.
-        RuntimeError: one is not complete yet, or they are of two devices.
+        RuntimeError: one is not complete yet, or they are of two devices. TypeError: `end_event` is no Event.
         """
+        if not isinstance(end_event, Event):
+            raise TypeError(argument_type("elapsed_time", "end_event", 1, "Event", end_event))
         if not (self._timing and end_event._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         start, end = self._mark, end_event._mark
@@ -207,6 +218,10 @@ class Event:
         mark = self._mark = Mark(context, handle)
         self._lent = False
         return mark
+
+
+def _no_stream(function: str, got: object) -> TypeError:
+    return TypeError(argument_type(function, "stream", 1, "Stream", got))
 
 
 def _require_machine_of(stream: Stream, mark: Mark) -> None:

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.device import CPU
-from flambeau.core.errors import DriverError
+from flambeau.core.errors import DriverError, argument_type
 from flambeau.core.names import lacks
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
@@ -62,8 +62,10 @@ class CUDAGraph:
 
         As in today's PyTorch this is not needed: a generator's state is the graph's from its first number on.
 
-        Raises RuntimeError: the capture has begun, or it is the CPU's generator.
+        Raises RuntimeError: the capture has begun, or it is the CPU's generator; TypeError: it is no Generator.
         """
+        if not isinstance(generator, Generator):
+            raise TypeError(argument_type("register_generator_state", "generator", 1, "Generator", generator))
         if self._stream is not None or self._handle:
             raise RuntimeError("register_generator_state must be called before the capture begins")
         if generator.device is CPU:
@@ -104,7 +106,7 @@ class CUDAGraph:
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
                 "on the default stream.)"
             )
-        memory = pool_of(pool)
+        memory, watched = pool_of(pool), bool(check_input_liveness)
         context.driver.capture_begin(stream.handle, capture_error_mode)
         self._context, self._stream, self._pool = context, stream, memory
         self._thread = threading.get_ident()
@@ -116,7 +118,7 @@ class CUDAGraph:
         part = memory.part_of(context)
         self._before = allocator.route(part)
         memory._uses += 1
-        if check_input_liveness:  # imported then: few ask
+        if watched:  # imported then: few ask
             self._liveness = import_module("flambeau.runtime.liveness").Liveness(context, part)
 
     def capture_end(self) -> None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core import errors
+from flambeau.core.device import device as torch_device
+from flambeau.core.errors import type_name
 from flambeau.runtime import current
 
 if TYPE_CHECKING:
@@ -60,12 +62,17 @@ class device:  # PyTorch's public name
 
 
 class device_of(device):
-    """Context manager that selects the device of a tensor or storage; a no-op if that is on the CPU."""
+    """Context manager that selects the device of a tensor or storage; a no-op if that is on the CPU.
+
+    TypeError: it has no device.
+    """
 
     __slots__ = ()
 
     def __init__(self, obj: Any) -> None:
-        where = obj.device
+        where = getattr(obj, "device", None)
+        if where.__class__ is not torch_device:
+            raise TypeError(f"torch.cuda.device_of(): expected a tensor or a storage, not {type_name(obj)}")
         super().__init__(where.index if where.type == "cuda" else None)
 
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.device import device
-from flambeau.core.errors import NotSupportedError
+from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.names import lacks
 from flambeau.runtime import current, syncs
 from flambeau.runtime.context import Context
@@ -88,17 +88,26 @@ class Stream:
         orders.host_wait(point)
 
     def wait_event(self, event: Event) -> None:
-        """Make all later work of this stream wait for an event; returns at once."""
+        """Make all later work of this stream wait for an event; returns at once. TypeError: it is none."""
+        if not isinstance(event, Event):
+            raise TypeError(argument_type("wait_event", "event", 1, "Event", event))
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Make all later work of this stream wait for what `stream` was given until now; returns at once."""
+        """Make all later work of this stream wait for what `stream` was given until now; returns at once.
+
+        TypeError: it is no Stream.
+        """
+        if not isinstance(stream, Stream):
+            raise TypeError(argument_type("wait_stream", "stream", 1, "Stream", stream))
         self.wait_event(stream.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record an event, a new one if none is given, and return it."""
+        """Record an event, a new one if none is given, and return it. TypeError: it is no Event."""
         if event is None:
             event = Event()
+        elif not isinstance(event, Event):
+            raise TypeError(argument_type("record_event", "event", 1, "Event", event))
         event.record(self)
         return event
 
