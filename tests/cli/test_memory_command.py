@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 import re
-import shutil
-import subprocess
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_kit import flambeau_run, program
+from memory_kit import in_browser, needs_chromium, pieces, stack_of
 
 import flambeau as torch
 from flambeau.cli import memory, memory_page
@@ -71,53 +68,43 @@ def test_the_page_is_complete_in_itself(snapshot: Path, tmp_path: Path, capsys: 
 def test_the_picture_holds_each_life_where_it_lies(snapshot: Path) -> None:
     found = memory_page.picture(memory.load(snapshot))
     first, second = found["devices"]
-    sizes = sorted(life["size"] for life in first["lives"])
+    lives, spans = pieces(first["lives"]), pieces(first["spans"])
+    sizes = sorted(life["size"] for life in lives)
     assert sizes == [4 * MIB] * 4 + [12 * MIB]
-    ended = [life for life in first["lives"] if life["end"] < first["events"]]
+    ended = [life for life in lives if life["end"] < first["events"]]
     assert len(ended) == 1 and ended[0]["begin"] < ended[0]["end"]
-    assert len({life["stream"] for life in first["lives"]}) == 2
+    assert len({life["stream"] for life in lives}) == 2
     assert all(
-        any(
-            s["addr"] <= life["addr"] and life["addr"] + life["size"] <= s["addr"] + s["size"]
-            for s in first["spans"]
-        )
-        for life in first["lives"]
+        any(s["addr"] <= life["addr"] and life["addr"] + life["size"] <= s["addr"] + s["size"] for s in spans)
+        for life in lives
     )
     (oom,) = first["ooms"]
-    assert oom["size"] == 1 << 36 and "test_memory_command.py" in found["stacks"][oom["stack"]][0]
+    assert oom["size"] == 1 << 36 and "test_memory_command.py" in stack_of(found, oom["stack"])[0]
     assert first["curves"]["used"][-1] == 24 * MIB
     assert max(first["curves"]["reserved"]) >= max(first["curves"]["used"])
     assert (first["curves"]["used"][0], first["curves"]["reserved"][0]) == (0, 20 * MIB)  # a segment, first
-    assert "test_memory_command.py" in found["stacks"][first["lives"][0]["stack"]][0]
-    assert [life["size"] for life in second["lives"]] == [20]
+    assert "test_memory_command.py" in stack_of(found, lives[0]["stack"])[0]
+    assert [life["size"] for life in pieces(second["lives"])] == [20]
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium here")
+@needs_chromium
 @pytest.mark.parametrize("width", [1280, 500])
 def test_the_page_draws_in_a_browser(width: int, snapshot: Path, tmp_path: Path) -> None:
     output = tmp_path / "report.html"
     main(["memory", str(snapshot), "-o", str(output)])
-    script = """<script>
+    script = """
       const r = $("timeline").getBoundingClientRect();
       for (let y = r.top; y < r.bottom; y += 2)
-        if (tip.style.display !== "block") $("timeline").onmousemove(new MouseEvent("mousemove", {clientX: r.left + 0.7 * r.width, clientY: y}));
+        if (!tip.textContent.includes(".py")) $("timeline").onmousemove(new MouseEvent("mousemove", {clientX: r.left + 0.7 * r.width, clientY: y}));
       const shot = $("timeline").getContext("2d").getImageData(200, 200, 400, 100).data;
-      const told = tip.textContent, c = $("curves").getBoundingClientRect();
+      const piece = tip.textContent, c = $("curves").getBoundingClientRect();
       $("curves").onmousemove(new MouseEvent("mousemove", {clientX: c.left + 0.8 * c.width, clientY: c.top}));
       const curves = tip.textContent, right = tip.getBoundingClientRect().right;
       $("timeline").onmousemove(new MouseEvent("mousemove", {clientX: r.left + across(device.ooms[0].at, r.width), clientY: r.top}));
       const narrow = document.documentElement.scrollWidth <= innerWidth && right <= innerWidth;
-      document.title = [new Set(shot).size > 4, told, $("segments").children.length, curves, tip.textContent, narrow,
-        $("holders").textContent].join("|");
-      $("data").remove();
-    </script></body>"""
-    output.write_text(output.read_text().replace("</body>", script))
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
-    command += ["--dump-dom", f"file://{output}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
-    assert title, done.stderr
-    drawn, tip, segments, curves, oom, narrow, holders = unescape(title[1]).split("|")
+      const told = [new Set(shot).size > 4, piece, $("segments").children.length, curves, tip.textContent, narrow, $("holders").textContent];
+    """
+    drawn, tip, segments, curves, oom, narrow, holders = in_browser(output, script, width)
     assert (drawn, segments, narrow) == ("true", "2", "true")
     assert re.fullmatch(r"[\d.]+ MiB in use of [\d.]+ MiB reservedevent \d+, \d+% unused", curves)
     assert (
@@ -146,7 +133,7 @@ def test_json_and_older_forms_are_read(snapshot: Path, tmp_path: Path) -> None:
     assert memory.load(output)["device_traces"]
     old = tmp_path / "segments.pickle"
     old.write_bytes(pickle.dumps(memory.load(snapshot)["segments"]))
-    assert memory_page.picture(memory.load(old))["devices"][0]["lives"]
+    assert pieces(memory_page.picture(memory.load(old))["devices"][0]["lives"])
 
 
 def test_segments_alone_are_read_from_json_and_blocks_as_pytorch_2_0_has_them(tmp_path: Path) -> None:
@@ -160,8 +147,8 @@ def test_segments_alone_are_read_from_json_and_blocks_as_pytorch_2_0_has_them(tm
     path = tmp_path / "segments.json"
     path.write_text(json.dumps([segment]))
     found = memory_page.picture(memory.load(path))
-    (life,) = found["devices"][0]["lives"]
-    assert (life["size"], found["stacks"][life["stack"]]) == (1000, ["a.py:3 in f"])
+    (life,) = pieces(found["devices"][0]["lives"])
+    assert (life["size"], stack_of(found, life["stack"])) == (1000, ["a.py:3 in f"])
     assert [requested for _, requested, *_ in found["devices"][0]["segments"][0]["blocks"]] == [1000, 0]
 
 
@@ -181,12 +168,12 @@ def test_who_held_the_most_and_what_waited(tmp_path: Path) -> None:
     curves, top = device["curves"], device["top"]
     assert curves["used"][0] == 0 and top["used"] == max(curves["used"]) == 8 * MIB + 400
     told = [
-        (found["stacks"][h["place"]][0] if h["place"] >= 0 else "", h["size"], h["count"])
+        (stack_of(found, h["place"])[0] if h["place"] >= 0 else "", h["size"], h["count"])
         for h in top["holders"]
     ]
     assert [(size, count) for _, size, count in told] == [(8 * MIB, 1), (4 * MIB, 1), (400, 100)]
     assert [not place for place, *_ in told] == [False, True, False]
-    (pending,) = [life for life in device["lives"] if life["size"] == 4 * MIB]
+    (pending,) = [life for life in pieces(device["lives"]) if life["size"] == 4 * MIB]
     assert pending["begin"] < pending["freed"] < pending["end"]
 
 
@@ -195,7 +182,9 @@ def test_memory_that_is_unmapped_in_part_is_reserved_no_more() -> None:
     middle = event | {"action": "segment_unmap", "addr": 2 * MIB, "size": 2 * MIB}
     trace = [event | {"action": "segment_map"}, middle, middle | {"action": "segment_map"}]
     (device,) = memory_page.picture({"segments": [], "device_traces": [trace]})["devices"]
-    spans = sorted((s["addr"] // MIB, s["size"] // MIB, s["begin"], s["end"]) for s in device["spans"])
+    spans = sorted(
+        (s["addr"] // MIB, s["size"] // MIB, s["begin"], s["end"]) for s in pieces(device["spans"])
+    )
     assert spans == [(0, 2, 1, 3), (0, 8, 0, 1), (2, 2, 2, 3), (4, 4, 1, 3)]
 
 
@@ -204,31 +193,7 @@ def test_events_need_no_frames(snapshot: Path) -> None:
     found = memory.load(snapshot)
     for event in found["device_traces"][0]:
         del event["frames"]
-    assert memory_page.picture(found)["devices"][0]["lives"]
-
-
-def test_what_is_left_out_of_a_long_trace_is_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = []
-    for i in range(100):
-        event = {"addr": 512 * i, "size": 512, "stream": 0, "frames": []}
-        trace += [event | {"action": "alloc"}] + [event | {"action": "snapshot"}] * (i % 2)
-        trace += [event | {"action": "free_completed"}]
-    monkeypatch.setattr(memory_page, "_MOST_LIVES", 50)
-    (device,) = memory_page.picture({"segments": [], "device_traces": [trace]})["devices"]
-    assert device["left_out"] == 50
-    assert {life["end"] - life["begin"] for life in device["lives"]} == {2}
-    assert device["lives"][-1]["addr"] == 512 * 99  # of the whole trace, not of its beginning
-
-
-def test_of_lives_alike_those_left_out_lie_evenly_over_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    event = {"addr": 512, "size": 512, "stream": 0, "frames": []}
-    trace = [event | {"action": action} for _ in range(1000) for action in ("alloc", "free_completed")]
-    monkeypatch.setattr(memory_page, "_MOST_LIVES", 100)
-    (device,) = memory_page.picture({"segments": [], "device_traces": [trace]})["devices"]
-    begins = [life["begin"] for life in device["lives"]]
-    assert begins == sorted(begins) and len(begins) == 100 and device["left_out"] == 900
-    gaps = [after - before for before, after in itertools.pairwise([0, *begins, len(trace)])]
-    assert max(gaps) <= 4 * len(trace) // 100
+    assert pieces(memory_page.picture(found)["devices"][0]["lives"])
 
 
 class Evil:
@@ -241,6 +206,7 @@ SEGMENT = {
 }  # fmt: skip
 FRAMELESS = {"action": "alloc", "addr": 0, "size": 8, "stream": 0, "frames": [{"line": 1}]}
 ADDRESS = {"action": "alloc", "addr": [], "size": 8, "stream": 0}
+HUGE = {"action": "alloc", "addr": 1 << 64, "size": 8, "stream": 0}
 SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
 
 
@@ -281,6 +247,13 @@ def test_other_files_are_refused(content: bytes, why: str, tmp_path: Path, capsy
         assert main(["memory", *replay, str(path)]) == 2
         captured = capsys.readouterr()
         assert why in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_numbers_that_no_machine_has_are_refused(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[HUGE]]}))
+    assert main(["memory", str(path)]) == 2
+    assert "more than 64 bits" in capsys.readouterr().err
 
 
 def test_wrong_arguments_are_refused(snapshot: Path, tmp_path: Path, capsys: Any) -> None:

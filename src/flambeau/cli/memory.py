@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import pickle
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flambeau.cli.environment import why_not_readable, why_not_writable
 from flambeau.cli.memory_page import page
+from flambeau.core.collector import without_collections
 from flambeau.runtime.policy import Policy, from_environment, policy_of
 from flambeau.runtime.replay import Outcome, events_of, play
 from flambeau.runtime.statistics import format_size
@@ -89,9 +90,9 @@ _DAMAGED = (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeE
 
 def load(path: Path) -> dict[str, Any]:
     """A snapshot from a pickle or a JSON file. ValueError: it is none."""
-    content = path.read_bytes()
     try:
-        found = json.loads(content) if content[:1] in b"{[" else _Unpickler(io.BytesIO(content)).load()
+        with path.open("rb") as file, without_collections():  # a million dictionaries
+            found = json.load(file) if file.peek(1)[:1] in b"{[" else _Unpickler(file).load()
     except (*_DAMAGED, ValueError) as error:
         raise ValueError(f"{path} is no memory snapshot: {error}") from None
     if isinstance(found, list):  # memory_snapshot() gives segments alone
@@ -125,12 +126,23 @@ def _check_form(found: dict[str, Any]) -> None:
             _check_fields("a block", block, _BLOCK)
             _check_frames(block.get("frames"), checked)
     for trace in _listed("device_traces", found["device_traces"]):
-        for event in _listed("a trace", trace):
-            _check_fields("an event", event, {"action": str, "stream": int})
-            _check_pool("an event", event.get("pool_id"))
-            _check_frames(event.get("frames"), checked)
-            fields = {"after": int} if event["action"] == "order" else {"size": int}
-            _check_fields("an event", event, fields | ({"addr": int} if "addr" in event else {}))
+        _check_trace(_listed("a trace", trace), checked)
+
+
+def _check_trace(trace: list[Any], checked: set[int]) -> None:
+    """A trace may have a million events: of those with the same fields, of the same types, one is looked at."""
+    for kind in {*map(type, trace)} - {dict}:
+        raise ValueError(f"an event should be a dictionary, not {kind.__name__}")
+    types = map(tuple, map(partial(map, type), map(dict.values, trace)))
+    for event in dict(zip(zip(map(tuple, trace), types, strict=True), trace, strict=True)).values():
+        _check_fields("an event", event, {"action": str, "stream": int})
+        fields = {"size": int} if event["action"] != "order" else {"after": int}
+        _check_fields("an event", event, fields | ({"addr": int} if "addr" in event else {}))
+    pools, frames = ([event.get(name) for event in trace] for name in ("pool_id", "frames"))
+    for pool in dict(zip(map(id, pools), pools, strict=True)).values():
+        _check_pool("an event", pool)
+    for found in dict(zip(map(id, frames), frames, strict=True)).values():
+        _check_frames(found, checked)
 
 
 def _check_frames(frames: Any, checked: set[int]) -> None:

@@ -1,20 +1,30 @@
 """The page of `flambeau memory`: one self-contained HTML file, from a snapshot.
 
 The page draws what it is given; all that needs thought is decided here, and tested here: which pieces of memory lived
-from when until when, where they lie in the picture, and how much was reserved and used at each event.
+from when until when, where they lie in the picture, and how much was reserved and used at each event. A trace may have
+a million events, so it is worked on in columns, and the page gets columns.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
-_MOST_LIVES = 20_000  # rectangles in the picture; the smallest are left out, and the page says so
-_MOST_POINTS = 4_000  # of the curves
+import numpy as np
+
+_MOST_LIVES = 400_000  # rectangles in the picture; the smallest are left out, and the page says so
+_MOST_SPANS = 50_000
+_MOST_POINTS = 20_000  # of the curves
 _MOST_PLACES = 10  # of those that held most
+_MOST_SEGMENTS = 400  # in the map, the largest
+_MOST_PIECES = 500  # that a segment is drawn in
+_MOST_OOMS = 1_000
+
+Array = np.ndarray[Any, Any]
 
 
 def page(snapshot: dict[str, Any], name: str) -> str:
@@ -34,116 +44,188 @@ def picture(snapshot: dict[str, Any]) -> dict[str, Any]:
         segments = [s for s in snapshot["segments"] if s.get("device", 0) == index]
         trace = traces[index] if index < len(traces) else []
         if segments or trace:
-            devices.append(_device(index, segments, trace, stacks))
+            devices.append(_device(index, segments, _events(trace, stacks), stacks))
     return {
         "devices": devices,
-        "stacks": stacks.texts,
+        "frames": list(stacks.frames),
+        "stacks": list(stacks.numbers),
         "places": stacks.places(),
         "settings": snapshot.get("allocator_settings", {}),
     }
 
 
 class _Stacks:
-    """Stacks as lists of lines, each kept once; number 0 is the empty one."""
+    """Stacks as numbers of their lines, the innermost first; each is kept once. Number 0 is the empty one."""
 
     def __init__(self) -> None:
-        self.texts: list[list[str]] = [[]]
-        self._numbers: dict[tuple[str, ...], int] = {(): 0}
+        self.frames: dict[str, int] = {}
+        self.numbers: dict[tuple[int, ...], int] = {(): 0}
         self._known: dict[int, int] = {}  # by the id of a list of the snapshot: most are shared
 
     def number(self, frames: Sequence[dict[str, Any]] | None) -> int:
         found = self._known.get(id(frames))
         if found is None:
-            text = tuple(
-                [f"{frame['filename']}:{frame['line']} in {frame['name']}" for frame in frames or ()]
-            )
-            found = self._known[id(frames)] = self._numbers.setdefault(text, len(self.texts))
-            if found == len(self.texts):
-                self.texts.append(list(text))
+            texts = [f"{frame['filename']}:{frame['line']} in {frame['name']}" for frame in frames or ()]
+            lines = tuple([self.frames.setdefault(text, len(self.frames)) for text in texts])
+            found = self._known[id(frames)] = self.numbers.setdefault(lines, len(self.numbers))
         return found
 
     def places(self) -> list[int]:
         """Of each stack, the first that has the same innermost line: it stands for that place."""
-        firsts: dict[str, int] = {}
-        return [firsts.setdefault(text[0] if text else "", i) for i, text in enumerate(self.texts)]
+        firsts: dict[tuple[int, ...], int] = {}
+        return [firsts.setdefault(lines[:1], number) for number, lines in enumerate(self.numbers)]
+
+
+# What the page tells apart; all else that happens, as looks, is OTHER.
+ALLOC, REQUESTED, COMPLETED, BEGUN, ENDED, OOM, OTHER = range(7)
+_ACTIONS = {
+    "alloc": ALLOC, "free_requested": REQUESTED, "free_completed": COMPLETED, "segment_alloc": BEGUN,
+    "segment_map": BEGUN, "segment_free": ENDED, "segment_unmap": ENDED, "oom": OOM,
+}  # fmt: skip
+
+
+class _Events(NamedTuple):
+    """A trace as columns."""
+
+    action: Array
+    addr: Array
+    size: Array
+    stream: Array
+    stack: Array
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+def _events(trace: Sequence[dict[str, Any]], stacks: _Stacks) -> _Events:
+    frames = [entry.get("frames") for entry in trace]
+    numbers = {key: stacks.number(found) for key, found in zip(map(id, frames), frames, strict=True)}
+    return _Events(
+        _column([_ACTIONS.get(entry["action"], OTHER) for entry in trace]),
+        _column([entry.get("addr", 0) for entry in trace]),
+        _column([entry.get("size", 0) for entry in trace]),
+        _column([entry["stream"] for entry in trace]),
+        _column([numbers[key] for key in map(id, frames)]),
+    )
+
+
+def _column(numbers: list[int]) -> Array:
+    try:
+        return np.array(numbers, np.int64)
+    except OverflowError:
+        raise ValueError("a number of the trace has more than 64 bits") from None
+
+
+class _Lives(NamedTuple):
+    """Pieces of memory, a column each: those that were there before the trace begin with its first event, 0.
+
+    end: the event that ended it, the length of the trace if none did. freed: from which event on it waits for other
+    streams, until its end.
+    """
+
+    addr: Array
+    size: Array
+    stream: Array
+    begin: Array
+    freed: Array
+    end: Array
+    stack: Array
+
+    def at(self, which: Any) -> _Lives:
+        return _Lives(*[column[which] for column in self])
 
 
 def _device(
-    index: int, segments: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]], stacks: _Stacks
+    index: int, segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks
 ) -> dict[str, Any]:
-    lives, spans = _lives(segments, trace, stacks)
-    points = _points(segments, trace)
-    top = max(points, key=lambda point: point[2])
-    left_out = max(len(lives) - _MOST_LIVES, 0)
-    chosen = sorted(range(len(lives)), key=lambda i: (-_area(lives[i]), _scattered(i)))[:_MOST_LIVES]
-    holders = _holders(lives, top[0], stacks.places())
-    lives = [lives[i] for i in chosen]
+    lives, spans = _lives(segments, events, stacks), _spans(segments, events)
+    reserved, used = _amounts(segments, events)
+    top = int(used.argmax())
+    ooms = np.flatnonzero(events.action == OOM)
+    shown = sorted(segments, key=lambda segment: -segment["total_size"])[:_MOST_SEGMENTS]
     return {
         "index": index,
-        "events": len(trace),
+        "events": len(events),
+        "refused": len(ooms),
         "ooms": [
-            {"at": at, "size": entry["size"], "stack": stacks.number(entry.get("frames"))}
-            for at, entry in enumerate(trace)
-            if entry["action"] == "oom"
+            {"at": at, "size": int(events.size[at]), "stack": int(events.stack[at])}
+            for at in ooms[-_MOST_OOMS:].tolist()
         ],
-        "lives": sorted(lives, key=lambda life: life["begin"]),
-        "spans": spans,
-        "left_out": left_out,
-        "curves": _curves(points),
-        "top": {"at": top[0], "used": top[2], "holders": holders, "reserved": max(p[1] for p in points)},
-        "segments": [_segment(segment, stacks) for segment in segments],
+        "lives": _packed(lives, _MOST_LIVES),
+        "spans": _packed(spans, _MOST_SPANS),
+        "curves": _curves(reserved, used),
+        "top": {
+            "at": top,
+            "used": int(used[top]),
+            "holders": _holders(lives, top, np.array(stacks.places())),
+            "reserved": int(reserved.max()),
+        },
+        "segments": [_segment(segment, stacks) for segment in shown],
+        "segments_left_out": len(segments) - len(shown),
     }
 
 
-def _area(life: dict[str, Any]) -> int:
-    """How much of the picture it takes."""
-    area: int = life["size"] * (life["end"] - life["begin"])
-    return area
+def _lives(segments: Sequence[dict[str, Any]], events: _Events, stacks: _Stacks) -> _Lives:
+    """Each piece of memory: what happened at one address, in its order, tells when pieces began and ended."""
+    last = max(len(events), 1)
+    found = np.flatnonzero(events.action <= COMPLETED)
+    found = found[np.argsort(events.addr[found], kind="stable")]  # by address, then by time
+    edges = found[events.action[found] != REQUESTED]
+    is_alloc = events.action[edges] == ALLOC
+    same = np.append(events.addr[edges[1:]] == events.addr[edges[:-1]], False)  # as the next one's address
+    ends = same & ~np.append(is_alloc[1:], False)  # the next one ends it
+    end = np.where(ends, np.append(edges[1:], 0), last)
+    freed = end.copy()
+    # A request belongs to the edge before it, if that is an allocation at its address.
+    asked = found[events.action[found] == REQUESTED]
+    owner = np.cumsum(events.action[found] != REQUESTED)[events.action[found] == REQUESTED] - 1
+    of_life = (owner >= 0) & (events.addr[edges[owner]] == events.addr[asked]) if len(edges) else owner >= 0
+    freed[owner[of_life]] = asked[of_life]
+    begun = np.flatnonzero(is_alloc)
+    begun_before = np.flatnonzero(~is_alloc & ~np.append(False, (same & is_alloc)[:-1]))
+    at, before = edges[begun], edges[begun_before]
+    nothing = np.zeros_like(before)
+    live = set(events.addr[edges[is_alloc & ~same]].tolist())
+    columns = zip(
+        (events.addr[at], events.size[at], events.stream[at], at, freed[begun], end[begun], events.stack[at]),
+        (events.addr[before], events.size[before], events.stream[before], nothing, before, before, nothing),
+        _column_rows(_blocks_before(segments, live, last, stacks), 7),
+        strict=True,
+    )
+    lives = _Lives(*map(np.concatenate, columns))
+    return lives.at(np.argsort(lives.begin, kind="stable"))
 
 
-def _scattered(number: int) -> int:
-    """Of many lives alike, what is left out then lies evenly over the trace: Fibonacci hashing."""
-    return number * 0x9E3779B1 & 0xFFFFFFFF
+def _blocks_before(
+    segments: Sequence[dict[str, Any]], live: set[int], last: int, stacks: _Stacks
+) -> Iterable[tuple[int, ...]]:
+    """Lives of blocks that are in use at the end, and whose beginning no event tells."""
+    for segment in segments:
+        for addr, block in _placed(segment):
+            if block["state"] != "inactive" and addr not in live:
+                freed = last if block["state"] == "active_allocated" else 0
+                number = stacks.number(block.get("frames"))
+                yield addr, block["requested_size"], segment["stream"], 0, freed, last, number
 
 
-def _lives(
-    segments: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]], stacks: _Stacks
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Each piece of memory with its first and last event, and the same of segments: in use before counts from 0."""
-    lives: list[dict[str, Any]] = []
-    open_lives: dict[int, dict[str, Any]] = {}
-    end = max(len(trace), 1)
-    spans = _Spans(end)
-    for at, entry in enumerate(trace):
-        action, addr = entry["action"], entry.get("addr", 0)
-        if action == "alloc":
-            life = _life(addr, entry["size"], entry["stream"], at, end, stacks.number(entry.get("frames")))
-            open_lives[addr] = life
-            lives.append(life)
-        elif action == "free_requested":
-            if addr in open_lives:
-                open_lives[addr]["freed"] = at
-        elif action == "free_completed":
-            found = open_lives.pop(addr, None)
-            if found is None:
-                found = _life(addr, entry["size"], entry["stream"], 0, at, 0)
-                lives.append(found)
-            found["end"] = at
-            found["freed"] = min(found["freed"], at)
-        elif action in ("segment_alloc", "segment_map"):
-            spans.begin(addr, entry["size"], at, entry["stream"])
-        elif action in ("segment_free", "segment_unmap"):
-            spans.end(addr, entry["size"], at, entry["stream"])
+def _column_rows(rows: Iterable[tuple[int, ...]], width: int) -> Array:
+    return np.array([*rows], np.int64).reshape(-1, width).T
+
+
+def _spans(segments: Sequence[dict[str, Any]], events: _Events) -> _Lives:
+    """Memory that was reserved, from when until when."""
+    spans = _Spans(max(len(events), 1))
+    for at in np.flatnonzero((events.action == BEGUN) | (events.action == ENDED)).tolist():
+        where = int(events.addr[at]), int(events.size[at]), at, int(events.stream[at])
+        if events.action[at] == BEGUN:
+            spans.begin(*where)
+        else:
+            spans.end(*where)
     for segment in segments:
         if not spans.within(segment["address"]):
             spans.begin(segment["address"], segment["total_size"], 0, segment["stream"])
-        for addr, block in _placed(segment):
-            if block["state"] != "inactive" and addr not in open_lives:
-                number = stacks.number(block.get("frames"))
-                lives.append(_life(addr, block["requested_size"], segment["stream"], 0, end, number))
-                if block["state"] != "active_allocated":
-                    lives[-1]["freed"] = 0
-    return lives, spans.found
+    rows = [(s["addr"], s["size"], s["stream"], s["begin"], s["end"], s["end"], 0) for s in spans.found]
+    return _Lives(*_column_rows(rows, 7))
 
 
 class _Spans:
@@ -152,37 +234,38 @@ class _Spans:
     def __init__(self, end: int) -> None:
         self.found: list[dict[str, Any]] = []
         self._open: dict[int, dict[str, Any]] = {}
+        self._order: list[int] = []  # addresses of the open ones
         self._end = end
 
     def begin(self, addr: int, size: int, at: int, stream: int) -> None:
         span = {"addr": addr, "size": size, "begin": at, "end": self._end, "stream": stream}
+        if addr not in self._open:
+            insort(self._order, addr)
         self._open[addr] = span
         self.found.append(span)
 
     def end(self, addr: int, size: int, at: int, stream: int) -> None:
-        touched = [self._open[addr]] if addr in self._open and self._open[addr]["size"] == size else []
-        touched = touched or [
-            s for s in self._open.values() if s["addr"] < addr + size and addr < s["addr"] + s["size"]
-        ]
+        touched = self._touched(addr, size)
         if not touched:  # reserved before the trace begins
             self.begin(addr, size, 0, stream)
             touched = [self._open[addr]]
         for span in touched:
             del self._open[span["addr"]]
+            del self._order[bisect_left(self._order, span["addr"])]
             span["end"] = at
             for first, last in ((span["addr"], addr), (addr + size, span["addr"] + span["size"])):
                 if first < last:
                     self.begin(first, last - first, at, span["stream"])
 
     def within(self, addr: int) -> bool:
-        return any(span["addr"] <= addr < span["addr"] + span["size"] for span in self._open.values())
+        return bool(self._touched(addr, 1))
 
-
-def _life(addr: int, size: int, stream: int, begin: int, end: int, stack: int) -> dict[str, Any]:
-    """`freed`: from which event on it waits for other streams, until its end."""
-    return {
-        "addr": addr, "size": size, "stream": stream, "begin": begin, "freed": end, "end": end, "stack": stack,
-    }  # fmt: skip
+    def _touched(self, addr: int, size: int) -> list[dict[str, Any]]:
+        """The open ones that share bytes with a range; they do not overlap each other."""
+        first = max(bisect_right(self._order, addr) - 1, 0)
+        last = bisect_left(self._order, addr + size)
+        found = [self._open[begin] for begin in self._order[first:last]]
+        return [span for span in found if addr < span["addr"] + span["size"]]
 
 
 def _placed(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
@@ -193,52 +276,69 @@ def _placed(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]]]:
         addr += block["size"]
 
 
-def _holders(lives: Sequence[dict[str, Any]], at: int, places: Sequence[int]) -> list[dict[str, int]]:
+def _packed(lives: _Lives, most: int) -> dict[str, Any]:
+    """Columns for the page: those that take most of the picture, in the order of their beginnings.
+
+    begin: from the one before. length: events from beginning to end; waits: the last of them, for other streams.
+    """
+    area = lives.size * (lives.end - lives.begin).astype(float)
+    scattered = np.arange(len(area), dtype=np.uint64) * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)
+    # Of many alike, what is left out lies evenly over the trace: Fibonacci hashing.
+    chosen = np.sort(np.lexsort((scattered, -area))[:most]) if len(area) > most else slice(None)
+    kept = lives.at(chosen)
+    kept = kept.at(np.argsort(kept.begin, kind="stable"))
+    return {
+        "addr": kept.addr.tolist(),
+        "size": kept.size.tolist(),
+        "stream": kept.stream.tolist(),
+        "begin": np.diff(kept.begin, prepend=0).tolist(),
+        "length": (kept.end - kept.begin).tolist(),
+        "waits": (kept.end - np.clip(kept.freed, kept.begin, kept.end)).tolist(),
+        "stack": kept.stack.tolist(),
+        "left_out": len(area) - len(kept.addr),
+    }
+
+
+def _holders(lives: _Lives, at: int, places: Array) -> list[dict[str, int]]:
     """What each place had in use after an event, the most first: bytes, and pieces of memory.
 
     The place -1 stands for all that was freed, but waits for other streams.
     """
-    sums: dict[int, dict[str, int]] = {}
-    for life in lives:
-        if life["begin"] <= at < life["end"]:
-            place = places[life["stack"]] if at < life["freed"] else -1
-            found = sums.setdefault(place, {"place": place, "size": 0, "count": 0})
-            found["size"] += life["size"]
-            found["count"] += 1
-    return sorted(sums.values(), key=lambda holder: -holder["size"])[:_MOST_PLACES]
+    there = lives.at((lives.begin <= at) & (at < lives.end))
+    found, number = np.unique(np.where(at < there.freed, places[there.stack], -1), return_inverse=True)
+    sizes, counts = np.zeros(len(found), np.int64), np.bincount(number, minlength=len(found))
+    np.add.at(sizes, number, there.size)
+    most = np.argsort(-sizes, kind="stable")[:_MOST_PLACES]
+    return [{"place": int(found[i]), "size": int(sizes[i]), "count": int(counts[i])} for i in most]
 
 
-def _points(
-    segments: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]
-) -> list[tuple[int, int, int]]:
-    """(event, bytes reserved, bytes in use after it), in order. In use is what was asked for: traces say no more."""
+def _amounts(segments: Sequence[dict[str, Any]], events: _Events) -> tuple[Array, Array]:
+    """Bytes reserved and in use after each event and at the end; in use is what was asked for: traces know no more."""
     reserved = sum(segment["total_size"] for segment in segments)
     blocks = [block for segment in segments for block in segment["blocks"]]
     used = sum(block["requested_size"] for block in blocks if block["state"] == "active_allocated")
-    points = [(len(trace), reserved, used)]
-    for at in range(len(trace) - 1, -1, -1):  # backward: the end is what is known
-        entry = trace[at]
-        action, size = entry["action"], entry.get("size", 0)
-        points.append((at, max(reserved, 0), max(used, 0)))
-        used += {"alloc": -size, "free_requested": size}.get(action, 0)
-        reserved += {
-            "segment_alloc": -size,
-            "segment_map": -size,
-            "segment_free": size,
-            "segment_unmap": size,
-        }.get(action, 0)
-    points.reverse()
-    return points
+    return _amount(reserved, events, BEGUN, ENDED), _amount(used, events, ALLOC, REQUESTED)
 
 
-def _curves(points: Sequence[tuple[int, int, int]]) -> dict[str, list[int]]:
-    """Points thinned out: of each stretch the event with the most in use."""
-    stretch = -(-len(points) // _MOST_POINTS)
-    kept = [max(points[i : i + stretch], key=lambda p: (p[2], p[1])) for i in range(0, len(points), stretch)]
+def _amount(end: int, events: _Events, more: int, less: int) -> Array:
+    """An amount after each event: backward, as its end is what is known."""
+    action, size = events.action, events.size
+    added = np.cumsum(np.where(action == more, size, np.where(action == less, -size, 0)))
+    return np.maximum(np.append(end - added[-1:].sum() + added, end), 0)
+
+
+def _curves(reserved: Array, used: Array) -> dict[str, Any]:
+    """Points thinned out: of each stretch the event with the most in use; of those, with the most reserved."""
+    stretch = -(-len(used) // _MOST_POINTS)
+    missing = -len(used) % stretch
+    rows = [np.append(column, np.full(missing, -1)).reshape(-1, stretch) for column in (used, reserved)]
+    most = rows[0] == rows[0].max(axis=1, keepdims=True)
+    kept = np.where(most, rows[1], -1).argmax(axis=1) + np.arange(len(most)) * stretch
     return {
-        "at": [p[0] for p in kept],
-        "reserved": [p[1] for p in kept],
-        "used": [p[2] for p in kept],
+        "at": kept.tolist(),
+        "reserved": reserved[kept].tolist(),
+        "used": used[kept].tolist(),
+        "stretch": stretch,
     }
 
 
@@ -250,8 +350,26 @@ def _segment(segment: dict[str, Any], stacks: _Stacks) -> dict[str, Any]:
         "stream": segment["stream"],
         "kind": segment["segment_type"],
         "pool": list(segment.get("segment_pool_id", (0, 0))),
-        "blocks": [
-            [block["size"], block["requested_size"], block["state"], stacks.number(block.get("frames"))]
-            for block in segment["blocks"]
-        ],
+        "blocks": _pieces(segment, stacks),
     }
+
+
+def _pieces(segment: dict[str, Any], stacks: _Stacks) -> list[list[Any]]:
+    """[size, requested, state, number of the stack] of each block.
+
+    Of many, neighbours that are too small to be told apart are one: [size, bytes in use, "several", how many].
+    """
+    blocks = segment["blocks"]
+    least = 0 if len(blocks) <= _MOST_PIECES else segment["total_size"] // _MOST_PIECES
+    found: list[list[Any]] = []
+    for block in blocks:
+        used = block["size"] * (block["state"] != "inactive")
+        if found and block["size"] < least and found[-1][0] < least:
+            before = found[-1]
+            before[:] = before[0] + block["size"], before[1] + used, "several", before[3] + 1
+        elif block["size"] < least:
+            found.append([block["size"], used, "several", 1])
+        else:
+            number = stacks.number(block.get("frames"))
+            found.append([block["size"], block["requested_size"], block["state"], number])
+    return found

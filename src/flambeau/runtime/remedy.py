@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from flambeau.runtime.allocator import CachingAllocator
@@ -34,7 +33,7 @@ def remedy(allocator: CachingAllocator, pool: Pool, size: int) -> str:
             return f"With PYTORCH_ALLOC_CONF={policy.text} {_fitted(outcome, capacity)}"
         tried.append(name)
     if len({event.stream for event in events if event.action == "alloc"}) > 1:
-        outcome = _played([replace(event, stream=0) for event in events], capacity, total, allocator.policy)
+        outcome = _played([event._replace(stream=0) for event in events], capacity, total, allocator.policy)
         if outcome.fits:
             return f"On one stream {_fitted(outcome, capacity)}"
         tried.append("one stream")

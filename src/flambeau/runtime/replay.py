@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+from flambeau.core.collector import without_collections
 from flambeau.core.device import device
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import DeviceProperties, Driver
@@ -23,8 +24,7 @@ from flambeau.runtime.pools import NOBODY
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One request. `key` names the memory from its "alloc" to its "free"; `nbytes` was asked for on `stream`.
 
     pool: which private pool it came from, a MemPool's or a CUDA graph's, by a number; 0: none.
@@ -35,8 +35,8 @@ class Event:
     key: int
     nbytes: int = 0
     stream: int = 0
-    where: str = ""
     pool: int = 0
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,46 +172,60 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] = 
     begun: dict[int, int] = {}  # by address: its life's key
     early: list[Event] = []
     count = 0
-    for entry in trace:
-        action, addr = entry["action"], entry.get("addr", 0)
-        stream, pool = _stream(entry["stream"]), _pool(entry, "pool_id")
-        if action in ("alloc", "oom"):
-            count += 1
-            events.append(Event("alloc", count, entry["size"], stream, _where(entry), pool))
-            if action == "alloc":
-                begun[addr] = count
-            else:
-                events.append(Event("free", count))
-        elif action == "free_completed":
-            key = begun.pop(addr, 0)
-            if not key:
-                key = count = count + 1
-                early.append(Event("alloc", key, entry["size"], stream, pool=pool))
-            events.append(Event("free", key))
-        elif action == "order":
-            events.append(Event("order", _stream(entry["after"]), stream=stream))
+    wheres = _Wheres()
+    with without_collections():
+        for entry in trace:
+            action = entry["action"]
+            if action == "free_completed":
+                key = begun.pop(entry.get("addr", 0), 0)
+                if not key:
+                    key = count = count + 1
+                    early.append(Event("alloc", key, entry["size"], *_source(entry, "pool_id")))
+                events.append(Event("free", key))
+            elif action in ("alloc", "oom"):
+                count += 1
+                where = wheres.of(entry.get("frames"))
+                events.append(Event("alloc", count, entry["size"], *_source(entry, "pool_id"), where))
+                if action == "alloc":
+                    begun[entry.get("addr", 0)] = count
+                else:
+                    events.append(Event("free", count))
+            elif action == "order":
+                events.append(Event("order", _stream(entry["after"]), 0, _stream(entry["stream"])))
     for segment in live:
-        stream, pool = _stream(segment["stream"]), _pool(segment, "segment_pool_id")
+        source = _source(segment, "segment_pool_id")
         for block in segment["blocks"]:
             addr = block.get("address", 0)
             if block["state"] != "inactive" and addr not in begun:
                 count += 1
-                early.append(Event("alloc", count, block["requested_size"], stream, pool=pool))
+                early.append(Event("alloc", count, block["requested_size"], *source))
     return early + events
 
 
-def _pool(found: dict[str, Any], name: str) -> int:
-    """A pool's id, a pair, as one number."""
-    high, low = found.get(name) or NOBODY
-    return int(high) << 64 | int(low)
+def _source(found: dict[str, Any], pool: str) -> tuple[int, int]:
+    """The stream, and the pool's id, a pair, as one number."""
+    high, low = found.get(pool) or NOBODY
+    return _stream(found["stream"]), int(high) << 64 | int(low)
 
 
 def _stream(stream: Any) -> int:
     return int(stream or 0)
 
 
-def _where(entry: dict[str, Any]) -> str:
-    frames = entry.get("frames") or ()
+class _Wheres:
+    """Lines of programs that asked for memory; equal stacks are mostly one list."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def of(self, frames: Sequence[dict[str, Any]] | None) -> str:
+        found = self._known.get(id(frames))
+        if found is None:
+            found = self._known[id(frames)] = _where(frames or ())
+        return found
+
+
+def _where(frames: Sequence[dict[str, Any]]) -> str:
     for frame in frames:
         if str(frame["filename"]).endswith(".py"):
             return f"{frame['filename']}:{frame['line']}"
