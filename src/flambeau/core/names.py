@@ -1,4 +1,4 @@
-"""What public things say of themselves: the module that shows them, and what they answer to a name that is absent.
+"""What public things say of themselves: the module that shows them; what they answer to an absent name, to who copies.
 
 # Note [Where a class says it is from]
 Classes and functions are written in rooms that programs do not know, and shown in modules that they do. Reprs,
@@ -56,6 +56,11 @@ def lacking(module: str) -> Callable[[str], Any]:
         )
 
     return absent
+
+
+def not_copied(self: object, protocol: int) -> NoReturn:
+    """`__reduce_ex__` of a class whose objects each own something of a device's: a copy would end it for both."""
+    raise TypeError(f"cannot pickle '{type(self).__name__}' object")
 
 
 def lacks(self: object, name: str) -> NoReturn:

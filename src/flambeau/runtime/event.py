@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core import errors
 from flambeau.core.device import device
 from flambeau.core.errors import NotReadyError, argument_type
-from flambeau.core.names import lacks
+from flambeau.core.names import lacks, not_copied
 from flambeau.runtime import current
 from flambeau.runtime.orders import Point
 from flambeau.runtime.uses import Mark
@@ -36,6 +36,7 @@ class Event:
     __slots__ = ("__weakref__", "_blocking", "_interprocess", "_lent", "_mark", "_point", "_timing")
     if not TYPE_CHECKING:  # a checker should find misspelt names
         __getattr__ = lacks
+        __reduce_ex__ = not_copied
 
     _timing: bool
     _blocking: bool

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.core.device import CPU
 from flambeau.core.errors import DriverError, argument_type
-from flambeau.core.names import lacks
+from flambeau.core.names import lacks, not_copied
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.generator import Generator, begin_capture, default_of, end_capture, reserve
@@ -42,6 +42,7 @@ class CUDAGraph:
 
     if not TYPE_CHECKING:  # a checker should find misspelt names
         __getattr__ = lacks
+        __reduce_ex__ = not_copied
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._keep_graph = keep_graph

@@ -6,8 +6,9 @@ import itertools
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flambeau.core.names import not_copied
 from flambeau.runtime import current
 from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
@@ -31,6 +32,9 @@ class MemPool:
 
     Raises TypeError: `allocator` is no resource.
     """
+
+    if not TYPE_CHECKING:  # a checker knows what `object` has
+        __reduce_ex__ = not_copied
 
     def __init__(
         self, allocator: Resource | None = None, use_on_oom: bool = False, no_split: bool = False

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError, argument_type
-from flambeau.core.names import lacks
+from flambeau.core.names import lacks, not_copied
 from flambeau.runtime import current, syncs
 from flambeau.runtime.context import Context
 from flambeau.runtime.event import Event
@@ -42,6 +42,7 @@ class Stream:
     __slots__ = ("__weakref__", "_owned", "_saved", "context", "device_index", "handle", "priority", "queue")
     if not TYPE_CHECKING:  # a checker should find misspelt names
         __getattr__ = lacks
+        __reduce_ex__ = not_copied
 
     context: Context
     device_index: int
