@@ -41,7 +41,7 @@ def numbers(shape: Any, kind: Any, seed: int) -> np.ndarray[Any, Any]:
 
 @given(
     kind=st.sampled_from(KINDS), ufunc=st.sampled_from([np.add, np.multiply, np.maximum]), dim=st.integers(0, 2),
-    places=st.integers(1, 6), count=st.integers(0, 40), width=st.sampled_from([2, 20, 25]), seed=st.integers(0, 99),
+    places=st.integers(1, 6), count=st.integers(0, 40), width=st.sampled_from([2, 20, 35]), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_rows_fold_as_ufunc_at_would(
     kind: Any, ufunc: np.ufunc, dim: int, places: int, count: int, width: int, seed: int
@@ -59,12 +59,22 @@ def test_rows_fold_as_ufunc_at_would(
     assert out.tobytes() == want.tobytes()
 
 
-def test_a_place_that_has_all_the_rows() -> None:
-    out, source = np.zeros((3, 32), np.float32), numbers((5000, 32), np.float32, 0)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spread", ["one place", "ordered", "few have most", "transposed"])
+def test_rows_whose_places_repeat_often(kind: Any, spread: str) -> None:
+    random = np.random.default_rng(1)
+    out, source = numbers((90, 32), kind, 2), numbers((1500, 32), kind, 0)
+    places = np.minimum(random.zipf(1.3, 1500), 89)
+    if spread == "one place":
+        places[:] = 5
+    elif spread == "ordered":
+        places = np.sort(random.integers(0, 90, 1500))
+    elif spread == "transposed":
+        out, source = np.asfortranarray(out), np.asfortranarray(source)
     want = out.copy()
-    index = (np.ones(5000, np.int64),)
-    np.add.at(want, index, source)
-    fold_at(np.add, out, index, source)
+    with np.errstate(all="ignore"):
+        np.add.at(want, places, source)
+        fold_at(np.add, out, (places,), source)
     assert out.tobytes() == want.tobytes()
 
 
@@ -290,3 +300,24 @@ def test_where_of_large_tensors_may_store_into_either() -> None:
     assert (y.numpy() == want).all()
     flambeau.where(mask, -1, x, out=x)
     assert (x.numpy() == np.where(mask.numpy(), -1, np.arange(BLOCK))).all()
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("how", ["sum", "prod", "mean", "amax", "amin"])
+def test_an_expanded_index_moves_whole_lines_as_its_copy_would_elements(dim: int, how: str) -> None:
+    """Also where it reaches less than all of the tensor along the other dimensions."""
+    make = flambeau.Generator().manual_seed(0)
+    x = flambeau.randn(9, 8, 70, generator=make)
+    source = flambeau.randn(8, 7, 69, generator=make)
+    shape = [1, 1, 1]
+    shape[dim] = (8, 7, 69)[dim]
+    vector = flambeau.randint(0, 8, shape, generator=make)
+    lines, elements = vector.expand(8, 7, 69), vector.expand(8, 7, 69).contiguous()
+    assert lines.gather(dim, lines.clamp(max=6)).equal(elements.gather(dim, elements.clamp(max=6)))
+    assert x.gather(dim, lines).equal(x.gather(dim, elements))
+    assert x.scatter(dim, lines, 2.5).equal(x.scatter(dim, elements, 2.5))
+    for own in (True, False):
+        found, wanted = (x.scatter_reduce(dim, i, source, how, include_self=own) for i in (lines, elements))
+        assert found.equal(wanted)
+    with pytest.raises(RuntimeError, match="index 9 is out of bounds for dimension 1 with size 8"):
+        x.gather(1, flambeau.full((1, 1, 1), 9).expand(9, 8, 70))

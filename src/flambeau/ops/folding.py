@@ -1,9 +1,10 @@
 """`fold_at`: what `ufunc.at` does, at several times its speed where the places allow.
 
 # Note [How repeated places add up]
-Long rows go one by one. Shorter ones go by turns: the first occurrences of all places at once, then the second ones,
-and so on. So each place sees its values in the order in which they stand, bit for bit as `ufunc.at` would have it.
-Single elements go to the flat array, for which NumPy has a fast loop.
+Very long rows go one by one, where they lie. Others go by turns: the first occurrences of all places at once, then the
+second ones, and so on; what few places have left of many is then reduced place by place. So each place sees its values
+in the order in which they stand, bit for bit as `ufunc.at` would have it. Single elements go to the flat array, for
+which NumPy has a fast loop.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 _WIDE = 16  # elements of a row from which turns pay
-_LONG = 512  # those from which a call for each row is the least of it
-_TURN = 4096  # elements that could be added in the time that a turn's calls take
+_LONG = 1024  # those from which a call for each row is the least of it
+_FEW = 4096  # elements that `ufunc.at` has added before turns are arranged
 
 
 def fold_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], source: Any) -> None:
@@ -36,7 +37,7 @@ def _add_rows(ufunc: np.ufunc, out: Array, dim: int, places: tuple[Any, ...], so
     index: Array = places[dim]
     shape = out.shape[:dim] + index.shape + out.shape[dim + 1 :]
     width = out.size // max(1, out.shape[dim])
-    if width < _WIDE or not index.size:
+    if width < _WIDE or index.size * width < _FEW:
         ufunc.at(out, places, source)
         return
     flat = index.reshape(-1)
@@ -48,24 +49,34 @@ def _add_rows(ufunc: np.ufunc, out: Array, dim: int, places: tuple[Any, ...], so
             row = rows[place]
             ufunc(row, more, out=row)
         return
-    turns = _turns(flat)
-    counts = np.bincount(turns)
-    if len(counts) * _TURN > flat.size * width:  # few places have nearly all
-        ufunc.at(out, places, source)
-        return
-    order, end = np.argsort(turns, kind="stable"), 0
-    for count in counts:
-        start, end = end, end + int(count)
-        here = order[start:end]
-        rows[flat[here]] = ufunc(rows[flat[here]], given[here])
+    _by_turns(ufunc, rows, flat, given)
 
 
-def _turns(places: Array) -> Array:
-    """How many of its like stand before each."""
-    order = np.argsort(places, kind="stable")
-    ordered, at = places[order], np.arange(len(places))
-    first = np.ones(len(places), bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    turns = np.empty_like(at)
-    turns[order] = at - np.maximum.accumulate(np.where(first, at, 0))
-    return turns
+def _by_turns(ufunc: np.ufunc, rows: Array, places: Array, given: Array) -> None:
+    order = None if (places[1:] >= places[:-1]).all() else np.argsort(places, kind="stable")
+    firsts, counts = _runs(places if order is None else places[order])
+    here = places[firsts if order is None else order[firsts]]
+    active = len(counts) - np.cumsum(np.bincount(counts))  # places that have more than so many
+    turns = int(np.argmin(np.arange(len(active)) + active))  # a turn takes as long as a place
+    sums = rows[here]
+    for turn in range(turns):
+        at = firsts[: active[turn]] + turn
+        part = sums[: len(at)]
+        ufunc(part, given[at if order is None else order[at]], out=part)
+    for place in range(active[turns]):
+        rest = slice(firsts[place] + turns, firsts[place] + counts[place])
+        more = given[rest if order is None else order[rest]]
+        lines = np.empty((1 + len(more), *sums.shape[1:]), sums.dtype)  # in this order: summed line by line
+        lines[0], lines[1:] = sums[place], more
+        ufunc.reduce(lines, axis=0, dtype=sums.dtype, out=sums[place])
+    rows[here] = sums
+
+
+def _runs(ordered: Array) -> tuple[Array, Array]:
+    """Where equal values begin and how many there are, most first."""
+    changes = np.ones(len(ordered), bool)
+    changes[1:] = ordered[1:] != ordered[:-1]
+    firsts = np.flatnonzero(changes)
+    counts = np.diff(firsts, append=len(ordered))
+    most_first = np.argsort(-counts, kind="stable")
+    return firsts[most_first], counts[most_first]

@@ -299,12 +299,12 @@ def _bincount_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
 
 def _bincount_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        x, *weights = inputs[0], *[weights.astype(np.float64) for weights in inputs[1:]]
-        bins = len(outputs[0])
+        x, bins = inputs[0], len(outputs[0])
+        weights = inputs[1].astype(np.float64) if len(inputs) == 2 else None
         if x.size and (x.min() < 0 or x.max() >= bins):  # a race, as in `fit`: the host had looked
             inside = (x >= 0) & (x < bins)
-            x, weights = x[inside], [some[inside] for some in weights]
-        outputs[0][...] = np.bincount(x, *weights, minlength=bins)
+            x, weights = x[inside], None if weights is None else weights[inside]
+        outputs[0][...] = np.bincount(x, weights, bins)
 
     return body
 

@@ -30,10 +30,18 @@ from flambeau.ops.places import (
 )
 
 
-def _grid(index: Array, dim: int) -> tuple[Array, ...]:
-    """Where `index` points along `dim`, and each element's own place along the other dimensions."""
-    places = list(np.ogrid[tuple([slice(n) for n in index.shape])])
-    places[dim] = index
+def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
+    """Where `index` points along `dim`, and each element's own place along the other dimensions.
+
+    Those are slices where the index is a vector that was expanded: whole lines move then. RuntimeError: out of range.
+    """
+    others = [slice(n) for n in index.shape]
+    strides = [step for d, step in enumerate(index.strides) if d != dim and index.shape[d] > 1]
+    if index.size and not any(strides):
+        vector = index[tuple([slice(None) if d == dim else 0 for d in range(index.ndim)])]
+        return (*others[:dim], in_range(vector, size, dim), *others[dim + 1 :])
+    places = list(np.ogrid[tuple(others)])
+    places[dim] = in_range(index, size, dim)
     return tuple(places)
 
 
@@ -109,7 +117,7 @@ def _gather_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, index = np.atleast_1d(inputs[0]), np.atleast_1d(inputs[1])
-        found = x[_grid(in_range(index, x.shape[dim], dim), dim)]
+        found = x[_grid(index, x.shape[dim], dim)]
         np.copyto(outputs[0], found.reshape(outputs[0].shape))
 
     return body
@@ -164,14 +172,15 @@ def _scatter_host(launch: Launch) -> Body:
             return start_from(outputs[0], x)
         out = outputs[0] if outputs[0].ndim else outputs[0].reshape(1)
         index = np.atleast_1d(index)
-        places = _grid(in_range(index, out.shape[dim], dim), dim)
+        places = _grid(index, out.shape[dim], dim)
         if isinstance(source, np.ndarray):
             source = np.atleast_1d(source)[tuple([slice(n) for n in index.shape])]
         else:
             source = np.asarray(source).astype(out.dtype)
         start_from(outputs[0], x)
         if how:
-            reduce_at(out, places, source, how, include_self)
+            reaches = [place if isinstance(place, slice) else slice(None) for place in places]
+            reduce_at(out[tuple(reaches)], places, source, how, include_self)
         else:
             out[places] = source
 
