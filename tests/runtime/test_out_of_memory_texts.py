@@ -228,3 +228,32 @@ def test_a_replay_keeps_pools_apart() -> None:
     assert play(events_of(entries), 1 << 40).peak_reserved == 60 * MIB
     entries[2]["pool_id"] = (0, 1)
     assert play(events_of(entries), 1 << 40).peak_reserved == 30 * MIB
+
+
+def test_a_pool_whose_memory_is_gone_keeps_none_in_replays() -> None:
+    one = {"action": "alloc", "addr": 1 << 30, "size": 30 * MIB, "stream": 0, "pool_id": (0, 1)}
+    entries = [one, one | {"action": "free_completed"}, one | {"pool_id": (0, 0)}]
+    kept = {"stream": 0, "segment_pool_id": (0, 1), "blocks": []}
+    assert play(events_of(entries, []), 1 << 40).peak_reserved == 30 * MIB
+    assert play(events_of(entries, [kept]), 1 << 40).peak_reserved == 60 * MIB
+    assert not play(events_of(entries, [kept]), 50 * MIB).fits  # what it keeps goes to nobody
+
+
+def run_in_a_pool(settings: str) -> str:
+    """Requests in a MemPool for which no free piece is large enough."""
+    with torch.virtual(devices=1, profile="v100-16g", data=False):
+        torch.cuda.memory._set_allocator_settings(settings)
+        torch.cuda.set_per_process_memory_fraction(0.05)
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            held = [memory(5 * MIB) for _ in range(120)]
+            del held[::2]
+            with pytest.raises(torch.OutOfMemoryError) as caught:
+                held += [memory(9 * MIB) for _ in range(25)]
+    return str(caught.value)
+
+
+def test_what_helps_no_pool_is_not_suggested_for_one() -> None:
+    assert run_in_a_pool("expandable_segments:True")  # MemPools have segments of fixed sizes
+    assert "expandable_segments:True this very trace" not in run_in_a_pool("")
+    assert "Replayed from an empty device" not in run_in_a_pool("expandable_segments:True")

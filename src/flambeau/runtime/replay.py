@@ -7,7 +7,7 @@ not say which waits ordered streams, so their replays hand no memory from stream
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -20,7 +20,7 @@ from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.blocks import Block
 from flambeau.runtime.context import Context
 from flambeau.runtime.policy import MIB, Policy
-from flambeau.runtime.pools import NOBODY
+from flambeau.runtime.pools import NOBODY, PrivatePool
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 
 
@@ -29,6 +29,7 @@ class Event(NamedTuple):
 
     pool: which private pool it came from, a MemPool's or a CUDA graph's, by a number; 0: none.
     "order": all that `stream` does from now on comes after what the stream `key` was given until now.
+    "end": the private pool is gone; one that never ends keeps its memory apart.
     """
 
     action: str
@@ -70,17 +71,23 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
     allocator.explains = False
     allocator.stream_began()
     held: dict[int, Block] = {}
-    streams: dict[tuple[int, int], Any] = {}
+    streams: dict[int, Any] = {}
+    pools: dict[int, PrivatePool | None] = {0: None}
+    routed = 0
     failed_at = None
 
-    def stream_of(number: int, private: int = 0) -> Any:
-        """A private pool is kept apart as if its requests came from streams of its own."""
-        found = streams.get((number, private))
+    def stream_of(number: int) -> Any:
+        found = streams.get(number)
         if found is None:
             handle = len(streams) + 1  # never 0
             found = SimpleNamespace(handle=handle, context=context, queue=context.orders.queue(handle))
-            streams[number, private] = found
+            streams[number] = found
         return found
+
+    def pool_of(number: int) -> PrivatePool | None:
+        if number not in pools:
+            pools[number] = PrivatePool((0, len(pools)))
+        return pools[number]
 
     for number, event in enumerate(events):
         if event.action == "free":
@@ -88,7 +95,15 @@ def play(events: Sequence[Event], capacity: int, policy: Policy | None = None) -
             if block is not None:
                 allocator.free(block)
             continue
-        stream = stream_of(event.stream, event.pool)
+        if event.action == "end":
+            gone = pool_of(event.pool)
+            if gone is not None:
+                allocator.release_private(gone.id)
+            continue
+        if event.pool != routed:
+            routed = event.pool
+            allocator.route(pool_of(routed))
+        stream = stream_of(event.stream)
         if event.action == "order":
             context.orders.wait(stream.queue, context.orders.mark(stream_of(event.key).queue))
             continue
@@ -162,11 +177,12 @@ class _Space:
 # -- traces ---------------------------------------------------------------------------------------------------
 
 
-def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] = ()) -> list[Event]:
+def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | None = None) -> list[Event]:
     """The requests of a device's trace, as snapshots hold it; `live` are the blocks that it ended with, by segment.
 
     What was allocated before the trace begins is found from its frees and from what lives at its end, and comes first.
-    What was refused is asked for, and given back at once: the program went on without it.
+    What was refused is asked for, and given back at once: the program went on without it. A private pool that has no
+    segment at the end is gone after the last that is told of it; None: nobody knows which have.
     """
     events: list[Event] = []
     begun: dict[int, int] = {}  # by address: its life's key
@@ -192,14 +208,35 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] = 
                     events.append(Event("free", count))
             elif action == "order":
                 events.append(Event("order", _stream(entry["after"]), 0, _stream(entry["stream"])))
-    for segment in live:
+    kept: set[int] = set()
+    for segment in live or ():
         source = _source(segment, "segment_pool_id")
+        kept.add(source[1])
         for block in segment["blocks"]:
             addr = block.get("address", 0)
             if block["state"] != "inactive" and addr not in begun:
                 count += 1
                 early.append(Event("alloc", count, block["requested_size"], *source))
-    return early + events
+    return early + events if live is None else _with_ends(early + events, kept)
+
+
+def _with_ends(events: list[Event], kept: Container[int]) -> list[Event]:
+    """The events, and the end of each private pool that is not kept, after the last one of its memory."""
+    pools = {event.key: event.pool for event in events if event.pool and event.pool not in kept}
+    if not pools:
+        return events
+    last = {
+        pools[event.key]: n
+        for n, event in enumerate(events)
+        if event.key in pools and event.action != "order"
+    }
+    ends = {n: Event("end", 0, pool=pool) for pool, n in last.items()}
+    found: list[Event] = []
+    for n, event in enumerate(events):
+        found.append(event)
+        if n in ends:
+            found.append(ends[n])
+    return found
 
 
 def _source(found: dict[str, Any], pool: str) -> tuple[int, int]:
