@@ -1,19 +1,18 @@
 """`Holes`: free blocks by size. The best fit is exact.
 
-Blocks of one size are a chain that they make themselves, the newest on top, and the sizes that there are one sorted
-list. Sizes are multiples of 512 and blocks of one size are many, so the list is short however many blocks there are:
-4,096 sizes at most in a small pool. To find a place in it is a bisection, to make one is to move some of its eight-byte
-entries.
+Blocks of one size are a chain that they make themselves, the newest on top. The sizes that there are are one sorted
+list, the tops of their chains another beside it. Sizes are multiples of 512 and blocks of one size are many, so the
+lists are short however many blocks there are: 4,096 sizes at most in a small pool. To find a place in them is a
+bisection, to make one is to move some of their eight-byte entries.
 """
 
 from __future__ import annotations
 
-import bisect
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final, Generic, TypeVar
 
-_place: Final = bisect.bisect_left
-_insert: Final = bisect.insort
+_place: Final = bisect_left
 
 
 class Sized:
@@ -41,11 +40,11 @@ class Holes(Generic[T]):
     __slots__ = ("_sizes", "_tops")
 
     def __init__(self) -> None:
-        self._tops: dict[int, T] = {}  # by size
-        self._sizes: list[int] = []
+        self._sizes: list[int] = []  # in order
+        self._tops: list[T] = []  # the newest block of each
 
     def __iter__(self) -> Iterator[T]:
-        for top in self._tops.values():
+        for top in self._tops:
             block: T | None = top
             while block is not None:
                 yield block
@@ -55,14 +54,16 @@ class Holes(Generic[T]):
         return bool(self._sizes)
 
     def add(self, block: T) -> None:
-        size = block.size
-        below = self._tops.get(size)
-        if below is None:
-            _insert(self._sizes, size)
-        else:
+        sizes, size = self._sizes, block.size
+        at = _place(sizes, size)
+        if at < len(sizes) and sizes[at] == size:
+            below = self._tops[at]
             below.above = block
             block.below = below
-        self._tops[size] = block
+            self._tops[at] = block
+        else:
+            sizes.insert(at, size)
+            self._tops.insert(at, block)
         block.holes = self
 
     def remove(self, block: T) -> None:
@@ -70,12 +71,12 @@ class Holes(Generic[T]):
         if above is not None:
             above.below = below
             block.above = None
-        elif below is not None:
-            self._tops[block.size] = below
         else:
-            size = block.size
-            del self._tops[size]
-            del self._sizes[_place(self._sizes, size)]
+            at = _place(self._sizes, block.size)
+            if below is not None:
+                self._tops[at] = below
+            else:
+                del self._sizes[at], self._tops[at]
         if below is not None:
             below.above = above
             block.below = None
@@ -84,22 +85,20 @@ class Holes(Generic[T]):
     def best(self, size: int) -> T | None:
         """The newest of the smallest blocks of at least `size` bytes, left where it is."""
         at = _place(self._sizes, size)
-        return self._tops[self._sizes[at]] if at < len(self._sizes) else None
+        return self._tops[at] if at < len(self._sizes) else None
 
     def take(self, size: int) -> T | None:
         """The same, taken out."""
-        sizes = self._sizes
-        at = _place(sizes, size)
-        if at == len(sizes):
+        tops = self._tops
+        at = _place(self._sizes, size)
+        if at == len(tops):
             return None
-        found = sizes[at]
-        block = self._tops[found]
+        block = tops[at]
         below = block.below
         if below is None:
-            del self._tops[found]
-            del sizes[at]
+            del self._sizes[at], tops[at]
         else:
-            self._tops[found] = below
+            tops[at] = below
             below.above = block.below = None
         block.holes = None
         return block
