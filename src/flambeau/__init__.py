@@ -72,6 +72,9 @@ from flambeau.tensor import (
     matmul as _matmul,
 )
 from flambeau.tensor import (
+    overriding as _overriding,
+)
+from flambeau.tensor import (
     pickling as _pickling,
 )
 from flambeau.tensor import (
@@ -114,6 +117,9 @@ from flambeau.tensor import (
     storages as _storages,
 )
 from flambeau.tensor import (
+    subclasses as _subclasses,
+)
+from flambeau.tensor import (
     transfer as _transfer,
 )
 from flambeau.tensor import (
@@ -129,13 +135,18 @@ newaxis = None
 globals().update({d.name: d for d in _dtypes.DTYPES} | _dtypes.ALIASES)
 globals().update(_public.functions)
 _share.announce(nn.Parameter)
+_overriding.announce(
+    _public.functions,
+    *map(vars, (fft, linalg, nn.functional, special)),
+    {"__name__": autograd.__name__, "grad": autograd.grad},
+)
 _publish(globals())
 
 
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
-    "accelerator": "", "distributions": "", "func": "", "testing": "", "_utils": "",
+    "accelerator": "", "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(

@@ -27,7 +27,7 @@ _EXTENSIONS = {
     "triton", "xformers", "flash_attn", "apex", "bitsandbytes", "deepspeed",
 }  # fmt: skip
 
-_CPP = {"torch._C", "torch.utils.cpp_extension"}  # what other such packages ask for
+_CPP = {"torch.utils.cpp_extension"}  # what other such packages ask for
 
 
 class TorchFinder(MetaPathFinder):

@@ -84,7 +84,10 @@ def devices_differ(first: object, second: object) -> str:
 
 def argument_type(function: str, name: str, position: int, expected: str, got: object) -> str:
     """The text of PyTorch's argument parser."""
-    return f"{function}(): argument '{name}' (position {position}) must be {expected}, not {type_name(got)}"
+    text = f"{function}(): argument '{name}' (position {position}) must be {expected}, not {type_name(got)}"
+    if expected != "Tensor" or not hasattr(got, "__torch_function__"):
+        return text
+    return f"{text}. Import torch.overrides first, and this function asks its __torch_function__"
 
 
 def type_name(got: object) -> str:

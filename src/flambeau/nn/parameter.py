@@ -14,28 +14,41 @@ from flambeau.core.device import device
 from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.flags import flags
 from flambeau.tensor import creation
+from flambeau.tensor.overriding import disabled, overrides
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import preserve_format
 
 
-class Parameter(Tensor):
+class _ParameterType(type):
+    """Parameters of a subclass of tensors that overrides functions are of that class, with a mark."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if type.__instancecheck__(cls, instance):
+            return True
+        return cls is Parameter and isinstance(instance, Tensor) and "_is_param" in instance.__dict__
+
+
+class Parameter(Tensor, metaclass=_ParameterType):
     """A tensor that is a parameter of the module that it is assigned to.
 
     Args:
         data: the tensor; memory is shared. An empty one by default.
         requires_grad: whether gradients are computed for it.
 
-    Operators of parameters give plain tensors.
+    Operators of parameters give plain tensors. One of a subclass that overrides functions remains of that class.
     """
 
     __slots__ = ()
+    __torch_function__ = disabled
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
         tensor = creation.empty(0) if data is None else data
         if not isinstance(tensor, Tensor):
             raise TypeError(f"Parameter(): argument 'data' must be Tensor, not {type(tensor).__name__}")
-        if requires_grad and tensor.dtype.category < FLOATING:
+        if requires_grad and tensor.meta.dtype.category < FLOATING:
             raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
+        if overrides(type(tensor)):
+            return _marked(tensor, requires_grad)
         made: Any = tensor.detach().requires_grad_(requires_grad)
         made.__class__ = cls  # the same layout: a parameter has no slots of its own
         return made
@@ -52,6 +65,18 @@ class Parameter(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
+
+
+def _marked(data: Any, requires_grad: bool) -> Any:
+    made = data.detach().requires_grad_(requires_grad)
+    if type(made) is not type(data):
+        raise RuntimeError(
+            f"Creating a Parameter from an instance of type {type(data).__name__} requires that detach() returns an "
+            f"instance of the same type, but return type {type(made).__name__} was found instead. To use the type as a "
+            "Parameter, please correct the detach() semantics defined by its __torch_dispatch__() implementation."
+        )
+    made._is_param = True
+    return made
 
 
 def _rebuild_parameter(data: Tensor, requires_grad: bool, backward_hooks: Any) -> Parameter:
@@ -76,6 +101,7 @@ class Buffer(Tensor, metaclass=_BufferType):
     """
 
     __slots__ = ()
+    __torch_function__ = disabled
 
     def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Any:
         tensor = creation.empty(0) if data is None else data
@@ -199,6 +225,7 @@ class UninitializedBuffer(UninitializedTensorMixin, Tensor):
     """A buffer whose shape is not known yet."""
 
     __slots__ = ()
+    __torch_function__ = disabled
 
     cls_to_become = Tensor
 

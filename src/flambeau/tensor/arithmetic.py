@@ -30,6 +30,7 @@ from flambeau.tensor import public
 from flambeau.tensor.call import binary_into, call, call_into, signature, unary, with_scalar
 from flambeau.tensor.deprecated import moved_back
 from flambeau.tensor.numpy_names import OURS
+from flambeau.tensor.overriding import again
 from flambeau.tensor.public import alias, both, function, method, plain_function, plain_method
 from flambeau.tensor.tensor import Tensor
 
@@ -122,7 +123,10 @@ def bind_unary(op: Pointwise) -> None:
             return of_tensor(*_placed(name, named, input), out=out)
         if out is None and isinstance(input, Tensor):
             return unary(op, input)
-        return run(op, (tensor_operand(input, name, "input", 1),), out)
+        try:
+            return run(op, (tensor_operand(input, name, "input", 1),), out)
+        except TypeError:
+            return again(of_tensor, input, out=out)
 
     def of_self(self: Tensor) -> Any:
         return unary(op, self)
@@ -150,21 +154,30 @@ def bind_binary(op: Pointwise, second: str = "other", numbers: bool = False) -> 
             return of_both(*_placed(name, named, input, other), out=out)
         if _are_tensors(input, other, out):
             return binary_into(op, out, input, other, True)
-        if not (numbers or isinstance(input, Tensor) or isinstance(other, Tensor)):
-            input = tensor_operand(input, name, "input", 1)
-        return run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
+        try:
+            if not (numbers or isinstance(input, Tensor) or isinstance(other, Tensor)):
+                input = tensor_operand(input, name, "input", 1)
+            return run(op, (first(input, name, "input", 1), other_of(other, name, second, 2)), out)
+        except TypeError:
+            return again(of_both, input, other, out=out)
 
     def of_self(self: Tensor, other: Any = ..., **named: Any) -> Any:
         if named:
             return of_self(*_placed(name, named, self, other))
-        return call(op, (self, other_of(other, name, second, 1)))
+        try:
+            return call(op, (self, other_of(other, name, second, 1)))
+        except TypeError:
+            return again(of_self, self, other)
 
     def in_place(self: Tensor, other: Any = ..., **named: Any) -> Any:
         if named:
             return in_place(*_placed(f"{name}_", named, self, other))
         if isinstance(other, Tensor):
             return binary_into(op, self, self, other, False)
-        return into(op, (self, other_of(other, f"{name}_", second, 1)))
+        try:
+            return into(op, (self, other_of(other, f"{name}_", second, 1)))
+        except TypeError:
+            return again(in_place, self, other)
 
     publish(of_both, name, op.summary, plain_function)
     publish(of_self, name, op.summary, plain_method)
@@ -243,15 +256,21 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
             alpha, other = moved_back(name, "input", (other, *late), "alpha", "other")
         if _are_tensors(input, other, out) and alpha.__class__ is int and alpha == 1:
             return binary_into(plain, out, input, other, True)
-        pair = operand(input, name, "input", 1), operand(other, name, "other", 2)
-        return run(*_with_alpha(plain, scaled, *pair, alpha), out)
+        try:
+            pair = operand(input, name, "input", 1), operand(other, name, "other", 2)
+            return run(*_with_alpha(plain, scaled, *pair, alpha), out)
+        except TypeError:
+            return again(of_both, input, other, alpha=alpha, out=out)
 
     def of_self(self: Tensor, other: Any = ..., *late: Any, alpha: Any = 1, **named: Any) -> Any:
         if named:
             return of_self(*_placed(name, named, self, other), alpha=alpha)
         if late:
             alpha, other = moved_back(name, "", (other, *late), "alpha", "other")
-        return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
+        try:
+            return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
+        except TypeError:
+            return again(of_self, self, other, alpha=alpha)
 
     def in_place(self: Tensor, other: Any = ..., *late: Any, alpha: Any = 1, **named: Any) -> Any:
         if named:
@@ -260,7 +279,10 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
             alpha, other = moved_back(f"{name}_", "", (other, *late), "alpha", "other")
         if isinstance(other, Tensor) and alpha.__class__ is int and alpha == 1:
             return binary_into(plain, self, self, other, False)
-        return into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
+        try:
+            return into(*_with_alpha(plain, scaled, self, operand(other, f"{name}_", "other", 1), alpha))
+        except TypeError:
+            return again(in_place, self, other, alpha=alpha)
 
     publish(of_both, name, plain.summary, plain_function)
     publish(of_self, name, plain.summary, plain_method)
@@ -304,13 +326,19 @@ def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -
 def _div(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
     if named:
         return _div(*_placed("div", named, self, other), rounding_mode=rounding_mode)
-    return call(_quotient(rounding_mode), (self, operand(other, "div", "other", 1)))
+    try:
+        return call(_quotient(rounding_mode), (self, operand(other, "div", "other", 1)))
+    except TypeError:
+        return again(_div, self, other, rounding_mode=rounding_mode)
 
 
 def _div_(self: Tensor, other: Any = ..., *, rounding_mode: Any = None, **named: Any) -> Any:
     if named:
         return _div_(*_placed("div_", named, self, other), rounding_mode=rounding_mode)
-    return into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
+    try:
+        return into(_quotient(rounding_mode), (self, operand(other, "div_", "other", 1)))
+    except TypeError:
+        return again(_div_, self, other, rounding_mode=rounding_mode)
 
 
 publish(_div, "div", arithmetic.div.summary, plain_method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flambeau.tape.mode import mode
 from flambeau.tape.node import Leaf
+from flambeau.tensor.node_classes import RecordedShape
 from flambeau.tensor.saved import called
 from flambeau.tensor.tensor import CUSTOM, INFERENCE, NO_GRAD, SEVERAL, History, Tensor
 
@@ -17,12 +18,22 @@ def require_changeable(target: Tensor) -> None:
     if base is not None:
         if history.made is not None:
             raise RuntimeError(refused(history, "is being"))
-        if base.history is not None and isinstance(base.history.node, Leaf):
+        if _shows_leaf(history):
             raise RuntimeError(
                 "a view of a leaf Variable that requires grad is being used in an in-place operation."
             )
     if isinstance(history.node, Leaf):
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+
+
+def _shows_leaf(history: History) -> bool:
+    """Whether a view, or one that it was made of, is a leaf, or its base is."""
+    assert history.base is not None
+    node = history.node
+    while isinstance(node, RecordedShape) and node.edges[0] is not None:
+        node = node.edges[0][0]
+    before = history.base.history
+    return isinstance(node, Leaf) or (before is not None and isinstance(before.node, Leaf))
 
 
 def refuse_inference(target: Tensor) -> None:

@@ -11,15 +11,17 @@ from flambeau.core.device import CPU, device
 from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
+from flambeau.ops import view as records
 from flambeau.tensor import public
 from flambeau.tensor.call import empty
 from flambeau.tensor.data import new as made_of
+from flambeau.tensor.history import run
 from flambeau.tensor.options import place, shape_of
 from flambeau.tensor.promotion import set_default_dtype
 from flambeau.tensor.public import function, method
 from flambeau.tensor.settings import set_default_device
 from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, over_storage, wrapped_row
-from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.tensor import Tensor, retyped
 from flambeau.tensor.typing import parse_type
 from flambeau.tensor.uninitialized import filled_if_wanted
 
@@ -30,7 +32,7 @@ def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
         return empty(Meta.contiguous_of((0,), kind, where))
     data = args[0]
     if len(args) == 1 and isinstance(data, Tensor):
-        return data.detach()
+        return run(records.alias, data)
     if len(args) == 1 and isinstance(data, Face):
         return _over(data, kind, where)
     if len(args) == 1 and (isinstance(data, (list, np.ndarray)) or data.__class__ is tuple):
@@ -55,7 +57,8 @@ def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:
     """`torch.Tensor(2, 3)` is uninitialized, `torch.Tensor([2, 3])` holds 2 and 3; of the default dtype."""
     where = CPU if device is None else place(device)
     _require_kind_of_device("cpu", where)
-    return _construct(flags.default_dtype, CPU, args)
+    made = _construct(flags.default_dtype, CPU, args)
+    return made if cls is Tensor else retyped(made, cls)
 
 
 def _require_kind_of_device(wanted: str, where: device) -> None:

@@ -19,6 +19,7 @@ from flambeau.core.sites import warn_program
 from flambeau.ops.copy import caster
 from flambeau.runtime import system
 from flambeau.tensor.options import default_device, kind_of, kind_of_number, new_leaf, place, refuse
+from flambeau.tensor.overriding import DisableTorchFunctionSubclass
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor, make
@@ -67,7 +68,10 @@ def new_tensor(
 
 
 def _detached(data: Any, kind: dtype | None, where: device | None, pin: bool) -> Tensor:
-    return new(data.detach() if isinstance(data, Tensor) else data, kind, where, pin)
+    if isinstance(data, Tensor):
+        with DisableTorchFunctionSubclass():
+            data = data.detach()
+    return new(data, kind, where, pin)
 
 
 def _warn_of_tensor(data: Any, function: str) -> None:

@@ -19,9 +19,9 @@ from flambeau.tensor.arithmetic import SCALARS, is_operand, operand, positive, p
 from flambeau.tensor.call import binary, binary_into, call, call_into, unary, with_scalar
 from flambeau.tensor.interop import from_numpy
 from flambeau.tensor.joining import flip
-from flambeau.tensor.public import method
+from flambeau.tensor.overriding import arm_for
+from flambeau.tensor.public import alias, method
 from flambeau.tensor.tensor import Tensor
-from flambeau.tensor.views import unbind
 
 
 def _bind_operator(op: Pointwise, dunder: str) -> None:
@@ -34,19 +34,19 @@ def _bind_operator(op: Pointwise, dunder: str) -> None:
         if kind in SCALARS:
             return with_scalar(op, self, other)
         if not is_operand(other):
-            return NotImplemented
+            return forward(self, other) if arm_for((other,)) else NotImplemented
         return call(op, (self, operand(other, op.name, "other", 1)))
 
     def reflected(self: Tensor, other: Any) -> Any:
         if not is_operand(other):
-            return NotImplemented
+            return reflected(self, other) if arm_for((other,)) else NotImplemented
         return call(op, (operand(other, op.name, "other", 1), self))
 
     def in_place(self: Tensor, other: Any) -> Any:
         if isinstance(other, Tensor):
             return binary_into(op, self, self, other, False)
         if not is_operand(other):
-            return NotImplemented
+            return in_place(self, other) if arm_for((other,)) else NotImplemented
         return call_into(op, (self,), (self, operand(other, op.name, "other", 1)))
 
     publish(forward, f"__{dunder}__", op.summary, method)
@@ -77,7 +77,7 @@ def _bind_comparison(op: Pointwise) -> None:
             return call(op, (self, operand(other, op.name, "other", 1)))
         if op is logic.eq and isinstance(other, np.ndarray) and other.dtype.kind in "biufc":
             return binary(op, self, from_numpy(other))
-        return NotImplemented
+        return compare(self, other) if arm_for((other,)) else NotImplemented
 
     publish(compare, f"__{op.name}__", op.summary, method)
 
@@ -88,21 +88,28 @@ Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # NumPy's scalar
 
 
 @method
-def __rtruediv__(self: Tensor, other: Any) -> Any:
+def __rdiv__(self: Tensor, other: Any) -> Any:
     """other / self, rounded as PyTorch rounds it: the reciprocal first."""
-    return unary(functions.reciprocal, self) * other if is_operand(other, np.ndarray) else NotImplemented
+    if is_operand(other, np.ndarray):
+        return unary(functions.reciprocal, self) * other
+    return __rdiv__(self, other) if arm_for((other,)) else NotImplemented
+
+
+alias("__rtruediv__", __rdiv__, as_function=False)
 
 
 @method
 def __pow__(self: Tensor, exponent: Any) -> Any:
     if exponent.__class__ in SCALARS or is_operand(exponent):
         return self.pow(exponent)
-    return NotImplemented
+    return __pow__(self, exponent) if arm_for((exponent,)) else NotImplemented
 
 
 @method
 def __rpow__(self: Tensor, base: Any) -> Any:
-    return call(arithmetic.pow_, powers(base, self, "pow")) if is_operand(base) else NotImplemented
+    if is_operand(base):
+        return call(arithmetic.pow_, powers(base, self, "pow"))
+    return __rpow__(self, base) if arm_for((base,)) else NotImplemented
 
 
 @method
@@ -148,7 +155,7 @@ def __contains__(self: Tensor, element: Any) -> bool:
 def __iter__(self: Tensor) -> Iterator[Tensor]:
     if not self.meta.ndim:
         raise TypeError("iteration over a 0-d tensor")
-    return iter(unbind(self, 0))
+    return iter(self.unbind(0))
 
 
 @method

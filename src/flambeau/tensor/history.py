@@ -15,7 +15,7 @@ from flambeau.tape.node import LAST, Edge, Leaf, Node
 from flambeau.tensor.changeable import refused
 from flambeau.tensor.fitting import callers, fitted, unviewed, zeros_of
 from flambeau.tensor.leaves import used_on
-from flambeau.tensor.node_classes import node_class
+from flambeau.tensor.node_classes import RecordedShape, node_class
 from flambeau.tensor.tensor import (
     INFERENCE,
     NO_GRAD,
@@ -195,22 +195,6 @@ def replay(steps: Steps, base: Tensor) -> Tensor:
 
 
 # -- nodes of views ---------------------------------------------------------------------------------------
-
-
-class RecordedShape(Node):
-    """A node of views: meta is their input's, saved what else is to know. No tensor, so it may be walked again."""
-
-    __slots__ = ("meta", "saved")
-
-    record: Any
-    saved: Any
-
-    def __init__(self, edge: Edge, meta: Meta, saved: Any, outputs: tuple[Meta, ...]) -> None:
-        self.edges = (edge,)
-        self.meta = meta
-        self.saved = saved
-        self.watchers = None
-        self.placed(outputs)
 
 
 class RecordedView(RecordedShape):

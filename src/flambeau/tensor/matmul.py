@@ -14,6 +14,7 @@ from flambeau.ops import matmul as ops
 from flambeau.tensor import autocast, unrounded
 from flambeau.tensor.call import call
 from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.overriding import arm_for
 from flambeau.tensor.public import alias, both, function, functions, method
 from flambeau.tensor.tensor import Tensor
 
@@ -29,7 +30,14 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
 
 @method
 def __matmul__(self: Tensor, other: Any) -> Any:
-    return call(ops.matmul, (self, other)) if isinstance(other, Tensor) else NotImplemented
+    if isinstance(other, Tensor):
+        return call(ops.matmul, (self, other))
+    return __matmul__(self, other) if arm_for((other,)) else NotImplemented
+
+
+@method
+def __rmatmul__(self: Tensor, other: Any) -> Any:
+    return __rmatmul__(self, other) if arm_for((other,)) else NotImplemented
 
 
 @both

@@ -9,6 +9,24 @@ from flambeau.core.meta import Meta
 from flambeau.ops.node_names import NAMES
 from flambeau.ops.op import Op
 from flambeau.ops.view import View
+from flambeau.tape.node import Edge, Node
+
+
+class RecordedShape(Node):
+    """A node of views: meta is their input's, saved what else is to know. No tensor, so it may be walked again."""
+
+    __slots__ = ("meta", "saved")
+
+    record: Any
+    saved: Any
+
+    def __init__(self, edge: Edge, meta: Meta, saved: Any, outputs: tuple[Meta, ...]) -> None:
+        self.edges = (edge,)
+        self.meta = meta
+        self.saved = saved
+        self.watchers = None
+        self.placed(outputs)
+
 
 _classes: dict[Any, Any] = {}  # of each record (and name): made when it is first recorded
 

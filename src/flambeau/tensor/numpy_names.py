@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from flambeau.tensor.mistakes import SIGNS, explained
+from flambeau.tensor.overriding import arm_for
 
 OURS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 
@@ -59,6 +60,8 @@ def accepting(define: Callable[..., Any], name: str, *, method: bool = False) ->
         try:
             return define(*args, **given)
         except SIGNS as error:
+            if arm_for((*args, *given.values())):
+                return call(*args, **given)
             ours = _names(define, name, method)
             renamed = {ours.get(key, key): value for key, value in given.items()}
             if len(renamed) == len(given) and renamed.keys() != given.keys():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from copy import deepcopy
+from copyreg import _slotnames  # type: ignore[attr-defined]
 from pickle import PickleBuffer
 from typing import Any
 
@@ -27,6 +28,7 @@ from flambeau.tensor.options import place
 from flambeau.tensor.public import method
 from flambeau.tensor.storage import ForeignStorage, Storage
 from flambeau.tensor.storages import Face, TypedStorage, face, over_storage
+from flambeau.tensor.subclasses import make_subclass
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.transfer import on_host, write
 
@@ -45,7 +47,8 @@ def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
     define, arguments = _recipe(self)
     if type(self) is Tensor and not self.__dict__:
         return define, arguments
-    return rebuild_subclass, (define, type(self), arguments, dict(self.__dict__))
+    own = type(self).__getstate__ is not object.__getstate__
+    return rebuild_subclass, (define, type(self), arguments, self.__getstate__() if own else _state(self))
 
 
 def _recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
@@ -78,11 +81,10 @@ def rebuild_as(
 
 def rebuild_subclass(define: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """A tensor that `define(*arguments)` makes, as a subclass and with Python attributes."""
-    made = define(*arguments)
-    if type(made) is not kind:
-        made.__class__ = kind
-    if state:
-        made.__dict__.update(state)
+    made = _of_class(define(*arguments), kind)
+    if not hasattr(kind, "__setstate__"):
+        return _restored(made, state)
+    made.__setstate__(state)
     return made
 
 
@@ -90,7 +92,7 @@ def rebuild_subclass(define: Any, kind: Any, arguments: Any, state: Any) -> Any:
 def __copy__(self: Tensor) -> Tensor:
     """A tensor over the same memory."""
     define, arguments = _recipe(self)
-    return _dressed(define(*arguments), self, dict(self.__dict__))
+    return _restored(_of_class(define(*arguments), type(self)), _state(self))
 
 
 @method
@@ -111,16 +113,27 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     storage: Storage = deepcopy(self.memory, memo)
     made = make(self.meta, storage, storage.ptr + self.ptr - self.memory.ptr)
     made.requires_grad_(self.requires_grad)
-    memo[id(self)] = made
+    made = memo[id(self)] = _of_class(made, type(self))
     if self.grad is not None:
-        made.grad = deepcopy(self.grad, memo)  # type: ignore[attr-defined]
-    return _dressed(made, self, deepcopy(self.__dict__, memo))
+        made.grad = deepcopy(self.grad, memo)
+    return _restored(made, deepcopy(_state(self), memo))
 
 
-def _dressed(made: Tensor, like: Tensor, attributes: dict[str, Any]) -> Tensor:
-    if type(made) is not type(like):
-        made.__class__ = type(like)
-    made.__dict__.update(attributes)
+def _of_class(made: Tensor, kind: type[Any]) -> Any:
+    return made if type(made) is kind else make_subclass(kind, made, made.requires_grad)
+
+
+def _state(t: Tensor) -> Any:
+    """Its Python attributes; beside them those that lie in slots of its class, if it has such."""
+    names = [name for name in _slotnames(type(t)) if name not in Tensor.__slots__ and hasattr(t, name)]
+    return (t.__dict__, {name: getattr(t, name) for name in names}) if names else t.__dict__
+
+
+def _restored(made: Any, state: Any) -> Any:
+    attributes, in_slots = state if isinstance(state, tuple) else (state, None)
+    made.__dict__.update(attributes or {})
+    for name, value in (in_slots or {}).items():
+        setattr(made, name, value)
     return made
 
 

@@ -15,6 +15,7 @@ from flambeau.core.record import Record
 from flambeau.tape.node import Leaf
 from flambeau.tensor.history import node_of
 from flambeau.tensor.options import default_complex
+from flambeau.tensor.overriding import overrides
 from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.transfer import host_array, item, on_host
@@ -68,13 +69,12 @@ def set_printoptions(
 
 # -- a tensor as text -------------------------------------------------------------------------------------
 
-_PREFIX = "tensor("
-
 
 def text_of(t: Tensor) -> str:
     """What `repr(t)` is. A CUDA tensor's current stream is synchronized."""
-    body = _body(t) if t.meta.numel else "[]"
-    return _with_suffixes(_PREFIX + body, _suffixes(t))
+    prefix = f"{type(t).__name__}(" if overrides(type(t)) else "tensor("
+    body = _body(t, len(prefix)) if t.meta.numel else "[]"
+    return _with_suffixes(prefix + body, _suffixes(t), len(prefix))
 
 
 @method
@@ -106,20 +106,20 @@ def _suffixes(t: Tensor) -> list[str]:
     return found
 
 
-def _with_suffixes(text: str, suffixes: list[str]) -> str:
+def _with_suffixes(text: str, suffixes: list[str], indent: int) -> str:
     """Append suffixes to the last line, or on lines of their own where it gets too long."""
     used = len(text) - text.rfind("\n") + 1
     for suffix in suffixes:
         if used + len(suffix) + 2 > _options.linewidth:
-            text += ",\n" + " " * len(_PREFIX) + suffix
-            used = len(_PREFIX) + len(suffix)
+            text += ",\n" + " " * indent + suffix
+            used = indent + len(suffix)
         else:
             text += ", " + suffix
             used += len(suffix) + 2
     return text + ")"
 
 
-def _body(t: Tensor) -> str:
+def _body(t: Tensor, indent: int) -> str:
     summarize = t.meta.numel > _options.threshold
     values, cut = _edges(t) if summarize else (_values(t), (False,) * t.meta.ndim)
     if t.meta.dtype.is_complex:
@@ -128,7 +128,7 @@ def _body(t: Tensor) -> str:
         style = _FloatStyle(values)
     else:
         style = _PlainStyle(values)
-    return _nested(values.tolist(), cut, style, len(_PREFIX))
+    return _nested(values.tolist(), cut, style, indent)
 
 
 def _values(t: Tensor) -> Array:

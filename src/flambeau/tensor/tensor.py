@@ -99,7 +99,7 @@ class Tensor:
         if isinstance(there, property) and there.fget is not None:
             return there.fget(self)
         raise AttributeError(
-            f"'Tensor' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
+            f"'{type(self).__name__}' object has no attribute '{name}': Flambeau lacks it (PyTorch may have it)"
         )
 
     @property
@@ -146,6 +146,14 @@ def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
     self.ptr = ptr
     self.counter = storage
     self.history = None
+    return self
+
+
+def retyped(t: Tensor, kind: type[Any]) -> Any:
+    """What `t` shows as an instance of a subclass: in place of `t`, which must be new and no leaf."""
+    self = new_object(kind)
+    self.meta, self.memory, self.ptr = t.meta, t.memory, t.ptr
+    self.counter, self.history = t.counter, t.history
     return self
 
 

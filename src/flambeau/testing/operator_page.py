@@ -93,7 +93,7 @@ WHY = (
     ("Devices and back ends other than CUDA's", r"ipu|xpu|mtia|mkldnn|get_device_module"),
     ("Products of 8 bits and in groups", r"scaled_mm|grouped_mm"),
     ("Linear algebra that few programs use", r"lobpcg|ldl_"),
-    ("Subclasses of tensors", r"as_subclass|module_load"),
+    ("Subclasses of tensors", r"module_load"),
 )  # fmt: skip
 """Why names are lacking: reasons, and patterns of the names that each covers."""
 

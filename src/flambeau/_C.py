@@ -1,0 +1,16 @@
+"""torch._C: of the module of PyTorch's C++ half, what programs that override functions take from there."""
+
+from __future__ import annotations
+
+from flambeau.core.names import lacking, publish
+from flambeau.tensor.overriding import DisableTorchFunction, DisableTorchFunctionSubclass
+from flambeau.tensor.overriding import disabled as _disabled_torch_function_impl
+from flambeau.tensor.overriding import is_enabled as _is_torch_function_enabled
+
+__all__ = [
+    "DisableTorchFunction", "DisableTorchFunctionSubclass", "_disabled_torch_function_impl",
+    "_is_torch_function_enabled",
+]  # fmt: skip
+
+__getattr__ = lacking("torch._C")
+publish(globals())

@@ -1,0 +1,107 @@
+"""torch.overrides: for tensors and other objects that say themselves what public functions do with them.
+
+How functions come to ask them is in `tensor/overriding.py`. Importing this makes them ask from then on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from flambeau.core.names import lacking, publish
+from flambeau.tensor import overriding
+from flambeau.tensor.overriding import TorchFunctionMode
+from flambeau.tensor.subclasses import kept_plain
+from flambeau.tensor.tensor import Tensor
+
+__all__ = [
+    "TorchFunctionMode", "get_default_nowrap_functions", "get_ignored_functions", "get_overridable_functions",
+    "handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic",
+    "is_tensor_like", "is_tensor_method_or_property", "resolve_name", "wrap_torch_function",
+]  # fmt: skip
+
+
+def has_torch_function(relevant_args: Iterable[Any]) -> bool:
+    """Whether one of the arguments overrides functions, and may do so now. Parameters and plain tensors do not."""
+    return overriding.in_mode() or (overriding.is_enabled() and bool(overriding.overriding(relevant_args)))
+
+
+def has_torch_function_unary(arg: Any) -> bool:
+    """`has_torch_function` of one argument."""
+    return has_torch_function((arg,))
+
+
+def has_torch_function_variadic(*args: Any) -> bool:
+    """`has_torch_function` of several arguments."""
+    return has_torch_function(args)
+
+
+def handle_torch_function(
+    public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """What a function of the program's own gives where `has_torch_function(relevant_args)`.
+
+    The arguments are asked by `__torch_function__(public_api, types, args, kwargs)` until one gives something else
+    than NotImplemented. Raises TypeError: none did.
+    """
+    return overriding.handle(public_api, overriding.overriding(relevant_args), args, kwargs)
+
+
+def wrap_torch_function(dispatcher: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
+    """A decorator that lets a function be overridden: `dispatcher`, called alike, gives the arguments to ask."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def asking(*args: Any, **kwargs: Any) -> Any:
+            relevant = dispatcher(*args, **kwargs)
+            if has_torch_function(relevant):
+                return handle_torch_function(asking, relevant, *args, **kwargs)
+            return function(*args, **kwargs)
+
+        return asking
+
+    return decorate
+
+
+def is_tensor_like(inp: Any) -> bool:
+    """Whether an object is a tensor or defines `__torch_function__`."""
+    return type(inp) is Tensor or hasattr(inp, "__torch_function__")
+
+
+def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
+    """What `__torch_function__` may be asked about, by what it is found in: modules, and Tensor with its properties."""
+    found: dict[Any, list[Callable[..., Any]]] = {}
+    for function in overriding.overridable():
+        name = resolve_name(function)
+        assert name is not None
+        place = name.removeprefix("torch.").split(".")[:-1]
+        owner: Any = Tensor if place[:1] == ["Tensor"] else import_module(".".join(["flambeau", *place]))
+        found.setdefault(owner, []).append(function)
+    return found
+
+
+def get_ignored_functions() -> set[Callable[..., Any]]:
+    """Public functions that do not ask it, whatever their arguments are."""
+    return overriding.silent()
+
+
+def get_default_nowrap_functions() -> set[Callable[..., Any]]:
+    """Functions whose results the default `__torch_function__` leaves plain tensors."""
+    return kept_plain()
+
+
+def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
+    """Whether a function that `__torch_function__` was asked about is a method or a property of Tensor."""
+    return (resolve_name(func) or "").startswith("torch.Tensor.")
+
+
+def resolve_name(f: Any) -> str | None:
+    """What to call such a function: "torch.Tensor.add"; None of what is none."""
+    return overriding.name_of(f)
+
+
+__getattr__ = lacking("torch.overrides")
+overriding.arm()
+publish(globals())

@@ -1,0 +1,365 @@
+"""`__torch_function__`: classes of tensors, and other objects, that say themselves what public functions do with them.
+
+# Note [Functions that tensors override]
+A class of tensors overrides each public function: `torch.add(a, t)` asks `T.__torch_function__` where `t` is a `T`. To
+look for such an argument first would cost each call of each program what few programs use. So functions are what they
+are until the program makes its first class that overrides. Then each public function's code is replaced, once and for
+all, by a door that looks at its arguments and goes on into what the function was. The function remains the same
+object, so it does not matter who got hold of it before, and `func is torch.add` holds in a program's own table.
+
+Objects that are no tensors may override too. Of their classes nobody is told, so the doors come with the first of
+them that a function of `torch`, an operator of tensors or `torch.overrides` meets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from flambeau.core.size import Size
+from flambeau.tensor.tensor import Tensor
+
+
+class _Here(threading.local):
+    """What a thread lets override: classes of tensors, modes, and the modes that it has entered."""
+
+    classes = True
+    modes = True
+
+    def __init__(self) -> None:
+        self.entered: list[Any] = []
+
+
+here = _Here()
+
+_PLAIN = {Tensor, Size, int, float, bool, complex, str, type(None), slice, type(...)}
+"""Types of arguments that override nothing."""
+
+_namespaces: list[dict[str, Any]] = []
+_armed = False
+
+
+def announce(*namespaces: dict[str, Any]) -> None:
+    """Let the functions of these public namespaces be overridden."""
+    _namespaces.extend(namespaces)
+
+
+# -- who overrides --------------------------------------------------------------------------------------
+
+
+def disabled(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """The `__torch_function__` of classes that override nothing, as parameters."""
+    with DisableTorchFunctionSubclass():
+        return func(*args, **kwargs or {})
+
+
+def overrides(kind: type) -> bool:
+    """Whether objects of a type override functions."""
+    if kind is Tensor:
+        return False
+    return getattr(kind, "__torch_function__", disabled) not in (None, disabled)
+
+
+def overriding(values: Iterable[Any]) -> list[Any]:
+    """Of each type that overrides the first object, those of derived types before those of their bases.
+
+    Lists and tuples are looked into.
+    """
+    found: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if kind is list or kind is tuple:
+            for each in overriding(value):
+                _place(each, found)
+        elif overrides(kind):
+            _place(value, found)
+    return found
+
+
+def _place(value: Any, found: list[Any]) -> None:
+    kind = type(value)
+    if any(type(other) is kind for other in found):
+        return
+    before = [at for at, other in enumerate(found) if issubclass(kind, type(other))]
+    found.insert(before[0] if before else len(found), value)
+
+
+# -- asking them ----------------------------------------------------------------------------------------
+
+
+def ask(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `shown`, a public function, gives: what an argument that overrides says, or else what `define` gives."""
+    found = overriding((*args, *kwargs.values())) if here.classes else ()
+    if found or in_mode():
+        return handle(shown, found, args, kwargs)
+    return define(*args, **kwargs)
+
+
+def _ask_modes(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`ask` for functions that make tensors of whatever there is: no argument of theirs is asked."""
+    return handle(shown, (), args, kwargs) if in_mode() else define(*args, **kwargs)
+
+
+def _ask_operator(
+    shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`ask` for Python's operators: where nobody can do one of two operands, Python tries the other's, or refuses."""
+    found = overriding(args) if here.classes else ()
+    if not (found or in_mode()):
+        return define(*args, **kwargs)
+    try:
+        return handle(shown, found, args, kwargs)
+    except TypeError:
+        if len(args) == 1:
+            raise
+        return NotImplemented
+
+
+def in_mode() -> bool:
+    """Whether a mode is to be asked."""
+    return bool(here.entered) and here.modes
+
+
+def is_enabled() -> bool:
+    """Whether classes may override functions in this thread now."""
+    return here.classes
+
+
+def handle(shown: Any, found: Iterable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Ask the innermost mode, then the objects in `found`, until one knows what `shown` gives."""
+    asked, types = list(found), tuple([type(each) for each in found])
+    call = (shown, types, args, kwargs) if kwargs else (shown, types, args)
+    if in_mode():
+        mode = here.entered.pop()
+        asked.insert(0, mode)
+        try:
+            result = mode.__torch_function__(*call)
+        finally:
+            here.entered.append(mode)
+        if result is not NotImplemented:
+            return result
+        if not types:
+            raise _nobody(shown, asked)
+    for each in asked[len(asked) - len(types) :]:
+        result = each.__torch_function__(*call)
+        if result is not NotImplemented:
+            return result
+    raise _nobody(shown, asked)
+
+
+def _nobody(shown: Any, asked: list[Any]) -> TypeError:
+    tried = "".join([f"\n\n  - {_called(each)}" for each in asked])
+    return TypeError(
+        f"Multiple dispatch failed for '{name_of(shown) or shown}'; all __torch_function__ handlers returned "
+        f"NotImplemented:{tried}"
+    )
+
+
+def _called(asked: Any) -> str:
+    if isinstance(asked, TorchFunctionMode):
+        return f"mode object {asked}"
+    return f"{'tensor subclass' if isinstance(asked, Tensor) else 'object of'} {type(asked)}"
+
+
+class _Switch:
+    """A context in which something overrides nothing. May be entered again and again."""
+
+    classes, modes = False, True
+
+    def __init__(self) -> None:
+        self._before: list[tuple[bool, bool]] = []
+
+    def __enter__(self) -> None:
+        self._before.append((here.classes, here.modes))
+        here.classes = here.classes and self.classes
+        here.modes = here.modes and self.modes
+
+    def __exit__(self, *_: object) -> None:
+        here.classes, here.modes = self._before.pop()
+
+
+class DisableTorchFunctionSubclass(_Switch):
+    """A context in which classes override nothing: functions do with their instances what they do with tensors."""
+
+
+class DisableTorchFunction(_Switch):
+    """A context in which neither classes nor modes override anything."""
+
+    modes = False
+
+
+class TorchFunctionMode:
+    """A context whose `__torch_function__` is asked by all public functions, whatever their arguments are.
+
+    It is not asked while it answers, so it may call the function that it was asked about.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+    def __enter__(self) -> TorchFunctionMode:
+        arm()
+        here.entered.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        here.entered.pop()
+
+
+# -- doors: see Note [Functions that tensors override] ----------------------------------------------------
+
+
+def arm() -> None:
+    """Give each public function its door; once for all."""
+    global _armed
+    if _armed:
+        return
+    _armed = True
+    for name, function in _functions():
+        _name(function, name)
+        _put_door(function, function, _ask_modes if name in _MAKERS else ask)
+    for name, value in _members():
+        if isinstance(value, property):
+            _put_door(value.fget, value.__get__)
+            _put_door(value.fset, value.__set__)
+            _put_door(value.fdel, value.__delete__)
+        elif name in _OPERATORS:
+            _put_door(value, vars(Tensor)[_OPERATORS[name]], _ask_operator)
+        else:
+            _name(value, name)
+            _put_door(value, value, _ask_operator if name in _OWN_OPERATORS else ask)
+
+
+def _name(function: FunctionType, name: str) -> None:
+    if function.__name__ not in vars(Tensor) and not any(function.__name__ in names for names in _namespaces):
+        function.__name__ = name  # by which programs know what they are asked about
+
+
+def _functions() -> list[tuple[str, FunctionType]]:
+    """The public functions that ask, by name."""
+    return [
+        (name, value)
+        for namespace in _namespaces
+        for name, value in namespace.items()
+        if isinstance(value, FunctionType) and name[0] != "_" and name not in _SILENT
+    ]
+
+
+def _members() -> list[tuple[str, Any]]:
+    """The methods and properties of Tensor that ask, by name."""
+    return [
+        (name, value)
+        for name, value in vars(Tensor).items()
+        if isinstance(value, FunctionType | property) and name not in _SILENT_MEMBERS
+    ]
+
+
+def arm_for(values: Iterable[Any]) -> bool:
+    """Whether these objects want doors that were not there yet: now they are."""
+    if _armed or not overriding(values):
+        return False
+    arm()
+    return True
+
+
+def again(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Called where a public function refuses its arguments: what one of them says, or else the error."""
+    if arm_for((*args, *kwargs.values())):
+        return function(*args, **kwargs)
+    raise  # what is being handled
+
+
+# Functions that ask nobody.
+_SILENT = {
+    "are_deterministic_algorithms_enabled", "broadcast_shapes", "fork_rng", "from_dlpack", "from_numpy",
+    "get_default_device", "get_default_dtype", "get_deterministic_debug_mode", "get_num_interop_threads",
+    "get_num_threads", "get_rng_state", "initial_seed", "is_deterministic_algorithms_warn_only_enabled",
+    "is_storage", "is_tensor", "manual_seed", "seed", "set_default_device", "set_default_dtype",
+    "set_default_tensor_type", "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads",
+    "set_num_threads", "set_printoptions", "set_rng_state", "typename", "use_deterministic_algorithms",
+}  # fmt: skip
+_SILENT_MEMBERS = {
+    "__getattr__", "__hash__", "__init_subclass__", "__iter__", "__new__", "as_subclass", "base",
+}  # fmt: skip
+_MAKERS = {"as_tensor", "asarray", "tensor"}
+
+# Operators that ask for the method of another name.
+_OPERATORS = {
+    "__abs__": "abs", "__add__": "add", "__radd__": "add", "__iadd__": "add_", "__ge__": "ge", "__gt__": "gt",
+    "__le__": "le", "__lt__": "lt", "__ne__": "ne", "__ifloordiv__": "floor_divide_", "__imod__": "remainder_",
+    "__imul__": "mul_", "__ipow__": "pow_", "__isub__": "sub_", "__itruediv__": "div_", "__matmul__": "matmul",
+    "__mod__": "remainder", "__mul__": "mul", "__rmul__": "mul", "__neg__": "neg", "__pos__": "positive",
+    "__pow__": "pow", "__rand__": "bitwise_and", "__ror__": "bitwise_or", "__rxor__": "bitwise_xor", "__sub__": "sub",
+    "__truediv__": "div",
+}  # fmt: skip
+_OWN_OPERATORS = {
+    "__and__", "__eq__", "__floordiv__", "__iand__", "__ilshift__", "__ior__", "__irshift__", "__ixor__", "__lshift__",
+    "__or__", "__rdiv__", "__rfloordiv__", "__rlshift__", "__rmatmul__", "__rmod__", "__rpow__", "__rrshift__",
+    "__rshift__", "__rsub__", "__rtruediv__", "__xor__",
+}  # fmt: skip
+
+
+def _door(*args: Any, _ask: Callable[..., Any], **kwargs: Any) -> Any:
+    return _ask(args, kwargs)
+
+
+def _put_door(function: Any, shown: Any, asking: Callable[..., Any] = ask) -> None:
+    """Let a function ask first. What it was goes on as another one, whose signature is shown."""
+    if not isinstance(function, FunctionType) or _is_door(function):
+        return
+    code = function.__code__
+    define = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    define.__kwdefaults__ = function.__kwdefaults__
+    define.__dict__.update(function.__dict__)
+    define.__qualname__, define.__module__ = function.__qualname__, function.__module__
+    define.__annotations__ = function.__annotations__
+    function.__wrapped__ = define  # type: ignore[attr-defined]
+    function.__kwdefaults__ = {"_ask": partial(asking, shown, define)}
+    function.__code__ = _door.__code__.replace(co_name=code.co_name, co_freevars=code.co_freevars)
+
+
+def _is_door(function: FunctionType) -> bool:
+    return "_ask" in (function.__kwdefaults__ or {})
+
+
+# -- what programs ask about functions ------------------------------------------------------------------------
+
+
+def overridable() -> set[Any]:
+    """What `__torch_function__` may be asked about: functions, methods, and what properties get and set by."""
+    found: set[Any] = {function for _, function in _functions()}
+    for name, value in _members():
+        if isinstance(value, property):
+            found |= {value.__get__, value.__set__}
+        elif name not in _OPERATORS:
+            found.add(value)
+    return found
+
+
+def silent() -> set[Any]:
+    """Public functions that ask no argument."""
+    named = {name: value for namespace in _namespaces for name, value in namespace.items()}
+    members = [vars(Tensor)[name] for name in _SILENT_MEMBERS]
+    return {named[name] for name in _SILENT | _MAKERS} | {x for x in members if isinstance(x, FunctionType)}
+
+
+def name_of(function: Any) -> str | None:
+    """What errors call such a function: `torch.Tensor.add`, `torch.Tensor.shape.__get__`; None of what is none."""
+    owner = getattr(function, "__self__", None)
+    for name, value in vars(Tensor).items():
+        if value is function:
+            return f"torch.Tensor.{name}"
+        if value is owner and isinstance(owner, property):
+            return f"torch.Tensor.{name}.{function.__name__}"
+    for namespace in _namespaces:
+        for name, value in namespace.items():
+            if value is function:
+                return f"{namespace.get('__name__', 'torch').replace('flambeau', 'torch', 1)}.{name}"
+    return None

@@ -1,0 +1,97 @@
+"""Subclasses of Tensor: how instances are made, and what functions do with them by default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.core.dtype import FLOATING
+from flambeau.core.errors import NotSupportedError, type_name
+from flambeau.ops import view as records
+from flambeau.tensor.history import run
+from flambeau.tensor.overriding import DisableTorchFunctionSubclass, arm, disabled, overrides
+from flambeau.tensor.public import method
+from flambeau.tensor.tensor import Tensor, retyped
+
+
+@method
+def as_subclass(self: Tensor, cls: type[Any]) -> Any:
+    """A view of the whole tensor as an instance of `cls`. TypeError: no subclass of Tensor."""
+    _require_subclass(cls)
+    return retyped(run(records.alias, self), cls)
+
+
+def make_subclass(cls: type[Any], data: Tensor, require_grad: bool = False, **other: Any) -> Any:
+    """A leaf of class `cls` over a tensor's memory.
+
+    Raises TypeError: no subclass of Tensor. NotSupportedError: an option that PyTorch alone has.
+    """
+    _require_subclass(cls)
+    if other:
+        raise NotSupportedError(f"Tensor._make_subclass: Flambeau lacks {', '.join(map(repr, other))}")
+    if require_grad and data.meta.dtype.category < FLOATING:
+        raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
+    with DisableTorchFunctionSubclass():
+        made = retyped(data.detach(), cls)
+        return made.requires_grad_(require_grad)
+
+
+def _require_subclass(cls: Any) -> None:
+    if not isinstance(cls, type):
+        raise TypeError(f"cls must be a type (got {type_name(cls)})")
+    if not issubclass(cls, Tensor):
+        raise TypeError(
+            "Creating a Tensor subclass from a class that does not inherit from Tensor is not possible. Make sure your "
+            "class inherits from Tensor."
+        )
+
+
+def _make_wrapper_subclass(cls: type[Any], *args: Any, **named: Any) -> Any:
+    """Not here: raises NotImplementedError. In PyTorch a tensor without memory, for `__torch_dispatch__`."""
+    raise NotImplementedError(
+        "Tensor._make_wrapper_subclass: Flambeau's tensors have memory. Wrap a tensor in an object of your own that "
+        "defines __torch_function__, or keep it as an attribute of an instance that Tensor._make_subclass made"
+    )
+
+
+def _torch_function(cls: type[Any], func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """What functions do with instances of a subclass: what they do with tensors, and their results are of the subclass.
+
+    NotImplemented where another argument's class is not among this one's bases.
+    """
+    if not all(issubclass(cls, kind) for kind in types):
+        return NotImplemented
+    with DisableTorchFunctionSubclass():
+        result = func(*args, **kwargs or {})
+        return result if func in kept_plain() else _converted(result, cls)
+
+
+def kept_plain() -> set[Any]:
+    """The functions whose results stay plain tensors: what a tensor is a view of, and gradients."""
+    members = vars(Tensor)
+    return {members["_base"].__get__, members["grad"].__get__}
+
+
+def _converted(result: Any, cls: type[Any]) -> Any:
+    if isinstance(result, Tensor):
+        return result if isinstance(result, cls) else as_subclass(result, cls)
+    if isinstance(result, tuple | list):
+        return type(result)([_converted(each, cls) for each in result])
+    return result
+
+
+def _subclassed(cls: type[Any], /, **named: Any) -> None:
+    """Called for each new subclass."""
+    super(Tensor, cls).__init_subclass__(**named)
+    if cls.__dict__.get("__torch_dispatch__", disabled) is not disabled:
+        raise NotImplementedError(
+            f"{cls.__name__}.__torch_dispatch__: Flambeau has no dispatcher below autograd that could ask it; all "
+            "public functions ask __torch_function__"
+        )
+    if overrides(cls):
+        arm()
+
+
+Tensor.__init_subclass__ = classmethod(_subclassed)  # type: ignore[assignment, method-assign]
+Tensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
+Tensor._make_subclass = staticmethod(make_subclass)  # type: ignore[attr-defined]
+Tensor._make_wrapper_subclass = staticmethod(_make_wrapper_subclass)  # type: ignore[attr-defined]

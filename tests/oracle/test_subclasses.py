@@ -1,0 +1,153 @@
+"""Subclasses of Tensor and objects with `__torch_function__`: what tests/programs/tensor_subclasses.py does not show.
+
+That program prints what it does under PyTorch; here is what is refused, and what all this costs those who do without it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support import torch
+
+import flambeau
+
+
+def derived(lib: Any) -> Any:
+    return type("Derived", (lib.Tensor,), {})
+
+
+def refusing(lib: Any) -> Any:
+    return type("Refusing", (lib.Tensor,), {"__torch_function__": classmethod(lambda *_: NotImplemented)})
+
+
+def view_that_is_a_leaf(lib: Any) -> Any:
+    return lib.ones(2, 2).view(4).requires_grad_()
+
+
+REFUSED = {
+    "as_subclass of no tensor's": lambda m: m.ones(2).as_subclass(dict),
+    "as_subclass of an instance": lambda m: m.ones(2).as_subclass(m.ones(1)),
+    "_make_subclass of no tensor's": lambda m: m.Tensor._make_subclass(int, m.ones(2)),
+    "_make_subclass of integers that want gradients": lambda m: m.Tensor._make_subclass(
+        derived(m), m.tensor([1]), True
+    ),
+    "sum of strangers": lambda m: m.ones(2).as_subclass(derived(m)) + m.ones(2).as_subclass(derived(m)),
+    "a method that nobody knows": lambda m: m.ones(2).as_subclass(refusing(m)).add(1),
+    "a function that nobody knows": lambda m: m.cat([m.ones(2).as_subclass(refusing(m))]),
+    "a property that nobody knows": lambda m: m.ones(2).as_subclass(refusing(m)).shape,
+    "an operator that nobody knows": lambda m: m.ones(2).as_subclass(refusing(m)) + 1,
+    "an operator of one that nobody knows": lambda m: -m.ones(2).as_subclass(refusing(m)),
+    "a view that is a leaf": lambda m: view_that_is_a_leaf(m).add_(1),
+    "a part of a view that is a leaf": lambda m: view_that_is_a_leaf(m).__setitem__(0, 1.0),
+    "a view of a view that is a leaf": lambda m: view_that_is_a_leaf(m).view(2, 2)[0].mul_(2),
+    "a mode that answers nothing": lambda m: _in_mode(m),
+}
+
+
+def _in_mode(lib: Any) -> Any:
+    mode = type("Mode", (sys.modules[f"{lib.__name__}.overrides"].TorchFunctionMode,), {})
+    with mode():
+        return lib.ones(2)
+
+
+def refusal(lib: Any, name: str) -> str:
+    with pytest.raises((TypeError, RuntimeError, NotImplementedError)) as caught:
+        REFUSED[name](lib)
+    return f"{caught.type.__name__}: {str(caught.value).split(chr(10))[0]}"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    import flambeau.overrides
+
+    assert refusal(flambeau, name) == refusal(torch, name)
+
+
+def test_what_is_not_here_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="no dispatcher below autograd"):
+        type("Dispatched", (flambeau.Tensor,), {"__torch_dispatch__": classmethod(lambda *_: None)})
+    with pytest.raises(NotImplementedError, match="tensors have memory"):
+        flambeau.Tensor._make_wrapper_subclass(derived(flambeau), (2, 3))
+    with pytest.raises(RuntimeError, match="lacks 'dispatch_sizes_strides_policy'"):
+        flambeau.Tensor._make_subclass(
+            derived(flambeau), flambeau.ones(2), dispatch_sizes_strides_policy="sizes"
+        )
+
+
+NEWS = """
+import flambeau
+class S:
+    __torch_function__ = classmethod(lambda cls, func, types, args=(), kwargs=None: func.__name__)
+try:
+    flambeau.nn.functional.relu(S())
+except TypeError as error:
+    assert "Import torch.overrides first" in str(error), error
+import flambeau.overrides
+assert flambeau.nn.functional.relu(S()) == "relu"
+assert flambeau.ones(2)[S()] == "__getitem__"
+"""
+
+
+def test_a_function_that_nobody_told_says_what_to_do() -> None:
+    done = subprocess.run([sys.executable, "-c", NEWS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+UNTOUCHED = """
+import flambeau, numpy, flambeau._C
+functions = [flambeau.add, flambeau.Tensor.__add__, flambeau.Tensor.reshape, flambeau.nn.functional.relu, flambeau.sum]
+before = [f.__code__ for f in functions]
+class P(flambeau.nn.Parameter): pass
+class Net(flambeau.nn.Module): pass
+flambeau.nn.Linear(2, 2)(flambeau.ones(1, 2)).sum().backward()
+P(flambeau.ones(2)) + 1
+for wrong in (lambda: flambeau.add(flambeau.ones(2), "text"), lambda: flambeau.sum([1]), lambda: flambeau.ones(2) + "text"):
+    try:
+        wrong()
+    except TypeError:
+        pass
+assert [f.__code__ for f in functions] == before, "something has put doors before functions"
+names = [f.__name__ for f in functions]
+class T(flambeau.Tensor): pass
+assert all(f.__code__ is not code for f, code in zip(functions, before))
+assert functions == [flambeau.add, flambeau.Tensor.__add__, flambeau.Tensor.reshape, flambeau.nn.functional.relu, flambeau.sum]
+assert [f.__name__ for f in functions] == names
+assert type(functions[0](flambeau.ones(2), T(2))) is T
+"""
+
+
+def test_functions_are_what_they_are_until_a_class_overrides() -> None:
+    """So programs without such classes pay nothing: see Note [Functions that tensors override]."""
+    done = subprocess.run([sys.executable, "-c", UNTOUCHED], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+FIRST_CALLS = {
+    "m.add(t, s)": "add", "m.mul(s, 2)": "mul", "m.exp(s)": "exp", "m.mean(s)": "mean", "t.add(s)": "add",
+    "t.mul(s)": "mul", "t.div(s)": "div", "t.matmul(s)": "matmul", "t + s": "add", "s * t": "mul", "s - t": "__rsub__",
+    "t < s": "lt", "s / t": "__rdiv__", "s ** t": "__rpow__", "t ** s": "pow", "t.add_(s)": "add_", "t @ s": "matmul",
+    "t.__iadd__(s)": "add_", "m.cat([t, s])": "cat", "t.mul_(s)": "mul_", "s @ t": "__rmatmul__", "m.linalg.norm(s)": "norm",
+}  # fmt: skip
+FIRST = f"""
+import os
+import flambeau as m
+class S:
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return func.__name__
+s, t = S(), m.ones(2)
+for call in {list(FIRST_CALLS)}:
+    if os.fork() == 0:
+        print(eval(call), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_an_object_that_is_no_tensor_is_asked_by_the_first_function_that_meets_it() -> None:
+    """In a process each: of such a class nobody tells us."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == list(FIRST_CALLS.values()), done.stderr
