@@ -195,11 +195,18 @@ def test_a_long_trace_in_a_browser(tmp_path: Path) -> None:
       hover({lone} + 0.5, 0.65); hover({lone} + 2, 0.65); hover({lone} - 10, 0.65);
       const shade = at => [...$("timeline").getContext("2d").getImageData(across(at, r.width), TOP + 0.35 * (r.height - TOP - BOTTOM), 1, 1).data].slice(0, 3).join();
       told.push(new Set([shade({lone} + 0.5), shade({lone} + 2), shade({lone} - 10)]).size);
+      const turn = {{ deltaY: -1, shiftKey: true, clientX: r.left + 300, clientY: r.top + TOP + 0.1 * (r.height - TOP - BOTTOM) }};
+      for (let i = 0; i < 20; i++) {{ $("timeline").dispatchEvent(new WheelEvent("wheel", turn)); draw(); }}
+      told.push($("note").textContent);
+      hover({lone}, 0.9);
+      if (!tip.textContent.startsWith("512 B")) hover({lone}, 0.9 + 513 / (shown[1] - shown[0]));
+      $("reset").onclick(); draw();
+      told.push([tip.textContent, ...view, ...shown].join());
       const bar = $("segments").querySelectorAll("canvas")[1], b = bar.getBoundingClientRect();
       bar.onmousemove(new MouseEvent("mousemove", {{ clientX: b.left + 0.3 * b.width, clientY: b.top }}));
       told.push(tip.textContent);
     """
-    whole, stays, goes, waits, zoomed, lone_told, pending, unused, shades, several = in_browser(
+    whole, stays, goes, waits, zoomed, lone_told, pending, unused, shades, *higher, several = in_browser(
         output, script
     )
     assert whole.startswith("21,025 of the 21,026 pieces in view are smaller than a pixel")
@@ -210,4 +217,6 @@ def test_a_long_trace_in_a_browser(tmp_path: Path) -> None:
     assert lone_told == pending == waits
     assert unused.startswith("Reserved and unuseda part of 4.00 MiB, events 0 to ")
     assert shades == "3"  # in use, waiting, reserved and unused
+    assert higher[0] == "" and higher[-1].startswith("512 Bevents 0 to ")  # apart now
+    assert higher[-1].endswith(f",0,{len(trace)},0,{5 * MIB}")
     assert " small blocks" in several and " in use, from 0x" in several

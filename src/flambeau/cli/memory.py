@@ -7,7 +7,6 @@ import json
 import pickle
 import re
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,19 +129,25 @@ def _check_form(found: dict[str, Any]) -> None:
 
 
 def _check_trace(trace: list[Any], checked: set[int]) -> None:
-    """A trace may have a million events: of those with the same fields, of the same types, one is looked at."""
+    """A trace may have a million events: it is looked at field by field, and each pool and stack once."""
     for kind in {*map(type, trace)} - {dict}:
         raise ValueError(f"an event should be a dictionary, not {kind.__name__}")
-    types = map(tuple, map(partial(map, type), map(dict.values, trace)))
-    for event in dict(zip(zip(map(tuple, trace), types, strict=True), trace, strict=True)).values():
-        _check_fields("an event", event, {"action": str, "stream": int})
-        fields = {"size": int} if event["action"] != "order" else {"after": int}
-        _check_fields("an event", event, fields | ({"addr": int} if "addr" in event else {}))
+    orders = [event for event in trace if event.get("action") == "order"]
+    others = [event for event in trace if event.get("action") != "order"] if orders else trace
+    for events, own in ((others, "size"), (orders, "after")):
+        for name, kind in (("action", str), ("stream", int), (own, int)):
+            _check_column(name, kind, [event.get(name) for event in events])
+        _check_column("addr", int, [event.get("addr", 0) for event in events])
     pools, frames = ([event.get(name) for event in trace] for name in ("pool_id", "frames"))
     for pool in dict(zip(map(id, pools), pools, strict=True)).values():
         _check_pool("an event", pool)
     for found in dict(zip(map(id, frames), frames, strict=True)).values():
         _check_frames(found, checked)
+
+
+def _check_column(name: str, kind: type, column: list[Any]) -> None:
+    if not all(issubclass(found, kind) for found in {*map(type, column)}):
+        raise ValueError(f"an event has no {name!r} of type {kind.__name__}")
 
 
 def _check_frames(frames: Any, checked: set[int]) -> None:

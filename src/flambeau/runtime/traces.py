@@ -111,8 +111,7 @@ class Trace(NamedTuple):
 
     def _new(self) -> Array:
         """The events that are the first with an action, a pool or a stack; and those with fields of their own."""
-        columns = (self.action, self.pool, self.stack)
-        firsts = [np.unique(column, return_index=True)[1] for column in columns]
+        firsts = [_firsts(column) for column in (self.action, self.pool, self.stack)]
         return np.unique(np.concatenate([*firsts, np.flatnonzero(self.action == _OOM)]))
 
     def _records(self, numbers: dict[int, int]) -> tuple[memoryview, int]:
@@ -159,7 +158,7 @@ class _Form:
     def records(self, count: int) -> tuple[memoryview, int]:
         self._fixed += pickle.SETITEMS + pickle.APPEND
         width = len(self._fixed)
-        found = bytearray(self._fixed * count)
+        found = self._fixed * count
         for offset, kind, column in self._columns:
             np.ndarray(count, kind, found, offset, (width,))[:] = column
         return memoryview(found), width
@@ -234,6 +233,13 @@ def _numbered(column: Array, value: Callable[[int], Any]) -> tuple[list[Any], Ar
     """The values of a column's numbers, each made once, and for each row the place of its value."""
     found, place = np.unique(column, return_inverse=True)
     return [value(number) for number in found.tolist()], place
+
+
+def _firsts(column: Array) -> Array:
+    """Where each of a column's small numbers comes first."""
+    found = np.full(column.max(initial=-1) + 1, -1)
+    found[column[::-1]] = np.arange(len(column))[::-1]  # the last to be written stays
+    return found[found >= 0]
 
 
 def _known_before(times: Array) -> Array:
