@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -159,6 +160,10 @@ CALLS = {
     "einsum to two ellipses": lambda m: m.einsum("...i->...i...", m.ones(2, 3)),
     "einsum to a dot": lambda m: m.einsum("ij->i.", m.ones(2, 3)),
     "dropout of more than all": lambda m: m.dropout(m.ones(2), 1.5, True),
+    "more bytes than 63 bits count": lambda m: m.empty(1 << 60, dtype=m.float64),
+    "more elements than 64 bits count": lambda m: m.zeros(1 << 40, 1 << 40, dtype=m.uint8),
+    "a view of more elements than 63 bits count": lambda m: m.ones(1).expand(1 << 40, 1 << 40),
+    "a view of many elements": lambda m: m.ones(1).expand(1 << 31, 1 << 31)[0, :2],
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
 
@@ -221,6 +226,34 @@ def test_calls(name: str) -> None:
         assert "received an invalid" in str(want) or str(found) == str(want)
     else:
         same(found, want, 4)
+
+
+@pytest.mark.parametrize("make", ["empty(1 << 63)", "zeros(2, 1 << 70)", "full((1 << 64,), 1)"])
+def test_a_size_of_more_than_63_bits(make: str) -> None:
+    told = []
+    for room in (torch, flambeau):
+        with pytest.raises(TypeError) as caught:
+            eval(f"m.{make}", {"m": room})
+        told.append(str(caught.value).split("\n")[0].strip('"'))  # PyTorch goes on with where its C++ was
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    "make", ["empty(1 << 50)", "arange(1 << 52)", "linspace(0, 1, 1 << 52)", "ones(1 << 45).exp()"]
+)
+def test_more_memory_than_there_is(make: str) -> None:
+    """A RuntimeError with the allocator's name and the bytes, by which programs know it."""
+    told = []
+    for room in (torch, flambeau):
+        with pytest.raises(RuntimeError) as caught:
+            eval(f"m.{make}", {"m": room})
+        told.append(
+            re.findall(
+                r"DefaultCPUAllocator: can't allocate memory: you tried to allocate \d+ bytes\.",
+                str(caught.value),
+            )
+        )
+    assert told[0] == told[1] != []
 
 
 def test_a_real_tensor_is_its_own_conjugate() -> None:

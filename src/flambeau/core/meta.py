@@ -129,6 +129,17 @@ def take_up(metas: Iterable[Meta]) -> None:
         _interned[meta.shape, meta.strides, meta.dtype, meta.device] = meta
 
 
+_MOST = 2**63 - 1
+
+
+def _overflow(meta: Meta) -> RuntimeError:
+    """PyTorch's refusal of what a 64-bit number cannot count."""
+    if meta.span <= _MOST:
+        return RuntimeError("numel: integer multiplication overflow")
+    strides = "" if meta.contiguous else f" and strides={list(meta.strides)}"
+    return RuntimeError(f"Storage size calculation overflowed with sizes={list(meta.shape)}{strides}")
+
+
 def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
     meta = object.__new__(Meta)
     meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
@@ -137,6 +148,8 @@ def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device
     meta.span = span(shape, strides) * meta.itemsize
     meta.contiguous = is_contiguous(shape, strides)
     meta.channels_last = is_channels_last(shape, strides)
+    if max(meta.span, meta.numel) > _MOST:
+        raise _overflow(meta)
     meta.plain = strides == contiguous_strides(shape)
     meta.byte_strides = tuple(s * meta.itemsize for s in strides)
     return meta

@@ -39,10 +39,12 @@ def _arange_host(launch: Launch) -> Body:
     (target,) = launch.outputs
     wide = _wide(target.dtype)
     store = caster(wide, target.dtype)
-    count = np.arange(target.numel, dtype=wide.numpy)
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         start, step = inputs
+        count = np.arange(
+            target.numel, dtype=wide.numpy
+        )  # here: a plan should not hold what is as long as its output
         store(outputs[0], wide.numpy.type(start) + wide.numpy.type(step) * count)
 
     return body
@@ -54,13 +56,13 @@ def _linspace_host(launch: Launch) -> Body:
     wide = complex128 if target.dtype.is_complex else float64
     store = caster(wide, target.dtype)
     n = target.numel
-    up = np.arange(n, dtype=wide.numpy)
     half = n // 2
     base = launch.params[3] if len(launch.params) > 3 else None
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         start, end = inputs
         step = (end - start) / (n - 1) if n > 1 else 0.0
+        up = np.arange(n, dtype=wide.numpy)
         numbers = np.where(np.arange(n) < half, start + step * up, end - step * (n - 1 - up))
         if n == 1:
             numbers[...] = start

@@ -164,7 +164,12 @@ def checked_shape(size: Sequence[Any], function: str) -> Shape:
             raise TypeError(_not_a_size(function, n, at))
     shape = tuple([index(n) for n in size])
     for n in shape:
-        if n < 0:
+        if not 0 <= n < 1 << 63:
+            if n > 0:
+                raise TypeError(
+                    f"{function}(): argument 'size' failed to unpack the object at pos {shape.index(n) + 1} with error "
+                    '"Overflow when unpacking long long"'
+                )
             if function == "zeros":
                 raise RuntimeError("zeros: Dimension size must be non-negative.")
             raise RuntimeError(f"Trying to create tensor with negative dimension {n}: {list(shape)}")
