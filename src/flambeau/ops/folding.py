@@ -41,9 +41,9 @@ def _add_rows(ufunc: np.ufunc, out: Array, dim: int, places: tuple[Any, ...], so
         ufunc.at(out, places, source)
         return
     flat = index.reshape(-1)
-    rows = np.moveaxis(out, dim, 0)
-    whole = np.broadcast_to(source, shape).reshape(*out.shape[:dim], flat.size, *out.shape[dim + 1 :])
-    given = np.moveaxis(whole, dim, 0)
+    whole = source if np.shape(source) == shape else np.broadcast_to(source, shape)
+    whole = whole.reshape(*out.shape[:dim], flat.size, *out.shape[dim + 1 :])
+    rows, given = (np.moveaxis(x, dim, 0) if dim else x for x in (out, whole))
     if width >= _LONG:
         for place, more in zip(flat.tolist(), given, strict=True):
             row = rows[place]
@@ -77,6 +77,7 @@ def _runs(ordered: Array) -> tuple[Array, Array]:
     changes = np.ones(len(ordered), bool)
     changes[1:] = ordered[1:] != ordered[:-1]
     firsts = np.flatnonzero(changes)
-    counts = np.diff(firsts, append=len(ordered))
+    ends = np.append(firsts[1:], len(ordered))
+    counts = ends - firsts
     most_first = np.argsort(-counts, kind="stable")
     return firsts[most_first], counts[most_first]

@@ -40,9 +40,8 @@ def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
     if index.size and not any(strides):
         vector = index[tuple([slice(None) if d == dim else 0 for d in range(index.ndim)])]
         return (*others[:dim], in_range(vector, size, dim), *others[dim + 1 :])
-    places = list(np.ogrid[tuple(others)])
-    places[dim] = in_range(index, size, dim)
-    return tuple(places)
+    own = [np.arange(n).reshape(-1, *[1] * (index.ndim - 1 - d)) for d, n in enumerate(index.shape)]
+    return (*own[:dim], in_range(index, size, dim), *own[dim + 1 :])
 
 
 # -- values that meet at one place ---------------------------------------------------------------------
