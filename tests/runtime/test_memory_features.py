@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 import threading
 from collections.abc import Iterator
@@ -576,7 +577,9 @@ def test_wrong_recordings_are_refused() -> None:
     record(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)  # as PyTorch 2.0 had it
     x = torch.ones(3, device="cuda")
     assert torch.cuda.memory._allocation_traceback(x.data_ptr())[0]["filename"] == __file__
-    record(skip_actions=["free_requested"])
+    later = inspect.signature(oracle.cuda.memory._record_memory_history_legacy).parameters
+    assert inspect.signature(torch.cuda.memory._record_as_before).parameters.keys() == later.keys()
+    record(True, True, 100, skip_actions=["free_requested"])
     del x
     assert {e["action"] for e in torch.cuda.memory._snapshot()["device_traces"][0]} >= {"free_completed"}
     assert "free_requested" not in {e["action"] for e in torch.cuda.memory._snapshot()["device_traces"][0]}

@@ -446,11 +446,19 @@ def _record_as_before(
     device: Any = None,
     record_context_cpp: bool = False,
     clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: Any = None,
 ) -> None:
-    """The arguments of PyTorch 2.0."""
+    """The arguments of PyTorch 2.0, with those that came later."""
     context = ("all" if trace_alloc_record_context else "state") if record_context else None
     _record(
-        "all" if enabled else None, context, max_entries=trace_alloc_max_entries, clear_history=clear_history
+        "all" if enabled else None,
+        context,
+        max_entries=trace_alloc_max_entries,
+        clear_history=clear_history,
+        global_record_annotations=global_record_annotations,
+        skip_actions=skip_actions,
     )
 
 
