@@ -58,7 +58,7 @@ def callers(call: Callable[[int], Any]) -> Iterator[Callable[[int], Any]]:
 
 def slot_steps() -> Iterator[Step]:
     yield from ((slot, 512) for slot in range(256))
-    for slot, nbytes in slots(64, 16 * MIB, EVENTS):
+    for slot, nbytes in slots(64, 16 * MIB, EVENTS // 3):
         yield slot, None
         yield slot, nbytes
 
