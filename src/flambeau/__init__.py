@@ -147,6 +147,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "load": "flambeau.serialization", "save": "flambeau.serialization", "serialization": "", "utils": "",
     "optim": "", "amp": "", "profiler": "", "multiprocessing": "", "distributed": "", "futures": "",
     "accelerator": "", "distributions": "", "func": "", "testing": "", "_utils": "", "overrides": "", "_C": "",
+    "types": "", "compiler": "",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.doctor", "autocast": "flambeau.amp",
 } | dict.fromkeys(

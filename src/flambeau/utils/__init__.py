@@ -13,6 +13,6 @@ _lacking = lacking("torch.utils")
 def __getattr__(name: str) -> Any:
     return (
         import_module(f"flambeau.utils.{name}")
-        if name in ("checkpoint", "data", "deterministic", "dlpack", "hooks")
+        if name in ("_pytree", "checkpoint", "data", "deterministic", "dlpack", "hooks")
         else _lacking(name)
     )

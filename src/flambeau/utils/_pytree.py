@@ -1,0 +1,544 @@
+"""torch.utils._pytree: nested containers as a list of their leaves and a `TreeSpec`, which says how to nest them again.
+
+Nodes are tuples, lists, dicts, named tuples, OrderedDict, defaultdict, deque, torch.Size, torch.return_types, and what
+the program registers; all else, None too, is a leaf. `is_leaf(x)`, where it is given, says of what else.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from flambeau.core.names import lacking, publish
+from flambeau.core.size import Size
+from flambeau.tensor.return_types import Named
+
+__all__ = [
+    "SUPPORTED_NODES", "Context", "DumpableContext", "FlattenFn", "FromDumpableContextFn", "GetAttrKey", "KeyPath",
+    "LeafSpec", "MappingKey", "NodeDef", "PyTree", "PyTreeSpec", "SequenceKey", "ToDumpableContextFn", "TreeSpec",
+    "UnflattenFn", "arg_tree_leaves", "is_namedtuple", "is_namedtuple_class", "is_namedtuple_instance", "is_structseq",
+    "is_structseq_class", "is_structseq_instance", "key_get", "keystr", "map_only", "register_pytree_node", "tree_all",
+    "tree_all_only", "tree_any", "tree_any_only", "tree_flatten", "tree_flatten_with_path", "tree_is_leaf", "tree_iter",
+    "tree_leaves", "tree_leaves_with_path", "tree_map", "tree_map_", "tree_map_only", "tree_map_only_",
+    "tree_map_with_path", "tree_structure", "tree_unflatten", "treespec_leaf", "treespec_pprint",
+]  # fmt: skip
+
+PyTree: TypeAlias = Any
+Context: TypeAlias = Any
+DumpableContext: TypeAlias = Any
+FlattenFn = Callable[[Any], tuple[list[Any], Any]]
+UnflattenFn = Callable[[Iterable[Any], Any], Any]
+ToDumpableContextFn = Callable[[Any], Any]
+FromDumpableContextFn = Callable[[Any], Any]
+IsLeaf = Callable[[Any], bool] | None
+Kinds = type | tuple[type, ...] | Callable[[Any], bool]
+
+
+# -- where leaves are -----------------------------------------------------------------------------------
+
+
+class SequenceKey(NamedTuple):
+    """A place in a sequence."""
+
+    idx: int
+
+    def __str__(self) -> str:
+        return f"[{self.idx!r}]"
+
+    def get(self, sequence: Any) -> Any:
+        return sequence[self.idx]
+
+
+class MappingKey(NamedTuple):
+    """A key of a mapping."""
+
+    key: Hashable
+
+    def __str__(self) -> str:
+        return f"[{self.key!r}]"
+
+    def get(self, mapping: Any) -> Any:
+        return mapping[self.key]
+
+
+class GetAttrKey(NamedTuple):
+    """An attribute."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f".{self.name}"
+
+    def get(self, obj: Any) -> Any:
+        return getattr(obj, self.name)
+
+
+KeyPath = tuple[Any, ...]
+
+
+def keystr(kp: KeyPath) -> str:
+    """A path as it would be written in Python: "['a'][0]"."""
+    return "".join([str(key) for key in kp])
+
+
+def key_get(obj: Any, kp: KeyPath) -> Any:
+    """What a path leads to."""
+    for key in kp:
+        obj = key.get(obj)
+    return obj
+
+
+# -- kinds of nodes -------------------------------------------------------------------------------------
+
+
+class NodeDef(NamedTuple):
+    """How nodes of a type are taken apart and put together.
+
+    flatten_fn: `node -> (children, context)`. unflatten_fn: `(children, context) -> node`.
+    keys: the keys of the children, from a node; None where nobody said.
+    """
+
+    type: Any
+    flatten_fn: FlattenFn
+    unflatten_fn: UnflattenFn
+    keys: Callable[[Any], list[Any]] | None
+
+
+def _numbered(node: Any) -> list[Any]:
+    return [SequenceKey(i) for i in range(len(node))]
+
+
+def _keyed(node: Any) -> list[Any]:
+    return [MappingKey(key) for key in node]
+
+
+def _of_mapping(kind: type) -> NodeDef:
+    return NodeDef(
+        kind,
+        lambda d: (list(d.values()), list(d)),
+        lambda values, keys: kind(zip(keys, values, strict=True)),
+        _keyed,
+    )
+
+
+SUPPORTED_NODES: dict[Any, NodeDef] = {
+    tuple: NodeDef(tuple, lambda t: (list(t), None), lambda values, _: tuple(values), _numbered),
+    list: NodeDef(list, lambda x: (x, None), lambda values, _: list(values), _numbered),
+    dict: _of_mapping(dict),
+    namedtuple: NodeDef(
+        namedtuple,
+        lambda t: (list(t), type(t)),
+        lambda values, kind: kind(*values),
+        lambda t: [GetAttrKey(name) for name in t._fields],
+    ),
+    OrderedDict: _of_mapping(OrderedDict),
+    defaultdict: NodeDef(
+        defaultdict,
+        lambda d: (list(d.values()), [d.default_factory, list(d)]),
+        lambda values, context: defaultdict(context[0], zip(context[1], values, strict=True)),
+        _keyed,
+    ),
+    deque: NodeDef(deque, lambda d: (list(d), d.maxlen), lambda values, most: deque(values, maxlen=most), _numbered),
+    Size: NodeDef(Size, lambda s: (list(s), None), lambda values, _: tuple(values), _numbered),
+}  # fmt: skip
+
+
+def register_pytree_node(
+    cls: type, flatten_fn: FlattenFn, unflatten_fn: UnflattenFn, *, serialized_type_name: str | None = None,
+    to_dumpable_context: Any = None, from_dumpable_context: Any = None, flatten_with_keys_fn: Any = None,
+) -> None:  # fmt: skip
+    """Make instances of a class nodes.
+
+    Args:
+        flatten_fn: gives an instance's children, and what else is needed to make it again.
+        unflatten_fn: makes one of children and that.
+        flatten_with_keys_fn: as `flatten_fn`, of (key, child) pairs.
+        serialized_type_name, to_dumpable_context, from_dumpable_context: for programs that export; not used here.
+
+    Raises ValueError: it is registered already.
+    """
+    if cls in SUPPORTED_NODES:
+        raise ValueError(f"{cls} is already registered as pytree node.")
+    keys = (
+        None
+        if flatten_with_keys_fn is None
+        else lambda node: [key for key, _ in flatten_with_keys_fn(node)[0]]
+    )
+    SUPPORTED_NODES[cls] = NodeDef(cls, flatten_fn, unflatten_fn, keys)
+
+
+_register_pytree_node = register_pytree_node  # its older name
+
+
+def _kind_of(tree: Any) -> Any:
+    return namedtuple if is_namedtuple_instance(tree) and type(tree) not in SUPPORTED_NODES else type(tree)
+
+
+def _definition(tree: Any, is_leaf: IsLeaf = None) -> NodeDef | None:
+    """How to take a node apart; None of a leaf."""
+    if is_leaf is not None and is_leaf(tree):
+        return None
+    kind = _kind_of(tree)
+    found = SUPPORTED_NODES.get(kind)
+    if found is None and is_structseq_class(kind):
+        return NodeDef(kind, lambda t: (list(t), None), lambda values, _: kind(values), _numbered)
+    return found
+
+
+def is_namedtuple(obj: Any) -> bool:
+    """Whether it is an instance or a class that `namedtuple` or NamedTuple made."""
+    return is_namedtuple_class(obj if isinstance(obj, type) else type(obj))
+
+
+def is_namedtuple_class(cls: Any) -> bool:
+    """Whether it is a class that `namedtuple` or NamedTuple made."""
+    if not (isinstance(cls, type) and issubclass(cls, tuple)):
+        return False
+    fields = getattr(cls, "_fields", None)
+    return isinstance(fields, tuple) and all(type(field) is str for field in fields)
+
+
+def is_namedtuple_instance(obj: Any) -> bool:
+    """Whether it is an instance of a class that `namedtuple` or NamedTuple made."""
+    return is_namedtuple_class(type(obj))
+
+
+def is_structseq(obj: Any) -> bool:
+    """Whether it is one of torch.return_types, or an instance of one."""
+    return is_structseq_class(obj if isinstance(obj, type) else type(obj))
+
+
+def is_structseq_class(cls: Any) -> bool:
+    """Whether it is one of torch.return_types."""
+    return isinstance(cls, type) and issubclass(cls, Named) and cls is not Named
+
+
+def is_structseq_instance(obj: Any) -> bool:
+    """Whether it is an instance of one of torch.return_types."""
+    return is_structseq_class(type(obj))
+
+
+# -- how leaves are nested ------------------------------------------------------------------------------
+
+
+class TreeSpec:
+    """How leaves are nested: the node's type, its context, and the specs of its children. Specs compare."""
+
+    def __init__(self, type: Any, context: Any, children: Iterable[TreeSpec]) -> None:
+        self.type = type
+        self._context = context
+        self._children = list(children)
+        self.num_nodes = 1 + sum(child.num_nodes for child in self._children)
+        self.num_leaves = sum(child.num_leaves for child in self._children)
+        self.num_children = len(self._children)
+
+    @property
+    def context(self) -> Any:
+        return self._context
+
+    @property
+    def children_specs(self) -> list[TreeSpec]:
+        return self._children
+
+    def children(self) -> list[TreeSpec]:
+        """The specs of its children."""
+        return list(self._children)
+
+    def child(self, index: int) -> TreeSpec:
+        """The spec of one child."""
+        return self._children[index]
+
+    def is_leaf(self) -> bool:
+        """Whether it is that of a leaf."""
+        return False
+
+    def __repr__(self, indent: int = 0) -> str:
+        begin = f"TreeSpec({self.type.__name__}, {self._context}, ["
+        between = ",\n" + " " * (indent + 2)
+        return begin + between.join([child.__repr__(indent + 2) for child in self._children]) + "])"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TreeSpec):
+            return NotImplemented
+        return (self.type, self._context, self._children) == (other.type, other._context, other._children)
+
+    def __hash__(self) -> int:
+        context = self._context
+        if self.type in (dict, OrderedDict, defaultdict) or isinstance(context, list):
+            context = repr(context)
+        return hash((self.type, context, tuple(self._children)))
+
+    def unflatten(self, leaves: Iterable[Any]) -> Any:
+        """The tree of these leaves. Raises ValueError: more or fewer than `num_leaves`."""
+        leaves = list(leaves)
+        if len(leaves) != self.num_leaves:
+            raise ValueError(
+                f"treespec.unflatten(leaves): `leaves` has length {len(leaves)} but the spec refers to a pytree that "
+                f"holds {self.num_leaves} items ({self})."
+            )
+        return self._nested(iter(leaves))
+
+    def _nested(self, leaves: Iterator[Any]) -> Any:
+        children = [child._nested(leaves) for child in self._children]
+        if is_structseq_class(self.type):
+            return self.type(children)
+        return SUPPORTED_NODES[self.type].unflatten_fn(children, self._context)
+
+    def flatten_up_to(self, tree: Any) -> list[Any]:
+        """What stands in `tree` where this has leaves. Raises ValueError: it is nested otherwise above them."""
+        found: list[Any] = []
+        self._find(tree, found)
+        return found
+
+    def _find(self, tree: Any, found: list[Any]) -> None:
+        for child, part in zip(self._children, self._parts(tree), strict=True):
+            child._find(part, found)
+
+    def _parts(self, tree: Any) -> Sequence[Any]:
+        """The children of `tree`, which must be a node of this kind, in this one's order."""
+        kind, mappings = _kind_of(tree), (dict, OrderedDict, defaultdict)
+        if kind is not self.type and not (kind in mappings and self.type in mappings):
+            raise ValueError(f"Node type mismatch; expected {self.type!r}, but got {kind!r}.")
+        definition = _definition(tree)
+        assert definition is not None
+        parts, context = definition.flatten_fn(tree)
+        if len(parts) != self.num_children:
+            raise ValueError(f"Node arity mismatch; expected {self.num_children}, but got {len(parts)}.")
+        if kind in mappings:
+            keys = self._context[1] if self.type is defaultdict else self._context
+            missing, extra = set(keys) - set(tree), set(tree) - set(keys)
+            if missing or extra:
+                told = [f"missing key(s): {missing}"] * bool(missing) + [f"extra key(s): {extra}"] * bool(
+                    extra
+                )
+                raise ValueError(f"Node keys mismatch; {'; '.join(told)}.")
+            return [tree[key] for key in keys]
+        if self.type is not deque and context != self._context:  # whose maxlen may differ
+            raise ValueError(
+                f"Node context mismatch for node type {self.type!r}; expected {self._context!r}, but got {context!r}."
+            )
+        return parts
+
+
+class LeafSpec(TreeSpec):
+    """The spec of a leaf."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
+        self.num_leaves = 1
+
+    def is_leaf(self) -> bool:
+        return True
+
+    def __repr__(self, indent: int = 0) -> str:
+        return "*"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LeafSpec)
+
+    def __hash__(self) -> int:
+        return hash(LeafSpec)
+
+    def _nested(self, leaves: Iterator[Any]) -> Any:
+        return next(leaves)
+
+    def _find(self, tree: Any, found: list[Any]) -> None:
+        found.append(tree)
+
+
+PyTreeSpec = TreeSpec
+_LEAF = LeafSpec()
+
+
+def treespec_leaf() -> LeafSpec:
+    """The spec of a leaf."""
+    return _LEAF
+
+
+def treespec_pprint(treespec: TreeSpec) -> str:
+    """The tree with asterisks for leaves, as text."""
+    stars = [type("_", (), {"__repr__": lambda _: "*"})() for _ in range(treespec.num_leaves)]
+    return repr(treespec.unflatten(stars))
+
+
+# -- apart, and together again --------------------------------------------------------------------------
+
+
+def tree_is_leaf(tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether it is a leaf."""
+    return _definition(tree, is_leaf) is None
+
+
+def tree_flatten(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
+    """The leaves, depth first, and how they are nested."""
+    leaves: list[Any] = []
+    return leaves, _spec(tree, is_leaf, leaves)
+
+
+def _spec(tree: Any, is_leaf: IsLeaf, leaves: list[Any]) -> TreeSpec:
+    definition = _definition(tree, is_leaf)
+    if definition is None:
+        leaves.append(tree)
+        return _LEAF
+    children, context = definition.flatten_fn(tree)
+    return TreeSpec(definition.type, context, [_spec(child, is_leaf, leaves) for child in children])
+
+
+def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> PyTree:
+    """The tree of these leaves. Raises ValueError: more or fewer than it has; TypeError: no TreeSpec."""
+    if not isinstance(treespec, TreeSpec):
+        raise TypeError(
+            f"Expected `treespec` to be an instance of PyTreeSpec but got item of type {type(treespec)}."
+        )
+    return treespec.unflatten(leaves)
+
+
+def tree_iter(tree: PyTree, is_leaf: IsLeaf = None) -> Iterator[Any]:
+    """The leaves, one after the other."""
+    definition = _definition(tree, is_leaf)
+    if definition is None:
+        yield tree
+    else:
+        for child in definition.flatten_fn(tree)[0]:
+            yield from tree_iter(child, is_leaf)
+
+
+def tree_leaves(tree: PyTree, is_leaf: IsLeaf = None) -> list[Any]:
+    """The leaves, depth first."""
+    return list(tree_iter(tree, is_leaf))
+
+
+def tree_structure(tree: PyTree, is_leaf: IsLeaf = None) -> TreeSpec:
+    """How the leaves are nested."""
+    return tree_flatten(tree, is_leaf)[1]
+
+
+def arg_tree_leaves(*args: PyTree, **kwargs: PyTree) -> list[Any]:
+    """The leaves of all arguments."""
+    return [leaf for tree in (*args, *kwargs.values()) for leaf in tree_iter(tree)]
+
+
+def tree_map(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> PyTree:
+    """The tree of `func(leaf, *others)`: the others stand in `rests` where the leaf stands in `tree`.
+
+    Raises ValueError: a tree in `rests` is nested otherwise.
+    """
+    leaves, treespec = tree_flatten(tree, is_leaf)
+    return treespec.unflatten(map(func, leaves, *[treespec.flatten_up_to(rest) for rest in rests]))
+
+
+def tree_map_(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> PyTree:
+    """Call `func` as `tree_map` does, for what it does to the leaves. Returns `tree`."""
+    tree_map(func, tree, *rests, is_leaf=is_leaf)
+    return tree
+
+
+def map_only(type_or_types_or_pred: Kinds, /) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """A decorator that applies a function to what is of these types, or for what a predicate holds; else the identity.
+
+    Raises TypeError: neither types nor a predicate.
+    """
+    chosen = _chooser(type_or_types_or_pred)
+    return lambda func: lambda x: func(x) if chosen(x) else x
+
+
+def _chooser(kinds: Any) -> Callable[[Any], bool]:
+    if isinstance(kinds, type | tuple) or type(kinds) is type(int | str):
+        return lambda x: isinstance(x, kinds)
+    if not callable(kinds):
+        raise TypeError("Argument must be a type, a tuple of types, or a callable.")
+    return lambda x: bool(kinds(x))
+
+
+def tree_map_only(
+    type_or_types_or_pred: Kinds, /, func: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf = None
+) -> PyTree:
+    """`tree_map` of the leaves of some types, or for which a predicate holds."""
+    return tree_map(map_only(type_or_types_or_pred)(func), tree, is_leaf=is_leaf)
+
+
+def tree_map_only_(
+    type_or_types_or_pred: Kinds, /, func: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf = None
+) -> PyTree:
+    """`tree_map_` of the leaves of some types, or for which a predicate holds."""
+    return tree_map_(map_only(type_or_types_or_pred)(func), tree, is_leaf=is_leaf)
+
+
+def tree_all(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether a predicate holds for all leaves."""
+    return all(map(pred, tree_iter(tree, is_leaf)))
+
+
+def tree_any(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether a predicate holds for a leaf."""
+    return any(map(pred, tree_iter(tree, is_leaf)))
+
+
+def tree_all_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether a predicate holds for all leaves of some types."""
+    return all(pred(leaf) for leaf in tree_iter(tree, is_leaf) if isinstance(leaf, kinds))
+
+
+def tree_any_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether a predicate holds for a leaf of some types."""
+    return any(pred(leaf) for leaf in tree_iter(tree, is_leaf) if isinstance(leaf, kinds))
+
+
+def _broadcast_to_and_flatten(tree: PyTree, treespec: TreeSpec, is_leaf: IsLeaf = None) -> list[Any] | None:
+    """The leaves of `tree`, each as often as it stands for a leaf of `treespec`; None where it does not fit."""
+    definition = _definition(tree, is_leaf)
+    if definition is None:
+        return [tree] * treespec.num_leaves
+    if treespec.is_leaf() or definition.type is not treespec.type:
+        return None
+    children, context = definition.flatten_fn(tree)
+    if len(children) != treespec.num_children or context != treespec.context:
+        return None
+    parts = [
+        _broadcast_to_and_flatten(child, spec, is_leaf)
+        for child, spec in zip(children, treespec.children(), strict=True)
+    ]
+    return None if None in parts else [leaf for part in parts if part is not None for leaf in part]
+
+
+# -- with paths -----------------------------------------------------------------------------------------
+
+
+def tree_flatten_with_path(
+    tree: PyTree, is_leaf: IsLeaf = None
+) -> tuple[list[tuple[KeyPath, Any]], TreeSpec]:
+    """As `tree_flatten`, with each leaf's path. Raises ValueError: a node of a class that told no keys."""
+    return list(_with_paths((), tree, is_leaf)), tree_structure(tree, is_leaf)
+
+
+def tree_leaves_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
+    """As `tree_leaves`, with each leaf's path."""
+    return list(_with_paths((), tree, is_leaf))
+
+
+def tree_map_with_path(
+    func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None
+) -> PyTree:
+    """As `tree_map`, of `func(path, leaf, *others)`."""
+    found, treespec = tree_flatten_with_path(tree, is_leaf)
+    paths, leaves = [path for path, _ in found], [leaf for _, leaf in found]
+    return treespec.unflatten(map(func, paths, leaves, *[treespec.flatten_up_to(rest) for rest in rests]))
+
+
+def _with_paths(path: KeyPath, tree: Any, is_leaf: IsLeaf) -> Iterator[tuple[KeyPath, Any]]:
+    definition = _definition(tree, is_leaf)
+    if definition is None:
+        yield path, tree
+        return
+    if definition.keys is None:
+        raise ValueError(
+            f"Did not find a flatten_with_keys_fn for type: {definition.type}. Please pass a flatten_with_keys_fn "
+            "argument to register_pytree_node."
+        )
+    for key, child in zip(definition.keys(tree), definition.flatten_fn(tree)[0], strict=True):
+        yield from _with_paths((*path, key), child, is_leaf)
+
+
+__getattr__ = lacking("torch.utils._pytree")
+publish(globals())
