@@ -422,3 +422,37 @@ def test_a_size_that_races_is_told_as_a_race_alone(name):
         assert races and all(race.mend.call == "wait_stream" for race in races)
     with flambeau.virtual(devices=1, races="error"), pytest.raises(flambeau.RaceError):
         changed_meanwhile(*SIZED[name])
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_memory_that_went_back_to_the_device_races_with_nothing(settings):
+    def program():
+        torch.cuda.memory._set_allocator_settings(settings)
+        first, second = torch.cuda.Stream(), torch.cuda.Stream()
+        with torch.cuda.stream(first):
+            torch.ones(3 << 20, device="cuda")  # freed at once; 12 of the 20 MiB that a range grows by
+            kept = torch.ones(2 << 20, device="cuda")
+        torch.cuda.empty_cache()  # waits for the device, whatever goes back
+        with torch.cuda.stream(second):
+            torch.ones(3 << 20, device="cuda")
+            torch.ones(9 << 20, device="cuda")
+        del kept
+        torch.cuda.empty_cache()
+        with torch.cuda.stream(second):
+            torch.ones(9 << 20, device="cuda")
+
+    certificate = races_of(program)
+    assert certificate.race_free, str(certificate)
+
+
+def test_a_race_in_a_range_that_grows_is_found_where_its_pages_came_and_went():
+    def program():
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        torch.ones(30 << 20, device="cuda")
+        torch.cuda.empty_cache()
+        x = torch.ones(30 << 20, device="cuda")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x.add_(1)
+
+    (race,) = races_of(program).races
+    assert (race.first.operator, race.second.operator) == ("fill", "add")

@@ -111,6 +111,15 @@ class RaceDriver(Forward):
         self.inner.mem_free(ptr)
         self._forget(ptr, self._sizes.pop(ptr))
 
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        self.inner.range_map(ptr, nbytes)
+        with self._lock:
+            self.detector.own(ptr, nbytes, None, caller())
+
+    def range_unmap(self, ptr: int, nbytes: int) -> None:
+        self.inner.range_unmap(ptr, nbytes)
+        self._forget(ptr, nbytes)
+
     def host_alloc(self, nbytes: int) -> HostMemory:
         memory = self.inner.host_alloc(nbytes)
         self.detector.findings.pins = True
