@@ -24,10 +24,11 @@ def test_a_failed_launch_is_not_queued():
     assert driver.inner.queued == ["add"]
 
 
-@pytest.mark.parametrize("call", ["copy_in", "copy_out", "copy", "fill", "host_alloc"])
+@pytest.mark.parametrize("call", ["copy_in", "copy_out", "copy", "fill", "host_alloc", "range_map"])
 def test_every_call_that_can_fail_does(call):
     driver = FaultDriver(StillDriver(), [Fault(call, nth=1)])
     args = {"copy_in": (1, None, 1), "copy_out": (None, 1, 1), "copy": (1, 2, 3, 1), "fill": (1, 0, 3, 1)}
+    args["range_map"] = (512, 64)
     with pytest.raises((DriverError, OutOfMemoryError)):
         getattr(driver, call)(*args.get(call, (64,)))
     getattr(driver, call)(*args.get(call, (64,)))

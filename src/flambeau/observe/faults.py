@@ -16,8 +16,8 @@ from flambeau.observe.forward import Forward
 class Fault:
     """Let calls named `call` fail: the `nth` one, counting from 1, or each with `probability`.
 
-    `call` is "mem_alloc" or "host_alloc" (OutOfMemoryError), "launch", "copy_in", "copy_out", "copy" or
-    "fill" (DriverError). `name` restricts launches to the kernel of that name. A "copy" that `corrupts`
+    `call` is "mem_alloc", "range_map" or "host_alloc" (OutOfMemoryError), "launch", "copy_in", "copy_out", "copy"
+    or "fill" (DriverError). `name` restricts launches to the kernel of that name. A "copy" that `corrupts`
     does not fail: it delivers wrong bytes, as peer copies do on some machines.
     """
 
@@ -38,6 +38,7 @@ class Fault:
 
 _ERRORS: dict[str, Callable[[str], Exception]] = {
     "mem_alloc": OutOfMemoryError,
+    "range_map": OutOfMemoryError,
     "host_alloc": OutOfMemoryError,
     "launch": DriverError,
     "copy_in": DriverError,
@@ -62,6 +63,10 @@ class FaultDriver(Forward):
     def mem_alloc(self, index: int, nbytes: int) -> int:
         self._may_fail("mem_alloc")
         return self.inner.mem_alloc(index, nbytes)
+
+    def range_map(self, ptr: int, nbytes: int) -> None:
+        self._may_fail("range_map")
+        self.inner.range_map(ptr, nbytes)
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         self._may_fail("host_alloc")
