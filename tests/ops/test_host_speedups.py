@@ -321,3 +321,43 @@ def test_an_expanded_index_moves_whole_lines_as_its_copy_would_elements(dim: int
         assert found.equal(wanted)
     with pytest.raises(RuntimeError, match="index 9 is out of bounds for dimension 1 with size 8"):
         x.gather(1, flambeau.full((1, 1, 1), 9).expand(9, 8, 70))
+
+
+@pytest.mark.parametrize("slope", [0.01, 1.0, 0.0, 3.0, -0.5])
+def test_leaky_relu_is_a_choice_for_each_element(slope: float) -> None:
+    x = numbers(1 << 15, np.float32, 0)
+    x[:6] = np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45
+    with np.errstate(invalid="ignore"):
+        want = np.where(x > 0, x, x * np.float32(slope))
+    found = flambeau.nn.functional.leaky_relu(flambeau.from_numpy(x), slope).numpy()
+    assert found.tobytes() == want.tobytes()
+
+
+def test_the_gradient_of_a_sum_is_chosen_as_any_other() -> None:
+    x = flambeau.from_numpy(numbers((300, 200), np.float32, 0)).requires_grad_()
+    x.relu().sum().backward()
+    assert x.grad.equal((x > 0).float())
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.uint8])
+@pytest.mark.parametrize("size", [1, 2, 9, 1000])
+@pytest.mark.parametrize("nans", [0, 3])
+def test_a_median_of_all_is_that_of_the_order(kind: Any, size: int, nans: int) -> None:
+    x = numbers(size, kind, size)
+    if nans and x.dtype.kind == "f":
+        x[:nans] = np.nan
+    there = np.sort(x[x == x])
+    want = there[(len(there) - 1) // 2] if len(there) else np.nan
+    t = flambeau.from_numpy(x)
+    assert np.array_equal(t.nanmedian().item(), want, equal_nan=True)
+    assert np.array_equal(t.median().item(), want if len(there) == size else np.nan, equal_nan=True)
+
+
+def test_a_channel_of_its_own_is_one_that_meets_zeros_elsewhere() -> None:
+    """The gradient of a convolution whose groups have one channel each sums nothing over channels."""
+    weight, grad = flambeau.randn(6, 1, 3, 2), flambeau.randn(3, 6, 5, 4)
+    how = {"stride": 2, "padding": 1, "dilation": (1, 2)}
+    alone = flambeau.nn.grad.conv2d_input((3, 6, 9, 8), weight, grad, groups=6, **how)
+    whole = flambeau.zeros(6, 6, 3, 2)
+    whole[flambeau.arange(6), flambeau.arange(6)] = weight[:, 0]
+    assert alone.equal(flambeau.nn.grad.conv2d_input((3, 6, 9, 8), whole, grad, **how))

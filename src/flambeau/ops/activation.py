@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.ops.op import Derivative
-from flambeau.ops.pointwise import FLOATS, NUMBERS, pointwise
+from flambeau.ops.pointwise import FLOATS, NUMBERS, Into, pointwise
 from flambeau.ops.pointwise_backward import straight
 from flambeau.ops.pointwise_logic import kept
 
@@ -66,7 +66,7 @@ hardswish = _activation(
 )
 hardtanh = _activation(
     "hardtanh",
-    lambda x, least, most: np.minimum(np.maximum(x, least), most),
+    Into(lambda x, least, most, out=None: np.clip(x, least, most, out=out)),
     3,
     "x held to [least, most]; no gradient passes at the bounds.",
     dtypes=NUMBERS,

@@ -89,11 +89,17 @@ def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
     """`np.where`, in `out` where it is given: an array of the dtype of a and b."""
     if out is None:
         return np.where(condition, a, b)
+    a, b = _number(a), _number(b)
     if selectable(condition, a, b, out):
         select(condition, a, b, out)
     else:
         out[...] = np.where(condition, a, b)
     return out
+
+
+def _number(x: Any) -> Any:
+    """What was expanded from one number, as a sum's gradient, as that number."""
+    return x if not x.ndim or any(x.strides) or not x.size else x[(0,) * x.ndim]
 
 
 def fold_rows(ufunc: np.ufunc, rows: Array) -> Array:

@@ -221,6 +221,7 @@ def _transposed(out: Array, x: Array, weight: Array, how: Geometry) -> None:
     groups, places = how.groups, math.prod(count)
     inner, taps = weight.shape[0] // groups, math.prod(weight.shape[1:])
     by_group = weight.reshape(groups, inner, taps).swapaxes(1, 2)
+    product = np.multiply if inner == 1 else np.matmul  # nothing to sum: the same numbers, sooner
     reach = how.reach(kernel)
     pads = tuple(
         [
@@ -230,7 +231,7 @@ def _transposed(out: Array, x: Array, weight: Array, how: Geometry) -> None:
     )
     pads = tuple([(a, max(b, 0)) for a, b in pads])
     for part in chunks(len(x), groups * taps * places * x.itemsize):
-        columns = np.matmul(by_group, x[part].reshape(-1, groups, inner, places))
+        columns = product(by_group, x[part].reshape(-1, groups, inner, places))
         columns = columns.reshape(-1, out.shape[1], *kernel, *count)
         added = spread(columns, kernel, how.stride, how.dilation, pads, out.shape[2:])
         np.copyto(out[part], added)

@@ -207,13 +207,17 @@ def nanmedian(x: Array) -> tuple[Array, Array]:
     return _kth(x, _median_place(valid), True)
 
 
-def whole(fold: Callable[[Array], tuple[Array, Array]]) -> Callable[[Array], Array]:
-    """The values of a fold alone, NaN for empty rows."""
-
-    def first(x: Array) -> Array:
-        return fold(x)[0] if x.shape[1] else np.full(x.shape[0], np.nan)
-
-    return first
+def whole_median(x: Array, skip_nan: bool = False) -> Array:
+    """The medians alone, for which rows need no full order; NaN for empty rows."""
+    if not x.shape[1]:
+        return np.full(x.shape[0], np.nan)
+    found = np.empty(len(x), x.dtype)
+    for row, numbers in enumerate(x):
+        nans = np.count_nonzero(np.isnan(numbers)) if x.dtype.kind == "f" else 0
+        place = int(_median_place(len(numbers) - nans))
+        held = nans == len(numbers) or (nans and not skip_nan)
+        found[row] = np.nan if held else np.partition(numbers, place)[place]
+    return found
 
 
 def kthvalue(x: Array, k: int) -> tuple[Array, Array]:

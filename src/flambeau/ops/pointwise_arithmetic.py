@@ -539,7 +539,10 @@ def _one_dtype(common: dtype, operands: Sequence[Operand]) -> None:
 
 def _lerp(start: Any, end: Any, weight: Any) -> Any:
     gap = end - start  # from the nearer end, so that weight 1 gives end exactly
-    return np.where(np.abs(weight) < 0.5, start + weight * gap, end - gap * (1 - weight))
+    near = np.abs(weight) < 0.5
+    if np.ndim(near):
+        return np.where(near, start + weight * gap, end - gap * (1 - weight))
+    return start + weight * gap if near else end - gap * (1 - weight)
 
 
 def _no_integer_quotient(common: dtype, operands: Sequence[Operand]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.ops.blocks import in_blocks
+from flambeau.ops.blocks import choose, in_blocks
 from flambeau.ops.erf import erf as erf_of
 from flambeau.ops.erf import gelu as gelu_of
 from flambeau.ops.gradients import CONSTANT, conj, zeros
@@ -715,6 +715,13 @@ def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
     return np.where(scaled > threshold, x, np.log1p(np.exp(scaled)) / beta)
 
 
+def _leaky(x: Any, slope: Any, out: Any = None) -> Any:
+    scaled = x * slope
+    if not np.ndim(slope) and 0 < slope <= 1:  # the greater of both: no choice for each element
+        return np.maximum(x, scaled, out=out)
+    return choose(x > 0, x, scaled, out)
+
+
 def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
     return np.where(x <= 0, scale * alpha * np.expm1(x * input_scale), scale * x)
 
@@ -777,7 +784,7 @@ softplus = pointwise(
 )
 leaky_relu = pointwise(
     "leaky_relu",
-    lambda x, slope: np.where(x > 0, x, x * slope),
+    Into(_leaky),
     2,
     "x, or negative_slope * x below 0.",
     dtypes=FLOATS,

@@ -287,7 +287,7 @@ def _adaptive_max_host(launch: Launch) -> Body:
         for tap in np.ndindex(*lengths):
             places = [np.minimum(start + t, end - 1) for t, (start, end) in zip(tap, bounds, strict=True)]
             at = _flat(places, size)
-            seen = flat[:, :, at]
+            seen = flat.take(at, 2)
             better = (seen > best) | (seen != seen)
             np.copyto(best, seen, where=better)
             np.copyto(where, at, where=better)

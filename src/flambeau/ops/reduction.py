@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -602,7 +603,7 @@ nanmedian = reduction(
 )
 median_all = reduction(
     "median_all",
-    folds.whole(folds.median),
+    folds.whole_median,
     _ranked,
     dtypes=_NUMBERS,
     cuda=Routine("median_all"),
@@ -610,7 +611,7 @@ median_all = reduction(
 )
 nanmedian_all = reduction(
     "nanmedian_all",
-    folds.whole(folds.nanmedian),
+    partial(folds.whole_median, skip_nan=True),
     _ranked,
     dtypes=_NUMBERS,
     cuda=Routine("nanmedian_all"),
