@@ -361,3 +361,15 @@ def test_a_channel_of_its_own_is_one_that_meets_zeros_elsewhere() -> None:
     whole = flambeau.zeros(6, 6, 3, 2)
     whole[flambeau.arange(6), flambeau.arange(6)] = weight[:, 0]
     assert alone.equal(flambeau.nn.grad.conv2d_input((3, 6, 9, 8), whole, grad, **how))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int32", "float16", "complex64"])
+@pytest.mark.parametrize("shape", [(5, 80), (3, 7, 70), (2, 0, 90), (6, 3)])
+def test_scans_across_lines_take_the_steps_of_scans_along_them(kind: str, shape: Any) -> None:
+    x = flambeau.randn(shape).mul(3).to(getattr(flambeau, kind))
+    for scan in (flambeau.cumsum, flambeau.cumprod):
+        for dim in range(len(shape) - 1):
+            along = scan(x.transpose(dim, -1).contiguous(), -1).transpose(dim, -1)
+            assert scan(x, dim).equal(along)
+    if not x.is_complex() and x.is_floating_point():
+        assert x.logcumsumexp(0).equal(x.transpose(0, -1).contiguous().logcumsumexp(-1).transpose(0, -1))

@@ -1,10 +1,10 @@
 """`fold_at`: what `ufunc.at` does, at several times its speed where the places allow.
 
 # Note [How repeated places add up]
-Very long rows go one by one, where they lie. Others go by turns: the first occurrences of all places at once, then the
-second ones, and so on; what few places have left of many is then reduced place by place. So each place sees its values
-in the order in which they stand, bit for bit as `ufunc.at` would have it. Single elements go to the flat array, for
-which NumPy has a fast loop.
+Very long rows go one by one, where they lie. Long ones go by turns: the first occurrences of all places at once, then
+the second ones, and so on; what few places have left of many is then reduced place by place. So each place sees its
+values in the order in which they stand, bit for bit as `ufunc.at` would have it. Single elements go to the flat array,
+for which NumPy has a fast loop, and so do those of few or short rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 _WIDE = 16  # elements of a row from which turns pay
 _LONG = 1024  # those from which a call for each row is the least of it
-_FEW = 4096  # elements that `ufunc.at` has added before turns are arranged
+_FEW = 1 << 14  # elements that are added one by one before turns are arranged
 
 
 def fold_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], source: Any) -> None:
@@ -38,7 +38,11 @@ def _add_rows(ufunc: np.ufunc, out: Array, dim: int, places: tuple[Any, ...], so
     shape = out.shape[:dim] + index.shape + out.shape[dim + 1 :]
     width = out.size // max(1, out.shape[dim])
     if width < _WIDE or index.size * width < _FEW:
-        ufunc.at(out, places, source)
+        if dim or not out.flags.c_contiguous:
+            ufunc.at(out, places, source)
+            return
+        at = index.reshape(-1, 1) * width + np.arange(width)
+        ufunc.at(out.reshape(-1), at.reshape(-1), np.broadcast_to(source, shape).reshape(-1))
         return
     flat = index.reshape(-1)
     whole = source if np.shape(source) == shape else np.broadcast_to(source, shape)
