@@ -130,7 +130,10 @@ def test_json_and_older_forms_are_read(snapshot: Path, tmp_path: Path) -> None:
     assert json.loads(output.read_text())["segments"] == json.loads(
         json.dumps(memory.load(snapshot)["segments"])
     )
-    assert memory.load(output)["device_traces"]
+    traces = memory.load(output)["device_traces"]
+    assert traces == json.loads(json.dumps(memory.load(snapshot)["device_traces"]))
+    stacks = [event["frames"] for trace in traces for event in trace]
+    assert len({id(stack) for stack in stacks}) == len({json.dumps(stack) for stack in stacks}) < len(stacks)
     old = tmp_path / "segments.pickle"
     old.write_bytes(pickle.dumps(memory.load(snapshot)["segments"]))
     assert pieces(memory_page.picture(memory.load(old))["devices"][0]["lives"])
@@ -235,6 +238,12 @@ SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
             "a frame has no 'filename' of type str",
         ),
         (pickle.dumps({"segments": [], "device_traces": None}), "device_traces should be a list"),
+        (b'{"segments": [], "device_traces": [3]}', "a trace should be a list, not int"),
+        (
+            json.dumps({"segments": [], "device_traces": [[FRAMELESS]]}).encode(),
+            "a frame has no 'filename' of type str",
+        ),
+        (b'{"segments": [], "device_traces": [["alloc"]]}', "an event should be a dictionary, not str"),
         (pickle.dumps({"segments": [], "device_traces": [3]}), "a trace should be a list, not int"),
         (pickle.dumps({"segments": [], "device_traces": [[{}]]}), "an event has no 'action' of type str"),
         (pickle.dumps({"segments": [], "device_traces": [[SIZELESS]]}), "an event has no 'size' of type int"),

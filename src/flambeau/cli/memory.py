@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def load(path: Path) -> dict[str, Any]:
     """A snapshot from a pickle or a JSON file. ValueError: it is none."""
     try:
         with path.open("rb") as file, without_collections():  # a million dictionaries
-            found = json.load(file) if file.peek(1)[:1] in b"{[" else _Unpickler(file).load()
+            is_json = file.peek(1)[:1] in b"{["
+            found = json.load(file) if is_json else _Unpickler(file).load()
     except (*_DAMAGED, ValueError) as error:
         raise ValueError(f"{path} is no memory snapshot: {error}") from None
     if isinstance(found, list):  # memory_snapshot() gives segments alone
@@ -100,10 +102,24 @@ def load(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no memory snapshot: it has no segments")
     found.setdefault("device_traces", [])
     try:
+        if is_json:
+            _share_stacks(found["device_traces"])
         _check_form(found)
     except ValueError as error:
         raise ValueError(f"{path} is no memory snapshot: {error}") from None
     return found
+
+
+def _share_stacks(traces: Any) -> None:
+    """JSON has every stack anew at each event: equal ones become one list. What is malformed is told of later."""
+    known: dict[tuple[Any, ...], Any] = {}
+    for event in chain.from_iterable(_listed("a trace", trace) for trace in _listed("device_traces", traces)):
+        try:
+            frames = event["frames"]
+            key = tuple([(frame["filename"], frame["line"], frame["name"]) for frame in frames])
+            event["frames"] = known.setdefault(key, frames)
+        except (LookupError, TypeError):
+            continue
 
 
 _SEGMENT = {
