@@ -203,6 +203,17 @@ def test_large_arrays_round_to_half_as_numpy_does(step: int) -> None:
     assert out.size > 2 * BLOCK and (out.view(np.uint16) == want.view(np.uint16)).all()
 
 
+@pytest.mark.parametrize("other", [1.5, 1e-6, 1e9, np.nan])
+def test_many_zeros_round_to_half_as_few_do(other: float) -> None:
+    numbers = np.where(np.arange(2 * BLOCK + 9) % 3, np.float32(0), np.float32(other))
+    numbers[::2] *= -1
+    out = np.empty(numbers.shape, np.float16)
+    with np.errstate(all="ignore"):
+        caster(float32, float16)(out, numbers)
+        want = numbers.astype(np.float16)
+    assert (out.view(np.uint16) == want.view(np.uint16)).all()
+
+
 def test_all_halves_are_the_floats_that_numpy_makes_of_them() -> None:
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     numbers = np.concatenate([halves, halves[: BLOCK // 2 + 3]])  # the last block is not whole

@@ -110,7 +110,13 @@ def _to_half(out: Array, x: Array) -> None:
         part |= np.bitwise_and(u, 0x8000, out=s)
         u <<= 1
         u -= _LEAST  # what was less has wrapped around
-        rest = (u >= _MOST - _LEAST).nonzero()[0]
+        other = u >= _MOST - _LEAST
+        if np.count_nonzero(other) > n // 32:  # zeros, as after relu: of them only the sign is kept
+            there = given << 1 != 0
+            part *= there
+            part |= s
+            other &= there
+        rest = other.nonzero()[0]
         if rest.size:
             halves[start : start + BLOCK][rest] = numbers[start : start + BLOCK][rest]
 

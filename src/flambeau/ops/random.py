@@ -429,12 +429,11 @@ def _randperm_host(launch: Launch) -> Body:
 
 def _shuffled(engine: MersenneTwister, count: int) -> Array:
     """Fisher and Yates' shuffle, PyTorch's on the CPU: each swap needs the one before, so it is a loop."""
-    out = list(range(count))
+    out, left = list(range(count)), np.arange(count, 1, -1, dtype=np.uint64)
     if count > 1:
-        for i, step in enumerate(
-            (engine.words(count - 1) % np.arange(count, 1, -1, dtype=np.uint64)).tolist()
-        ):
-            out[i], out[i + step] = out[i + step], out[i]
+        others = count - left + engine.words(count - 1) % left
+        for i, other in enumerate(others.tolist()):
+            out[i], out[other] = out[other], out[i]
     return np.array(out, np.int64)
 
 
