@@ -344,6 +344,15 @@ def test_leaky_relu_is_a_choice_for_each_element(slope: float) -> None:
     assert found.tobytes() == want.tobytes()
 
 
+def test_elu_is_a_choice_for_each_element() -> None:
+    x = numbers(1 << 15, np.float32, 0)
+    x[:6] = np.nan, np.inf, -np.inf, 0.0, -0.0, -1e-45
+    with np.errstate(over="ignore"):
+        want = np.where(x <= 0, np.float32(0.7) * np.expm1(x), x)
+    found = flambeau.nn.functional.elu(flambeau.from_numpy(x), 0.7).numpy()
+    assert np.array_equal(found, want, equal_nan=True)
+
+
 def test_the_gradient_of_a_sum_is_chosen_as_any_other() -> None:
     x = flambeau.from_numpy(numbers((300, 200), np.float32, 0)).requires_grad_()
     x.relu().sum().backward()

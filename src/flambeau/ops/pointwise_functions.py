@@ -722,8 +722,9 @@ def _leaky(x: Any, slope: Any, out: Any = None) -> Any:
     return choose(x > 0, x, scaled, out)
 
 
-def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
-    return np.where(x <= 0, scale * alpha * np.expm1(x * input_scale), scale * x)
+def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any, out: Any = None) -> Any:
+    below = scale * alpha * np.expm1(np.minimum(x, 0) * input_scale)  # of 0 that costs little
+    return choose(x <= 0, below, scale * x, out)
 
 
 relu = pointwise(
@@ -797,7 +798,7 @@ leaky_relu = pointwise(
 )
 elu = pointwise(
     "elu",
-    _elu,
+    Into(_elu),
     4,
     "scale * x, or scale * alpha * (exp(input_scale * x) - 1) below 0.",
     dtypes=FLOATS,
