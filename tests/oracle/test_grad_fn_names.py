@@ -56,7 +56,9 @@ torch.nanmedian(x) torch.count_nonzero(x) torch.aminmax(x)[0] torch.std_mean(x)[
 x.float() x.type_as(y) x.to(x.dtype) x.view_as(y) x.reshape_as(y) x.expand_as(b[0]) x.repeat_interleave(2,0)
 x.softmax(0,dtype=torch.float64) x.sum(dtype=torch.float64) x.pow(2.) x.pow(.5) x.pow(0) x.pow(y) torch.pow(2,x)
 x.true_divide(y) x.sub(y,alpha=2) x.add(y,alpha=2) x.detach() x.data torch.linalg.matrix_power(q,2)
-F.hardtanh(x) F.relu6(x)
+F.hardtanh(x) F.relu6(x) F.mse_loss(x,y) F.mse_loss(x,y,reduction='sum') F.mse_loss(x,y,reduction='none') F.smooth_l1_loss(x,y)
+F.huber_loss(x,y) F.huber_loss(x,y,reduction='sum') F.binary_cross_entropy(x,y.detach())
+F.binary_cross_entropy_with_logits(x,y) F.binary_cross_entropy_with_logits(x,y,reduction='sum')
 """
 OTHERS = """
 1-x x.clamp_min(.1) torch.stack([x,y]) x.repeat(2,1) x.tile(2) torch.diag_embed(v)
@@ -64,8 +66,7 @@ torch.baddbmm(torch.zeros(2,3,3),b,b.mT) torch.einsum('ij,jk',x,m) torch.kron(q,
 torch.matrix_exp(q) torch.trapz(v) F.celu(x)
 F.rms_norm(x,(4,)) F.embedding(i[:,None],x) F.pad(x,(1,1)) F.pad(im,(1,1,1,1),mode='reflect')
 F.pad(im,(1,1,1,1),mode='replicate') F.pad(im,(1,1,1,1),mode='circular')
-F.pixel_shuffle(torch.ones(1,4,2,2,requires_grad=True),2) F.mse_loss(x,y) F.smooth_l1_loss(x,y)
-F.huber_loss(x,y) F.binary_cross_entropy(x,y.detach()) F.binary_cross_entropy_with_logits(x,y)
+F.pixel_shuffle(torch.ones(1,4,2,2,requires_grad=True),2)
 F.soft_margin_loss(x,torch.ones(3,4)) F.multi_margin_loss(q,lab) F.pairwise_distance(x,y)
 F.scaled_dot_product_attention(b,b,b) c.real c.imag c.conj() x.clone().zero_()
 torch.ldexp(x,y) torch.heaviside(x,y) torch.mvlgamma(x+3,2) torch.dist(x,y) torch.renorm(x,2,0,1.)

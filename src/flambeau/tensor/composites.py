@@ -7,7 +7,8 @@ from typing import Any
 
 from flambeau.core.record import Record
 from flambeau.ops.op import Derivative
-from flambeau.tape.mode import recording
+from flambeau.tape.mode import mode, recording
+from flambeau.tensor.history import requires_grad
 from flambeau.tensor.recording import record
 from flambeau.tensor.tensor import Tensor
 
@@ -16,11 +17,16 @@ class Composite(Record):
     """What the tape knows of such a function: PyTorch's name of its node is made of `name`, as an operator's is.
 
     Needed where going back through its operators, one by one, would lose what the whole has: a pseudo-inverse has a
-    derivative also where the singular vectors that it is computed from have none.
+    derivative also where the singular vectors that it is computed from have none. Or where PyTorch has one node.
     """
 
     name: str
     derivative: Derivative
+
+
+def wants_node(args: Sequence[Any]) -> bool:
+    """Whether a call of these would be recorded now."""
+    return mode.recording and any(isinstance(a, Tensor) and requires_grad(a) for a in args)
 
 
 def recorded(

@@ -18,6 +18,8 @@ from flambeau.tensor.saved import save
 from flambeau.tensor.tensor import History, Tensor, new_object
 
 _uses: dict[Any, Use] = {}  # by record and which inputs require a gradient: made when first recorded
+_taped: dict[Any, Taped] = {}  # of calls without a plan, which keeps that of others
+_LIMIT = 20_000  # as many are kept as plans of calls
 
 
 class Taped:
@@ -132,10 +134,18 @@ def finish(node: Any, outputs: Sequence[Tensor]) -> None:
 
 def record(op: Any, params: tuple[Any, ...], args: Sequence[Any], outputs: Sequence[Tensor]) -> None:
     """Put on the tape what was computed otherwise than by a plan, if an input requires a gradient."""
-    if mode.recording:
-        node = begin(Taped(op, params, args, tuple([t.meta for t in outputs])), args)
-        if node is not None:
-            finish(node, outputs)
+    if not mode.recording:
+        return
+    metas = tuple([t.meta for t in outputs])
+    key = (op, params, tuple([a.meta if isinstance(a, Tensor) else None for a in args]), metas)
+    taped = _taped.get(key)
+    if taped is None:
+        if len(_taped) >= _LIMIT:
+            _taped.clear()
+        taped = _taped[key] = Taped(op, params, args, metas)
+    node = begin(taped, args)
+    if node is not None:
+        finish(node, outputs)
 
 
 def save_outputs(node: Any, outputs: Sequence[Tensor]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from flambeau.core.dtype import FLOATING, INTEGRAL, int64
 from flambeau.core.errors import argument_type
@@ -13,10 +14,12 @@ from flambeau.nn.functional.activation import checked, logsigmoid
 from flambeau.nn.functional.distance import pairwise_distance
 from flambeau.ops import loss as ops
 from flambeau.ops.ctc import ctc_loss as ctc_op
+from flambeau.ops.op import Derivative, Op, names_of
 from flambeau.ops.softmax import log_softmax
 from flambeau.tensor import autocast, creation, data
 from flambeau.tensor.arithmetic import where
 from flambeau.tensor.call import call
+from flambeau.tensor.composites import Composite, recorded, wants_node
 from flambeau.tensor.tensor import Tensor
 
 Distance = Callable[[Tensor, Tensor], Tensor]
@@ -38,6 +41,39 @@ def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str)
 
 def _reduced(loss: Tensor, mode: str) -> Tensor:
     return loss if mode == "none" else loss.mean() if mode == "mean" else loss.sum()
+
+
+def _loss(op: Op, args: Sequence[Any], mode: str) -> Tensor:
+    """An elementwise loss, reduced: as in PyTorch, one node of the tape."""
+    if mode == "none" or not wants_node(args):
+        return _reduced(call(op, args), mode)
+    if autocast.threads:
+        args = autocast.casted(op, args)
+    return recorded(_reduced_losses[op, mode], args, lambda: _reduced(call(op, args), mode))
+
+
+class _OfReduced:
+    """A formula of an elementwise loss, for the gradient of its mean or sum."""
+
+    def __init__(self, formula: Callable[..., Any], mode: str) -> None:
+        self._formula, self._mode = formula, mode
+        self.names = (*names_of(formula), "metas")
+
+    def __call__(self, grad: Any, *values: Any) -> Any:
+        *inputs, metas = values
+        every = grad.expand(metas[0].shape)
+        return self._formula(every / metas[0].numel if self._mode == "mean" else every, *inputs)
+
+
+def _with_node(op: Op, mode: str) -> Composite:
+    formulas = [formula and _OfReduced(formula, mode) for formula in op.derivative.formulas]
+    return Composite(op.name, Derivative(*formulas))
+
+
+_ELEMENTWISE = (
+    ops.mse_loss, ops.smooth_l1_loss, ops.huber_loss, ops.binary_cross_entropy, ops.binary_cross_entropy_with_logits,
+)  # fmt: skip
+_reduced_losses = {(op, mode): _with_node(op, mode) for op in _ELEMENTWISE for mode in ("mean", "sum")}
 
 
 # -- of differences -------------------------------------------------------------------------------------
@@ -64,13 +100,17 @@ def _weighted(loss: Tensor, weight: Tensor | None, mode: str) -> Tensor:
     return loss.sum() / weight.sum() if mode == "mean" else _reduced(loss, mode)
 
 
+def _weighted_loss(op: Op, args: Sequence[Any], weight: Tensor | None, mode: str) -> Tensor:
+    return _loss(op, args, mode) if weight is None else _weighted(call(op, args), weight, mode)
+
+
 def mse_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The squared difference."""
     pair, mode = _pair(input, target, "mse_loss"), reduction_of(size_average, reduce, reduction)
-    return _weighted(call(ops.mse_loss, pair), weight, mode)
+    return _weighted_loss(ops.mse_loss, pair, weight, mode)
 
 
 def l1_loss(
@@ -94,8 +134,9 @@ def smooth_l1_loss(
     pair, mode = _pair(input, target, "smooth_l1_loss"), reduction_of(size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
-    loss = (pair[0] - pair[1]).abs() if beta == 0 else call(ops.smooth_l1_loss, (*pair, float(beta)))
-    return _reduced(loss, mode)
+    if beta == 0:
+        return _reduced((pair[0] - pair[1]).abs(), mode)
+    return _loss(ops.smooth_l1_loss, (*pair, float(beta)), mode)
 
 
 def huber_loss(
@@ -107,7 +148,7 @@ def huber_loss(
         raise TypeError(argument_type("huber_loss", "delta", 4, "float", delta))
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    return _weighted(call(ops.huber_loss, (*pair, float(delta))), weight, mode)
+    return _weighted_loss(ops.huber_loss, (*pair, float(delta)), weight, mode)
 
 
 # -- of classes -----------------------------------------------------------------------------------------
@@ -277,8 +318,9 @@ def binary_cross_entropy(
         input, target, weight = autocast.cast("binary_cross_entropy", input, target, weight)
     if target.dtype is not input.dtype:
         raise RuntimeError(f"Found dtype {target.dtype.torch_name} but expected {input.dtype.torch_name}")
-    loss = call(ops.binary_cross_entropy, (input, target))
-    return _reduced(loss if weight is None else loss * weight.expand(input.shape), mode)
+    if weight is None:
+        return _loss(ops.binary_cross_entropy, (input, target), mode)
+    return _reduced(call(ops.binary_cross_entropy, (input, target)) * weight.expand(input.shape), mode)
 
 
 def binary_cross_entropy_with_logits(
@@ -294,6 +336,8 @@ def binary_cross_entropy_with_logits(
         input, target, weight, pos_weight = autocast.cast(
             "binary_cross_entropy_with_logits", input, target, weight, pos_weight
         )
+    if pos_weight is None and weight is None:
+        return _loss(ops.binary_cross_entropy_with_logits, (input, target), mode)
     if pos_weight is None:
         loss = call(ops.binary_cross_entropy_with_logits, (input, target))
     else:
