@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import pickle
 import pickletools
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -217,3 +219,18 @@ def test_a_destructor_may_take_a_snapshot_in_the_middle_of_a_dump(
         found = dumped(tmp_path)
         assert len(looked) == 1 and unlooked(looked[0]) == unlooked(found) and kept
         assert unlooked(found) == unlooked(memory._snapshot())
+
+
+def test_a_destructor_may_take_a_snapshot_when_python_ends() -> None:
+    """Then nothing can be imported any more."""
+    program = (
+        "import flambeau as torch\n"
+        "class Looker:\n"
+        "    def __del__(self):\n"
+        "        print(torch.cuda.memory_snapshot(), len(torch.cuda.memory._snapshot()['segments']))\n"
+        "with torch.virtual(devices=1):\n"
+        "    kept = torch.ones(3, device='cuda')\n"
+        "    looker = Looker()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[] 0\n", "")

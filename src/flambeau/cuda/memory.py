@@ -25,6 +25,7 @@ from flambeau.runtime.mempool import MemPool, use_mem_pool
 from flambeau.runtime.policy import policy_of
 from flambeau.runtime.pools import NOBODY, as_id
 from flambeau.runtime.resources import DriverMemory, LibraryMemory, Resource, as_resource
+from flambeau.runtime.snapshot import dump, snapshot  # at once: destructors look at a program's end
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 from flambeau.runtime.stream import Stream
 from flambeau.runtime.summary import summary
@@ -473,7 +474,7 @@ def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[
 def _dump_snapshot(filename: Any = "dump_snapshot.pickle", augment_with_fx_traces: bool = False) -> None:
     """Write `_snapshot()` to a file: a pickle, for PyTorch's memory viewer and for `flambeau memory`."""
     _refuse_fx(augment_with_fx_traces)
-    found = import_module(_SNAPSHOT).dump(_allocators())
+    found = dump(_allocators())
     with open(filename, "wb") as file:
         file.writelines(found)
 
@@ -499,12 +500,8 @@ def _set_allocator_settings(env: str) -> None:
         cast(CachingAllocator, context.allocator).set_policy(policy)
 
 
-_SNAPSHOT = "flambeau.runtime.snapshot"  # few programs look
-
-
 def _whole(pool: Any, traces: bool) -> dict[str, Any]:
-    found: dict[str, Any] = import_module(_SNAPSHOT).snapshot(_allocators(), pool, traces)
-    return found
+    return snapshot(_allocators(), pool, traces)
 
 
 def _allocators() -> list[CachingAllocator]:

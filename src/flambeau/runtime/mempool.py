@@ -6,7 +6,6 @@ import itertools
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.names import not_copied
@@ -15,6 +14,7 @@ from flambeau.runtime.allocator import CachingAllocator
 from flambeau.runtime.context import Context
 from flambeau.runtime.pools import NOBODY, PoolId, PrivatePool, as_id
 from flambeau.runtime.resources import Resource, as_resource
+from flambeau.runtime.snapshot import snapshot
 
 _numbers = itertools.count(1)
 _alive: weakref.WeakValueDictionary[PoolId, MemPool] = weakref.WeakValueDictionary()
@@ -73,7 +73,6 @@ class MemPool:
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
         """Its segments with their blocks, on all devices. See `torch.cuda.memory_snapshot`."""
         found: list[Any] = [context.allocator for context in self._parts if not context.closed]
-        snapshot = import_module("flambeau.runtime.snapshot").snapshot  # few programs look
         segments: list[dict[str, Any]] = snapshot(found, self._id, include_traces)["segments"]
         return segments
 
