@@ -112,6 +112,21 @@ def test_names_that_differ(expression: str) -> None:
     assert ours != name(torch, expression)
 
 
+@pytest.mark.parametrize(
+    "loss", ["mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "l1_loss"]
+)
+def test_a_loss_is_followed_by_what_it_was_computed_from(loss: str) -> None:
+    chains = []
+    for lib in (flambeau, torch):
+        x = lib.ones(3, requires_grad=True)
+        node, chain = getattr(lib.nn.functional, loss)(x * 2, lib.zeros(3)).grad_fn, []
+        while node is not None:
+            chain.append(type(node).__name__)
+            node = node.next_functions[0][0] if node.next_functions else None
+        chains.append(chain)
+    assert chains[0] == chains[1]
+
+
 def test_text() -> None:
     for lib in (flambeau, torch):
         x = lib.ones(2, requires_grad=True)

@@ -81,12 +81,13 @@ _reduced_losses = {(op, mode): _with_node(op, mode) for op in _ELEMENTWISE for m
 
 def _pair(input: Tensor, target: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Both of the broadcast shape, with PyTorch's warning where they differ."""
-    if checked(target, name, "target", 2).shape != checked(input, name).shape:
-        warn_program(
-            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will "
-            "likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
-            UserWarning,
-        )
+    if checked(target, name, "target", 2).meta.shape == checked(input, name).meta.shape:
+        return input, target
+    warn_program(
+        f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). This will "
+        "likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+        UserWarning,
+    )
     shape = broadcast_shapes([input.shape, target.shape])
     return input.expand(shape), target.expand(shape)
 
