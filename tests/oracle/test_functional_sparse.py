@@ -47,6 +47,7 @@ def test_embedding_bag(mode: str, kind: str) -> None:
     offsets = torch.tensor([0, 2, 2, 6])
     near = NEAR[kind]
     both(lambda nn, i, w, o: nn.embedding_bag(i, w, o, mode=mode), index, weight, offsets, atol=near)
+    both(lambda nn, i, w, o: nn.embedding_bag(i[:0], w, o * 0, mode=mode), index, weight, offsets, atol=near)
     both(lambda nn, i, w: nn.embedding_bag(i.reshape(3, 3), w, mode=mode), index, weight, atol=near)
     both(lambda nn, i, w: nn.embedding_bag(i[:0].reshape(0, 3), w, mode=mode), index, weight, atol=near)
     if mode == "sum":
@@ -67,6 +68,20 @@ def test_embedding_bag(mode: str, kind: str) -> None:
         lambda nn, i, w, o, s: nn.embedding_bag(i, w, o, mode=mode, per_sample_weights=s),
         index, weight, offsets, draw(9, kind=kind), atol=near * 4,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0], [2, 0, 1], [1, 1, 0]])
+def test_of_equal_rows_of_a_bag_the_first_gets_the_gradient(order: list[int]) -> None:
+    """They shared it."""
+    weight = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 5.0]])
+    offsets = torch.tensor([0, 0, len(order)])
+    both(
+        lambda nn, i, w, o: nn.embedding_bag(i, w, o, mode="max"),
+        torch.tensor(order),
+        weight,
+        offsets,
+        ulps=0,
+    )
 
 
 def test_one_hot() -> None:

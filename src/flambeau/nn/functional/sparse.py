@@ -9,6 +9,7 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.nn.functional.activation import checked
 from flambeau.ops.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
+from flambeau.tape.mode import recording
 from flambeau.tensor import creation
 from flambeau.tensor.arithmetic import where
 from flambeau.tensor.call import call
@@ -146,14 +147,30 @@ def _joined_evenly(rows: Tensor, mode: str) -> Tensor:
 
 def _joined(rows: Tensor, bags: Tensor, count: int, mode: str) -> Tensor:
     if mode == "max":
-        out = creation.zeros(count, rows.shape[1], dtype=rows.dtype, device=rows.device)
-        return out.scatter_reduce(0, bags.unsqueeze(1).expand_as(rows), rows, "amax", include_self=False)
+        return _largest(rows, bags, count)
     out = creation.zeros(count, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(0, bags, rows)
     if mode == "sum":
         return out
     ones = creation.ones(bags.shape[0], dtype=rows.dtype, device=rows.device)
     share = creation.zeros(count, dtype=rows.dtype, device=rows.device).index_add_(0, bags, ones)
     return out / share.clamp_min(1).unsqueeze(1)
+
+
+def _largest(rows: Tensor, bags: Tensor, count: int) -> Tensor:
+    """Of each bag the first of its largest: that one gets the gradient."""
+    total, size = rows.shape
+    nothing, at = rows.new_zeros((count, size)), bags.unsqueeze(1).expand(total, size)
+    if not total:
+        return nothing.index_add_(0, bags, rows)
+    with recording(False):
+        top = nothing.scatter_reduce(0, at, rows, "amax", include_self=False)
+    if not (recording_mode.recording and requires_grad(rows)):
+        return top
+    with recording(False):
+        is_top = (rows == top.index_select(0, bags)) | (rows != rows)
+        places = where(is_top, creation.arange(total, device=rows.device).unsqueeze(1), total)
+        first = places.new_full((count, size), total).scatter_reduce(0, at, places, "amin")
+    return rows.gather(0, first.clamp_max(total - 1)).masked_fill(first == total, 0)  # which is an empty bag
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
