@@ -19,9 +19,10 @@ demo: $(VENV)/ready-examples
 test: $(VENV)/ready-test lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 
-# The exhaustive runs: more seeds, more Hypothesis examples.
+# The exhaustive runs: more seeds, more Hypothesis examples, and everything over the compiled build.
 test-all: $(VENV)/ready-test lint
 	FLAMBEAU_TESTS=exhaustive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+	$(MAKE) test-compiled
 
 # The allocator's modules compiled (docs/design.md, "The compiled build"): out/compiled has the wheel, and it installed.
 compiled: $(VENV)/ready-test
