@@ -117,16 +117,21 @@ class Square(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         (a,) = ctx.saved_tensors
+        print("backward", kinds([a, g]), getattr(a, "name_of_mine", None))
         return 2 * a * g
 
 
 x.grad = None
+x.name_of_mine = "x"
 out = Square.apply(x)
 out.sum().backward()
 print(torch.allclose(x.grad, 2 * x), kinds(out))
 x.register_hook(lambda g: g * 0)
 (x * 3).sum().backward()
 print(torch.allclose(x.grad, 2 * x))
+
+rows = torch.utils.data.TensorDataset(torch.arange(4.0).as_subclass(Plain))
+print([kinds(batch) for batch in torch.utils.data.DataLoader(rows, batch_size=2)])
 
 # -- attributes, copies, pickles --------------------------------------------------------------------------------
 

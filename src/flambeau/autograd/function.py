@@ -16,8 +16,8 @@ from flambeau.tensor.fitting import fitted, zeros_of
 from flambeau.tensor.history import edge_of, run
 from flambeau.tensor.in_place import replace_node
 from flambeau.tensor.leaves import used_on
-from flambeau.tensor.saved import FREED, Saved, save
-from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor
+from flambeau.tensor.saved import FREED, save
+from flambeau.tensor.tensor import CUSTOM, SEVERAL, History, Tensor, retyped
 
 
 class FunctionCtx:
@@ -55,7 +55,7 @@ class _Node(Node, FunctionCtx):
         self.dirty_tensors: tuple[Any, ...] = ()
         self.non_differentiable: tuple[Any, ...] = ()
         self.materialize_grads = True
-        self._saved: list[Saved | None] | None = []
+        self._saved: list[_Kept | None] | None = []
         self._metas: tuple[Any, ...] = ()
         self._runs = True  # forward, still
 
@@ -66,7 +66,7 @@ class _Node(Node, FunctionCtx):
             raise RuntimeError(FREED)
         if self._runs:
             return tuple(self.to_save)
-        return tuple([None if s is None else s.unpack(self) for s in self._saved])
+        return tuple([None if kept is None else kept.shown(self) for kept in self._saved])
 
     saved_variables = saved_tensors
 
@@ -273,15 +273,28 @@ def _record(node: Any, edges: Sequence[Edge], args: Sequence[Any], outputs: Sequ
             t.history.made = CUSTOM if len(tensors) == 1 else SEVERAL
         else:
             t.history = History(node, i)
-    node._saved = [None if t is None else _kept(t, outputs) for t in node.to_save]
+    node._saved = [None if t is None else _Kept(t, outputs) for t in node.to_save]
     node.to_save = ()
 
 
-def _kept(t: Tensor, outputs: Sequence[Any]) -> Saved:
-    for i, output in enumerate(outputs):
-        if t is output:
-            return save(t, None, i)
-    return save(t, edge_of(t))
+class _Kept:
+    """A tensor that `save_for_backward` was given; an input of a subclass with its class and attributes."""
+
+    __slots__ = ("attributes", "kind", "saved")
+
+    def __init__(self, t: Tensor, outputs: Sequence[Any]) -> None:
+        places = [i for i, output in enumerate(outputs) if t is output]
+        self.saved = save(t, None, places[0]) if places else save(t, edge_of(t))
+        self.kind = Tensor if places else type(t)
+        self.attributes = None if self.kind is Tensor else t.__dict__
+
+    def shown(self, node: Node) -> Tensor:
+        t = self.saved.unpack(node)
+        if self.attributes is None:
+            return t
+        made: Tensor = retyped(t, self.kind)
+        made.__dict__.update(self.attributes)
+        return made
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

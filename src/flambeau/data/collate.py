@@ -13,7 +13,7 @@ import numpy as np
 from flambeau.core.dtype import float64
 from flambeau.tensor.data import tensor
 from flambeau.tensor.interop import as_tensor
-from flambeau.tensor.joining import stack
+from flambeau.tensor.public import functions
 from flambeau.tensor.tensor import Tensor
 
 Rules = dict[Any, Callable[..., Any]]
@@ -106,7 +106,7 @@ def is_named_tuple(value: Any) -> bool:
 
 def collate_tensor_fn(batch: Any, *, collate_fn_map: Rules | None = None) -> Tensor:
     """Tensors stacked along a new first dimension."""
-    found: Tensor = stack(batch, 0)
+    found: Tensor = functions["stack"](batch, 0)  # the public one, which subclasses override
     return found
 
 
