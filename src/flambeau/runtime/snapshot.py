@@ -8,7 +8,7 @@ where nobody recorded them.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flambeau.core.collector import without_collections
@@ -28,19 +28,24 @@ def snapshot(
     return {"segments": found.pop("segments"), "device_traces": traces_of, **found}
 
 
-def dump(allocators: Sequence[CachingAllocator]) -> list[bytes | memoryview]:
-    """The pickle of the same, as parts of one file. Traces come first: what is met early has a short number."""
+def dump(allocators: Sequence[CachingAllocator]) -> Iterator[bytes | memoryview]:
+    """The pickle of the same, as parts of one file. What it holds is known before the first is asked for."""
     state = _state(allocators)
+    return _pickled(state, [_trace(allocator) for allocator in allocators])
+
+
+def _pickled(state: dict[str, Any], traces: Sequence[Trace]) -> Iterator[bytes | memoryview]:
+    """Traces come first: what is met early has a short number."""
     parts = Parts()
-    found: list[bytes | memoryview] = [
-        parts.head + pickle.EMPTY_DICT + parts.pickled("device_traces") + pickle.EMPTY_LIST
-    ]
-    for allocator in allocators:
-        found += [pickle.EMPTY_LIST, *_trace(allocator).pickled(parts), pickle.APPEND]
-    found.append(pickle.SETITEM)
+    yield parts.head + pickle.EMPTY_DICT + parts.pickled("device_traces") + pickle.EMPTY_LIST
+    for trace in traces:
+        yield pickle.EMPTY_LIST
+        yield from trace.pickled(parts)
+        yield pickle.APPEND
+    yield pickle.SETITEM
     for name, value in state.items():
-        found.append(parts.pickled(name) + parts.pickled(value) + pickle.SETITEM)
-    return [*found, pickle.STOP]
+        yield parts.pickled(name) + parts.pickled(value) + pickle.SETITEM
+    yield pickle.STOP
 
 
 def _state(allocators: Sequence[CachingAllocator], pool: PoolId | None = None) -> dict[str, Any]:

@@ -49,6 +49,8 @@ ACTIONS: dict[int, tuple[str, ...]] = {
 _NAMES = [*dict.fromkeys(name for names in ACTIONS.values() for name in names), "order"]
 _OOM, _ORDER = _NAMES.index("oom"), _NAMES.index("order")
 
+_AT_ONCE = 1 << 15  # events whose records are made together: their memory is used again for the next
+
 _OF_SEGMENTS = np.array([code & ~1 in (GROW, SHRINK, MAP, UNMAP) for code in CODES])
 """They say how large it is, not what was asked for."""
 
@@ -93,6 +95,10 @@ class Trace(NamedTuple):
 
     def pickled(self, parts: Parts) -> Iterator[bytes | memoryview]:
         """Bytes of a pickle that append the events to the list before them. See Note [Records]."""
+        for begin in range(0, len(self.action), _AT_ONCE):
+            yield from self._at(slice(begin, begin + _AT_ONCE))._pickled(parts)
+
+    def _pickled(self, parts: Parts) -> Iterator[bytes | memoryview]:
         new = self._new()
         found = [parts.pickled(event) + pickle.APPEND for event in self._at(new).dictionaries()]
         if len(new) == len(self.action):
@@ -219,7 +225,7 @@ def trace_of(
 
 def _table(skip: frozenset[str], orders: bool) -> Array:
     """By code: the numbers of its actions, or -1."""
-    table = np.full((len(CODES), 2), -1)
+    table = np.full((len(CODES), 2), -1, np.int8)
     for code in CODES:
         for i, name in enumerate(ACTIONS[code & ~1]):
             if name not in skip:
