@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from cli.cli_kit import EXAMPLES, flambeau_run
+from cli.memory_kit import stack_of
 
 from flambeau.cli import memory, memory_page
 
@@ -21,7 +22,7 @@ def test_the_error_and_the_page_name_the_line_that_holds_the_memory(tmp_path):
     assert most is not None and most[1].endswith(f"leak.py:{LINE}") and most[2] == "validate"
     found = memory_page.picture(memory.load(tmp_path / "leak.pickle"))
     first = found["devices"][0]["top"]["holders"][0]
-    assert found["stacks"][first["place"]][0] == f"{LEAK}:{LINE} in validate"
+    assert stack_of(found, first["place"])[0] == f"{LEAK}:{LINE} in validate"
 
 
 def test_mended_it_runs_to_its_end(tmp_path):
