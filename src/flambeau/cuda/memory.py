@@ -498,6 +498,7 @@ def _set_allocator_settings(env: str) -> None:
     policy = policy_of(env)
     for context in system.contexts():
         cast(CachingAllocator, context.allocator).set_policy(policy)
+    system.pinned().keep_at_most(policy.pinned_cap)
 
 
 def _whole(pool: Any, traces: bool) -> dict[str, Any]:

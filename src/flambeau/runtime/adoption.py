@@ -9,6 +9,10 @@ before anything the asking stream does with it. The device is never asked, so wh
 For every other block the strict rule holds, because a program may free a block that another stream still uses if its
 own stream waits for that one later; only its own stream comes after that wait.
 
+Between two marks of the machine that is done once for what a stream lacks, since all free blocks of others are looked
+at; and again before the heap grows, for what was freed since (`Heap.adopt`): a program that binds several names anew
+frees each in the midst of a step.
+
 A block that was taken over, but not used yet, keeps a trace of who used it: others, its former stream among them, may
 take it over in their turn. Joined blocks have the users of both.
 
@@ -67,24 +71,36 @@ class Order:
         return list(islice(known, _MOST_LENDERS))
 
 
-def adopt(pool: Pool, pools: Iterable[Pool], order: Order) -> None:
-    """Take over all free blocks of other streams that are ordered before what the pool's stream does from now on."""
+def adopt(pool: Pool, pools: Iterable[Pool], order: Order) -> int:
+    """Take over all free blocks of other streams that are ordered before what the pool's stream does from now on.
+
+    How many free blocks stay with the others.
+    """
+    left = 0
     for other in order.lenders(pools, pool):
         for size, found in list(other.bins.items()):
             if found:
-                _adopt_bin(other, size, pool, order)
+                left += _adopt_bin(other, size, pool, order)
         taken = _sift(other.loose, order)
+        left += len(other.loose)
         for block in taken:
             give(block, pool, pool.loose)
         pool.loose += taken
-        for hole in [hole for hole in other.holes if order.covers(hole)]:
-            other.holes.remove(hole)
-            give(hole, pool, pool.loose)
-            pool.holes.add(hole)
+        for hole in list(other.holes):
+            if order.covers(hole):
+                other.holes.remove(hole)
+                give(hole, pool, pool.loose)
+                pool.holes.add(hole)
+            else:
+                left += 1
+    return left
 
 
-def _adopt_bin(other: Pool, size: int, pool: Pool, order: Order) -> None:
-    taken = _sift(other.bins[size], order)
+def _adopt_bin(other: Pool, size: int, pool: Pool, order: Order) -> int:
+    """How many it leaves."""
+    found = other.bins[size]
+    taken = _sift(found, order)
+    left = len(found)
     if taken:
         mine = pool.bins.setdefault(size, [])
         for block in taken:
@@ -93,6 +109,7 @@ def _adopt_bin(other: Pool, size: int, pool: Pool, order: Order) -> None:
         other.leave(size, len(taken))
         pool.homes[size] = pool.homes.get(size, 0) + len(taken)
         mine.extend(taken)
+    return left
 
 
 def _sift(blocks: list[Block], order: Order) -> list[Block]:

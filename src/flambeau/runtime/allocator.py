@@ -94,10 +94,10 @@ class CachingAllocator:
 
     __slots__ = (
         "_around", "_bins", "_detour", "_driver", "_empty", "_ended", "_entries", "_freed", "_heap", "_index",
-        "_journal", "_many_ended", "_many_streams", "_orders", "_oversize", "_plain", "_raw", "_routes", "_segments",
-        "_turn", "_uses", "_waiting", "allocate", "allocate_output", "context", "explains", "free", "num_alloc_retries",
-        "num_ooms", "num_sync_all_streams", "on_shortage", "oversize_allocations", "oversize_segments", "policy",
-        "remedy",
+        "_journal", "_late", "_many_ended", "_many_streams", "_orders", "_oversize", "_plain", "_raw", "_routes",
+        "_segments", "_turn", "_uses", "_waiting", "allocate", "allocate_output", "context", "explains", "free",
+        "num_alloc_retries", "num_ooms", "num_sync_all_streams", "on_shortage", "oversize_allocations",
+        "oversize_segments", "policy", "remedy",
     )  # fmt: skip
 
     def __init__(self, context: Context, policy: Policy | None = None) -> None:
@@ -110,6 +110,7 @@ class CachingAllocator:
         self._ended: list[Pool] = []  # see Note [Ended streams]
         self._many_ended = _MANY_ENDED
         self._freed: deque[Block] = deque()
+        self._late: list[Block] = []  # freed without a cache, to go back
         self._detour = _Detour(self._freed, self._try_receive)
         self._turn = Turn(self._freed, self._try_receive)  # see Note [Finalizers] in turn.py
         self._journal = Journal(self._turn)
@@ -286,6 +287,14 @@ class CachingAllocator:
                 self._uses.wait(block, block.uses.values())
             else:
                 self._come_back(block)
+        self._release_late()
+
+    def _release_late(self) -> None:
+        """What could not go back until now: the driver failed, or there was a capture."""
+        late = self._late
+        while late and not self._orders.capturing:
+            self._segments.release(late[-1])  # if that fails it stays there
+            late.pop()
 
     def _poll(self, wait: bool = False) -> None:
         """Take back what no stream uses any more; `wait` for all of it."""
@@ -301,7 +310,8 @@ class CachingAllocator:
 
     def _come_back(self, block: Block) -> None:
         if block.bin is self._detour:
-            self._segments.release(block)
+            self._late.append(block)
+            self._release_late()
             return
         block.uses = None
         block.freed = NEVER if block.shared else self._orders.now
@@ -325,7 +335,7 @@ class CachingAllocator:
             if nested:
                 block = self._new_apart(nbytes, stream)
             else:
-                if self._freed or self._waiting:
+                if self._freed or self._waiting or self._late:
                     self._poll()
                 if len(self._entries) > LONG:
                     self._journal.settle()
@@ -339,14 +349,14 @@ class CachingAllocator:
 
     def _find(self, nbytes: int, stream: int) -> Block:
         policy, limited = self.policy, 0
+        private = self._routes.get(threading.get_ident()) if self._routes else None
         if self._plain:
             size = (nbytes - 1 | WITHIN) + 1
-        elif policy.caching:
+        elif policy.caching or (private is not None and self._orders.capturing):  # a graph keeps its memory
             size, limited = policy.rounded(nbytes), policy.max_split
         else:
             return self._new_apart(nbytes, stream, relieve=True)
         kind = SMALL if size <= SMALL_REQUEST else LARGE
-        private = self._routes.get(threading.get_ident()) if self._routes else None
         heap = self._heap
         pool = heap.pools.get((stream, kind, private))
         if pool is None:
@@ -416,8 +426,16 @@ class CachingAllocator:
             block = heap.near(pool, size, policy)
             if block is not None:
                 return block
-        heap.consolidate(pool, None if policy.max_split else size)
-        return heap.take(pool, size, policy) or self._grow(pool, size, nbytes)
+        block = self._joined(pool, size)
+        if block is None and self._many_streams and heap.adopt(pool, again=True):
+            block = heap.near(pool, size, policy) or self._joined(pool, size)
+        return block or self._grow(pool, size, nbytes)
+
+    def _joined(self, pool: Pool, size: int) -> Block | None:
+        """The best hole once blocks of bins are joined, taken out."""
+        policy = self.policy
+        self._heap.consolidate(pool, None if policy.max_split else size)
+        return self._heap.take(pool, size, policy)
 
     # -- when there is none -------------------------------------------------------------------------------
     def _grow(self, pool: Pool, size: int, nbytes: int) -> Block:
@@ -429,8 +447,11 @@ class CachingAllocator:
                 raise self._refuse(pool, size, nbytes) from None
         if len(self._ended) >= self._many_ended:
             self._release_ended()
-        if self.policy.collect_above:
-            self._segments.release_idle(self._heap.shared(), self.policy, self._heap.searches)
+        if self.policy.collect_above and self._segments.excess(self.policy) > 0:
+            shared = self._heap.shared()
+            for each in shared:
+                self._heap.consolidate(each)
+            self._segments.release_idle(shared, self.policy, self._heap.searches)
         try:
             return self._more(pool, size)
         except OutOfMemoryError:
@@ -728,7 +749,7 @@ class CachingAllocator:
     def free_blocks(self) -> set[Block]:
         """The blocks that could be handed out: holes, and those in bins. For reports."""
         with self._turn:
-            return self._heap.free_blocks()
+            return self._heap.free_blocks().union(self._late)
 
     # -- the rest -----------------------------------------------------------------------------------------
     def _empty_block(self) -> Block:

@@ -17,6 +17,8 @@ from flambeau.runtime.pools import PrivatePool
 
 Key = tuple[int, int, PrivatePool | None]
 
+_LOOKS = 256  # blocks of other streams that are looked at once more for each segment that is not asked for
+
 
 class Heap:
     """The pools by stream, kind and MemPool. Not locked: the allocator sees to that.
@@ -105,14 +107,22 @@ class Heap:
         pool.holes.add(rest)
         return cut
 
-    def adopt(self, pool: Pool) -> bool:
-        """Take over what other streams have for this pool. Whether there may be any. See Note [Reuse by order]."""
+    def adopt(self, pool: Pool, again: bool = False) -> bool:
+        """Take over what other streams have for this pool. Whether there may be any. See Note [Reuse by order].
+
+        Between two marks it is done once; `again`, before the heap grows, for what was freed since, unless there is
+        more to look at than that is worth.
+        """
         orders = self._orders
-        if pool.adopted == orders.now:
+        if again:
+            pool.patience += _LOOKS
+            if pool.patience < pool.left:
+                return False
+        elif pool.adopted == orders.now:
             return False
-        pool.adopted = orders.now
+        pool.adopted, pool.patience = orders.now, 0
         order = Order(orders, pool.stream, self._index)
-        adopt(pool, self.pools.values(), order)
+        pool.left = adopt(pool, self.pools.values(), order)
         for user in order.known():
             self._entries.append(pool.entry(ORDER, 0, 0, user))
         return True

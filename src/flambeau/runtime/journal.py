@@ -32,7 +32,7 @@ class Journal:
     `recording` says who wants to know more of each event. `book` and `write` ask it, and are called in the turn.
     """
 
-    __slots__ = ("_history", "_ledger", "_settling", "_turn", "entries", "recording")
+    __slots__ = ("_added", "_history", "_ledger", "_settling", "_summed", "_turn", "entries", "recording")
 
     def __init__(self, turn: Turn) -> None:
         self.entries: list[Entry] = []
@@ -40,6 +40,8 @@ class Journal:
         self._ledger = Ledger()
         self._history = History()
         self._settling = False
+        self._summed = 0  # so many of the entries were added up,
+        self._added = 0  # to so many allocated bytes
         self._turn = turn
 
     def book(self, block: Block) -> None:
@@ -63,6 +65,7 @@ class Journal:
             try:
                 count = len(self.entries)
                 entries = self.entries[:count]
+                self._summed = self._added = 0
                 del self.entries[:count]
                 packed = entries if count < _FEW else Batch(entries)
                 self._ledger.post(packed)
@@ -73,9 +76,11 @@ class Journal:
     def allocated_bytes(self) -> int:
         """Bytes of the blocks that are handed out, rounded as they are."""
         with self._turn:
-            if len(self.entries) > _FEW:
-                self.settle()
-            return self._ledger.current[ALL][ALLOCATED_BYTES] + allocated_bytes_of(self.entries)
+            count = len(self.entries)
+            if count > self._summed:  # figures of all kinds would take longer
+                self._added += allocated_bytes_of(self.entries[self._summed : count])
+                self._summed = count
+            return self._ledger.current[ALL][ALLOCATED_BYTES] + self._added
 
     def ledger(self) -> Ledger:
         """The figures, made up to now."""

@@ -78,7 +78,7 @@ class Machine:
         self.started_at = caller()
         contexts = []
         policy, orders = from_environment(), Orders()
-        self.pinned = PinnedAllocator(self.driver, policy.pinned_cap)
+        self.pinned = PinnedAllocator(self.driver, policy.pinned_cap, orders)
         for index, driver_index in enumerate(self.visible):
             context = Context(device("cuda", index), index, self.driver, driver_index, orders)
             if self.wish.driver == "virtual":

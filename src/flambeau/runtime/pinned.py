@@ -3,7 +3,8 @@
 Pinning is expensive, so freed memory is kept. Sizes round up to 512 bytes, never to a power of two, and a
 kept block serves a request only if at most an eighth of it (or 4 KiB) is wasted. A block that asynchronous
 copies use waits, when freed, for an event on each stream of those copies; any other is reused at once. The setting
-pinned_max_cached_size_mb caps what is kept.
+pinned_max_cached_size_mb caps what is kept: what is too much goes back at once, the largest blocks first; in the
+capture of a CUDA graph, where the system can be given nothing back, with the first request or free after it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver, HostMemory
 from flambeau.runtime.holes import Holes, Sized
+from flambeau.runtime.orders import Orders
 from flambeau.runtime.policy import TOO_MUCH
 from flambeau.runtime.statistics import Tally, format_size
 from flambeau.runtime.turn import Turn
@@ -47,14 +49,16 @@ class PinnedBlock(Sized):
 class PinnedAllocator:
     """Pinned memory of one machine. It belongs to no device: allocating makes no context.
 
-    `cap`: bytes of freed memory that are kept at most; None: no limit. `free` may be called from anywhere, also by a
-    destructor in the middle of `allocate`.
+    `cap`: bytes of freed memory that are kept at most; None: no limit. `orders`: of the machine's streams. `free` may
+    be called from anywhere, also by a destructor in the middle of `allocate`.
     """
 
-    def __init__(self, driver: Driver, cap: int | None = None) -> None:
-        self._driver = driver
+    def __init__(self, driver: Driver, cap: int | None = None, orders: Orders | None = None) -> None:
         self._cap = cap
+        self._driver = driver
+        self._orders = Orders() if orders is None else orders
         self._kept: Holes[PinnedBlock] = Holes()
+        self._kept_bytes = 0
         self._uses: Uses[PinnedBlock] = Uses(self._outlives if driver.observes_blocks else None)
         self._freed: deque[PinnedBlock] = deque()
         self._turn = Turn(self._freed, self._try_receive)
@@ -98,8 +102,15 @@ class PinnedAllocator:
     def empty_cache(self) -> None:
         """Give all kept memory back to the system, after waiting for the copies that use it."""
         with self._turn as nested:
-            if not nested and not self._closed:
+            if not nested and not self._closed and not self._orders.capturing:
                 self._release_kept()
+
+    def keep_at_most(self, cap: int | None) -> None:
+        """Another limit on what is kept, from now on."""
+        with self._turn as nested:
+            self._cap = cap
+            if not nested and not self._closed:
+                self._trim_to_cap()
 
     def close(self) -> None:
         """The machine closes: from now on `free` does nothing."""
@@ -132,12 +143,12 @@ class PinnedAllocator:
         block = self._kept.best(size)
         if block is not None and block.size - size <= max(SMALL_WASTE, block.size // 8):
             self._kept.remove(block)
+            self._kept_bytes -= block.size
             return block
-        if self._cap is not None:
-            self._trim(self._cap)
-        with suppress(OutOfMemoryError):
-            return self._new(size)
-        self._release_kept()
+        if not self._orders.capturing:
+            with suppress(OutOfMemoryError):
+                return self._new(size)
+            self._release_kept()
         return self._new(size)
 
     def _new(self, size: int) -> PinnedBlock:
@@ -161,18 +172,17 @@ class PinnedAllocator:
         self._trim(0)
 
     def _trim(self, most: int) -> None:
-        """Give kept memory back, the largest blocks first, until at most `most` bytes are kept."""
-        kept = sum(block.size for block in self._kept)
-        for block in sorted(self._kept, key=lambda block: -block.size):
-            if kept <= most:
-                return
+        """Give kept memory back, the largest blocks first, until at most `most` bytes are kept. In a capture, none."""
+        while self._kept_bytes > most and not self._orders.capturing:
+            block = self._kept.best(self._kept.largest())
+            assert block is not None
             begin = time.perf_counter_ns()
             if block.memory is not None:
                 self._driver.host_free(block.memory)
             self._figures.free_time.add(time.perf_counter_ns() - begin)
             self._kept.remove(block)
+            self._kept_bytes -= block.size
             self._figures.hold(block, -1)
-            kept -= block.size
 
     def _try_receive(self) -> None:
         if not self._closed:
@@ -185,6 +195,7 @@ class PinnedAllocator:
                 self._uses.wait(block, block.uses.values())
             else:
                 self._keep(block)
+        self._trim_to_cap()
 
     def _poll(self, wait: bool = False) -> None:
         self._receive()
@@ -193,9 +204,15 @@ class PinnedAllocator:
                 over.block.uses = {}
                 self._end_life(over.block, over.events)
                 self._keep(over.block)
+            self._trim_to_cap()
+
+    def _trim_to_cap(self) -> None:
+        if self._cap is not None:
+            self._trim(self._cap)
 
     def _keep(self, block: PinnedBlock) -> None:
         self._kept.add(block)
+        self._kept_bytes += block.size
         self._figures.use(block, -1)
 
     def _end_life(self, block: PinnedBlock, after: Sequence[int] = ()) -> None:

@@ -129,40 +129,28 @@ class Ranges:
     def shrink(self, pools: Container[Pool]) -> None:
         """Give back the whole pages of the free blocks of these pools; the addresses of ranges that are empty, too."""
         for held in list(self._ranges):
-            for block in list(held.blocks()):
-                if block.is_hole and block.pool in pools:
-                    self._empty(held, block)
+            for run in list(_free_runs(held, pools)):
+                self._empty(held, run)
             if held.first.next is None:  # the last gap alone
                 self._driver.range_release(held.ptr)
                 self._ranges.remove(held)
 
-    def _empty(self, held: Range, hole: Block) -> None:
-        pool, end = hole.pool, hole.ptr + hole.size
-        low = hole.ptr + (held.ptr - hole.ptr) % held.page
+    def _empty(self, held: Range, run: list[Block]) -> None:
+        """Give back the whole pages of free neighbours, which may be of several streams (see adoption.py)."""
+        start, end = run[0].ptr, run[-1].ptr + run[-1].size
+        low = start + (held.ptr - start) % held.page
         high = end - (end - held.ptr) % held.page
         if low >= high:
             return
         self._driver.range_unmap(low, high - low)
-        pool.holes.remove(hole)
-        gap = Gap(low, high - low, held.pool, 0)
-        following = hole.next
+        touched = [hole for hole in run if hole.ptr < high and hole.ptr + hole.size > low]
+        pool, following = touched[0].pool, touched[-1].next
         assert following is not None  # the last gap at least
+        gap = Gap(low, high - low, held.pool, 0)
         _insert_before(held, following, gap)
         held.gaps.append(gap)
         held.gaps.sort(key=lambda each: each.ptr)
-        parts = -1
-        if high < end:
-            rest = Block(high, end - high, pool, hole.freed)
-            rest.trace = hole.trace
-            _insert_before(held, following, rest)
-            pool.holes.add(rest)
-            parts += 1
-        hole.size = low - hole.ptr
-        if hole.size:
-            pool.holes.add(hole)
-            parts += 1
-        else:
-            _remove(held, hole)
+        parts = sum([_keep_edges(held, hole, low, high, following) - 1 for hole in touched])
         _unite_gaps(held, gap)
         self._account(pool, low, low - high, parts)
 
@@ -188,6 +176,36 @@ class Ranges:
 def _hole_before(gap: Gap, pool: Pool) -> Block | None:
     before = gap.previous
     return before if before is not None and before.holes is pool.holes else None
+
+
+def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
+    """Neighbours that are holes of these pools."""
+    run: list[Block] = []
+    for block in held.blocks():
+        if block.is_hole and block.pool in pools:
+            run.append(block)
+        elif run:
+            yield run
+            run = []
+
+
+def _keep_edges(held: Range, hole: Block, low: int, high: int, following: Block) -> int:
+    """What a hole has outside of the addresses from `low` to `high`, which were taken away, stays. How many parts."""
+    holes, end, kept = hole.pool.holes, hole.ptr + hole.size, 0
+    holes.remove(hole)
+    if end > high:
+        rest = Block(high, end - high, hole.pool, hole.freed)
+        rest.trace = hole.trace
+        _insert_before(held, following, rest)
+        holes.add(rest)
+        kept += 1
+    if hole.ptr < low:
+        hole.size = low - hole.ptr
+        holes.add(hole)
+        kept += 1
+    else:
+        _remove(held, hole)
+    return kept
 
 
 def _insert_before(held: Range, following: Block, block: Block) -> None:

@@ -60,8 +60,9 @@ class Segments:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
         source = self._source_of(pool)
         ptr = source.allocate(size, self._driver, self._index, pool.stream)
-        if not 0 < ptr < 1 << 63:
-            raise RuntimeError(f"{type(source).__name__}.allocate({size}) gave {ptr:#x}, which is no address")
+        if not (isinstance(ptr, int) and 0 < ptr < 1 << 63):
+            given = f"{ptr:#x}" if isinstance(ptr, int) else repr(ptr)
+            raise RuntimeError(f"{type(source).__name__}.allocate({size}) gave {given}, which is no address")
         if ptr % ALIGNED:
             source.free(ptr, size, self._driver, self._index, pool.stream)
             raise RuntimeError(
@@ -104,15 +105,19 @@ class Segments:
                 self.release(first)
         self._ranges.shrink(wanted)
 
+    def excess(self, policy: Policy) -> int:
+        """By how many bytes more is reserved than the policy's share of what is allowed."""
+        allowed = self.limit
+        if allowed is None:
+            allowed = self._driver.device_properties(self._index).total_memory
+        return self.reserved - int(policy.collect_above * allowed)
+
     def release_idle(self, pools: Collection[Pool], policy: Policy, searches: int) -> None:
         """Give back free segments that have lain idle for longer than most, where too much is reserved.
 
         searches: how many there were until now, by which idleness is measured.
         """
-        allowed = self.limit
-        if allowed is None:
-            allowed = self._driver.device_properties(self._index).total_memory
-        excess = self.reserved - int(policy.collect_above * allowed)
+        excess = self.excess(policy)
         while excess > 0:
             idle = [hole for pool in pools for hole in pool.holes if not hole.is_split]
             if not idle:
