@@ -19,17 +19,18 @@ from flambeau.runtime.entries import (
     ORDER,
     Batch,
     Entry,
-    Read,
     body,
     codes_and_sizes,
     codes_sizes_requests,
     entry,
 )
-from flambeau.runtime.history import History, Recording
+from flambeau.runtime.history import Columns, History, Recording, columns_of
 from flambeau.runtime.policy import policy_of
 from flambeau.runtime.pools import as_id, packed, unpacked
 from flambeau.runtime.remedy import remedy
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
+
+Read = tuple[Any, ...]  # an entry's numbers, its stack, its time
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 NOTES = st.one_of(st.none(), st.tuples(st.sampled_from(["here", "there", None]), st.integers(0, 1 << 62)))
@@ -46,12 +47,21 @@ def written(read: Read) -> Entry:
     return numbers if read[7] is None else (numbers, *read[6:])
 
 
+def rows(columns: Columns) -> list[Read]:
+    return [
+        (*numbers, columns.stacks[place], None if time < 0 else time)
+        for numbers, place, time in zip(
+            columns.numbers.tolist(), columns.stack.tolist(), columns.time.tolist(), strict=True
+        )
+    ]
+
+
 @given(READS)
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_what_is_written_is_read(reads: list[Read]) -> None:
     entries = [written(read) for read in reads]
     batch = Batch(entries)
-    assert list(batch.read()) == reads and len(batch) == len(reads)
+    assert rows(columns_of([batch])) == reads and len(batch) == len(reads)
     assert list(codes_and_sizes(entries)) == [read[:2] for read in reads]
     assert list(codes_sizes_requests(entries)) == [read[:3] for read in reads]
     shown = [i for i, read in enumerate(reads) if read[0] & ~1 not in (CUT, ORDER)]
@@ -98,10 +108,7 @@ def test_a_history_is_the_latest_events(
     for begin in range(0, len(reads), step):
         part = [written(read) for read in reads[begin : begin + step]]
         history.add(Batch(part) if step % 2 else part)
-    kept, columns = history.read(), history.columns()
-    assert columns.numbers.tolist() == [list(read[:6]) for read in kept]
-    assert columns.time.tolist() == [-1 if read[7] is None else read[7] for read in kept]
-    assert [columns.stacks[place] for place in columns.stack.tolist()] == [read[6] for read in kept]
+    kept = rows(history.read())
     assert kept == reads[len(reads) - len(kept) :]
     shown = [read for read in reads if read[0] & ~1 not in (CUT, ORDER)]
     assert [read for read in kept if read[0] & ~1 not in (CUT, ORDER)] == shown[-most:]
@@ -158,7 +165,7 @@ def test_a_replay_on_ample_memory_has_addresses_for_many_streams() -> None:
 def test_ids_of_pools_are_numbers_of_entries(first: int, second: int) -> None:
     owner = packed(as_id([first, second]))
     assert unpacked(owner) == (first, second)
-    assert next(Batch([entry(ALLOC, 0, 0, 0, 0, owner)]).read())[5] == owner
+    assert Batch([entry(ALLOC, 0, 0, 0, 0, owner)]).numbers[0, 5] == owner
 
 
 @pytest.mark.parametrize("id", [(1 << 31, 0), (0, 1 << 32), (-1, 0), (0, -1), (1 << 70, 1)])
@@ -202,8 +209,8 @@ def test_figures_may_be_read_in_the_middle_of_their_making_up(
     allocator.ledger()
     assert left[0] < 0  # it was there
     by_steps = Ledger()
-    for read in allocator.history():  # in the order in which it happened
-        by_steps.post([entry(*read[:6])])
+    for numbers in allocator.history().numbers.tolist():  # in the order in which it happened
+        by_steps.post([entry(*numbers)])
     assert allocator.ledger().figures() == by_steps.figures()
     assert by_steps.peak[ALL][ALLOCATED_BYTES] == 20 * MIB + 40 * 512
     assert by_steps.current[ALL][ALLOCATED_BYTES] == 3 * 512 + 4096 * (1 + 2 + 3)

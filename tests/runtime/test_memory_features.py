@@ -529,7 +529,7 @@ def test_what_a_recording_keeps(chosen: dict[str, Any], allocs: Any, frees: Any,
     allocator.free(block)
     trace = {event["action"]: bool(event["frames"]) for event in snapshot.trace(allocator)}
     assert (trace.get("alloc"), trace.get("free_completed")) == (allocs, frees)
-    assert len([e for e in allocator.history() if ACTIONS[e[0] & -2]]) == kept
+    assert len([code for code in allocator.history().numbers[:, 0] if ACTIONS[code & -2]]) == kept
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 5, 6, 300, 1000])

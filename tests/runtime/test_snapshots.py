@@ -187,7 +187,7 @@ def test_dumps_while_other_threads_allocate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(History, "_first"), (traces, "_known_before"), (Parts, "numbers")]
+    ("owner", "name"), [(History, "read"), (traces, "_known_before"), (Parts, "numbers")]
 )
 def test_a_destructor_may_take_a_snapshot_in_the_middle_of_a_dump(
     owner: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -44,10 +44,9 @@ from flambeau.runtime.entries import (
     REFUSE,
     REQUEST,
     SMALL,
-    Read,
 )
 from flambeau.runtime.heap import Heap
-from flambeau.runtime.history import Recording
+from flambeau.runtime.history import Columns, Recording
 from flambeau.runtime.journal import LONG, Journal
 from flambeau.runtime.orders import NEVER, Queue
 from flambeau.runtime.policy import ROUND, SMALL_REQUEST, TOO_MUCH, WITHIN, Policy, from_environment
@@ -713,7 +712,7 @@ class CachingAllocator:
     def recording(self) -> Recording | None:
         return self._journal.recording
 
-    def history(self) -> list[Read]:
+    def history(self) -> Columns:
         """What happened, the latest last, as far back as it is kept."""
         return self._journal.history()
 

@@ -13,14 +13,12 @@ number). While a program has its history recorded, an entry may be a tuple of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from struct import Struct
 from typing import Any, Final, cast
 
 import numpy as np
 
 Entry = bytes | tuple[bytes, Any, int]  # notes: the stack, the time in nanoseconds
-Read = tuple[int, int, int, int, int, int, Any, int | None]  # an entry's numbers, its notes or None
 Array = np.ndarray[Any, Any]
 
 LARGE: Final = 0
@@ -61,7 +59,6 @@ body: Final = _BODY.pack
 
 HEADS = [Struct("=q").pack(code) for code in CODES]
 
-_NO_NOTES = None, None
 _SHOWN = np.array([code & ~1 not in (CUT, ORDER) for code in CODES])  # in histories
 
 
@@ -80,7 +77,7 @@ def _apart(entries: Sequence[Entry]) -> tuple[bytes, list[tuple[Any, ...]] | Non
     try:
         return b"".join(cast("Sequence[bytes]", entries)), None
     except TypeError:
-        pairs = [(e, _NO_NOTES) if isinstance(e, bytes) else (e[0], e[1:]) for e in entries]
+        pairs = [(e, (None, None)) if isinstance(e, bytes) else (e[0], e[1:]) for e in entries]
     return b"".join([numbers for numbers, _ in pairs]), list(zip(*[notes for _, notes in pairs], strict=True))
 
 
@@ -104,9 +101,3 @@ class Batch:
     def place(self, event: int) -> int:
         """At which entry the event of a number, from 0 on, is."""
         return int(np.flatnonzero(_SHOWN[self.numbers[:, 0]])[event])
-
-    def read(self) -> Iterator[Read]:
-        """Its entries, each with notes, be they None."""
-        columns = self.numbers.T.tolist()
-        notes = self.notes or map(repeat, _NO_NOTES)  # without end
-        return cast("Iterator[Read]", zip(*columns, *notes, strict=False))

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.collector import without_collections
 from flambeau.core.sites import Site, is_command, is_inside, line_of
-from flambeau.runtime.entries import Array, Batch, Entry, Read
+from flambeau.runtime.entries import Array, Batch, Entry
 
 if TYPE_CHECKING:
     from flambeau.runtime.labels import Labels
@@ -188,19 +187,9 @@ class History:
         self._pack()
         self._trim()
 
-    def read(self) -> list[Read]:
+    def read(self) -> Columns:
         """The entries since the first event that is wanted."""
-        first = self._first()
-        with without_collections():
-            return list(chain.from_iterable(batch.read() for batch in self._batches))[first:]
-
-    def columns(self) -> Columns:
-        """The same as columns, in a fraction of the time."""
-        first = self._first()
-        return columns_of(list(self._batches)).at(slice(first, None))
-
-    def _first(self) -> int:
-        """The entry of the first event that is wanted."""
         self._pack()
         too_many = self._count - self._most
-        return self._batches[0].place(too_many) if too_many > 0 else 0
+        first = self._batches[0].place(too_many) if too_many > 0 else 0
+        return columns_of(list(self._batches)).at(slice(first, None))

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from flambeau.runtime.blocks import Block
-from flambeau.runtime.entries import Batch, Entry, Read
-from flambeau.runtime.history import History, Recording
+from flambeau.runtime.entries import Batch, Entry
+from flambeau.runtime.history import Columns, History, Recording
 from flambeau.runtime.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 from flambeau.runtime.turn import Turn
 
@@ -87,7 +87,7 @@ class Journal:
         self.settle()
         return self._ledger
 
-    def history(self) -> list[Read]:
+    def history(self) -> Columns:
         """What happened, the latest last, as far back as it is kept."""
         with self._turn:
             self.settle()

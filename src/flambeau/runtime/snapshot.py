@@ -167,9 +167,7 @@ def _trace(
     allocator: CachingAllocator, pool: PoolId | None = None, most: int = 0, orders: bool = False
 ) -> Trace:
     with allocator.still:
-        allocator.ledger()  # what was written until now is in the history then
-        columns = allocator._journal._history.columns()
-        recording = allocator.recording
+        columns, recording = allocator.history(), allocator.recording
     skip = frozenset() if recording is None or orders else recording.skip
     found = trace_of(columns.at(slice(-most, None)), _Names(allocator).stream, pool, skip, orders)
     return found if recording is None else found.latest(recording.max_entries)
