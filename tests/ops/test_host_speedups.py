@@ -353,6 +353,14 @@ def test_elu_is_a_choice_for_each_element() -> None:
     assert np.array_equal(found, want, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", ["elu", "selu", "celu"])
+@pytest.mark.parametrize("size", [1, 9, 490])
+def test_zeros_keep_their_signs_through_elu(name: str, size: int) -> None:
+    define = getattr(flambeau.nn.functional, name)
+    assert define(flambeau.full((size,), -0.0)).signbit().all()
+    assert not define(flambeau.zeros(size)).signbit().any()
+
+
 def test_the_gradient_of_a_sum_is_chosen_as_any_other() -> None:
     x = flambeau.from_numpy(numbers((300, 200), np.float32, 0)).requires_grad_()
     x.relu().sum().backward()

@@ -724,7 +724,7 @@ def _leaky(x: Any, slope: Any, out: Any = None) -> Any:
 
 def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any, out: Any = None) -> Any:
     below = scale * alpha * np.expm1(np.minimum(x, 0) * input_scale)  # of 0 that costs little
-    return choose(x <= 0, below, scale * x, out)
+    return choose(x < 0, below, scale * x, out)
 
 
 relu = pointwise(
