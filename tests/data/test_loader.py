@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from collections import OrderedDict, namedtuple
 from typing import Any
 
@@ -373,6 +374,24 @@ def test_the_pinning_thread() -> None:
             with pytest.raises(RuntimeError, match="the worker died"):
                 pinner.receive()
         pinner.join()
+
+
+def test_a_collection_amid_the_list_of_threads_may_end_the_pinning_thread() -> None:
+    begin, ended = threading.Event(), threading.Event()
+
+    def receive() -> Any:
+        begin.wait()
+        raise RuntimeError("no more")
+
+    def end() -> None:
+        pinner.join()
+        ended.set()
+
+    pinner = Pinner(receive, 0)
+    threading.Thread(target=end, daemon=True).start()
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]  # as in threading.enumerate
+        begin.set()
+        assert ended.wait(20)
 
 
 def test_a_pinned_pass_repeats_exactly() -> None:

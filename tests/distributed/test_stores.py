@@ -239,6 +239,21 @@ def test_a_server_that_went_says_so() -> None:
         missed(worker, ["a"], timedelta(0))
 
 
+def test_a_server_may_be_ended_by_a_collection_amid_the_list_of_threads() -> None:
+    held = [TCPStore("127.0.0.1", 0, 1, True)]
+    begin, ended = threading.Event(), threading.Event()
+
+    def end() -> None:
+        begin.wait()
+        held.clear()
+        ended.set()
+
+    threading.Thread(target=end, daemon=True).start()
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]  # as in threading.enumerate
+        begin.set()
+        assert ended.wait(20)
+
+
 def test_strangers_do_not_harm_a_server() -> None:
     master = TCPStore("127.0.0.1", 0, None, True)
     for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, framed(["no", "greeting"])):

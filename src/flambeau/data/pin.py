@@ -60,8 +60,8 @@ class Pinner:
         self._pinned: Queue[tuple[int, Any] | BaseException] = (
             Queue()
         )  # whose hand-overs a race detector sees
-        self._thread = threading.Thread(target=self._run, daemon=True, name="flambeau-pin-memory")
-        self._thread.start()
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, daemon=True, name="flambeau-pin-memory").start()
 
     def receive(self, timeout: float = 0) -> tuple[int, Any] | None:
         """The next result, pinned; None if there is none for `timeout` seconds (0: however long it takes).
@@ -78,8 +78,11 @@ class Pinner:
         return found
 
     def join(self) -> None:
-        """Wait for the thread, once `receive` raises."""
-        self._thread.join()
+        """Wait until the thread has done its work, once `receive` raises.
+
+        Not for its end: a finalizer may call this amid `threading.enumerate`, whose lock a thread needs to end.
+        """
+        self._ended.wait()
 
     def _run(self) -> None:
         current.local.device = self._device
@@ -90,3 +93,5 @@ class Pinner:
                 self._pinned.put((index, pinned(result, where)))
         except BaseException as error:
             self._pinned.put(error)
+        finally:
+            self._ended.set()

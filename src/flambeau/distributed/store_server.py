@@ -87,6 +87,7 @@ class StoreServer:
         for end in (listener, self._ear):
             end.setblocking(False)
             self._selector.register(end, selectors.EVENT_READ)
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="flambeau store", daemon=True)
         self._thread.start()
 
@@ -99,7 +100,7 @@ class StoreServer:
         except OSError:
             return
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._ended.wait()  # no join: a finalizer may interrupt who holds what threads need to end
 
     def call(self, function: Callable[[], None]) -> None:
         """Let the serving thread call this."""
@@ -121,6 +122,7 @@ class StoreServer:
             ends = [client.connection for client in self._clients]
             for end in (self._listener, self._ear, self._bell, *ends):
                 end.close()
+            self._ended.set()
 
     def _turn(self) -> bool:
         """Handle what has come, or a deadline; False: it is the end."""
