@@ -224,3 +224,9 @@ def methods(path: Path, name: str) -> set[str]:
                 f.name for f in node.body if isinstance(f, ast.FunctionDef) and not f.name.startswith("_")
             }
     raise AssertionError(f"{path} defines no class {name}")
+
+
+def test_names_of_test_files_are_unique() -> None:
+    """pytest imports each by its name alone: of two with one name the second is an error, in a run of all tests."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py") if "gpu" not in path.parts]
+    assert sorted(names) == sorted(set(names))

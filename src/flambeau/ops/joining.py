@@ -356,7 +356,8 @@ def _repeats_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         if inputs[0].size and inputs[0].min() < 0:
             raise RuntimeError("repeats can not be negative")
-        fit(outputs[0], np.repeat(np.arange(inputs[0].size), inputs[0]), inputs[0].size - 1)
+        places = np.repeat(np.arange(inputs[0].size), inputs[0])
+        fit(launch, outputs[0], places, inputs[0].size - 1)
 
     return body
 

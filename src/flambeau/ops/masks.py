@@ -115,7 +115,7 @@ def _nonzero_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 def _nonzero_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
-        fit(outputs[0], np.argwhere(inputs[0] != 0))
+        fit(launch, outputs[0], np.argwhere(inputs[0] != 0))
 
     return body
 
@@ -134,7 +134,7 @@ def _select_rule(operands: Sequence[Operand], params: Params) -> Signature:
 def _select_host(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x, mask, _ = inputs
-        fit(outputs[0], x[mask])
+        fit(launch, outputs[0], x[mask])
 
     return body
 

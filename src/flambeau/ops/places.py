@@ -11,6 +11,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype, int32, int64
 from flambeau.core.layout import dense_strides, numel
 from flambeau.core.meta import Meta
+from flambeau.driver.api import Launch
 from flambeau.ops.op import Operand
 
 Array = np.ndarray[Any, Any]
@@ -41,14 +42,24 @@ def start_from(out: Array, x: Array) -> None:
         np.copyto(out, x)
 
 
-def fit(out: Array, found: Array, rest: int = 0) -> None:
+def fit(launch: Launch, out: Array, found: Array, rest: int = 0) -> None:
     """Results of which the host has read the number before, when `out` was made.
 
     Where another stream changes the input meanwhile there may be more, which are left out, or fewer: `rest` follows.
-    That is a race, for the detector to tell; this only stays within the memory.
+    That is a race, for the detector to tell; this only stays within the memory. Raises RuntimeError on the CPU, where
+    no stream does.
     """
+    as_counted(launch, len(found) == len(out))
     count = min(len(found), len(out))
     out[:count], out[count:] = found[:count], rest
+
+
+def as_counted(launch: Launch, holds: bool) -> None:
+    """Raises RuntimeError on the CPU where an input does not hold what the host had read of it."""
+    if not holds and launch.outputs[0].device is CPU:
+        raise RuntimeError(
+            f"{launch.kernel.name}: the input is not what was counted before: it was changed meanwhile"
+        )
 
 
 def in_range(index: Array, size: int, dim: int) -> Array:

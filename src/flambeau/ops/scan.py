@@ -40,6 +40,7 @@ from flambeau.ops.op import (
     Signature,
     define,
 )
+from flambeau.ops.places import as_counted
 from flambeau.ops.pointwise import ALL, FLOATING_OR_COMPLEX, INTEGERS, REALS
 
 Array = np.ndarray[Any, Any]
@@ -319,6 +320,7 @@ def _bincount_host(launch: Launch) -> Body:
         x, bins = inputs[0], len(outputs[0])
         weights = inputs[1].astype(np.float64) if len(inputs) == 2 else None
         if x.size and (x.min() < 0 or x.max() >= bins):  # a race, as in `fit`: the host had looked
+            as_counted(launch, False)
             inside = (x >= 0) & (x < bins)
             x, weights = x[inside], None if weights is None else weights[inside]
         outputs[0][...] = np.bincount(x, weights, bins)
