@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -77,6 +78,30 @@ def test_what_is_not_here_says_so() -> None:
         )
 
 
+WARNED = {
+    "tensor of a tensor": lambda m: m.tensor(m.ones(1)),
+    "new_tensor of a tensor": lambda m: m.ones(1).new_tensor(m.ones(1)),
+    "grad of no leaf": lambda m: (m.ones(1, requires_grad=True) * 2).grad,
+    "T of three dimensions": lambda m: m.ones(1, 1, 1).T,
+    "meshgrid": lambda m: m.meshgrid(m.ones(1), m.ones(2)),
+    "cov of too few": lambda m: m.ones(1).cov(),
+    "softmax": lambda m: m.nn.functional.softmax(m.ones(2, 2)),
+    "Softmax": lambda m: m.nn.Softmax()(m.ones(2, 2)),
+    "grid_sample": lambda m: m.nn.functional.grid_sample(m.ones(1, 1, 2, 2), m.zeros(1, 1, 1, 2)),
+    "upsample": lambda m: m.nn.functional.upsample_nearest(m.ones(1, 1, 2, 2), 4),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_functions_with_doors_warn_at_the_programs_line(name: str) -> None:
+    import flambeau.overrides
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        WARNED[name](flambeau)
+    assert [w.filename for w in caught] == [__file__]
+
+
 NEWS = """
 import flambeau
 class S:
@@ -122,6 +147,44 @@ assert type(functions[0](flambeau.ones(2), T(2))) is T
 def test_functions_are_what_they_are_until_a_class_overrides() -> None:
     """So programs without such classes pay nothing: see Note [Functions that tensors override]."""
     done = subprocess.run([sys.executable, "-c", UNTOUCHED], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+MEANWHILE = """
+import sys, threading
+import flambeau
+from flambeau.tensor import overriding
+x = flambeau.ones(2)
+watched = {
+    flambeau.add: lambda: flambeau.add(x, x), flambeau.cat: lambda: flambeau.cat([x, x]), flambeau.zeros: lambda: flambeau.zeros(2),
+    flambeau.Tensor.__add__: lambda: x + x, flambeau.Tensor.shape.fget: lambda: x.shape,
+}
+failed, calls = [], 0
+def other(call):
+    try:
+        call()
+    except TypeError as error:
+        failed.append(error)
+def trace(frame, event, arg):
+    return at_each_line if frame.f_code is overriding._put_door.__code__ else None
+def at_each_line(frame, event, arg):
+    global calls
+    if event == "line" and (call := watched.get(frame.f_locals["function"])):
+        calls += 1
+        thread = threading.Thread(target=other, args=(call,))
+        thread.start()
+        thread.join()
+    return at_each_line
+sys.settrace(trace)
+class T(flambeau.Tensor): pass
+sys.settrace(None)
+assert calls > 20, calls
+assert not failed, failed
+"""
+
+
+def test_other_threads_may_call_a_function_while_it_gets_its_door() -> None:
+    done = subprocess.run([sys.executable, "-c", MEANWHILE], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 

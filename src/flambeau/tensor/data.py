@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import reduce
 from typing import Any
 
@@ -76,11 +75,10 @@ def _detached(data: Any, kind: dtype | None, where: device | None, pin: bool) ->
 
 def _warn_of_tensor(data: Any, function: str) -> None:
     if isinstance(data, Tensor):
-        warnings.warn(
+        warn_program(
             "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
             f"sourceTensor.detach().clone().requires_grad_(True), rather than {function}(sourceTensor).",
             UserWarning,
-            stacklevel=3,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -120,13 +119,12 @@ def _grad(self: Tensor) -> Any:
 
 
 def _warn_of_non_leaf() -> None:
-    warnings.warn(
+    warn_program(
         "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
         "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
         "Tensor, use .retain_grad() on the non-leaf Tensor. If you access the non-leaf Tensor by mistake, make sure "
         "you access the leaf Tensor instead.",
         UserWarning,
-        stacklevel=3,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from operator import index as as_int
 from typing import Any
@@ -14,6 +13,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.ops import joining as ops
 from flambeau.ops import view as records
 from flambeau.ops.pointwise import result_type
@@ -436,10 +436,9 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
     many = len(tensors) == 1 and not isinstance(tensors[0], Tensor)
     listed = list(tensors_of(tensors[0] if many else tensors, "meshgrid"))
     if indexing is None:
-        warnings.warn(
+        warn_program(
             "torch.meshgrid: in an upcoming release, it will be required to pass the indexing argument.",
             UserWarning,
-            stacklevel=2,
         )
     elif indexing not in ("ij", "xy"):
         raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')

@@ -39,6 +39,7 @@ _PLAIN = {Tensor, Size, int, float, bool, complex, str, type(None), slice, type(
 """Types of arguments that override nothing."""
 
 _namespaces: list[dict[str, Any]] = []
+_arming = threading.RLock()  # a finalizer may come in between
 _armed = False
 
 
@@ -217,9 +218,13 @@ class TorchFunctionMode:
 def arm() -> None:
     """Give each public function its door; once for all."""
     global _armed
-    if _armed:
-        return
-    _armed = True
+    with _arming:
+        if not _armed:
+            _put_doors()
+            _armed = True
+
+
+def _put_doors() -> None:
     for name, function in _functions():
         _name(function, name)
         _put_door(function, function, _ask_modes if name in _MAKERS else ask)
@@ -321,7 +326,8 @@ def _put_door(function: Any, shown: Any, asking: Callable[..., Any] = ask) -> No
     define.__qualname__, define.__module__ = function.__qualname__, function.__module__
     define.__annotations__ = function.__annotations__
     function.__wrapped__ = define  # type: ignore[attr-defined]
-    function.__kwdefaults__ = {"_ask": partial(asking, shown, define)}
+    # Other threads may call it meanwhile, so the defaults fit the old code, too.
+    function.__kwdefaults__ = {**(define.__kwdefaults__ or {}), "_ask": partial(asking, shown, define)}
     function.__code__ = _door.__code__.replace(co_name=code.co_name, co_freevars=code.co_freevars)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 from flambeau.core.device import CPU
@@ -272,11 +271,10 @@ def istft(
         raise RuntimeError(f"{about}window overlap add min: 1\n[ {input.device.type.upper()}BoolType{{}} ]")
     result = total / weights
     if end > points:
-        warnings.warn(
+        warn_program(
             "The length of signal is shorter than the length parameter. Result is being padded with zeros in the "
             "tail. Please check your center and hop_length settings.",
             UserWarning,
-            stacklevel=2,
         )
         tail = result.new_zeros((result.meta.shape[0], end - points))
         result = functions["cat"]([result, tail], 1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64, uint8
 from flambeau.core.layout import wrap_dim
+from flambeau.core.sites import warn_program
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast, return_types
 from flambeau.tensor.arithmetic import publish
@@ -40,10 +40,9 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
     if aweights is not None and correction != 0:
         freedom = total - correction * (weights * aweights).sum() / total
     if freedom <= 0:
-        warnings.warn(
+        warn_program(
             "cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations.",
             UserWarning,
-            stacklevel=2,
         )
         freedom = 0 * freedom
     away = x - mean.unsqueeze(1)

@@ -6,7 +6,6 @@ always False; PyTorch's is a view that conjugates when it is read: docs/operator
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import index
@@ -15,6 +14,7 @@ from typing import Any
 from flambeau.core.dtype import INTEGRAL, dtype
 from flambeau.core.layout import Shape, broadcast_shapes, span, view_strides, wrap_dim
 from flambeau.core.meta import Meta
+from flambeau.core.sites import warn_program
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf
@@ -409,10 +409,9 @@ def _swapped_last(t: Tensor, name: str) -> Tensor:
 
 
 def _warn_of_number(name: str) -> None:
-    warnings.warn(
+    warn_program(
         f"{name} is deprecated on 0-D tensors. This function is the identity in these cases.",
         UserWarning,
-        stacklevel=4,
     )
 
 
@@ -422,12 +421,11 @@ def T(self: Tensor) -> Tensor:  # noqa: N802
     if self.meta.ndim == 0:
         _warn_of_number("Tensor.T")
     elif self.meta.ndim != 2:
-        warnings.warn(
+        warn_program(
             "The use of `x.T` on tensors of dimension other than 2 to reverse their shape is deprecated and "
             "it will throw an error in a future release. Consider `x.mT` to transpose batches of matrices or "
             "`x.permute(*torch.arange(x.ndim - 1, -1, -1))` to reverse the dimensions of a tensor.",
             UserWarning,
-            stacklevel=2,
         )
     return run(records.permute, self, tuple(range(self.meta.ndim))[::-1])
 

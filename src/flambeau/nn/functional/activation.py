@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from flambeau.core.dtype import INTEGRAL, bool_, dtype, float64, promote_types
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import wrap_dim
+from flambeau.core.sites import warn_program
 from flambeau.ops import activation as ops
 from flambeau.ops import pointwise_functions as functions
 from flambeau.ops.op import Op
@@ -55,14 +55,13 @@ for _name, _define in (("softmax", _softmax), ("log_softmax", _log_softmax)):
     public.alias(_name, _define)
 
 
-def _dim(name: str, dim: int | None, ndim: int, stacklevel: int) -> int:
+def _dim(name: str, dim: int | None, ndim: int) -> int:
     """The dim that PyTorch chooses where none is given, with its warning."""
     if dim is not None:
         return dim
-    warnings.warn(
+    warn_program(
         f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
         UserWarning,
-        stacklevel=stacklevel + 1,
     )
     return 0 if ndim in (0, 1, 3) else 1
 
@@ -71,23 +70,21 @@ def softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
-    return _softmax(input, _dim("softmax", dim, checked(input, "softmax").dim(), _stacklevel), dtype)
+    return _softmax(input, _dim("softmax", dim, checked(input, "softmax").dim()), dtype)
 
 
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """softmax of -x along `dim`."""
-    return _softmax(-input, _dim("softmin", dim, checked(input, "softmin").dim(), _stacklevel), dtype)
+    return _softmax(-input, _dim("softmin", dim, checked(input, "softmin").dim()), dtype)
 
 
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """The logarithm of softmax along `dim`."""
-    return _log_softmax(
-        input, _dim("log_softmax", dim, checked(input, "log_softmax").dim(), _stacklevel), dtype
-    )
+    return _log_softmax(input, _dim("log_softmax", dim, checked(input, "log_softmax").dim()), dtype)
 
 
 def gumbel_softmax(
@@ -95,7 +92,7 @@ def gumbel_softmax(
 ) -> Tensor:
     """A sample of the Gumbel-softmax distribution along `dim`; one-hot where `hard`."""
     if eps != 1e-10:
-        warnings.warn("`eps` parameter is deprecated and has no effect.", UserWarning, stacklevel=2)
+        warn_program("`eps` parameter is deprecated and has no effect.", UserWarning)
     noise = -creation.empty_like(logits).exponential_().log()
     soft = _softmax((logits + noise) / tau, dim)
     if not hard:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.sites import warn_program
 from flambeau.nn.functional.activation import checked
 from flambeau.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from flambeau.ops.interpolation import Resampling
@@ -119,10 +119,9 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
 
 
 def _warn(name: str) -> None:
-    warnings.warn(
+    warn_program(
         f"`nn.functional.{name}` is deprecated. Use `nn.functional.interpolate` instead.",
         UserWarning,
-        stacklevel=3,
     )
 
 
@@ -147,7 +146,7 @@ def grid_sample(
             f"'{padding_mode}'"
         )
     if align_corners is None:
-        warnings.warn(_CORNERS.format("grid_sample and affine_grid"), UserWarning, stacklevel=2)
+        warn_program(_CORNERS.format("grid_sample and affine_grid"), UserWarning)
     args = (checked(input, "grid_sampler"), checked(grid, "grid_sampler", "grid", 2))
     return call(_grid_sample, args, (mode, padding_mode, bool(align_corners)))
 
@@ -158,7 +157,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     A matrix product: on CUDA it follows `torch.backends.cuda.matmul.allow_tf32`.
     """
     if align_corners is None:
-        warnings.warn(_CORNERS.format("grid_sample and affine_grid"), UserWarning, stacklevel=2)
+        warn_program(_CORNERS.format("grid_sample and affine_grid"), UserWarning)
     if not checked(theta, "affine_grid").dtype.is_floating_point:
         raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
     dims = len(size) - 2
