@@ -78,6 +78,23 @@ def test_what_is_not_here_says_so() -> None:
         )
 
 
+SHOWN = {
+    "an instance": lambda m: derived(m)([1, 2]),
+    "a parameter of a class": lambda m: m.nn.Parameter(derived(m)([1, 2])),
+    "a subclass of parameters": lambda m: type("Own", (m.nn.Parameter,), {})(m.ones(2)),
+    "a class that overrides nothing": lambda m: m.arange(30.0).as_subclass(
+        type("Plain", (m.Tensor,), {"__torch_function__": m._C._disabled_torch_function_impl})
+    ),
+    "a parameter": lambda m: m.nn.Parameter(m.ones(2)),
+    "a buffer": lambda m: m.nn.Buffer(m.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_how_instances_are_shown(name: str) -> None:
+    assert repr(SHOWN[name](flambeau)) == repr(SHOWN[name](torch))
+
+
 WARNED = {
     "tensor of a tensor": lambda m: m.tensor(m.ones(1)),
     "new_tensor of a tensor": lambda m: m.ones(1).new_tensor(m.ones(1)),

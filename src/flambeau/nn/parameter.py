@@ -15,6 +15,7 @@ from flambeau.core.dtype import FLOATING, dtype
 from flambeau.core.flags import flags
 from flambeau.tensor import creation
 from flambeau.tensor.overriding import disabled, overrides
+from flambeau.tensor.printing import unnamed
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.typing import preserve_format
 
@@ -61,10 +62,14 @@ class Parameter(Tensor, metaclass=_ParameterType):
         return found
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return "Parameter containing:\n" + super().__repr__()
+        text = super().__repr__()
+        return "Parameter containing:\n" + (text if type(self) is Parameter else f"Parameter({text})")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
+
+
+unnamed.add(Parameter)
 
 
 def _marked(data: Any, requires_grad: bool) -> Any:

@@ -15,7 +15,6 @@ from flambeau.core.record import Record
 from flambeau.tape.node import Leaf
 from flambeau.tensor.history import node_of
 from flambeau.tensor.options import default_complex
-from flambeau.tensor.overriding import overrides
 from flambeau.tensor.public import function, method
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.transfer import host_array, item, on_host
@@ -70,11 +69,16 @@ def set_printoptions(
 # -- a tensor as text -------------------------------------------------------------------------------------
 
 
+unnamed: set[type] = {Tensor}
+"""Classes whose instances are shown as `tensor(...)`, those of others by the name of their class."""
+
+
 def text_of(t: Tensor) -> str:
     """What `repr(t)` is. A CUDA tensor's current stream is synchronized."""
-    prefix = f"{type(t).__name__}(" if overrides(type(t)) else "tensor("
+    prefix = "tensor(" if type(t) in unnamed else f"{type(t).__name__}("
     body = _body(t, len(prefix)) if t.meta.numel else "[]"
-    return _with_suffixes(prefix + body, _suffixes(t), len(prefix))
+    text = _with_suffixes(prefix + body, _suffixes(t), len(prefix))
+    return f"Parameter({text})" if "_is_param" in t.__dict__ else text
 
 
 @method
