@@ -10,8 +10,11 @@ For every other block the strict rule holds, because a program may free a block 
 own stream waits for that one later; only its own stream comes after that wait.
 
 Between two marks of the machine that is done once for what a stream lacks, since all free blocks of others are looked
-at; and again before the heap grows, for what was freed since (`Heap.adopt`): a program that binds several names anew
-frees each in the midst of a step.
+at; and again for what was freed since (`Heap.adopt`): a program that binds several names anew frees each in the midst
+of a step. Before a stream cuts a hole of its own it takes over holes of others, and their
+blocks of the very size (`Heap.better`): else each stream would cut what is too large while another has what fits, and
+holes of several streams would never join. Not their other blocks in bins, which they are likely to ask for. What is
+looked at again is bounded by the number of requests that lead to it.
 
 A block that was taken over, but not used yet, keeps a trace of who used it: others, its former stream among them, may
 take it over in their turn. Joined blocks have the users of both.
@@ -22,7 +25,7 @@ stream knows anything of are (`_MOST_LENDERS`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 
 from flambeau.runtime.blocks import Block, Pool, give, label, pop, users
@@ -45,6 +48,10 @@ class Order:
     def known(self) -> list[int]:
         """The other streams that were asked for, and of which this one knows something."""
         return [user for user, limit in self._limits.items() if 0 < limit <= NEVER]
+
+    def knows(self, stream: int) -> bool:
+        """Whether the stream knows anything of another one."""
+        return self._covers(stream, 0)
 
     def covers(self, block: Block) -> bool:
         """Whether all that used a free block is done before what the stream is given from now on."""
@@ -71,36 +78,40 @@ class Order:
         return list(islice(known, _MOST_LENDERS))
 
 
-def adopt(pool: Pool, pools: Iterable[Pool], order: Order) -> int:
-    """Take over all free blocks of other streams that are ordered before what the pool's stream does from now on.
+def adopt(
+    pool: Pool, pools: Collection[Pool], order: Order, only: int | None = None, again: bool = False
+) -> tuple[int, int]:
+    """Take over the free blocks of other streams that are ordered before what the pool's stream does from now on.
 
-    How many free blocks stay with the others.
+    only: of those in bins, take none but of this size. again: look at streams alone of which anything is known. How
+    many pools, bins and blocks it looked at, and how many blocks it took.
     """
-    left = 0
+    looked, count = len(pools), 0
     for other in order.lenders(pools, pool):
-        for size, found in list(other.bins.items()):
+        if again and not order.knows(other.stream):
+            continue
+        for size in list(other.bins) if only is None else (only,):
+            found = other.bins.get(size)
             if found:
-                left += _adopt_bin(other, size, pool, order)
+                looked += len(found) + 1
+                count += _adopt_bin(other, size, pool, order)
+        looked += len(other.loose)
         taken = _sift(other.loose, order)
-        left += len(other.loose)
-        for block in taken:
-            give(block, pool, pool.loose)
-        pool.loose += taken
         for hole in list(other.holes):
+            looked += 1
             if order.covers(hole):
                 other.holes.remove(hole)
-                give(hole, pool, pool.loose)
-                pool.holes.add(hole)
-            else:
-                left += 1
-    return left
+                taken.append(hole)
+        for block in taken:
+            give(block, pool, pool.loose)
+        pool.loose += taken  # to join: those beside them may be of this pool now
+        count += len(taken)
+    return looked, count
 
 
 def _adopt_bin(other: Pool, size: int, pool: Pool, order: Order) -> int:
-    """How many it leaves."""
-    found = other.bins[size]
-    taken = _sift(found, order)
-    left = len(found)
+    """How many it takes."""
+    taken = _sift(other.bins[size], order)
     if taken:
         mine = pool.bins.setdefault(size, [])
         for block in taken:
@@ -109,7 +120,7 @@ def _adopt_bin(other: Pool, size: int, pool: Pool, order: Order) -> int:
         other.leave(size, len(taken))
         pool.homes[size] = pool.homes.get(size, 0) + len(taken)
         mine.extend(taken)
-    return left
+    return len(taken)
 
 
 def _sift(blocks: list[Block], order: Order) -> list[Block]:

@@ -26,11 +26,12 @@ device's work. They are not handed to other streams without an order, by which r
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import ref
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.blocks import Block, Pool, label, pop
@@ -117,8 +118,8 @@ class CachingAllocator:
         self._heap = Heap(self._entries, self._orders, context.index)
         self._bins = self._heap.bins
         self._obey(from_environment() if policy is None else policy)
-        self._segments = Segments(self._driver, self._index, self._journal)
-        self._routes: dict[int, PrivatePool] = {}  # by thread: where its requests go
+        self._segments = Segments(self._driver, self._index, self._journal, self._heap.follows)
+        self._routes: dict[ref[Thread], PrivatePool] = {}  # where requests of a thread that is there go
         self._raw: dict[int, Block] = {}  # what programs allocated by address
         self._many_streams = False
         self._oversize: set[Block] = set()  # those that were when they were handed out
@@ -348,7 +349,7 @@ class CachingAllocator:
 
     def _find(self, nbytes: int, stream: int) -> Block:
         policy, limited = self.policy, 0
-        private = self._routes.get(threading.get_ident()) if self._routes else None
+        private = self._routes.get(ref(current_thread())) if self._routes else None
         if self._plain:
             size = (nbytes - 1 | WITHIN) + 1
         elif policy.caching or (private is not None and self._orders.capturing):  # a graph keeps its memory
@@ -373,6 +374,9 @@ class CachingAllocator:
             while loose:
                 heap.join(pool, loose.pop())
             block = heap.take(pool, size, policy) if limited else pool.holes.take(size)
+            if self._many_streams and (block is None or block.size - size >= pool.least):
+                block = heap.better(pool, size, block, policy)
+                known = pool.bins.get(size)
             if block is None:
                 block = self._find_farther(pool, size, nbytes)
                 pool = block.pool  # a MemPool may help out
@@ -425,16 +429,8 @@ class CachingAllocator:
             block = heap.near(pool, size, policy)
             if block is not None:
                 return block
-        block = self._joined(pool, size)
-        if block is None and self._many_streams and heap.adopt(pool, again=True):
-            block = heap.near(pool, size, policy) or self._joined(pool, size)
-        return block or self._grow(pool, size, nbytes)
-
-    def _joined(self, pool: Pool, size: int) -> Block | None:
-        """The best hole once blocks of bins are joined, taken out."""
-        policy = self.policy
-        self._heap.consolidate(pool, None if policy.max_split else size)
-        return self._heap.take(pool, size, policy)
+        heap.consolidate(pool, None if policy.max_split else size)
+        return heap.take(pool, size, policy) or self._grow(pool, size, nbytes)
 
     # -- when there is none -------------------------------------------------------------------------------
     def _grow(self, pool: Pool, size: int, nbytes: int) -> Block:
@@ -552,11 +548,11 @@ class CachingAllocator:
     # -- MemPools, resources, memory by address -----------------------------------------------------------
     def route(self, private: PrivatePool | None) -> PrivatePool | None:
         """Where this thread's requests go from now on; where they went until now."""
-        thread = threading.get_ident()
+        thread = current_thread()
         with self._turn:
-            before = self._routes.pop(thread, None)
+            before = self._routes.pop(ref(thread), None)
             if private is not None:
-                self._routes[thread] = private
+                self._routes[ref(thread, self._routes.pop)] = private
             self._bins.clear()
         return before
 

@@ -72,15 +72,15 @@ class Pool:
     """The small or the large blocks of one stream: holes by size, bins, and loose ones that are to join.
 
     `queue` says whether the stream was given anything lately; `private` is the MemPool that it belongs to, if any;
-    `adopted` the tick at which it last took over others' blocks, `left` how many it left to them, `patience`
-    how many it would look at once more; `seen` the sizes asked for lately, of all streams;
+    `adopted` the tick at which it last took over all of others' blocks, `looked` how many were looked at the last time,
+    `patience` how many it would look at once more; `seen` the sizes asked for lately, of all streams;
     `least`, for those of a heap, the smallest rest that is cut off a block. Of what the journal says: `owner` is the
     MemPool's id, `whole` and `part` are the heads of a block's entries where it is a segment or part of one, `parts`
     the entries that tell of one part more than there was, or one or two fewer.
     """
 
     __slots__ = (
-        "adopted", "bins", "holes", "homes", "kind", "least", "left", "loose", "owner", "part", "parts", "patience",
+        "adopted", "bins", "holes", "homes", "kind", "least", "looked", "loose", "owner", "part", "parts", "patience",
         "private", "queue", "seen", "stream", "whole",
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ class Pool:
         self.loose: list[Block] = []
         self.seen = seen
         self.adopted = -1
-        self.left = self.patience = 0
+        self.looked = self.patience = 0
         self.owner = packed(NOBODY if private is None else private.id)
         self.whole = HEADS[ALLOC + kind], HEADS[FREE + kind]
         self.part = HEADS[ALLOC_PART + kind], HEADS[FREE_PART + kind]

@@ -17,7 +17,7 @@ from flambeau.runtime.pools import PrivatePool
 
 Key = tuple[int, int, PrivatePool | None]
 
-_LOOKS = 256  # blocks of other streams that are looked at once more for each segment that is not asked for
+_LOOKS = 32  # at blocks of other streams, for each request that no block at hand fits well
 
 
 class Heap:
@@ -107,25 +107,44 @@ class Heap:
         pool.holes.add(rest)
         return cut
 
-    def adopt(self, pool: Pool, again: bool = False) -> bool:
-        """Take over what other streams have for this pool. Whether there may be any. See Note [Reuse by order].
+    def better(self, pool: Pool, size: int, found: Block | None, policy: Policy) -> Block | None:
+        """What fits better than the best hole of a pool, taken out, which would be cut: other streams have holes too.
 
-        Between two marks it is done once; `again`, before the heap grows, for what was freed since, unless there is
-        more to look at than that is worth.
+        Blocks of bins stay with their streams, but for those of this very size. See Note [Reuse by order].
         """
-        orders = self._orders
+        pool.patience += _LOOKS
+        if pool.patience < pool.looked or not self._take_over(pool, size, again=True):
+            return found
+        if found is not None:
+            pool.holes.add(found)
+        return self.near(pool, size, policy)
+
+    def adopt(self, pool: Pool) -> bool:
+        """Take over what other streams have for this pool. Whether there is any. See Note [Reuse by order].
+
+        Between two marks it is done once; again for what was freed since, unless there is more to look at than that is
+        worth.
+        """
+        again = pool.adopted == self._orders.now
         if again:
             pool.patience += _LOOKS
-            if pool.patience < pool.left:
+            if pool.patience < pool.looked:
                 return False
-        elif pool.adopted == orders.now:
-            return False
-        pool.adopted, pool.patience = orders.now, 0
-        order = Order(orders, pool.stream, self._index)
-        pool.left = adopt(pool, self.pools.values(), order)
-        for user in order.known():
-            self._entries.append(pool.entry(ORDER, 0, 0, user))
-        return True
+        pool.adopted = self._orders.now
+        return self._take_over(pool, None, again)
+
+    def _take_over(self, pool: Pool, only: int | None, again: bool) -> bool:
+        order = Order(self._orders, pool.stream, self._index)
+        pool.looked, taken = adopt(pool, self.pools.values(), order, only, again)
+        pool.patience = 0
+        if taken or only is None:
+            for user in order.known():
+                self._entries.append(pool.entry(ORDER, 0, 0, user))
+        return taken > 0
+
+    def follows(self, pool: Pool, other: Pool) -> bool:
+        """Whether a pool's stream knows anything of the stream of another one that serves alike requests."""
+        return other.kind == pool.kind and self._orders.known(pool.stream, other.stream, self._index) > 0
 
     # -- joining ------------------------------------------------------------------------------------------
     def consolidate(self, pool: Pool, enough: int | None = None) -> None:

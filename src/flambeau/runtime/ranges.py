@@ -5,6 +5,9 @@ of the last one to small requests for ever: it puts more pages behind its range,
 Free pages in the middle of a range go back to the device alone. So little is lost to fragments
 (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf).
 
+A range is made for one stream. Those that know something of its order let it grow too, once they have no range of
+their own that can: what they free then lies side by side, and the last page is not cut off anew for each of them.
+
 A range is a chain of blocks like a segment. What has no memory behind it is a `Gap`, which is in no list of free
 blocks. The last one stays for good, empty if need be: so each block of a range has a neighbour, and counts as a part.
 """
@@ -34,7 +37,7 @@ class Gap(Block):
 
 
 class Range:
-    """`nbytes` reserved addresses of one pool, from `ptr` on. `first` heads its chain; `gaps` by address."""
+    """`nbytes` reserved addresses, made for a pool, from `ptr` on. `first` heads its chain; `gaps` by address."""
 
     __slots__ = ("first", "gaps", "nbytes", "page", "pool", "ptr")
 
@@ -55,8 +58,10 @@ class Range:
 class Ranges:
     """The ranges of one device's allocator. Not locked: the allocator sees to that."""
 
-    def __init__(self, driver: Driver, index: int, account: Account) -> None:
-        self._driver, self._index, self._account = driver, index, account
+    def __init__(
+        self, driver: Driver, index: int, account: Account, follows: Callable[[Pool, Pool], bool]
+    ) -> None:
+        self._driver, self._index, self._account, self._follows = driver, index, account, follows
         self._ranges: list[Range] = []
 
     # -- growing --------------------------------------------------------------------------------------
@@ -66,14 +71,15 @@ class Ranges:
         room: bytes that may be asked for at most. None: the device has no such calls, or no addresses left.
         OutOfMemoryError leaves all as it was.
         """
-        for held in self._ranges:
-            if held.pool is pool:
-                for gap in held.gaps:
-                    before = _hole_before(gap, pool)
-                    if gap.size and gap.size + (before.size if before else 0) >= size:
-                        return self._fill(held, gap, before, size, now, room)
+        own = [held for held in self._ranges if held.pool is pool]
+        shared = [h for h in self._ranges if h.pool is not pool and self._follows(pool, h.pool)]
+        for held in own + shared:
+            for gap in held.gaps:
+                before = _hole_before(gap, pool)
+                if gap.size and gap.size + (before.size if before else 0) >= size:
+                    return self._fill(held, gap, before, pool, size, now, room)
         made = self._reserve(pool, size)
-        return None if made is None else self._fill(made, made.gaps[0], None, size, now, room)
+        return None if made is None else self._fill(made, made.gaps[0], None, pool, size, now, room)
 
     def _reserve(self, pool: Pool, size: int) -> Range | None:
         small = pool.kind == SMALL
@@ -93,24 +99,24 @@ class Ranges:
         return self._ranges[-1]
 
     def _fill(
-        self, held: Range, gap: Gap, before: Block | None, size: int, now: int, room: int | None
+        self, held: Range, gap: Gap, before: Block | None, pool: Pool, size: int, now: int, room: int | None
     ) -> Block:
         missing = size - (before.size if before else 0)
         nbytes = -(-missing // held.page) * held.page
         if room is not None and nbytes > room:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
         self._map(gap.ptr, nbytes, held.page)
-        block = Block(gap.ptr, nbytes, held.pool, now)
+        block = Block(gap.ptr, nbytes, pool, now)
         _insert_before(held, gap, block)
         gap.ptr += nbytes
         gap.size -= nbytes
         if not gap.size and gap.next is not None:
             _remove(held, gap)
         if before is not None:
-            held.pool.holes.remove(before)
+            pool.holes.remove(before)
             absorb(before, block)
             block = before
-        self._account(held.pool, gap.ptr - nbytes, nbytes, 0 if before else 1)
+        self._account(pool, gap.ptr - nbytes, nbytes, 0 if before else 1)
         return block
 
     def _map(self, ptr: int, nbytes: int, page: int) -> None:

@@ -6,7 +6,7 @@ Where the policy says so, segments grow instead, and go back page by page (`rang
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver
@@ -25,10 +25,12 @@ class Segments:
 
     source: where they come from. limit: the most bytes that may be reserved; None: what the device has. reserved: bytes
     of all of them. calls: how often the device was asked for memory (`allocated`), and given some back (`freed`).
-    oversize: how many there are that the policy called so when they came.
+    oversize: how many there are that the policy called so when they came. follows: see `Heap.follows`.
     """
 
-    def __init__(self, driver: Driver, index: int, journal: Journal) -> None:
+    def __init__(
+        self, driver: Driver, index: int, journal: Journal, follows: Callable[[Pool, Pool], bool]
+    ) -> None:
         self.source: Resource = DriverMemory()
         self.limit: int | None = None
         self.reserved = 0
@@ -36,7 +38,7 @@ class Segments:
         self._oversize: set[int] = set()  # the addresses of those that were when they came
         self._driver, self._index, self._journal = driver, index, journal
         self._firsts: dict[int, Block] = {}  # each segment's first block, by address
-        self._ranges = Ranges(driver, index, self._count_pages)
+        self._ranges = Ranges(driver, index, self._count_pages, follows)
         self._private: dict[
             PoolId, tuple[Tally, Tally, Tally]
         ] = {}  # reserved bytes of MemPools, as in POOLS
