@@ -77,7 +77,8 @@ def test_leaves_parameters_and_attributes(carry: Any) -> None:
     assert carry(leaf).requires_grad and carry(leaf).is_leaf and carry(leaf) is not leaf
     parameter = torch.nn.Parameter(torch.ones(2), requires_grad=False)
     assert type(carry(parameter)) is torch.nn.Parameter and not carry(parameter).requires_grad
-    leaf.mark = [1]
+    leaf.mark = parameter.mark = [1]
+    assert hasattr(carry(parameter), "mark") == (carry is not copy.deepcopy)  # as in PyTorch
     assert carry(leaf).mark == [1]
     assert (carry(leaf).mark is leaf.mark) == (carry is copy.copy)
 

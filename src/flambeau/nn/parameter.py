@@ -66,7 +66,10 @@ class Parameter(Tensor, metaclass=_ParameterType):
         return "Parameter containing:\n" + (text if type(self) is Parameter else f"Parameter({text})")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
+        made_of = self.data, self.requires_grad, OrderedDict()
+        if not self.__dict__:
+            return _rebuild_parameter, made_of
+        return _rebuild_parameter_with_state, (*made_of, self.__dict__)
 
 
 unnamed.add(Parameter)
@@ -86,6 +89,15 @@ def _marked(data: Any, requires_grad: bool) -> Any:
 
 def _rebuild_parameter(data: Tensor, requires_grad: bool, backward_hooks: Any) -> Parameter:
     return Parameter(data, requires_grad)
+
+
+def _rebuild_parameter_with_state(
+    data: Tensor, requires_grad: bool, backward_hooks: Any, state: Any
+) -> Parameter:
+    """A parameter with Python attributes."""
+    made = Parameter(data, requires_grad)
+    made.__dict__.update(state)
+    return made
 
 
 class _BufferType(type):

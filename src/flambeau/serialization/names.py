@@ -37,15 +37,6 @@ STORAGES = {d: StorageKind(f"{d.torch_name}Storage", d) for d in DTYPES if d not
 Name = tuple[str, str]  # module and qualified name
 
 
-def rebuild_parameter_with_state(
-    data: Tensor, requires_grad: bool, backward_hooks: Any, state: Any
-) -> Tensor:
-    """A parameter with Python attributes."""
-    made = Parameter(data, requires_grad)
-    made.__dict__.update(state)
-    return made
-
-
 def layout_of(name: str) -> layout:
     """The layout of this name. Raises RuntimeError: Flambeau's tensors are strided."""
     if name != str(strided):
@@ -59,7 +50,7 @@ REBUILDERS: dict[Name, Any] = {
     ("torch._utils", "_rebuild_tensor_v3"): pickling.rebuild_as,
     ("torch._tensor", "_rebuild_from_type_v2"): pickling.rebuild_subclass,
     ("torch._utils", "_rebuild_parameter"): parameter._rebuild_parameter,
-    ("torch._utils", "_rebuild_parameter_with_state"): rebuild_parameter_with_state,
+    ("torch._utils", "_rebuild_parameter_with_state"): parameter._rebuild_parameter_with_state,
     ("torch.serialization", "_get_layout"): layout_of,
 }
 """What builds tensors: the only functions of ours that a pickle may call."""

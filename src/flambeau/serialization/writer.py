@@ -7,7 +7,6 @@ import pickle
 from types import FunctionType, ModuleType
 from typing import Any
 
-from flambeau.nn.parameter import Parameter
 from flambeau.serialization import names
 from flambeau.serialization.names import BYTES, STORAGES, StorageKind
 from flambeau.tensor.storage import Storage
@@ -71,9 +70,6 @@ class Writer:
             return obj.__qualname__
         if kind is layout:
             return names.layout_of, (str(obj),)
-        if kind is Parameter and obj.__dict__:
-            data, requires_grad, hooks = obj.__reduce_ex__(2)[1]
-            return names.rebuild_parameter_with_state, (data, requires_grad, hooks, dict(obj.__dict__))
         return NotImplemented
 
     def save_global(self: Any, obj: Any, name: str | None = None) -> None:
