@@ -23,6 +23,9 @@ EQUIVALENT = {
         "the collective is given the address by data_ptr(), which says that anybody may use the memory"
     ),
     "cuda/nccl.py: _queue: target.memory.used_on(stream.handle)": "as for the source",
+    "data/pin.py: join: self._ended.wait()": (
+        "the thread's results came through its queue; this only waits until it has let go of them"
+    ),
     "distributed/reducer.py: _finalize: self._map[0].wait()": (
         "the map's memory is kept until it has come, and who reads it waits for it"
     ),

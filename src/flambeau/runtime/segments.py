@@ -7,6 +7,7 @@ Where the policy says so, segments grow instead, and go back page by page (`rang
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.driver.api import Driver
@@ -60,7 +61,7 @@ class Segments:
         """The same, as a segment of exactly this size."""
         if self.limit is not None and self.reserved + size > self.limit:
             raise OutOfMemoryError("over the limit of set_per_process_memory_fraction")
-        source = self._source_of(pool)
+        source: Any = self._source_of(pool)  # compiled code would not let through what is no int
         ptr = source.allocate(size, self._driver, self._index, pool.stream)
         if not (isinstance(ptr, int) and 0 < ptr < 1 << 63):
             given = f"{ptr:#x}" if isinstance(ptr, int) else repr(ptr)
