@@ -42,9 +42,7 @@ def _arange_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         start, step = inputs
-        count = np.arange(
-            target.numel, dtype=wide.numpy
-        )  # here: a plan should not hold what is as long as its output
+        count = np.arange(target.numel, dtype=wide.numpy)  # no plan should hold what is as long as its output
         store(outputs[0], wide.numpy.type(start) + wide.numpy.type(step) * count)
 
     return body

@@ -50,7 +50,7 @@ def from_numpy(ndarray: Array) -> Tensor:
             "reallocate the memory."
         )
     if not ndarray.flags.writeable:
-        _warn_of_read_only("array")
+        _warn_of_read_only("NumPy array", "array", "writing to this tensor will result in undefined behavior")
     return over(ndarray, kind, ForeignStorage)
 
 
@@ -206,19 +206,16 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0) -> 
             f"element size ({itemsize})"
         )
     if view.readonly:
-        _warn_of_read_only("buffer")
+        writes = "you can write to the underlying (supposedly non-writable) buffer using the tensor"
+        _warn_of_read_only("buffer", "buffer", writes)
     array = np.frombuffer(buffer, np.uint8, count * itemsize if count > 0 else -1, offset)
     return over(array.view(kind.numpy), kind, ForeignStorage)
 
 
-def _warn_of_read_only(what: str) -> None:
-    means = "you can write to the underlying (supposedly non-writable) buffer using the tensor"
-    if what == "array":
-        means = "writing to this tensor will result in undefined behavior"
+def _warn_of_read_only(given: str, what: str, means: str) -> None:
     warn_program(
-        f"The given {'NumPy array' if what == 'array' else what} is not writable, and PyTorch does not support "
-        f"non-writable tensors. This means {means}. You may want to copy the {what} to protect its data or make it "
-        "writable before converting it to a tensor.",
+        f"The given {given} is not writable, and PyTorch does not support non-writable tensors. This means {means}. "
+        f"You may want to copy the {what} to protect its data or make it writable before converting it to a tensor.",
         UserWarning,
     )
 
