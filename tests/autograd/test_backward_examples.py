@@ -67,4 +67,4 @@ def test_the_safe_examples_are_race_free(example: str, schedule: str, far: bool)
 def test_the_unsafe_example_is_reported(far: bool) -> None:
     _, certificate = run(UNSAFE, "earliest", far)
     assert not certificate.race_free
-    assert any(race.mend.call == "wait_stream" for race in certificate.races), str(certificate)
+    assert any(race.fix.call == "wait_stream" for race in certificate.races), str(certificate)

@@ -98,7 +98,7 @@ def test_g05_g07_g08_the_safe_examples(program: Callable[[], Any], schedule: str
 def test_g06_the_unsafe_example_is_reported() -> None:
     _, certificate = run(unsafe_example)
     assert not certificate.race_free
-    assert any(race.mend.call == "wait_stream" for race in certificate.races), str(certificate)
+    assert any(race.fix.call == "wait_stream" for race in certificate.races), str(certificate)
 
 
 @pytest.mark.parametrize("how", ["backward", "grad", "method"])

@@ -46,7 +46,7 @@ def test_thousands_of_streams_are_proved_race_free(tmp_path):
     assert done.status == 0 and done.certificate["race_free"]
     broken = program(tmp_path, script.read_text().replace("streams[-1]", "streams[0]"), "broken.py")
     found = flambeau_run(tmp_path, broken).certificate["races"]
-    assert [race["mend"]["call"] for race in found] == ["wait_stream"] * len(found) and found
+    assert [race["fix"]["call"] for race in found] == ["wait_stream"] * len(found) and found
 
 
 DEADLOCK = """

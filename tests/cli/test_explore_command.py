@@ -48,7 +48,7 @@ def test_a_race_is_shown_and_its_line_replays_it(folder):
     assert re.search(r"'mul' of side stream 1 of cuda:0 at program.py:\d+ runs before", done.stdout), (
         done.stdout
     )
-    assert "Mend: On side stream 1 of cuda:0" in done.stdout
+    assert "Fix: On side stream 1 of cuda:0" in done.stdout
     line = re.search(r"replay: flambeau (.*)", done.stdout)[1]
     again = flambeau(folder, *shlex.split(line))
     assert again.stdout == "0.0\n", again.stderr
@@ -109,7 +109,7 @@ def test_how_many_orders_and_which_may_stand_last(folder):
     assert done.returncode == 7 and said not in done.stderr
 
 
-def test_a_mended_program_is_proved(folder):
+def test_a_fixed_program_is_proved(folder):
     program(folder, RACY.format(wait="side.wait_stream(torch.cuda.current_stream())"))
     done = flambeau(folder, "explore", "--schedules", "1000", "program.py")
     assert done.returncode == 0, done.stderr

@@ -546,7 +546,7 @@ def test_race_sites_in_the_report(tmp_path):
     (race,) = done.certificate["races"]
     assert [race[side]["place"] for side in ("first", "second")] == ["program.py:4", "program.py:6"]
     assert [race[side]["kind"] for side in ("first", "second")] == ["writes", "reads"]
-    assert race["mend"]["call"] == "wait_stream" and race["mend"]["verified"] is True
+    assert race["fix"]["call"] == "wait_stream" and race["fix"]["verified"] is True
     assert race["first"]["end"] - race["first"]["begin"] == 400
     json.dumps(done.report)
 

@@ -70,10 +70,10 @@ def test_the_page_holds_the_run(written: Path) -> None:
     assert [names[i] for i in kernels] == ["fill", "add", "sum", "mul"]
     assert data["lines"][columns["line"][kernels[3]]] == ["program.py:8", "y = x * 2"]
     assert [lane["name"] for lane in data["lanes"]] == ["MainThread", "default stream", "side stream 1"]
-    assert data["lanes"][2]["made"] == "program.py:4"
+    assert data["lanes"][2]["created"] == "program.py:4"
     (race,) = data["races"]
     assert [names[side["slice"]] for side in race["sides"]] == ["fill", "mul"] and "wait_stream" in race[
-        "mend"
+        "fix"
     ]
     assert [(r["text"], r["depth"]) for r in data["ranges"]] == [("forward & back", 0)]
     assert max(data["memory"]["0"]["used"]) == (12 << 20) + 4

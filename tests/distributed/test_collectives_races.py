@@ -53,14 +53,14 @@ def test_a_program_that_waits_is_certified(n, schedule):
     )
 
 
-def test_a_missing_wait_is_a_race_with_its_mend():
+def test_a_missing_wait_is_a_race_with_its_fix():
     found = certificate(bucket, 2, "wait")
     assert found.races and not found.race_free
     race = found.races[0]
     assert race.first.operator == "all_reduce" and race.first.kind == "writes"
     begun = bucket.__code__.co_firstlineno + 9
     assert f"{HERE}:{begun}" in race.first.place and f"{HERE}:{begun + 6}" in race.second.place
-    assert race.mend.text.startswith("Call wait() on the work") and race.mend.verified
+    assert race.fix.text.startswith("Call wait() on the work") and race.fix.verified
 
 
 def two_works():
@@ -104,16 +104,16 @@ def side_streams(missing):
     dist.destroy_process_group()
 
 
-def test_a_mend_names_calls_that_the_program_can_make():
+def test_a_fix_names_calls_that_the_program_can_make():
     assert certificate(side_streams, 2, "").race_free
     line = side_streams.__code__.co_firstlineno
     race = certificate(side_streams, 2, "after").races[0]
-    assert "call stream.wait_stream(side stream 1 of cuda:" in race.mend.text
+    assert "call stream.wait_stream(side stream 1 of cuda:" in race.fix.text
     race = certificate(side_streams, 2, "before").races[0]
     at = f"{HERE}:{line + 15}"
     assert (
         f"On the stream that is current at tests/distributed/{at}, call stream.wait_stream(side stream 1"
-        in race.mend.text
+        in race.fix.text
     )
     assert race.second.stream.startswith("group stream 2 of cuda:")
 

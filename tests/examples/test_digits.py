@@ -47,12 +47,12 @@ def test_without_its_wait_the_report_names_the_race(without_wait, tmp_path):
     race = done.certificate["races"][0]
     assert race["first"]["place"] == f"digits.py:{copies + 1}"
     assert (race["first"]["kind"], race["second"]["kind"]) == ("writes", "reads")
-    assert race["mend"]["call"] == "wait_stream" and race["mend"]["verified"] is True
+    assert race["fix"]["call"] == "wait_stream" and race["fix"]["verified"] is True
     assert (
         "On the default stream of cuda:0, call stream.wait_stream(side stream 1 of cuda:0)"
-        in race["mend"]["text"]
+        in race["fix"]["text"]
     )
-    assert {race["mend"]["call"] for race in done.certificate["races"]} == {"wait_stream"}
+    assert {race["fix"]["call"] for race in done.certificate["races"]} == {"wait_stream"}
 
 
 def test_without_its_wait_error_mode_ends_with_3(without_wait, tmp_path):

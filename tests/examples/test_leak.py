@@ -1,4 +1,4 @@
-"""A program that runs out of memory: the error and the page name the line that holds it, and mending that line helps."""
+"""A program that runs out of memory: the error and the page name the line that holds it, and fixing that line helps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_error_and_the_page_name_the_line_that_holds_the_memory(tmp_path):
     assert stack_of(found, first["place"])[0] == f"{LEAK}:{LINE} in validate"
 
 
-def test_mended_it_runs_to_its_end(tmp_path):
+def test_fixed_it_runs_to_its_end(tmp_path):
     done = flambeau_run(tmp_path, LEAK, "--fixed")
     assert (
         done.status == 0 and re.fullmatch(r"mean loss 1\.0\d+\n", done.out) and done.certificate["race_free"]

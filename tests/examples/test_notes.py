@@ -226,8 +226,8 @@ def test_incorrect_stream_gives_a_wrong_sum_under_some_schedules_and_is_named_un
         (race,) = certificate.races
         assert race.first.place.endswith("incorrect_stream.py:7")
         assert race.second.place.endswith("incorrect_stream.py:10")
-        assert (race.mend.call, race.mend.verified) == ("wait_stream", True)
-        assert race.mend.text.startswith(
+        assert (race.fix.call, race.fix.verified) == ("wait_stream", True)
+        assert race.fix.text.startswith(
             "On side stream 1 of cuda:0, call stream.wait_stream(torch.cuda.default_stream(0))"
         )
 
@@ -280,7 +280,7 @@ def test_all_of_002_in_one_process(monkeypatch: pytest.MonkeyPatch, capsys: Any)
         driver: Any = system.context_of(flambeau.device("cuda:0")).driver
         races = driver.detector.certificate().races
         # The two that the notes call incorrect; and nobody told the allocator that the unsafe gradient is in use.
-        assert [race.mend.call for race in races] == ["wait_stream", "wait_stream", "record_stream"]
+        assert [race.fix.call for race in races] == ["wait_stream", "wait_stream", "record_stream"]
         names.clear()
     flambeau.backends.cuda.matmul.allow_tf32 = flambeau.backends.cudnn.allow_tf32 = (
         True  # as the program found them

@@ -55,7 +55,7 @@ def test_the_runner_fails_on_a_bug_that_is_not_found(tmp_path):
         "sys.exit(m.main([]))"
     )
     text = PAIRS[0].read_text().replace("if fixed else", "if True else").replace("if fixed", "if True")
-    (tmp_path / "mended.py").write_text(text)
+    (tmp_path / "fixed.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=300, cwd=ROOT,
         env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}, check=False,

@@ -121,7 +121,7 @@ def test_work_is_handed_over_too_early(gpu):
     thread.join()
     races = gpu.detector.certificate().races
     assert {race.second.stream for race in races} == {"side stream 1 of cuda:0"}
-    assert all(race.mend.verified for race in races)
+    assert all(race.fix.verified for race in races)
 
 
 def test_an_event_of_the_gpu_goes_with_the_work(gpu):

@@ -25,7 +25,7 @@ def memory(driver, nbytes=64, index=0):
 
 def only(driver):
     (race,) = driver.detector.races
-    assert race.mend.verified
+    assert race.fix.verified
     return race
 
 
@@ -40,8 +40,8 @@ def test_read_on_a_side_stream_without_a_wait(gpu):
     assert race.first.stream == "the default stream of cuda:0"
     assert race.second.stream == "side stream 1 of cuda:0"
     assert race.range == (a, a + 64)
-    assert race.mend.call == "wait_stream"
-    assert "torch.cuda.default_stream(0)" in race.mend.text
+    assert race.fix.call == "wait_stream"
+    assert "torch.cuda.default_stream(0)" in race.fix.text
     assert not gpu.detector.certificate().race_free
 
 
@@ -112,7 +112,7 @@ def test_a_wait_takes_the_record_that_is_current_when_it_is_called(gpu):
     run(gpu, "fill_", [(a, M)], [], 1)
     gpu.event_record(event, 1)  # too late for the wait above
     run(gpu, "sum", [(out, M)], [(a, M)], side)
-    assert only(gpu).mend.call == "wait_stream"
+    assert only(gpu).fix.call == "wait_stream"
 
 
 def test_a_wait_holds_after_the_event_is_recorded_elsewhere(gpu):
@@ -246,7 +246,7 @@ def reused_block(gpu, record=False, done=True):
 def test_record_stream_forgotten(gpu):
     reused_block(gpu)
     race = only(gpu)
-    assert race.reused and race.mend.call == "record_stream"
+    assert race.reused and race.fix.call == "record_stream"
     assert "record_stream missing" in race.headline
     assert race.freed is not None and race.allocated is not None
 
@@ -326,7 +326,7 @@ def test_what_the_runtime_waits_for_orders_nothing_of_the_program(gpu):
     gpu.event_sync(event, internal=True)
     gpu.mem_free(marked)
     run(gpu, "zero_", [(data, M)], [], 1)
-    assert only(gpu).mend.call == "wait_stream"
+    assert only(gpu).fix.call == "wait_stream"
 
 
 def test_memory_used_on_another_stream_than_it_was_allocated_for(gpu):
@@ -337,7 +337,7 @@ def test_memory_used_on_another_stream_than_it_was_allocated_for(gpu):
     gpu.block_free(segment, 64, 1)
     gpu.block_alloc(segment, 64, 1)
     run(gpu, "fill_", [(segment, M)], [], side)  # the last life's fill_ may still run
-    assert only(gpu).mend.call == "wait_stream"
+    assert only(gpu).fix.call == "wait_stream"
     run(gpu, "copy", [(out, M)], [(segment, M)], side)
 
 
@@ -364,7 +364,7 @@ def test_pinned_buffer_overwritten_while_its_copy_is_pending():
     assert gpu.detector.races == []
     cpu.host_touch(pinned.ptr + 60, 4, write=True)
     race = only(gpu)
-    assert race.mend.call == "synchronize" and race.second.stream is None
+    assert race.fix.call == "synchronize" and race.second.stream is None
     gpu.stream_sync(1)
     cpu.host_touch(pinned.ptr + 60, 4, write=True)
     assert race.count == 1 and not gpu.detector.watches_host

@@ -116,22 +116,22 @@ def test_races_are_found_where_there_are_any_and_nowhere_else(program):
     play(program, gpu)
     expected = list(Reference(program).races())
     assert bool(gpu.detector.races) == bool(expected)
-    assert all(race.mend.verified for race in gpu.detector.races)
+    assert all(race.fix.verified for race in gpu.detector.races)
 
 
 @given(programs)
-def test_the_proposed_mend_mends(program):
+def test_the_proposed_fix_fixes(program):
     """Put the proposed wait before the second access: the reference then orders the pair."""
     gpu, _ = machine("warn", StillDriver())
     play(program, gpu)
     for race in gpu.detector.races:
-        assert race.mend.call == "wait_stream"
+        assert race.fix.call == "wait_stream"
     pairs = list(Reference(program).races())
     if pairs:
         first, second = pairs[0]
-        mended = list(program)
-        mended[second:second] = [("record", 0, program[first][1]), ("wait", program[second][1], 0)]
-        assert (first, second + 2) not in set(Reference(mended).races())
+        fixed = list(program)
+        fixed[second:second] = [("record", 0, program[first][1]), ("wait", program[second][1], 0)]
+        assert (first, second + 2) not in set(Reference(fixed).races())
 
 
 def test_the_reference_knows_the_textbook_cases():

@@ -40,12 +40,12 @@ def test_the_wrong_example_is_found_under_every_schedule(schedule):
     assert race.first.place.endswith(f"test_races_in_programs.py:{line + 4}")
     assert race.second.place.endswith(f"test_races_in_programs.py:{line + 8}")
     assert (race.first.operator, race.second.operator) == ("normal_", "sum")
-    assert race.mend.call == "wait_stream" and race.mend.verified
+    assert race.fix.call == "wait_stream" and race.fix.verified
     assert "normal_(0.0, 1.0)" in str(race) and "return torch.sum(A)" in str(race)
 
 
 @pytest.mark.parametrize("schedule", ["earliest", "random:0", "adversarial:0"])
-def test_the_mended_example_is_certified(schedule):
+def test_the_fixed_example_is_certified(schedule):
     certificate = races_of(lambda: notes_example(True), schedule)
     assert certificate.race_free, str(certificate)
 
@@ -74,7 +74,7 @@ def handed_over(record):
 
 def test_record_stream_forgotten():
     (race,) = races_of(lambda: handed_over(False)).races
-    assert race.reused and race.mend.call == "record_stream"
+    assert race.reused and race.fix.call == "record_stream"
     assert race.freed[0] is handed_over.__code__
 
 
@@ -112,7 +112,7 @@ def test_what_a_line_reads_and_writes_in_place_is_one_race(rounds):
 
 def test_pinned_buffer_overwritten_too_early():
     (race,) = races_of(lambda: staged(False)).races
-    assert race.mend.call == "synchronize"
+    assert race.fix.call == "synchronize"
     assert (race.first.kind, race.second.kind, race.second.stream) == ("reads", "writes", None)
     assert races_of(lambda: staged(True)).race_free
 
@@ -314,7 +314,7 @@ def forked_too_early():
 
 
 @pytest.mark.parametrize(
-    ("program", "mend"),
+    ("program", "fix"),
     [
         (
             replayed_elsewhere,
@@ -337,20 +337,20 @@ def forked_too_early():
         ),
     ],
 )
-def test_a_graphs_race_is_mended_where_it_is_launched(program, mend):
+def test_a_graphs_race_is_fixed_where_it_is_launched(program, fix):
     (race,) = races_of(program).races
     at = lines(program)
-    assert race.mend.verified
-    assert race.mend.text.replace("tests/observe/", "") == re.sub(r"\{(.*?)\}", lambda m: at(m[1]), mend)
+    assert race.fix.verified
+    assert race.fix.text.replace("tests/observe/", "") == re.sub(r"\{(.*?)\}", lambda m: at(m[1]), fix)
     side = next(side for side in (race.first, race.second) if side.launched)
     assert f"(launched at {place(side.launched)})" in race.headline
 
 
-def test_a_race_inside_of_a_graph_is_mended_in_the_capture():
+def test_a_race_inside_of_a_graph_is_fixed_in_the_capture():
     (race,) = races_of(forked_too_early).races
     at = lines(Graphed.__init__)
-    assert race.mend.verified
-    assert race.mend.text.replace("tests/observe/", "") == (
+    assert race.fix.verified
+    assert race.fix.text.replace("tests/observe/", "") == (
         "In the capture, on side stream 1 of cuda:0, call stream.wait_stream(the stream of the capture) before "
         f"{at('self.x * 2')}."
     )
@@ -381,7 +381,7 @@ def test_a_work_that_is_waited_for_on_another_stream(blocking):
     (race,) = races_of(lambda: ranks(received, 2, blocking)).races
     at = lines(received)
     text = f"On the default stream of cuda:1, call stream.wait_stream(side stream 1 of cuda:1) before {at('x.sum()')}."
-    assert race.mend.text.replace("tests/observe/", "") == text and race.mend.verified
+    assert race.fix.text.replace("tests/observe/", "") == text and race.fix.verified
     waited = at("dist.recv" if blocking else ".wait()")
     assert (
         race.note.replace("tests/observe/", "")
@@ -419,7 +419,7 @@ def test_a_size_that_races_is_told_as_a_race_alone(name):
     """A device-side assert stood beside it: the size that the host had read no longer fitted."""
     for seed in range(20):
         races = races_of(lambda: changed_meanwhile(*SIZED[name]), f"random:{seed}").races
-        assert races and all(race.mend.call == "wait_stream" for race in races)
+        assert races and all(race.fix.call == "wait_stream" for race in races)
     with flambeau.virtual(devices=1, races="error"), pytest.raises(flambeau.RaceError):
         changed_meanwhile(*SIZED[name])
 

@@ -103,7 +103,7 @@ def _libraries(monkeypatch: pytest.MonkeyPatch, load: Callable[[str], _Driver]) 
     ],
     ids=["no driver", "too old", "no extra"],
 )  # fmt: skip
-def test_cuda_says_how_to_mend_what_is_missing(
+def test_cuda_says_how_to_fix_what_is_missing(
     version: int | None, bindings: bool, text: str, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(name: str) -> _Driver:

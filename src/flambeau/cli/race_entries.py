@@ -1,4 +1,4 @@
-"""`write_races`: races as people read them, each kind once, with its lines and the call that mends it."""
+"""`write_races`: races as people read them, each kind once, with its lines and the call that fixes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from flambeau.cli.screen import GREEN, MARGIN, RED, YELLOW, Screen
 
-Found = dict[str, Any]
+RaceFields = dict[str, Any]
 """A race as the report's JSON has it (`report.race_fields`); of several ranks, with its "rank"."""
 
 _KINDS = 4  # as many kinds are shown whole
@@ -21,7 +21,7 @@ def write_uncertified(violated: Iterable[str], screen: Screen) -> None:
     screen.items(violated)
 
 
-def write_races(races: list[Found], screen: Screen) -> None:
+def write_races(races: list[RaceFields], screen: Screen) -> None:
     """One entry for each kind: what one missing call lets happen, at many lines, on many devices and ranks."""
     kinds = _kinds(races)
     n = len(races)
@@ -35,10 +35,10 @@ def write_races(races: list[Found], screen: Screen) -> None:
         screen.entry("", f"and {len(kinds) - _KINDS} kinds more (--report FILE has them all)")
 
 
-def _write_kind(number: int, kind: list[Found], screen: Screen) -> None:
+def _write_kind(number: int, kind: list[RaceFields], screen: Screen) -> None:
     race, *others = kind
-    alike = [other for other in others if "rank" in other and _lines(other) == _lines(race)]
-    elsewhere = [other for other in alike if other["rank"] != race["rank"]]
+    same_lines = [other for other in others if "rank" in other and _lines(other) == _lines(race)]
+    elsewhere = [other for other in same_lines if other["rank"] != race["rank"]]
     screen.entry(f"{number}.".rjust(MARGIN - 2), _headline(race, elsewhere))
     for label in ("first", "second"):
         side = race[label]
@@ -47,38 +47,38 @@ def _write_kind(number: int, kind: list[Found], screen: Screen) -> None:
         screen.detail(label, f"{side['place']}{launched}  {side['operator']} on {stream} {side['kind']} them")
         if side["source"]:
             screen.code(side["source"])
-    screen.detail("mend", race["mend"]["text"], GREEN)
+    screen.detail("fix", race["fix"]["text"], GREEN)
     if race["note"]:
         screen.detail("note", race["note"].removeprefix("note:").strip())
-    if made := _made(race):
-        screen.detail("made", made)
-    if rest := [other for other in others if other not in alike]:
-        screen.detail("alike", _alike(rest))
+    if created := _created(race):
+        screen.detail("created", created)
+    if rest := [other for other in others if other not in same_lines]:
+        screen.detail("similar", _similar(rest))
 
 
-def _headline(race: Found, elsewhere: list[Found]) -> str:
+def _headline(race: RaceFields, elsewhere: list[RaceFields]) -> str:
     what = f"{race['nbytes']:,} bytes of {race['device']}"
     often = [f"{race['count']:,} times"] if race["count"] > 1 else []
     often += [f"on rank {race['rank']}"] if "rank" in race else []
     often += [f"and {_on_ranks(elsewhere)}"] if elsewhere else []
-    told = f" ({' '.join(often)})" if often else ""
+    suffix = f" ({' '.join(often)})" if often else ""
     if race["reused"]:
-        return f"{what} were freed and handed out again while a stream may still use them{told}"
-    return f"Nothing orders these two uses of {what}{told}"
+        return f"{what} were freed and handed out again while a stream may still use them{suffix}"
+    return f"Nothing orders these two uses of {what}{suffix}"
 
 
-def _made(race: Found) -> str:
-    """Where the memory and the streams come from."""
+def _created(race: RaceFields) -> str:
+    """Return where the memory and the streams were created."""
     parts = [f"the memory at {race['allocated']}"] if race["allocated"] else []
     parts += [f"freed at {race['freed']}"] if race["freed"] else []
-    streams = {side["stream"]: side["stream_made"] for side in (race["first"], race["second"])}
-    parts += [f"{stream} at {made}" for stream, made in streams.items() if made]
+    streams = {side["stream"]: side["stream_created"] for side in (race["first"], race["second"])}
+    parts += [f"{stream} at {at}" for stream, at in streams.items() if at]
     return ", ".join(parts)
 
 
-def _alike(races: list[Found]) -> str:
+def _similar(races: list[RaceFields]) -> str:
     """Other lines of a kind, each with the devices or the ranks that they race on."""
-    named: dict[tuple[str, str], list[Found]] = {}
+    named: dict[tuple[str, str], list[RaceFields]] = {}
     for race in races:
         named.setdefault((_lines(race), "" if "rank" in race else race["device"]), []).append(race)
     texts = [
@@ -88,17 +88,17 @@ def _alike(races: list[Found]) -> str:
     return "; ".join(texts[:_LIKE]) + rest
 
 
-def _lines(race: Found) -> str:
+def _lines(race: RaceFields) -> str:
     return f"{race['first']['place']} with {race['second']['place']}"
 
 
-def _on_ranks(races: list[Found]) -> str:
+def _on_ranks(races: list[RaceFields]) -> str:
     ranks = sorted({race["rank"] for race in races})
     return f"on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _kinds(races: list[Found]) -> list[list[Found]]:
-    """Races together that lie between streams made at the same lines and end by the same call."""
+def _kinds(races: list[RaceFields]) -> list[list[RaceFields]]:
+    """Races together that lie between streams created at the same lines and end by the same call."""
     order: dict[tuple[str, ...], int] = {}
     for race in races:
         order.setdefault(_kind(race), len(order))
@@ -106,12 +106,12 @@ def _kinds(races: list[Found]) -> list[list[Found]]:
     return [list(group) for _, group in groupby(ranked, key=_kind)]
 
 
-def _kind(race: Found) -> tuple[str, ...]:
-    return (race["mend"]["call"], _stream(race["first"]), _stream(race["second"]), str(race["reused"]))
+def _kind(race: RaceFields) -> tuple[str, ...]:
+    return (race["fix"]["call"], _stream(race["first"]), _stream(race["second"]), str(race["reused"]))
 
 
 def _stream(side: dict[str, Any]) -> str:
     """What the streams of one line of the program have in common."""
-    if side["stream_made"] is not None:
-        return str(side["stream_made"])
+    if side["stream_created"] is not None:
+        return str(side["stream_created"])
     return "the host" if side["stream"] is None else "a default stream"

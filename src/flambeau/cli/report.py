@@ -145,17 +145,17 @@ def race_fields(race: Race) -> dict[str, Any]:
     return {
         "first": _side(race.first), "second": _side(race.second), "device": race.device, "nbytes": end - begin,
         "count": race.count, "reused": race.reused, "note": race.note,
-        "mend": {"call": race.mend.call, "text": race.mend.text, "verified": race.mend.verified},
+        "fix": {"call": race.fix.call, "text": race.fix.text, "verified": race.fix.verified},
         "allocated": place(race.allocated) if race.allocated else None,
         "freed": place(race.freed) if race.freed else None,
     }  # fmt: skip
 
 
 def _side(side: Access) -> dict[str, Any]:
-    made = side.stream_site
+    created = side.stream_site
     return {
         "kind": side.kind, "operator": side.operator, "stream": side.stream, "place": side.place,
-        "source": source(side.site), "stream_made": place(made) if made else None, "shape": side.shape,
+        "source": source(side.site), "stream_created": place(created) if created else None, "shape": side.shape,
         "dtype": side.dtype, "begin": side.begin, "end": side.end,
         "launched": place(side.launched) if side.launched else None,
     }  # fmt: skip

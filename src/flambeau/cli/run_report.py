@@ -13,7 +13,7 @@ from flambeau.runtime.statistics import format_size
 
 
 def write_screen(recorder: Recorder, file: TextIO, written: list[Path], failed: bool) -> None:
-    """Devices, simulated time, memory, races with their mends. In colour on a terminal (unless NO_COLOR).
+    """Devices, simulated time, memory, races with their fixes. In colour on a terminal (unless NO_COLOR).
 
     A program that failed proved something of what it did until then.
     """

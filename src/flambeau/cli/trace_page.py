@@ -61,7 +61,7 @@ def picture(trace: Trace, program: str) -> dict[str, Any]:
         "left_out": len(trace.slices) - len(slices),
         "devices": [{"index": index, "name": name} for index, name in trace.devices.items()],
         "lanes": [
-            {"device": lane.index, "number": lane.number, "name": lane.name, "made": _place(lane.site)}
+            {"device": lane.index, "number": lane.number, "name": lane.name, "created": _place(lane.site)}
             for lane in trace.lanes
         ],
         "slices": columns,
@@ -132,11 +132,11 @@ def _race(race: Race, first: int | None, second: int | None, most: int) -> dict[
     begin, end = race.range
     return {
         "head": race.headline,
-        "mend": race.mend.text,
+        "fix": race.fix.text,
         "bytes": end - begin,
         "device": race.device,
         "count": race.count,
-        "made": _place(race.allocated),
+        "allocated": _place(race.allocated),
         "sides": [_side(race.first, first, most), _side(race.second, second, most)],
     }
 

@@ -65,8 +65,8 @@ def not_finished(
     """Of a backward that did not bring all gradients; `left` are the parameters that are missing."""
     if static:
         return _BASE + _CHANGED + _missing(rank, left, names)
-    mend = _LOOK if not find_unused else _LOOKED
-    return _BASE + _PARAMETERS + mend + _OUTPUTS + _LOST + _missing(rank, left, names)
+    fix = _LOOK if not find_unused else _LOOKED
+    return _BASE + _PARAMETERS + fix + _OUTPUTS + _LOST + _missing(rank, left, names)
 
 
 def _missing(rank: int, left: Sequence[int], names: Mapping[int, str]) -> str:

@@ -20,7 +20,7 @@ _DRIVERS = {
 
 
 def why_no_gpu() -> str | None:
-    """Why real GPUs cannot be used, with the mend; None where they can be tried. Imports nothing of NVIDIA's."""
+    """Why real GPUs cannot be used, with the fix; None where they can be tried. Imports nothing of NVIDIA's."""
     found: str | None = import_module("flambeau.driver.cuda.probe").why_not()
     return found
 

@@ -43,17 +43,17 @@ from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Reached, join
 from flambeau.observe.findings import Findings
 from flambeau.observe.layouts import Extent, covers, drawn, overlap, span_of
 from flambeau.observe.order import Order
-from flambeau.observe.reports import Access, Certificate, Race
-from flambeau.observe.telling import (
+from flambeau.observe.race_builder import (
     READ,
     WRITE,
     GraphLaunch,
     access_of,
+    build_race,
     line_at,
     shape_of,
-    synchronize,
-    told,
+    synchronize_fix,
 )
+from flambeau.observe.reports import Access, Certificate, Race
 
 _MANY_RETIRED = 64
 
@@ -452,8 +452,8 @@ class Detector(Order):
         first = access_of(cell.start, cell.extent, before, last, launch)
         shape, dtype = shape_of(extent, kind, what)
         second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
-        mend = synchronize(first, second, last, launch, self.known)
-        self.findings.report(key, Race(first, second, "pinned host memory", mend, cell.block.site))
+        fix = synchronize_fix(first, second, last, launch, self.known)
+        self.findings.report(key, Race(first, second, "pinned host memory", fix, cell.block.site))
 
     def _settle_host_memory(self) -> None:
         """Host memory whose commands are all known to be done needs no more watching."""
@@ -487,7 +487,7 @@ class Detector(Order):
             return
         launches = self._launch_of(last), self._launch_of(command)
         self.findings.report(
-            key, told(old, before, last, cell, kind, command, launches, self._waited(last, command[0]))
+            key, build_race(old, before, last, cell, kind, command, launches, self._waited(last, command[0]))
         )
 
     def _launch_of(self, command: Command) -> GraphLaunch | None:
@@ -534,9 +534,9 @@ class Detector(Order):
             unwritten = bool(((wanted == 1) & (touched == 0)).any())
         if unwritten:
             at = place((command[3], command[4]))
-            made = f", allocated at {place(block.site)}," if block.site else ""
+            allocated = f", allocated at {place(block.site)}," if block.site else ""
             does, what = ("changes", "what it does not overwrite") if changed else ("reads", "its result")
             self.findings.unwritten(
                 (command[3], command[4]),
-                f"{command[2][0]} at {at} {does} memory{made} that was never written: {what} is undefined",
+                f"{command[2][0]} at {at} {does} memory{allocated} that was never written: {what} is undefined",
             )

@@ -247,7 +247,7 @@ def _nearest(one: Record, other: Record) -> tuple[float, float]:
 
 
 def _note(race: Race) -> list[str]:
-    return [race.headline, f"    {race.mend.text}"]
+    return [race.headline, f"    {race.fix.text}"]
 
 
 def _notes(notes: Sequence[str], y: int, races: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the detector says: `Race`, the `Mend` that would end it, and the `Certificate`."""
+"""What the detector says: `Race`, the `Fix` that would end it, and the `Certificate`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Access:
     shape: tuple[int, ...] | None
     dtype: str | None
     site: Site
-    stream_site: Site | None = None  # where the stream was made
+    stream_site: Site | None = None  # where the stream was created
     handle: int = 0
     ordinal: int = 0
     launched: Site | None = (
@@ -45,7 +45,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
+class Fix:
     """The smallest call that would order the two accesses, and where it goes.
 
     `call` is "wait_stream", "record_stream" or "synchronize". `verified` says that the detector put the
@@ -68,7 +68,7 @@ class Race:
     first: Access
     second: Access
     device: str
-    mend: Mend
+    fix: Fix
     allocated: Site | None = None
     freed: Site | None = None
     reused: bool = False
@@ -95,7 +95,7 @@ class Race:
         ]
         if self.note:
             lines.append(f"    {self.note}")
-        lines.append(f"  Mend: {self.mend.text}")
+        lines.append(f"  Fix: {self.fix.text}")
         if self.count > 1:
             lines.append(f"  ({self.count} times)")
         return "\n".join(lines)
@@ -123,11 +123,11 @@ def _sides(race: Race) -> list[str]:
 def _side(side: Access) -> str:
     what = "bytes" if side.shape is None else f"{list(side.shape)} {side.dtype}"
     text = source(side.site)
-    about = [f"stream made at {place(side.stream_site)}"] if side.stream_site else []
+    about = [f"stream created at {place(side.stream_site)}"] if side.stream_site else []
     about += [f"launched at {place(side.launched)}"] if side.launched else []
-    told = f" ({', '.join(about)})" if about else ""
-    said = f"{side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x}){told}"
-    return f"{said}  | {text}" if text else said
+    details = f" ({', '.join(about)})" if about else ""
+    description = f"{side.place}: {side.kind} {what} [{side.begin:#x}, {side.end:#x}){details}"
+    return f"{description}  | {text}" if text else description
 
 
 def _memory(race: Race) -> str:

@@ -93,4 +93,4 @@ def _end(trace: Trace, found: Slice) -> tuple[int, int, float]:
 
 
 def _race(race: Race) -> dict[str, str]:
-    return {"what": race.headline, "mend": race.mend.text}
+    return {"what": race.headline, "fix": race.fix.text}

@@ -62,7 +62,7 @@ function hover(e) {
   cursor = x >= LEFT ? x : null;
   hovered = x >= LEFT ? sliceAt(row, t, slack) : -1;
   if (hovered >= 0) show(e, into => describe(into, hovered));
-  else if (row && x < LEFT && row.label) show(e, into => { element("b", row.label, into); if (row.sub) element("div", row.sub, into); if (row.made) element("div", `made at ${row.made}`, into); });
+  else if (row && x < LEFT && row.label) show(e, into => { element("b", row.label, into); if (row.sub) element("div", row.sub, into); if (row.created) element("div", `created at ${row.created}`, into); });
   else if (row && row.type === "memory" && x >= LEFT) show(e, into => hoverMemory(into, row, t));
   else if (row && row.type === "ranges" && x >= LEFT) hoverRange(e, row, t, y);
   else hide();
@@ -152,7 +152,7 @@ function select(i) {
 function facts(list, i) {
   const line = lineOf(i), cause = columns.cause[i], word = j => `${title(j)}, ${laneName(j)}, at ${moment(begin[j])}`;
   fact(list, "what", KINDS[kindOf(i)] || kindOf(i));
-  fact(list, "where", laneName(i) + target(i) + (laneOf(i).made ? `, made at ${laneOf(i).made}` : ""));
+  fact(list, "where", laneName(i) + target(i) + (laneOf(i).created ? `, created at ${laneOf(i).created}` : ""));
   fact(list, "time", `${time(columns.length[i])}, from ${moment(begin[i])} to ${moment(end[i])}`);
   fact(list, "bytes", columns.bytes[i] ? `${columns.bytes[i].toLocaleString("en")} = ${size(columns.bytes[i])}${rate(i)}` : "");
   fact(list, "operands", data.texts[columns.detail[i]]);
@@ -177,23 +177,23 @@ function links(list, name, found) {
 function found(step) {
   if (!hitList.length) return;
   hitAt = (hitAt + step + hitList.length) % hitList.length;
-  select(hitList[hitAt]); reveal(hitList[hitAt]); tellHits();
+  select(hitList[hitAt]); reveal(hitList[hitAt]); showHits();
 }
-function tellHits() { $("hits").textContent = hits ? (hitAt >= 0 ? `${hitAt + 1} of ` : "") + plural(hitList.length, "hit") : ""; }
-$("search").oninput = () => { search($("search").value); tellHits(); redraw(); };
+function showHits() { $("hits").textContent = hits ? (hitAt >= 0 ? `${hitAt + 1} of ` : "") + plural(hitList.length, "hit") : ""; }
+$("search").oninput = () => { search($("search").value); showHits(); redraw(); };
 $("search").onkeydown = e => { if (e.key === "Enter") found(e.shiftKey ? -1 : 1); if (e.key === "Escape") { $("search").value = ""; $("search").oninput(); $("search").blur(); } };
 $("before").onclick = () => found(-1);
 $("after").onclick = () => found(1);
 $("in").onclick = () => zoom(0.6);
 $("out").onclick = () => zoom(1.6);
 $("fit").onclick = fitAll;
-$("color").onchange = () => { backdrop = null; tellKeys(); redraw(); };
+$("color").onchange = () => { backdrop = null; showKeys(); redraw(); };
 $("waits").onchange = $("launches").onchange = $("path").onchange = redraw;
 $("theme").onclick = () => setTheme(!isDark());
-function setTheme(dark) { document.documentElement.classList.toggle("dark", dark); palette(); backdrop = null; tellKeys(); redraw(); }
+function setTheme(dark) { document.documentElement.classList.toggle("dark", dark); palette(); backdrop = null; showKeys(); redraw(); }
 
 // -- the tables beneath
-function tellFigures() {
+function showFigures() {
   let work = 0, stalls = 0, blocked = 0;
   for (let i = 0; i < count; i++) { const kind = kindOf(i); if (isWork(kind)) work++; else if (kind === "wait" && laneOf(i).device >= 0) stalls += columns.length[i]; else if (kind === "sync") blocked += columns.length[i]; }
   const streams = rows.filter(row => row.type === "stream").length, into = $("figures");
@@ -205,7 +205,7 @@ function tellFigures() {
   }
   $("note").textContent = data.left_out ? `The last ${plural(data.left_out, "slice")} are left out: a trace for Perfetto (.json) has them all.` : "";
 }
-function tellKeys() {
+function showKeys() {
   const into = $("keys"), there = new Set(columns.kind);
   into.replaceChildren();
   if ($("color").value === "kind") data.kinds.forEach((kind, n) => { if (there.has(n) && KINDS[kind]) key(into, kind === "wait" ? "transparent" : `var(--${kind})`, KINDS[kind], kind === "wait"); });
@@ -217,7 +217,7 @@ function key(into, color, text, dashed) {
   if (dashed) i.style.cssText += "height:0;border-radius:0;width:16px;border-top:2px dashed var(--wait);vertical-align:3px";
   span.append(text);
 }
-function tellRaces() {
+function showRaces() {
   const into = $("races");
   if (!data.races.length) element("p", data.checked ? "None." : "None was looked for: --races warn or error does.", into, data.checked ? "calm" : "soft");
   data.races.slice(0, 100).forEach((race, n) => {
@@ -229,13 +229,13 @@ function tellRaces() {
       if (side.slice >= 0) go(p, side.place, side.slice); else p.append(side.place);
       if (side.source) element("code", side.source, p, "code");
     }
-    element("p", race.mend, box, "mend");
+    element("p", race.fix, box, "fix");
     const both = race.sides.map(side => side.slice).filter(i => i >= 0);
     if (both.length) element("a", "show both", box, "go").onclick = () => { select(both[both.length - 1]); zoomTo(...both); window.scrollTo({ top: 0 }); };
   });
   if (data.races.length > 100) element("p", `${data.races.length - 100} more are not listed.`, into, "soft");
 }
-function tellTable() {
+function showTable() {
   const sums = new Map();
   for (let i = 0; i < count; i++) {
     const kind = kindOf(i);
@@ -254,7 +254,7 @@ function tellTable() {
   if (!all.length) element("p", "The devices did nothing.", $("table"), "soft");
 }
 
-function tellPath() {
+function showPath() {
   critical ||= criticalPath();
   const all = [...critical.spent].sort((a, b) => b[1] - a[1]), total = all.reduce((sum, [, ns]) => sum + ns, 0), into = $("bounds");
   const names = { ...KINDS, give: "calls that give work", record: "calls that record events", wait: "calls that let streams wait", nothing: "nothing: latencies" };
@@ -270,4 +270,4 @@ function tellPath() {
 
 window.onresize = () => { backdrop = null; redraw(); };
 if (window.matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.classList.add("dark");
-palette(); tellFigures(); tellKeys(); tellRaces(); tellTable(); tellPath(); fitAll();
+palette(); showFigures(); showKeys(); showRaces(); showTable(); showPath(); fitAll();

@@ -57,7 +57,7 @@ function addStream(lane, list) {
   let busy = 0, work = 0;
   for (const i of list) if (isWork(kindOf(i))) { busy += columns.length[i]; work++; }
   const share = (100 * busy / (whole[1] - whole[0])).toFixed(busy ? 1 : 0);
-  addRow("stream", 34, { list: Int32Array.from(list), label: lane.name, sub: `${plural(work, "command")}, busy ${share} %`, made: lane.made });
+  addRow("stream", 34, { list: Int32Array.from(list), label: lane.name, sub: `${plural(work, "command")}, busy ${share} %`, created: lane.created });
 }
 
 function addEngines(lists) {

@@ -13,7 +13,7 @@ INSTALL = "pip install 'flambeau[cuda13]'"
 
 
 def why_not() -> str | None:
-    """Why no real GPU can be used, with the mend; None where one can be tried. Initializes nothing."""
+    """Why no real GPU can be used, with the fix; None where one can be tried. Initializes nothing."""
     if not sys.platform.startswith("linux"):
         return f"Flambeau drives real GPUs on Linux, and this is {sys.platform}"
     try:

@@ -1,4 +1,4 @@
-"""How a conflict of two commands is told: the two accesses, the lives of the memory, the call that would order them."""
+"""`build_race`: the race of two conflicting commands, with both accesses, the memory's lifetimes and the fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flambeau.core.sites import Site, line_of, place
 from flambeau.observe.accesses import Block, Cell, Command, Operation
 from flambeau.observe.clocks import Agent, Clock, joined, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
-from flambeau.observe.reports import Access, Mend, Race
+from flambeau.observe.reports import Access, Fix, Race
 
 READ, WRITE = "reads", "writes"
 
@@ -32,7 +32,7 @@ Launches: TypeAlias = tuple[GraphLaunch | None, GraphLaunch | None]
 """Those that the first command of a race and the second belong to."""
 
 
-def told(
+def build_race(
     old: Cell,
     before: str,
     last: Command,
@@ -42,28 +42,30 @@ def told(
     launches: Launches,
     waited: Agent | None,
 ) -> Race:
-    """The race of `command`, which reads or writes (`kind`) a cell, with the `last` access of that cell or another.
+    """Return the race of `command` with the last access of its cell or of a neighbour of it.
 
-    waited: another stream that has waited for the last access, which is a process group's.
+    Args:
+        kind: What `command` does with its cell: READ or WRITE.
+        waited: Another stream that has waited for the last access, which is a process group's.
     """
     block = cell.block
     reused = last[1] < block.born
     first = access_of(old.start, old.extent, before, last, launches[0])
     second = access_of(cell.start, cell.extent, kind, command, launches[1])
     record = reused and last[0] is not block.agent
-    allocated, freed_number, freed = _life(block, last[1]) if reused else (block.site, 0, None)
+    allocated, freed_number, freed = _lifetime(block, last[1]) if reused else (block.site, 0, None)
     note = ""
     if record:
-        mend = _record_stream(first, last[0], launches[0], freed, freed_number >= last[1])
+        fix = _record_stream(first, last[0], launches[0], freed, freed_number >= last[1])
     elif launches[0] is not None and launches[0] is launches[1]:
-        mend, note = _wait_in_capture(second, last, command, launches[0])
+        fix, note = _wait_in_capture(second, last, command, launches[0])
     else:
-        mend = _wait_stream(second, last, command, launches, waited)
-        note = _late(last, command, str(last[0]))
+        fix = _wait_stream(second, last, command, launches, waited)
+        note = _early_wait_note(last, command, str(last[0]))
     if waited is not None:
         note = f"note:   the wait at {place(waited.waits[last[0]][1])} is on {waited}."
     device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
-    return Race(first, second, device, mend, allocated, freed, record, note)
+    return Race(first, second, device, fix, allocated, freed, record, note)
 
 
 def line_at(site: Site) -> tuple[str, int]:
@@ -107,7 +109,7 @@ def _device_of(command: Command) -> int | None:
     return metas[0].device.index if metas else command[0].device
 
 
-def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
+def _lifetime(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
     """Where the memory was allocated, when and where freed, in the life that an old command belongs to."""
     lives = [block.last] if block.last else []
     lives += [(b.site, b.freed, b.freed_at) for b in block.prior]
@@ -117,39 +119,39 @@ def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None]:
     return block.site, 0, None
 
 
-def synchronize(
+def synchronize_fix(
     first: Access, second: Access, last: Command, launch: GraphLaunch | None, known: Clock
-) -> Mend:
+) -> Fix:
     """The host touches what a command uses: it must wait, and then knows all that the command's stream was given."""
     agent = last[0] if launch is None else launch.agent
     text = (
-        f"Call synchronize() on {agent}, or on an event recorded there after {_given(first)}, "
+        f"Call synchronize() on {agent}, or on an event recorded there after {_issued_at(first)}, "
         f"before {second.place}."
     )
-    return Mend("synchronize", text, joined(known, snapshot(agent)).get(last[0], 0) >= last[1])
+    return Fix("synchronize", text, joined(known, snapshot(agent)).get(last[0], 0) >= last[1])
 
 
-def _given(access: Access) -> str:
+def _issued_at(access: Access) -> str:
     """Where a stream of the program was given it: a graph's command with the whole graph."""
     return place(access.launched) if access.launched else access.place
 
 
 def _record_stream(
     first: Access, agent: Agent, launch: GraphLaunch | None, freed: Site | None, verified: bool
-) -> Mend:
+) -> Fix:
     """The first stream's use outlived the tensor: `record_stream` makes the runtime wait before reuse."""
     end = f"at {place(freed)}" if freed else "later"
     user = agent if launch is None else launch.agent
     text = (
-        f"Call tensor.record_stream(stream), with {user}, between the tensor's use at {_given(first)} "
+        f"Call tensor.record_stream(stream), with {user}, between the tensor's use at {_issued_at(first)} "
         f"and its end {end}."
     )
-    return Mend("record_stream", text, verified)
+    return Fix("record_stream", text, verified)
 
 
 def _wait_stream(
     second: Access, last: Command, command: Command, launches: Launches, waited: Agent | None
-) -> Mend:
+) -> Fix:
     """A wait just before the second access, or its graph, takes over all that the first one's stream was given.
 
     A graph is over on the stream that it was launched on when it is over on its own.
@@ -157,25 +159,25 @@ def _wait_stream(
     earlier = waited or (last[0] if launches[0] is None else launches[0].agent)
     later = command[0] if launches[1] is None else launches[1].agent
     name = f"torch.cuda.default_stream({earlier.device})" if earlier.ordinal == 0 else str(earlier)
-    where = f"the stream that is current at {_given(second)}" if later.grouped else str(later)
-    when = f"before {'the launch at ' if second.launched else ''}{_given(second)}"
+    where = f"the stream that is current at {_issued_at(second)}" if later.grouped else str(later)
+    when = f"before {'the launch at ' if second.launched else ''}{_issued_at(second)}"
     text = f"On {where}, call stream.wait_stream({name}) {when}."
     if earlier.grouped:
-        begun = place((last[3], last[4]))
-        text = f"Call wait() on the work that was begun at {begun}, {when}."
-    return Mend("wait_stream", text, _orders(later, earlier, last))
+        begin = place((last[3], last[4]))
+        text = f"Call wait() on the work that began at {begin}, {when}."
+    return Fix("wait_stream", text, _orders(later, earlier, last))
 
 
-def _wait_in_capture(
-    second: Access, last: Command, command: Command, launch: GraphLaunch
-) -> tuple[Mend, str]:
+def _wait_in_capture(second: Access, last: Command, command: Command, launch: GraphLaunch) -> tuple[Fix, str]:
     """Both are of one launch: the wait is missing where they were captured; and a note, if one is there too early."""
     earlier, later = (
         "the stream of the capture" if agent is launch.agent else agent.in_capture
         for agent in (last[0], command[0])
     )
     text = f"In the capture, on {later}, call stream.wait_stream({earlier}) before {second.place}."
-    return Mend("wait_stream", text, _orders(command[0], last[0], last)), _late(last, command, earlier)
+    return Fix("wait_stream", text, _orders(command[0], last[0], last)), _early_wait_note(
+        last, command, earlier
+    )
 
 
 def _orders(later: Agent, earlier: Agent, last: Command) -> bool:
@@ -183,7 +185,7 @@ def _orders(later: Agent, earlier: Agent, last: Command) -> bool:
     return joined(later.clock, snapshot(earlier)).get(last[0], 0) >= last[1]
 
 
-def _late(last: Command, command: Command, name: str) -> str:
+def _early_wait_note(last: Command, command: Command, name: str) -> str:
     """Whether the second stream did wait for the first, called `name`, but for a point before the access."""
     waited = command[0].waits.get(last[0])
     if waited is None or not last[0].born <= waited[0] < last[1]:
