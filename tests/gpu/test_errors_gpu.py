@@ -208,6 +208,29 @@ def _used(index: int = 0) -> int:
     return int(total - free)
 
 
+HIDDEN = """
+import warnings
+warnings.simplefilter("error")
+assert not torch.cuda.is_available() and torch.cuda.device_count() == 0
+assert not torch.accelerator.is_available()
+x = torch.ones(3, requires_grad=True)
+(x * 2).sum().backward()
+assert x.grad.tolist() == [2.0, 2.0, 2.0]
+for call in (lambda: torch.ones(3, device="cuda"), lambda: x.cuda(), torch.cuda.init, torch.cuda.current_stream):
+    try:
+        call()
+        raise SystemExit("no error")
+    except RuntimeError as error:
+        assert "No CUDA GPUs are available: CUDA_VISIBLE_DEVICES=" in str(error), error
+"""
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "99", "nonsense"])
+@pytest.mark.parametrize("driver", ["cuda", "auto"])
+def test_hidden_gpus_leave_the_cpu(tmp_path: Path, visible: str, driver: str) -> None:
+    run(tmp_path, HIDDEN, CUDA_VISIBLE_DEVICES=visible, FLAMBEAU_DRIVER=driver)
+
+
 @alone
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_process_leaves_no_memory(tmp_path: Path, how: Any) -> None:

@@ -109,6 +109,24 @@ print(flambeau.cuda.is_available(), flambeau.cuda.device_count(), flambeau.cuda.
     assert run(library, virtual).split()[:2] == ["True", "3"]
 
 
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_hidden_gpus_leave_the_cpu(library: Path, visible: str) -> None:
+    program = f"""
+import os, warnings
+os.environ["CUDA_VISIBLE_DEVICES"] = {visible!r}
+warnings.simplefilter("error")
+import flambeau as torch
+print(torch.cuda.is_available(), torch.cuda.device_count(), torch.ones(3).sum().item())
+try:
+    torch.ones(3, device="cuda")
+except RuntimeError as error:
+    print(error)
+"""
+    answers, message = run(library, program, devices=0).splitlines()[:2]
+    assert answers == "False 0 3.0"
+    assert message.startswith(f"No CUDA GPUs are available: CUDA_VISIBLE_DEVICES={visible!r} leaves none")
+
+
 def test_a_real_machine_is_traced_by_events(library: Path, tmp_path: Path) -> None:
     """Its times are nothing here; what was asked for is all there."""
     script = tmp_path / "program.py"

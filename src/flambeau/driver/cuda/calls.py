@@ -15,6 +15,7 @@ from flambeau.core.errors import (
     late,
 )
 
+NO_DEVICE = cu.CUresult.CUDA_ERROR_NO_DEVICE
 NOT_READY = cu.CUresult.CUDA_ERROR_NOT_READY
 OUT_OF_MEMORY = cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 

@@ -18,7 +18,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError
-from flambeau.driver.cuda.calls import check, error_of
+from flambeau.driver.cuda.calls import NO_DEVICE, check, error_of
 from flambeau.driver.cuda.device import Device
 
 
@@ -33,8 +33,7 @@ class Contexts:
     """`devices`, of which there may be `several`. `thread.entered`: whether one's context is current in this thread."""
 
     def __init__(self) -> None:
-        check(cu.cuInit(0))
-        self.devices = [Device(i) for i in range(check(cu.cuDeviceGetCount()))]
+        self.devices = [Device(i) for i in range(_count_devices())]
         self.several = len(self.devices) > 1
         self.thread = _Thread()
         self.closed = False
@@ -84,3 +83,14 @@ class Contexts:
             _, self.thread.context = cu.cuCtxGetCurrent()
         else:
             cu.cuCtxSetCurrent(self.thread.context)
+
+
+def _count_devices() -> int:
+    """Initialize the CUDA driver and count its visible devices; CUDA_VISIBLE_DEVICES may hide all of them."""
+    (code,) = cu.cuInit(0)
+    if code == NO_DEVICE:
+        return 0
+    if code:
+        raise error_of(code)
+    count: int = check(cu.cuDeviceGetCount())
+    return count
