@@ -81,12 +81,12 @@ class Life:
 class Program:
     """One random program, checked after each step."""
 
-    def __init__(self, seed: int, policy: Policy) -> None:
+    def __init__(self, seed: int, policy: Policy, placement: str = "default") -> None:
         self.rng = random.Random(seed)
         self.sizes = SIZES
         self.driver = FakeDriver(capacity=self.rng.choice([64, 128, 512]) * MIB)
         self.context = context_over(self.driver)
-        self.allocator = CachingAllocator(self.context, policy)
+        self.allocator = CachingAllocator(self.context, policy, placement)
         self.streams = {handle: stream_of(self.context, handle) for handle in STREAMS}
         self.order = Order()
         self.live: dict[int, tuple[Block, int, bool, dict[int, Any]]] = {}
@@ -341,19 +341,20 @@ class Program:
 
 
 POLICIES = ["", "max_split_size_mb:21", "roundup_power2_divisions:4", "garbage_collection_threshold:0.5"]
+PLACED = [("", "pytorch"), ("", "random:1"), ("max_split_size_mb:21", "random:2")]
 
 
-@pytest.mark.parametrize("text", POLICIES)
-def test_random_programs_keep_every_promise(text: str) -> None:
+@pytest.mark.parametrize(("text", "placement"), [*[(text, "default") for text in POLICIES], *PLACED])
+def test_random_programs_keep_every_promise(text: str, placement: str) -> None:
     each = 200
     for seed in range(max(STEPS // len(POLICIES) // each, 1)):
-        program = Program(seed, policy_of(text))
+        program = Program(seed, policy_of(text), placement)
         try:
             for _ in range(each):
                 program.step()
             program.end()
         except AssertionError as error:
-            raise AssertionError(f"seed {seed} of {text!r}: {error}") from error
+            raise AssertionError(f"seed {seed} of {text!r}, {placement}: {error}") from error
 
 
 def test_sixteen_threads_with_everything_going_on() -> None:

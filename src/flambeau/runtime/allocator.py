@@ -46,10 +46,10 @@ from flambeau.runtime.entries import (
     REQUEST,
     SMALL,
 )
-from flambeau.runtime.heap import Heap
 from flambeau.runtime.history import Columns, Recording
 from flambeau.runtime.journal import LONG, Journal
 from flambeau.runtime.orders import NEVER, Queue
+from flambeau.runtime.placement import DEFAULT, heap_of
 from flambeau.runtime.policy import ROUND, SMALL_REQUEST, TOO_MUCH, WITHIN, Policy, from_environment
 from flambeau.runtime.pools import PoolId, PrivatePool
 from flambeau.runtime.resources import Resource
@@ -100,7 +100,7 @@ class CachingAllocator:
         "oversize_segments", "policy", "remedy",
     )  # fmt: skip
 
-    def __init__(self, context: Context, policy: Policy | None = None) -> None:
+    def __init__(self, context: Context, policy: Policy | None = None, placement: str = DEFAULT) -> None:
         self.context = context
         self._driver = context.driver
         self._index = context.driver_index
@@ -115,7 +115,7 @@ class CachingAllocator:
         self._turn = Turn(self._freed, self._try_receive)  # see Note [Finalizers] in turn.py
         self._journal = Journal(self._turn)
         self._entries = self._journal.entries
-        self._heap = Heap(self._entries, self._orders, context.index)
+        self._heap = heap_of(placement, self._entries, self._orders, context.index)
         self._bins = self._heap.bins
         self._obey(from_environment() if policy is None else policy)
         self._segments = Segments(self._driver, self._index, self._journal, self._heap.follows)

@@ -73,15 +73,15 @@ class Pool:
 
     `queue` says whether the stream was given anything lately; `private` is the MemPool that it belongs to, if any;
     `adopted` the tick at which it last took over all of others' blocks, `looked` how many were looked at the last time,
-    `patience` how many it would look at once more; `seen` the sizes asked for lately, of all streams;
-    `least`, for those of a heap, the smallest rest that is cut off a block. Of what the journal says: `owner` is the
-    MemPool's id, `whole` and `part` are the heads of a block's entries where it is a segment or part of one, `parts`
-    the entries that tell of one part more than there was, or one or two fewer.
+    `patience` how many it would look at once more; `seen` the sizes asked for lately, of all streams; `most_bins` how
+    many bins it may have; `least`, for those of a heap, the smallest rest that is cut off a block. Of what the journal
+    says: `owner` is the MemPool's id, `whole` and `part` are the heads of a block's entries where it is a segment or
+    part of one, `parts` the entries that tell of one part more than there was, or one or two fewer.
     """
 
     __slots__ = (
-        "adopted", "bins", "holes", "homes", "kind", "least", "looked", "loose", "owner", "part", "parts", "patience",
-        "private", "queue", "seen", "stream", "whole",
+        "adopted", "bins", "holes", "homes", "kind", "least", "looked", "loose", "most_bins", "owner", "part", "parts",
+        "patience", "private", "queue", "seen", "stream", "whole",
     )  # fmt: skip
 
     least: int
@@ -93,6 +93,7 @@ class Pool:
         self.private = private
         self.holes: Holes[Block] = Holes()
         self.bins: dict[int, list[Block]] = {}
+        self.most_bins = _BINS
         self.homes: dict[int, int] = {}  # by size: how many blocks call that bin their home, free or not
         self.loose: list[Block] = []
         self.seen = seen
@@ -110,7 +111,7 @@ class Pool:
     def home(self, size: int) -> list[Block]:
         """Where a block of a rounded size without a bin goes when it is freed: to a bin from the second request on."""
         seen = self.seen
-        if size in seen and len(self.bins) < _BINS:
+        if size in seen and len(self.bins) < self.most_bins:
             made = self.bins[size] = []
             self.homes[size] = 1
             return made

@@ -85,7 +85,7 @@ class Machine:
                 context.clock = self.bare.time_ns  # type: ignore[attr-defined]
             if policy.expandable and not self.driver.range_page(driver_index):
                 warn_program(_NOT_EXPANDABLE.format(index), UserWarning)
-            context.allocator = allocator = CachingAllocator(context, policy)
+            context.allocator = allocator = CachingAllocator(context, policy, self.wish.placement)
             allocator.remedy = _remedy
             context.default_stream = default_stream_of(context)
             contexts.append(context)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flambeau.core.record import Value
 from flambeau.driver.registry import why_no_gpu
+from flambeau.runtime.placement import DEFAULT, check_placement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +29,7 @@ class Settings(Value):
 
     driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs.
     data: False: virtual GPUs of shapes and times alone, whose kernels do not run.
+    placement: how the caching allocators choose among free blocks (see `placement.py`).
     said: the environment's variables that decided, as `NAME='value'`, for messages.
     """
 
@@ -38,6 +40,7 @@ class Settings(Value):
     races: str = "off"
     poison: bool | None = None
     data: bool = True
+    placement: str = DEFAULT
     said: tuple[str, ...] = ()
 
 
@@ -59,6 +62,7 @@ def virtual_settings(
     races: str | None = None,
     poison: bool | None = None,
     data: bool | None = None,
+    placement: str | None = None,
 ) -> Settings:
     """A virtual machine: what is None here is as the environment says.
 
@@ -70,6 +74,8 @@ def virtual_settings(
         raise ValueError(f"devices must be 0 or more, got {devices}")
     if races is not None and races not in _RACES:
         raise ValueError(f"races={races!r}: must be one of {', '.join(_RACES)}")
+    placement = _get("FLAMBEAU_VIRTUAL_PLACEMENT") or DEFAULT if placement is None else placement
+    check_placement(placement)
     said = []
     if devices is None and (text := _get("FLAMBEAU_VIRTUAL_DEVICES")) is not None:
         said.append(f"FLAMBEAU_VIRTUAL_DEVICES={text!r}")
@@ -85,6 +91,7 @@ def virtual_settings(
         _races() if races is None else races,
         poison,
         _one_of("FLAMBEAU_VIRTUAL_DATA", ("0", "1"), "1") == "1" if data is None else bool(data),
+        placement,
         tuple(said),
     )
 

@@ -235,6 +235,7 @@ def virtual(
     races: str | None = None,
     poison: bool | None = None,
     data: bool | None = None,
+    placement: str | None = None,
 ) -> VirtualMachine:
     """Open virtual GPUs in place of those in use. What is not given is as the environment says.
 
@@ -245,6 +246,8 @@ def virtual(
         races: "off" (default), "warn" or "error".
         poison: fill fresh and freed memory with a pattern.
         data: False: shapes and times alone; no kernel runs, no memory is committed, and reading a value raises.
+        placement: which free block serves a request: "default", "pytorch" (the order of PyTorch's allocator) or
+            "random:SEED". The results of a race-free program do not depend on it.
 
     Returns a context manager: leaving it closes the machine and goes back to the one before. A plain call
     lasts until the next one. See Note [Machines].
@@ -252,7 +255,7 @@ def virtual(
     Raises RuntimeError while real GPUs are open; ValueError for a malformed argument.
     """
     global _forked
-    wish = settings.virtual_settings(devices, profile, schedule, races, poison, data)
+    wish = settings.virtual_settings(devices, profile, schedule, races, poison, data, placement)
     with _lock:
         if _machine is not None and _machine.wish.driver == "cuda" and _contexts:
             raise RuntimeError(
