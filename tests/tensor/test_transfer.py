@@ -94,6 +94,61 @@ def test_pinned_source_is_read_when_the_copy_runs() -> None:
     assert y.tolist() == [0, 0, 0, 0]
 
 
+def test_a_converting_copy_reads_its_pinned_source_when_it_runs() -> None:
+    x = torch.arange(4.0).pin_memory()
+    torch.cuda._sleep(SLEEP)
+    y = x.to("cuda", torch.float16, non_blocking=True)
+    assert not torch.cuda.current_stream().query()
+    x.fill_(2)
+    assert y.dtype is torch.float16 and y.tolist() == [2.0] * 4
+
+
+def test_a_converting_copy_writes_its_pinned_target_when_it_runs() -> None:
+    x = torch.arange(4, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda._sleep(SLEEP)
+    y = x.to("cpu", torch.float16, non_blocking=True)
+    z = torch.zeros(4, dtype=torch.int16, pin_memory=True).copy_(x, non_blocking=True)
+    assert y.is_pinned() and not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()
+    assert y.tolist() == z.tolist() == [0, 1, 2, 3]
+
+
+def test_a_copy_into_a_pinned_target_with_gaps_blocks() -> None:
+    x, y = torch.arange(4, device="cuda"), torch.zeros(4, 2, dtype=torch.int64, pin_memory=True)
+    torch.cuda._sleep(SLEEP)
+    assert y[:, 0].copy_(x, non_blocking=True).tolist() == [0, 1, 2, 3]
+    assert torch.cuda.current_stream().query() and y[:, 1].tolist() == [0] * 4
+
+
+def test_a_pinned_source_with_gaps_is_read_before_the_call_returns() -> None:
+    x = torch.arange(8).view(4, 2).pin_memory()
+    torch.cuda._sleep(SLEEP)
+    y, z = x[:, 0].to("cuda", non_blocking=True), x[0].expand(3, 2).to("cuda", non_blocking=True)
+    x.zero_()
+    assert y.tolist() == [0, 2, 4, 6] and z.tolist() == [[0, 1]] * 3
+
+
+@pytest.mark.parametrize("inwards", [True, False])
+def test_a_blocking_copy_converts_on_the_host(inwards: bool) -> None:
+    """As PyTorch's, for the sake of the device's memory."""
+    x = torch.ones(1000) if inwards else torch.ones(1000, device="cuda")
+    y = torch.empty(1000, dtype=torch.float64, device="cuda" if inwards else "cpu")
+    before = torch.cuda.max_memory_allocated()
+    assert y.copy_(x).tolist() == [1.0] * 1000
+    assert torch.cuda.max_memory_allocated() == before
+
+
+def test_a_captured_copy_converts_at_each_launch() -> None:
+    x, graph = torch.ones(4).pin_memory(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x.to("cuda", torch.float16, non_blocking=True)
+    for value in (2.0, 3.0):
+        x.fill_(value)
+        graph.replay()
+        assert y.tolist() == [value] * 4
+
+
 def test_a_pinned_block_waits_for_its_copy() -> None:
     x = torch.arange(4).pin_memory()
     ptr = x.data_ptr()

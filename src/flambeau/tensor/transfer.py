@@ -5,9 +5,10 @@ As in PyTorch. Between host and device: on the device's current stream; the host
 `non_blocking`, which only pinned memory makes use of. Between two devices: on the source's current
 stream, which first waits for the target's current stream, which then waits for the copy; so each side
 sees the copy in its own order and the host waits for nothing.
-What one memory copy cannot do (another dtype, gaps, an expanded source) goes through a contiguous
-temporary of the target's dtype: conversion on the device where one side is a CUDA source or the copy
-does not block, on the host otherwise.
+What one memory copy cannot do (another dtype, gaps, an expanded source) goes through contiguous temporaries. Between
+host and device a copy that does not block converts on the device, on its stream: so pinned memory on either side is
+used asynchronously. A blocking copy converts on the host and takes no device memory for it. A side with gaps is
+packed, or unpacked, where it lies; on the host that is at once, so the temporary there is pageable.
 """
 
 from __future__ import annotations
@@ -101,10 +102,8 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
         return
     if flags.sync_debug_mode and not non_blocking and CPU in (to.device, where.device):
         syncs.announce()
-    if where.device is CPU:
-        _copy_in(target, source, non_blocking)
-    elif to.device is CPU:
-        _copy_out(target, source, non_blocking)
+    if CPU in (to.device, where.device):
+        _copy_host(target, source, bool(non_blocking))
     else:
         _copy_across(target, source)
 
@@ -142,17 +141,20 @@ def _packed(source: Tensor, kind: dtype, shape: tuple[int, ...]) -> Tensor:
     return packed
 
 
-def _copy_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
-    to = target.meta
+def _copy_host(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    """Copy between host and device: see Note [How a copy between devices is ordered]."""
+    to, kind = target.meta, source.meta.dtype
     if _alike(to, source.meta):
-        _copy_bytes_in(target, source, non_blocking)
+        _copy_bytes(target, source, non_blocking)
         return
-    packed = _packed(source, to.dtype, to.shape)
-    if to.contiguous:
-        _copy_bytes_in(target, packed, non_blocking)
+    if (source.meta.device is CPU) is not non_blocking:  # the source lies where the copy converts
+        kind = to.dtype
+    packed = _packed(source, kind, to.shape)
+    if to.contiguous and kind is to.dtype:
+        _copy_bytes(target, packed, non_blocking)
         return
-    landing = empty(Meta.contiguous_of(to.shape, to.dtype, to.device))
-    _copy_bytes_in(landing, packed, non_blocking)
+    landing = empty(Meta.contiguous_of(to.shape, kind, to.device))
+    _copy_bytes(landing, packed, non_blocking)
     write(target, landing)
 
 
@@ -163,38 +165,18 @@ def stream_of(t: Tensor) -> Any:
     return current.local.streams[context.index]
 
 
-def _copy_bytes_in(target: Tensor, source: Tensor, non_blocking: bool) -> None:
-    stream = stream_of(target)
-    context = target.memory.context
-    memory = source.memory.host_memory(source.ptr, source.meta.nbytes)
-    target.memory.used_on(stream.handle)
-    context.driver.copy_in(target.ptr, memory, stream.handle)
+def _copy_bytes(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    """Copy between host and device what `_alike` says."""
+    here, there = (target, source) if target.meta.device is CPU else (source, target)
+    stream, driver = stream_of(there), there.memory.context.driver
+    memory = here.memory.host_memory(here.ptr, source.meta.nbytes)
+    there.memory.used_on(stream.handle)
+    if here is source:
+        driver.copy_in(target.ptr, memory, stream.handle)
+    else:
+        driver.copy_out(memory, source.ptr, stream.handle)
     stream.queue.busy = True
-    _finish(source.memory, stream, non_blocking)
-
-
-def _copy_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
-    to = target.meta
-    if _alike(to, source.meta):
-        _copy_bytes_out(target, source, non_blocking)
-        return
-    packed = _packed(source, to.dtype, to.shape)
-    if to.contiguous:
-        _copy_bytes_out(target, packed, non_blocking)
-        return
-    landing = empty(Meta.contiguous_of(to.shape, to.dtype, CPU))  # pageable: filled on return
-    _copy_bytes_out(landing, packed, non_blocking)
-    write(target, landing)
-
-
-def _copy_bytes_out(target: Tensor, source: Tensor, non_blocking: bool) -> None:
-    stream = stream_of(source)
-    context = source.memory.context
-    memory = target.memory.host_memory(target.ptr, target.meta.nbytes)
-    source.memory.used_on(stream.handle)
-    context.driver.copy_out(memory, source.ptr, stream.handle)
-    stream.queue.busy = True
-    _finish(target.memory, stream, non_blocking)
+    _finish(here.memory, stream, non_blocking)
 
 
 def _finish(host: Storage, stream: Any, non_blocking: bool) -> None:
