@@ -152,4 +152,7 @@ def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device
         raise _overflow(meta)
     meta.plain = strides == contiguous_strides(shape)
     meta.byte_strides = tuple(s * meta.itemsize for s in strides)
+    if max(meta.byte_strides, default=0) > _MOST:
+        # NumPy counts 63 bits. Nothing steps along such a dimension, so its stride may be any.
+        meta.byte_strides = tuple(s if s <= _MOST else 0 for s in meta.byte_strides)
     return meta

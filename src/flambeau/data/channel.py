@@ -26,9 +26,10 @@ from flambeau.core.dtype import dtype, uint8
 from flambeau.core.meta import Meta
 from flambeau.core.shared import anonymous
 from flambeau.tensor.interop import numpy
-from flambeau.tensor.pickling import storage_of
+from flambeau.tensor.pickling import row_of, storage_of
 from flambeau.tensor.sharing import NON_LEAF
 from flambeau.tensor.storage import Storage
+from flambeau.tensor.storages import over_storage
 from flambeau.tensor.tensor import Tensor, make
 
 _INLINE = 32 << 10  # bytes that go through the socket
@@ -104,9 +105,8 @@ class _Pickler(reduction.ForkingPickler):
 
 
 def tensor_of(data: Any, kind: dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    """A tensor of the bytes from its first element to its last."""
-    storage = storage_of(data, "cpu")
-    return make(Meta.of(shape, strides, kind, CPU), storage, storage.ptr)
+    """Return a tensor of the bytes from its first element to its last."""
+    return over_storage(row_of(storage_of(data, "cpu")), kind, 0, shape, strides)
 
 
 # -- shared memory ----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from flambeau.tensor.options import place, shape_of
 from flambeau.tensor.promotion import set_default_dtype
 from flambeau.tensor.public import function, method
 from flambeau.tensor.settings import set_default_device
-from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, over_storage, wrapped_row
+from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, row_as, wrapped_row
 from flambeau.tensor.tensor import Tensor, retyped
 from flambeau.tensor.typing import parse_type
 from flambeau.tensor.uninitialized import filled_if_wanted
@@ -50,7 +50,7 @@ def _over(storage: Face, kind: dtype, where: device) -> Tensor:
             f"{storage.dtype.torch_name} for argument 1 'storage'"
         )
     _require_kind_of_device(where.type, storage.device)
-    return over_storage(storage._row, kind, 0, None, None)
+    return row_as(storage._row, kind)
 
 
 def _new_tensor(cls: type[Tensor], *args: Any, device: Any = None) -> Tensor:

@@ -15,13 +15,14 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
-from flambeau.core.layout import Shape, Strides, contiguous_strides, span
+from flambeau.core.layout import Shape, contiguous_strides, span
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
 from flambeau.ops import creation as ops
 from flambeau.runtime import current, system
 from flambeau.tensor.call import call
 from flambeau.tensor.call import empty as allocate
+from flambeau.tensor.extents import ints_of, require_layout
 from flambeau.tensor.options import (
     Given,
     Options,
@@ -159,8 +160,8 @@ def _remember(key: Any, meta: Meta, options: Options) -> None:
 def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
     """A new tensor of uninitialized memory with the given strides, counted in elements."""
     options = Options("empty_strided", given)
-    shape, strides = checked_shape(size, "empty_strided"), tuple([int(s) for s in stride])
-    check_strides(shape, strides)
+    shape, strides = checked_shape(size, "empty_strided"), ints_of(stride, "empty_strided", "stride", 2)
+    require_layout(shape, strides)
     kind, device = options.kind or flags.default_dtype, options.device or default_device()
     memory = _empty(Meta.contiguous_of((span(shape, strides),), kind, device), options)
     return make(Meta.of(shape, strides, kind, device), memory.memory, memory.ptr)
@@ -180,18 +181,6 @@ def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> T
         raise RuntimeError(f"Duplicate dim or dimension out of range in physical_layout {order}")
     strides = dict(zip(order, contiguous_strides([shape[d] for d in order]), strict=True))
     return empty_strided(shape, [strides[d] for d in builtins.range(len(shape))], **given)
-
-
-def check_strides(shape: Shape, strides: Strides) -> None:
-    """Raise RuntimeError for strides that belong to no tensor of `shape`."""
-    if len(shape) != len(strides):
-        raise RuntimeError(
-            f"dimensionality of sizes ({len(shape)}) must match dimensionality of strides ({len(strides)})"
-        )
-    if any(s < 0 for s in strides):
-        raise RuntimeError(
-            f"Storage size calculation overflowed with sizes={list(shape)} and strides={list(strides)}"
-        )
 
 
 def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:

@@ -31,6 +31,7 @@ from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
+from flambeau.tensor.extents import require_layout
 from flambeau.tensor.options import place
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import ForeignStorage
@@ -318,10 +319,13 @@ def _read(managed: Any) -> tuple[Meta, int]:
     kind = _kinds.get((t.code, t.bits))
     if kind is None or t.lanes != 1:
         raise BufferError(f"Unsupported DLPack type: code {t.code}, {t.bits} bits, {t.lanes} lanes")
+    if t.ndim < 0 or (t.ndim and not t.shape):
+        raise BufferError(f"the DLPack tensor has {t.ndim} dimensions, and no sizes for them")
     shape = tuple(t.shape[: t.ndim])
     strides = tuple(t.strides[: t.ndim]) if t.strides else contiguous_strides(shape)
     if any(s < 0 for s in strides):
         raise BufferError("tensors with negative strides are not supported")
+    require_layout(shape, strides)
     return Meta.of(shape, strides, kind, _place_of(t)), (t.data or 0) + t.byte_offset
 
 

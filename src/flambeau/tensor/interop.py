@@ -19,6 +19,7 @@ from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
 from flambeau.tensor.data import new, numpy_kind, over
 from flambeau.tensor.dlpack import from_dlpack, is_real
+from flambeau.tensor.extents import int_of, ints_of, require_layout
 from flambeau.tensor.options import creates, kind_of, place
 from flambeau.tensor.public import alias, function, method
 from flambeau.tensor.storage import ForeignStorage
@@ -156,11 +157,18 @@ def _from_interface(obj: Any) -> Tensor:
             "an object with __cuda_array_interface__ lies on a real GPU, and those in use here are virtual"
         )
     kind = dtype_of(np.dtype(about["typestr"]))
-    shape = tuple(about["shape"])
-    steps = about.get("strides")
-    strides = contiguous_strides(shape) if steps is None else tuple([step // kind.itemsize for step in steps])
-    if any(s < 0 for s in strides):
-        raise ValueError("tensors with negative strides are not supported")
+    shape = ints_of(about["shape"], "__cuda_array_interface__", "shape", 1)
+    strides = contiguous_strides(shape)
+    if about.get("strides") is not None:
+        steps = ints_of(about["strides"], "__cuda_array_interface__", "strides", 2)
+        if any(step < 0 for step in steps):
+            raise ValueError("tensors with negative strides are not supported")
+        if any(step % kind.itemsize for step in steps):
+            raise ValueError(
+                f"__cuda_array_interface__: strides {steps} are not multiples of the element size, {kind.itemsize}"
+            )
+        strides = tuple([step // kind.itemsize for step in steps])
+    require_layout(shape, strides)
     native = about.get("stream")
     if native is not None:
         here, there = current.local.streams[context.index], Stream(context.device, stream_ptr=native)
@@ -188,6 +196,7 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0) -> 
     except TypeError:
         raise ValueError("object does not implement Python buffer protocol.") from None
     size, itemsize = view.nbytes, kind.itemsize
+    count, offset = int_of(count, "frombuffer", "count"), int_of(offset, "frombuffer", "offset")
     if not size or not count:
         raise ValueError(f"both buffer length ({size}) and count ({count}) must not be 0")
     if not 0 <= offset < size:

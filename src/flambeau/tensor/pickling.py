@@ -20,6 +20,7 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
+from flambeau.core.errors import type_name
 from flambeau.core.meta import Meta
 from flambeau.tensor.call import empty
 from flambeau.tensor.data import over
@@ -64,7 +65,9 @@ def rebuild(
     storage: TypedStorage, storage_offset: int, size: Any, stride: Any, requires_grad: bool = False,
     backward_hooks: Any = None, metadata: Any = None,
 ) -> Tensor:  # fmt: skip
-    """A tensor over a storage. Raises RuntimeError if it does not lie within."""
+    """Return a tensor over a storage. Raises TypeError or RuntimeError unless it lies within."""
+    if not isinstance(storage, TypedStorage):
+        raise TypeError(f"a tensor is rebuilt over a TypedStorage, not over {type_name(storage)}")
     return rebuild_as(storage, storage_offset, size, stride, requires_grad, backward_hooks, storage.dtype)
 
 
@@ -72,7 +75,15 @@ def rebuild_as(
     storage: Face, storage_offset: int, size: Any, stride: Any, requires_grad: bool, backward_hooks: Any,
     dtype: dtype, metadata: Any = None,
 ) -> Tensor:  # fmt: skip
-    """A tensor of a dtype over a storage."""
+    """Return a tensor of a dtype over a storage. Raises TypeError or RuntimeError unless it lies within."""
+    if not isinstance(storage, Face):
+        raise TypeError(f"a tensor is rebuilt over a storage, not over {type_name(storage)}")
+    if not (isinstance(size, list | tuple) and isinstance(stride, list | tuple)):
+        raise TypeError(f"size and stride must be tuples, not {type_name(size)} and {type_name(stride)}")
+    if not isinstance(dtype, dtypes.dtype):
+        raise TypeError(f"dtype must be torch.dtype, not {type_name(dtype)}")
+    if not isinstance(requires_grad, bool):
+        raise RuntimeError("requires_grad must be a bool")
     made = over_storage(storage._row, dtype, storage_offset, tuple(size), tuple(stride))
     if requires_grad:
         made.requires_grad_(True)

@@ -11,21 +11,21 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
-from flambeau.core.errors import NotSupportedError, type_name
+from flambeau.core.errors import NotSupportedError, argument_type, type_name
 from flambeau.core.flags import flags
-from flambeau.core.layout import contiguous_strides, span
+from flambeau.core.layout import contiguous_strides
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.tape.mode import mode
 from flambeau.tensor import public
 from flambeau.tensor.call import empty
 from flambeau.tensor.changeable import refuse_inference, require_changeable
-from flambeau.tensor.creation import check_strides
 from flambeau.tensor.data import new as made_of
+from flambeau.tensor.extents import int_of, ints_of, require_within
 from flambeau.tensor.history import edge_of, requires_grad
 from flambeau.tensor.holders import resize_storage
 from flambeau.tensor.in_place import Unwritten, replace_node
-from flambeau.tensor.options import checked_shape, integer, place
+from flambeau.tensor.options import integer, place
 from flambeau.tensor.public import method
 from flambeau.tensor.storage import PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor, make
@@ -45,7 +45,7 @@ class Face:
         """All of the storage, which may have been resized since."""
         held = self._held
         if held.meta.nbytes != held.memory.nbytes or held.ptr != held.memory.ptr:
-            held = self._held = _row(held, held.meta.dtype)
+            held = self._held = row_as(held, held.meta.dtype)
         return held
 
     @property
@@ -338,12 +338,13 @@ def new_row(args: tuple[Any, ...], kind: dtype, where: device, function: str) ->
 def wrapped_row(storage: Any, kind: dtype, function: str) -> Tensor:
     if not isinstance(storage, UntypedStorage):
         raise TypeError(f"{function}: 'wrap_storage' must be UntypedStorage, but got {type(storage)}")
-    return _row(storage._row, kind)
+    return row_as(storage._row, kind)
 
 
 def _row_of_buffer(buffer: Any, kind: dtype, byte_order: str | None, count: int, offset: int) -> Tensor:
     view = memoryview(buffer).cast("B")
     size, itemsize = view.nbytes, kind.itemsize
+    count, offset = int_of(count, "from_buffer", "count"), int_of(offset, "from_buffer", "offset")
     if byte_order is None and itemsize > 1:
         raise RuntimeError("function missing required argument 'byte_order' (pos 2)")
     if byte_order not in (None, "native", "little", "big"):
@@ -381,7 +382,7 @@ def face(cls: Any, row: Tensor) -> Any:
     return made
 
 
-def _row(t: Tensor, kind: dtype) -> Tensor:
+def row_as(t: Tensor, kind: dtype) -> Tensor:
     """All of a tensor's storage as a row of `kind`."""
     storage = t.memory
     meta = Meta.contiguous_of((storage.nbytes // kind.itemsize,), kind, t.meta.device)
@@ -391,14 +392,14 @@ def _row(t: Tensor, kind: dtype) -> Tensor:
 @method
 def untyped_storage(self: Tensor) -> UntypedStorage:
     """The bytes under this tensor, shared with all its views."""
-    found: UntypedStorage = face(UntypedStorage, _row(self, dtypes.uint8))
+    found: UntypedStorage = face(UntypedStorage, row_as(self, dtypes.uint8))
     return found
 
 
 @method
 def storage(self: Tensor) -> TypedStorage:
     """The elements under this tensor."""
-    found: TypedStorage = face(TypedStorage, _row(self, self.meta.dtype))
+    found: TypedStorage = face(TypedStorage, row_as(self, self.meta.dtype))
     return found
 
 
@@ -417,26 +418,25 @@ def set_(
         return _point(self, source)
     if isinstance(source, TypedStorage):
         _check_kind(self, source.dtype)
-    storage = source._row if isinstance(source, Face) else source
-    return _point(self, over_storage(storage, self.meta.dtype, storage_offset, size, stride))
+    if not isinstance(source, Face | Tensor):
+        raise TypeError(argument_type("set_", "source", 1, "Storage or Tensor", source))
+    row, kind = source._row if isinstance(source, Face) else source, self.meta.dtype
+    offset = int_of(storage_offset, "set_", "storage_offset", 2)
+    if size is None:
+        shape: tuple[int, ...] = (row.memory.nbytes // kind.itemsize - offset,)
+    else:
+        shape = ints_of(size, "set_", "size", 3)
+    strides = contiguous_strides(shape) if stride is None else ints_of(stride, "set_", "stride", 4)
+    return _point(self, over_storage(row, kind, offset, shape, strides))
 
 
-def over_storage(row: Tensor, kind: dtype, offset: int, size: Any, stride: Any) -> Tensor:
-    """A tensor over a row's storage. Raises RuntimeError if it does not lie within."""
+def over_storage(
+    row: Tensor, kind: dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Tensor:
+    """Return a tensor over a row's storage. Raises TypeError or RuntimeError unless it lies within."""
     storage = row.memory
-    if offset < 0:
-        raise RuntimeError(f"Tensor: invalid storage offset {offset}")
-    shape = ((storage.nbytes // kind.itemsize) - offset,) if size is None else checked_shape(size, "set_")
-    strides = contiguous_strides(shape) if stride is None else tuple(stride)
-    check_strides(shape, strides)
+    require_within(storage.nbytes, kind.itemsize, shape, strides, offset)
     meta = Meta.of(shape, strides, kind, row.meta.device)
-    needed = (offset + span(shape, strides)) * kind.itemsize
-    if needed > storage.nbytes:
-        raise RuntimeError(
-            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset}, and "
-            f"itemsize {kind.itemsize} requiring a storage size of {needed} are "
-            f"out of bounds for storage of size {storage.nbytes}"
-        )
     return make(meta, storage, storage.ptr + offset * kind.itemsize)
 
 

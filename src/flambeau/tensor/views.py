@@ -12,13 +12,14 @@ from operator import index
 from typing import Any
 
 from flambeau.core.dtype import INTEGRAL, dtype
-from flambeau.core.layout import Shape, broadcast_shapes, span, view_strides, wrap_dim
+from flambeau.core.layout import Shape, broadcast_shapes, view_strides, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.core.sites import warn_program
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
 from flambeau.tape.node import Leaf
 from flambeau.tensor.changeable import refuse_inference, require_changeable
+from flambeau.tensor.extents import int_of, ints_of, require_within
 from flambeau.tensor.fitting import unviewed
 from flambeau.tensor.history import (
     SplitBackward0,
@@ -501,26 +502,18 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
 @both
 def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
     """Any layout over the tensor's storage, from `storage_offset` on (its own offset by default)."""
-    shape, strides = ints((size,), "as_strided", "size"), ints((stride,), "as_strided", "stride")
-    here = input.storage_offset()
-    offset = here if storage_offset is None else storage_offset
+    shape = ints_of(size, "as_strided", "size", 1)
+    strides = ints_of(stride, "as_strided", "stride", 2)
+    offset = here = input.storage_offset()
+    if storage_offset is not None:
+        offset = int_of(storage_offset, "as_strided", "storage_offset", 3)
     if len(shape) != len(strides):
         raise RuntimeError("mismatch in length of strides and shape")
     if any(s < 0 for s in strides):
         raise RuntimeError(
             f"as_strided: Negative strides are not supported at the moment, got strides: {list(strides)}"
         )
-    if any(n < 0 for n in shape):
-        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
-    if offset < 0:
-        raise RuntimeError(f"Tensor: invalid storage offset {offset}")
-    item, reach = input.meta.itemsize, span(shape, strides)
-    if reach and (offset + reach) * item > input.memory.nbytes:
-        raise RuntimeError(
-            f"setStorage: sizes {list(shape)}, strides {list(strides)}, storage offset {offset}, and "
-            f"itemsize {item} requiring a storage size of {(offset + reach) * item} are out of bounds for "
-            f"storage of size {input.memory.nbytes}"
-        )
+    require_within(input.memory.nbytes, input.meta.itemsize, shape, strides, offset)
     return run(records.as_strided, input, shape, strides, offset - here)
 
 
