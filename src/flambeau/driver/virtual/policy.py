@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from flambeau.core.errors import DriverError
 
 if TYPE_CHECKING:
-    from flambeau.driver.virtual.scheduler import Command, Stream
+    from flambeau.driver.virtual.scheduler import Command, Engine, Stream
 
 PATIENCE_NS = 100_000
 _CHANGE_HORIZON = 1 << 14  # PCT's change points lie among this many choices, denser towards the first
+
+Rank = tuple[int, int, int]
+"""What decides which command an engine serves first: priority, time at which it became ready in ns, `seq`."""
 
 STOP, LATE, EARLY = -1, -2, -3  # among choices: how a poll of the host ended
 
@@ -52,17 +55,25 @@ class Policy(Protocol):
 
 
 class Earliest:
-    """What the modelled device would do: the command that can start first; ties by priority, then age."""
+    """Runs next what the modelled device would start next.
+
+    Among commands that wait for an engine the device serves the highest priority, then the one that became ready first,
+    then the oldest. A command does not overtake another that waits for its engine, even if it needs less of it.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Command]] = []
+        self._heap: list[tuple[int, Rank, Command]] = []  # by the time at which to look at the command next
+        self._queues: dict[
+            Engine, list[tuple[Rank, Command]]
+        ] = {}  # heaps: the commands that wait for an engine
 
     @property
     def runnable(self) -> bool:
         return bool(self._heap)
 
     def offer(self, command: Command) -> None:
-        heappush(self._heap, (command.ready, command.stream.priority, command.seq, command))
+        ready = command.ready
+        heappush(self._heap, (ready, (command.stream.priority, ready, command.seq), command))
 
     def answer(self, question: Question | None) -> int:
         return STOP
@@ -70,15 +81,57 @@ class Earliest:
     def take(self, now: int | None, question: Question | None = None) -> Command | None:
         heap = self._heap
         while heap:
-            time, priority, seq, command = heap[0]
+            time, rank, command = heap[0]
             if now is not None and time > now:
                 return None
+            heappop(heap)
             start = command.engine.free_at(time, command.sms)
-            if start == time:
-                heappop(heap)
+            if not self._queues:
+                if start == time:
+                    return command
+            elif start == time and self._is_first(rank, command):
+                self._leave(rank, command, time)
                 return command
-            heapreplace(heap, (start, priority, seq, command))  # its engine is busy: look again then
+            self._wait(start, rank, command)
         return None
+
+    def _is_first(self, rank: Rank, command: Command) -> bool:
+        queues = self._queues
+        return all(part not in queues or rank <= queues[part][0][0] for part in command.engine.parts)
+
+    def _wait(self, start: int, rank: Rank, command: Command) -> None:
+        """Keep a command in the queues of its engine until the engine may have room, at `start`.
+
+        Only a command that is the first of all its queues stays in the heap.
+        """
+        first = self._is_first(rank, command)
+        for part in command.engine.parts:
+            queue = self._queues.setdefault(part, [])
+            if not queue or queue[0][0] != rank:
+                if queue and rank < queue[0][0]:
+                    self._withdraw(queue[0][1])
+                heappush(queue, (rank, command))
+        if first:
+            heappush(self._heap, (start, rank, command))
+
+    def _withdraw(self, command: Command) -> None:
+        self._heap[:] = [entry for entry in self._heap if entry[2] is not command]
+        heapify(self._heap)
+
+    def _leave(self, rank: Rank, command: Command, time: int) -> None:
+        """Take a command that starts out of its queues, and look at those behind it again."""
+        behind: dict[int, tuple[Rank, Command]] = {}
+        for part in command.engine.parts:
+            queue = self._queues.get(part)
+            if queue is not None and queue[0][0] == rank:
+                heappop(queue)
+                if queue:
+                    behind[queue[0][1].seq] = queue[0]
+                else:
+                    del self._queues[part]
+        for after, follower in behind.values():
+            if self._is_first(after, follower):
+                heappush(self._heap, (time, after, follower))
 
 
 class Choice:

@@ -109,6 +109,11 @@ class DeviceState:
 class Engine(Protocol):
     """A part of the hardware that commands compete for. Starts never go back in time."""
 
+    @property
+    def parts(self) -> tuple[Engine, ...]:
+        """The parts for which commands queue: several engines may share one."""
+        ...
+
     def free_at(self, time: int, sms: int) -> int:
         """The first time from `time` on when a command that wants so many multiprocessors can start."""
         ...
@@ -120,6 +125,8 @@ class Engine(Protocol):
 
 class Unlimited:
     """No engine at all: host functions."""
+
+    parts = ()
 
     def free_at(self, time: int, sms: int) -> int:
         return time
@@ -136,6 +143,10 @@ class Lane:
     def __init__(self) -> None:
         self.until = 0
 
+    @property
+    def parts(self) -> tuple[Engine, ...]:
+        return (self,)
+
     def free_at(self, time: int, sms: int) -> int:
         return time if time > self.until else self.until
 
@@ -147,16 +158,16 @@ class Lane:
 class Path:
     """Lanes that a command takes together: a copy between devices through the host."""
 
-    __slots__ = ("lanes",)
+    __slots__ = ("parts",)
 
     def __init__(self, *lanes: Lane) -> None:
-        self.lanes = lanes
+        self.parts = lanes
 
     def free_at(self, time: int, sms: int) -> int:
-        return max([lane.free_at(time, sms) for lane in self.lanes])
+        return max([lane.free_at(time, sms) for lane in self.parts])
 
     def occupy(self, start: int, command: Command) -> int:
-        return max([lane.occupy(start, command) for lane in self.lanes])
+        return max([lane.occupy(start, command) for lane in self.parts])
 
 
 class Processors:
@@ -172,6 +183,10 @@ class Processors:
         self._free = sms
         self._clock = 0
         self._running: list[tuple[int, int]] = []  # (end, sms), a heap
+
+    @property
+    def parts(self) -> tuple[Engine, ...]:
+        return (self,)
 
     def free_at(self, time: int, sms: int) -> int:
         if time < self._clock:
