@@ -80,10 +80,22 @@ R cuMemGetAddressRange(P* at, size_t* n, P p) {
 R cuIpcCloseMemHandle(P p) { return drop(p); }
 R cuMemAllocAsync(P* p, size_t n, P s) { return (*p = take(n)) ? 0 : 2; }
 R cuMemAllocFromPoolAsync(P* p, size_t n, P pool, P s) { return (*p = take(n)) ? 0 : 2; }
-R cuMemHostAlloc(void** p, size_t n, unsigned f) { return (*p = (void*)take(n)) ? 0 : 2; }
+static P host_of[64];  /* page-locked blocks */
+R cuMemHostAlloc(void** p, size_t n, unsigned f) {
+  *p = (void*)take(n);
+  for (int i = 0; *p && i < 64; i++) if (!host_of[i]) { host_of[i] = (P)*p; break; }
+  return *p ? 0 : 2; }
+R cuPointerGetAttribute(void* v, int what, P p) {
+  for (int i = 0; i < 64; i++) for (int j = 0; host_of[i] && j < 4096; j++)
+    if (blocks[j].at == host_of[i] && p >= blocks[j].at && p < blocks[j].at + blocks[j].size) {
+      if (what == 2) *(int*)v = 1; else *(size_t*)v = what == 11 ? blocks[j].at : blocks[j].size;
+      return 0; }
+  return 1; }
 R cuMemFree(P p) { return drop(p); }
 R cuMemFreeAsync(P p, P s) { return drop(p); }
-R cuMemFreeHost(void* p) { return drop((P)p); }
+R cuMemFreeHost(void* p) {
+  for (int i = 0; i < 64; i++) if (host_of[i] == (P)p) host_of[i] = 0;
+  return drop((P)p); }
 static int moves(size_t n) {
   static size_t most;
   if (!most) { const char* s = getenv("NULL_CUDA_MOVES"); most = s ? atoll(s) : SIZE_MAX; }

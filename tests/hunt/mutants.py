@@ -30,10 +30,10 @@ ROOMS = (
     "tensor",
 )  # fmt: skip
 METHODS = {
-    "_await", "after", "device_sync", "event_record", "event_sync", "record", "record_event", "record_stream",
-    "record_use", "share", "stream_sync", "stream_wait", "synchronize", "used_on", "wait", "wait_event", "wait_stream",
+    "_await", "after", "device_sync", "event_record", "event_sync", "record", "record_copy", "record_event",
+    "record_stream", "record_use", "record_use_at", "share", "stream_sync", "stream_wait", "synchronize", "used_on", "wait", "wait_event", "wait_stream",
 }  # fmt: skip
-FUNCTIONS = {"_finish", "_wait", "order"}
+FUNCTIONS = {"_wait", "order"}
 # `Orders` only knows what may be reused early: forgetting it loses an opportunity. `_sharing()` is about processes, a
 # `Journal` tells what was, a store lets processes meet.
 NO_ORDER = ("orders", "_sharing()", "_journal", "store")

@@ -315,6 +315,17 @@ def pinned_freed_in_flight():
 
 
 @program
+def alias_freed_in_flight():
+    """The copy goes through another tensor over the pinned memory."""
+    x = full(0)
+    pinned = torch.ones(N).pin_memory()
+    x.copy_(torch.from_numpy(pinned.numpy()), non_blocking=True)
+    del pinned
+    torch.full((N,), 9.0).pin_memory()
+    return x.tolist()
+
+
+@program
 def fetched_freed_in_flight():
     x = full(4)
     pinned = torch.zeros(N).pin_memory()

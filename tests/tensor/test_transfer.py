@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -183,6 +184,68 @@ def test_pinning() -> None:
     ):
         torch.zeros(2, device="cuda").pin_memory()
     assert x.untyped_storage().pin_memory().is_pinned()
+
+
+ALIASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "from_numpy": lambda h: torch.from_numpy(h.numpy()),
+    "as_tensor": lambda h: torch.as_tensor(h.numpy()),
+    "frombuffer": lambda h: torch.frombuffer(memoryview(h.numpy()), dtype=torch.float32),
+    "dlpack": lambda h: torch.from_dlpack(h),
+    "dlpack of an array": lambda h: torch.from_dlpack(h.numpy()),
+    "offset": lambda h: torch.from_numpy(h.numpy()[7:]),
+    "storage": lambda h: torch.empty(0).set_(torch.from_numpy(h.numpy()[3:]).untyped_storage()),
+    "array": lambda h: torch.from_numpy(np.asarray(h))[2:],
+    "bytes": lambda h: torch.from_numpy(h.numpy().view(np.uint8)).view(torch.float32),
+    "ctypes": lambda h: torch.from_numpy(
+        np.ctypeslib.as_array((ctypes.c_float * 100).from_address(h.data_ptr()))
+    ),
+}
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_another_object_over_pinned_memory_is_pinned(alias: str) -> None:
+    """Page-locked goes by address, for CUDA and so for PyTorch."""
+    h = torch.zeros(100).pin_memory()
+    a = ALIASES[alias](h)
+    assert a.is_pinned() and a.untyped_storage().is_pinned() and a.pin_memory() is a
+    assert a.__dlpack_device__() == (3, 0)
+    torch.cuda._sleep(SLEEP)
+    x = a.cuda(non_blocking=True)
+    assert not torch.cuda.current_stream().query()
+    h.fill_(1)
+    assert x.tolist() == [1.0] * a.numel()
+    y = torch.full((a.numel(),), 2.0, device="cuda")
+    torch.cuda._sleep(SLEEP)
+    a.copy_(y, non_blocking=True)
+    assert not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()
+    assert a.tolist() == [2.0] * a.numel() == h.tolist()[-a.numel() :]
+
+
+def test_memory_that_is_pinned_in_part_is_pageable() -> None:
+    h = torch.arange(128.0).pin_memory()  # 512 bytes: all of its block
+    last = h.data_ptr() + 508
+    assert torch.from_numpy(np.ctypeslib.as_array((ctypes.c_float * 1).from_address(last))).is_pinned()
+    a = torch.from_numpy(np.ctypeslib.as_array((ctypes.c_float * 2).from_address(last)))
+    assert not a.is_pinned() and a.pin_memory() is not a
+    torch.cuda._sleep(SLEEP)
+    x = a.cuda(non_blocking=True)
+    h.zero_()
+    assert x.tolist()[0] == 127
+    del h
+    torch.accelerator.empty_host_cache()
+    assert not a[:1].is_pinned()
+
+
+def test_a_pinned_block_waits_for_a_copy_through_another_object() -> None:
+    for offset in (0, 1):
+        h = torch.arange(4).pin_memory()
+        ptr = h.data_ptr()
+        torch.cuda._sleep(SLEEP)
+        y = torch.from_numpy(h.numpy()[offset:]).cuda(non_blocking=True)
+        del h
+        assert torch.empty(4, dtype=torch.int64, pin_memory=True).data_ptr() != ptr
+        assert y.tolist() == [0, 1, 2, 3][offset:]
 
 
 def test_copy_between_devices_waits_for_both_current_streams() -> None:

@@ -382,6 +382,10 @@ class Driver(Protocol):
         """Give back what host_alloc returned. Waits for all devices' work first, as cudaFreeHost does."""
         ...
 
+    def host_pinned(self, ptr: int, nbytes: int) -> bool:
+        """Return True if there are bytes and all are page-locked: by host_alloc, or on real GPUs by other libraries."""
+        ...
+
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         """Say that the host reads or writes host bytes now. For observers; a driver may do nothing."""
         ...

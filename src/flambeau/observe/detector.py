@@ -195,7 +195,11 @@ class Detector(Order):
         if block is not None:
             block.freed, block.freed_at = self.number, caller(2)
             points = [point for event in events if (point := self._events.get(event)) is not None]
-            self._look_at_freed(block, reduce(joined, points, NOTHING))
+            awaited = reduce(joined, points, NOTHING)
+            if block.host:
+                self._look_at_freed_pinned(block, awaited)
+            else:
+                self._look_at_freed(block, awaited)
 
     def _check_loose(self, owner: Agent) -> None:
         """Memory is handed out on a stream: which freed blocks of it may other streams still use?"""
@@ -235,6 +239,21 @@ class Detector(Order):
                 loose = self._loose.setdefault(owner, {})
                 if user not in loose or loose[user][0][1] < last[1]:
                     loose[user] = (last, block)
+
+    def _look_at_freed_pinned(self, block: Block, awaited: Clock) -> None:
+        """Withhold the certificate if copies use a block of pinned memory that its allocator does not wait for."""
+        for last in itertools.chain.from_iterable(cell.accesses() for cell in block.cells):
+            if last[1] >= block.born and not any(
+                clock.get(last[0], 0) >= last[1] for clock in (self.known, awaited)
+            ):
+                site = last[3], last[4]
+                self.findings.freed_early(
+                    site,
+                    f"pinned memory that {last[2][0]} at {place(site)} uses on {last[0]} is freed while the copy may "
+                    "run. The copy went through another object over a part of the memory, so PyTorch's allocator does "
+                    "not wait for it and may hand the memory out again. Keep the pinned tensor until the host has "
+                    "waited for the copy",
+                )
 
     def _look_at_freed_by_thread(self, block: Block, owner: Agent) -> None:
         """Where threads free each other's memory, it may come back at any time: its uses must be known to be over.

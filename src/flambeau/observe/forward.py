@@ -68,6 +68,9 @@ class Forward:
     def host_free(self, memory: HostMemory) -> None:
         self.inner.host_free(memory)
 
+    def host_pinned(self, ptr: int, nbytes: int) -> bool:
+        return self.inner.host_pinned(ptr, nbytes)
+
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         self.inner.host_touch(ptr, nbytes, write)
 

@@ -10,6 +10,7 @@ capture of a CUDA graph, where the system can be given nothing back, with the fi
 from __future__ import annotations
 
 import time
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,9 +35,14 @@ _HOST = 0  # what observers are told in place of a stream
 
 
 class PinnedBlock(Sized):
-    """A piece of pinned memory. `uses`: the streams, by handle, whose copies use it."""
+    """A piece of pinned memory.
 
-    __slots__ = ("memory", "ptr", "requested", "uses")
+    Attributes:
+        uses: stream handle -> stream, of the copies that use the block.
+        hidden_uses: stream handle -> stream, of copies that PyTorch's allocator does not learn of; see `record_use_at`.
+    """
+
+    __slots__ = ("hidden_uses", "memory", "ptr", "requested", "uses")
 
     def __init__(self, memory: HostMemory | None, size: int) -> None:
         super().__init__(size)
@@ -44,6 +50,12 @@ class PinnedBlock(Sized):
         self.ptr = 0 if memory is None else memory.ptr
         self.requested = 0
         self.uses: dict[int, Stream] = {}
+        self.hidden_uses: dict[int, Stream] = {}
+
+    @property
+    def all_uses(self) -> dict[int, Stream]:
+        """Both, `uses` first."""
+        return {**self.uses, **self.hidden_uses} if self.hidden_uses else self.uses
 
 
 class PinnedAllocator:
@@ -57,6 +69,8 @@ class PinnedAllocator:
         self._cap = cap
         self._driver = driver
         self._orders = Orders() if orders is None else orders
+        self._addresses: list[int] = []  # of all blocks, sorted
+        self._blocks: dict[int, PinnedBlock] = {}  # address -> block
         self._kept: Holes[PinnedBlock] = Holes()
         self._kept_bytes = 0
         self._uses: Uses[PinnedBlock] = Uses(self._outlives if driver.observes_blocks else None)
@@ -90,11 +104,23 @@ class PinnedAllocator:
         """A copy that uses the block was queued on `stream`: once freed, it waits for that stream."""
         block.uses[stream.handle] = stream
 
+    def record_use_at(self, ptr: int, stream: Stream) -> None:
+        """Record that a copy queued on `stream` uses the memory at an address, if it is a block's.
+
+        PyTorch's allocator finds a block by its first address alone, if another object than the pinned tensor shows it.
+        The block waits for all uses here; observers learn of the others, for which it would not wait there.
+        """
+        with self._turn:
+            at = bisect_right(self._addresses, ptr)
+            block = self._blocks[self._addresses[at - 1]] if at else None
+        if block is not None and ptr < block.ptr + block.size:
+            (block.uses if ptr == block.ptr else block.hidden_uses)[stream.handle] = stream
+
     def free(self, block: PinnedBlock) -> None:
         """Take a block back."""
         if not block.size or self._closed:
             return
-        if not block.uses:
+        if not block.all_uses:
             self._end_life(block)
         self._freed.append(block)
         self._try_receive()
@@ -165,6 +191,8 @@ class PinnedAllocator:
         self._figures.alloc_time.add(time.perf_counter_ns() - begin)
         block = PinnedBlock(memory, size)
         self._figures.hold(block, 1)
+        insort(self._addresses, block.ptr)
+        self._blocks[block.ptr] = block
         return block
 
     def _release_kept(self) -> None:
@@ -183,6 +211,8 @@ class PinnedAllocator:
             self._kept.remove(block)
             self._kept_bytes -= block.size
             self._figures.hold(block, -1)
+            self._addresses.remove(block.ptr)
+            del self._blocks[block.ptr]
 
     def _try_receive(self) -> None:
         if not self._closed:
@@ -191,8 +221,8 @@ class PinnedAllocator:
     def _receive(self) -> None:
         while self._freed:
             block = self._freed.popleft()
-            if block.uses:
-                self._uses.wait(block, block.uses.values())
+            if uses := block.all_uses:
+                self._uses.wait(block, uses.values())
             else:
                 self._keep(block)
         self._trim_to_cap()
@@ -201,7 +231,7 @@ class PinnedAllocator:
         self._receive()
         if self._uses.waiting:
             for over in self._uses.done(block_host=wait):
-                over.block.uses = {}
+                over.block.uses, over.block.hidden_uses = {}, {}
                 self._end_life(over.block, over.events)
                 self._keep(over.block)
             self._trim_to_cap()
@@ -220,8 +250,8 @@ class PinnedAllocator:
             self._driver.block_free(block.ptr, block.requested, _HOST, after)
 
     def _outlives(self, block: PinnedBlock, events: Sequence[int]) -> None:
-        """A freed block waits for these events of its uses."""
-        self._driver.block_wait(block.ptr, block.requested, _HOST, events)
+        """A freed block waits for these events of its uses, `hidden_uses` last."""
+        self._driver.block_wait(block.ptr, block.requested, _HOST, events[: len(block.uses)])
 
 
 class _Figures:

@@ -130,6 +130,11 @@ def pinned() -> PinnedAllocator:
     return _machine.pinned
 
 
+def host_pinned(ptr: int, nbytes: int) -> bool:
+    """Return True if there are bytes and all are page-locked for the machine in use, which must be initialized."""
+    return bool(_contexts) and _contexts[0].driver.host_pinned(ptr, nbytes)
+
+
 def is_initialized() -> bool:
     """Whether CUDA is initialized: its devices are open."""
     return bool(_contexts)

@@ -36,7 +36,7 @@ from flambeau.tensor.options import place
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import clone, host_array, stream_of, to
+from flambeau.tensor.transfer import clone, host_array, is_pinned, stream_of, to
 
 _CPU, _CUDA, _CUDA_HOST, _EXTENSION, _CUDA_MANAGED = 1, 2, 3, 12, 13  # DLDeviceType
 _LEGACY, _PER_THREAD = 1, 2  # CUDA's names of two default streams
@@ -158,7 +158,7 @@ _drop: dict[Any, Any] = {form: _dropper(form) for form in _NAMES}
 def dlpack_device(t: Tensor) -> tuple[int, int]:
     """(DLPack's device type, index) of a tensor."""
     if t.meta.device is CPU:
-        return (_CUDA_HOST if t.memory.pinned else _CPU), 0
+        return (_CUDA_HOST if is_pinned(t) else _CPU), 0
     context = t.memory.context
     return (_CUDA, context.driver_index) if is_real(context) else (_EXTENSION, t.get_device())
 

@@ -59,9 +59,18 @@ class Storage:
         if self.block is not None:
             self.context.allocator.share(self.block)
 
+    def is_pinned(self, ptr: int, nbytes: int) -> bool:
+        """Return True if these bytes of it are page-locked host memory, whichever object had them pinned."""
+        return self.pinned or (self.context is system.host and system.host_pinned(ptr, nbytes))
+
     def host_memory(self, ptr: int, nbytes: int) -> HostMemory:
         """`nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
-        return HostMemory(ptr, nbytes, self, self.pinned)
+        return HostMemory(ptr, nbytes, self, self.is_pinned(ptr, nbytes))
+
+    def record_copy(self, ptr: int, stream: Any) -> None:
+        """An asynchronous copy that uses its bytes from `ptr` on was queued on a stream. The storage is the CPU's."""
+        if self.block is None:  # else it is the CPU allocator's: pageable, and the copy over
+            system.pinned().record_use_at(ptr, stream)
 
 
 INFERENCE_VERSION = -(1 << 62)  # however often such a storage is written, its count stays negative
@@ -94,8 +103,8 @@ class PinnedStorage(Storage):
         self._pinned = None
         return former
 
-    def record_use(self, stream: Any) -> None:
-        """A copy that uses this memory was queued on `stream`."""
+    def record_copy(self, ptr: int, stream: Any) -> None:
+        """An asynchronous copy that uses this memory was queued on `stream`."""
         if self._pinned is not None:
             self._allocator.record_use(self._pinned, stream)
 

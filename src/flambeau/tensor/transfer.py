@@ -40,7 +40,7 @@ from flambeau.tensor.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.options import kind_of, place, shape_of
 from flambeau.tensor.public import both, method
 from flambeau.tensor.recording import Taped, record
-from flambeau.tensor.storage import PinnedStorage, Storage
+from flambeau.tensor.storage import PinnedStorage
 from flambeau.tensor.tensor import Tensor, make
 from flambeau.tensor.typing import (
     contiguous_format,
@@ -176,15 +176,10 @@ def _copy_bytes(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     else:
         driver.copy_out(memory, source.ptr, stream.handle)
     stream.queue.busy = True
-    _finish(here.memory, stream, non_blocking)
-
-
-def _finish(host: Storage, stream: Any, non_blocking: bool) -> None:
-    """Wait for a copy, or have its pinned block wait: the allocator reuses it once the copy is done."""
-    if not non_blocking:
-        stream.context.driver.stream_sync(stream.handle)
-    elif isinstance(host, PinnedStorage):
-        host.record_use(stream)
+    if non_blocking:
+        here.memory.record_copy(here.ptr, stream)
+    else:
+        driver.stream_sync(stream.handle)
 
 
 def _copy_across(target: Tensor, source: Tensor) -> None:
@@ -218,12 +213,12 @@ def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
     source.memory.used_on(here.handle)
     source.memory.context.driver.copy_out(memory, source.ptr, here.handle)
     here.queue.busy = True
-    staging.record_use(here)
+    staging.record_copy(staging.ptr, here)
     _wait(there, here, "copy between devices: the copy in waits until the bytes are in host memory")
     target.memory.used_on(there.handle)
     target.memory.context.driver.copy_in(target.ptr, memory, there.handle)
     there.queue.busy = True
-    staging.record_use(there)
+    staging.record_copy(staging.ptr, there)
     _wait(here, there, "copy between devices: the source's stream waits until the copy has arrived")
 
 
@@ -498,17 +493,24 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
         raise RuntimeError(f"{asked.type.upper()} device type not an accelerator.")
     if self.meta.device is not CPU:
         raise RuntimeError(f"cannot pin '{type_name(self.meta)}' only dense CPU tensors can be pinned")
-    if self.memory.pinned:
+    if _lies_pinned(self):
         return self
     return copied(self, self.meta.with_(strides=strides_like(self.meta, None)), pin=True)
 
 
 @method
 def is_pinned(self: Tensor, device: Any = None) -> bool:
-    """Whether it lies in pinned host memory. `device` is deprecated: for any but a CUDA device the answer is no."""
+    """Return True if its storage lies in pinned (page-locked) host memory, whichever object had it pinned.
+
+    `device` is deprecated: for any but a CUDA device the answer is False.
+    """
     if device is not None and _deprecated_device(device, "is_pinned").type != "cuda":
         return False
-    return self.memory.pinned
+    return _lies_pinned(self)
+
+
+def _lies_pinned(t: Tensor) -> bool:
+    return t.memory.is_pinned(t.memory.ptr, t.memory.nbytes)
 
 
 def _deprecated_device(device: Any, name: str) -> torch_device:

@@ -99,7 +99,7 @@ def close_makes_every_later_call_raise(driver: Driver) -> None:
         (driver.device_count, ()), (driver.device_properties, (0,)), (driver.device_sync, (0,)),
         (driver.mem_info, (0,)), (driver.mem_alloc, (0, 512)), (driver.mem_free, (ptr,)),
         (driver.range_page, (0,)), (driver.range_reserve, (0, 1 << 21)), (driver.range_map, (ptr, 1 << 21)),
-        (driver.range_unmap, (ptr, 1 << 21)), (driver.range_release, (ptr,)),
+        (driver.range_unmap, (ptr, 1 << 21)), (driver.range_release, (ptr,)), (driver.host_pinned, (ptr, 8)),
         (driver.copy_in, (ptr, host, stream)), (driver.copy_out, (host, ptr, stream)),
         (driver.copy, (ptr, ptr, 8, stream)), (driver.fill, (ptr, 0, 8, stream)),
         (driver.stream_default, (0,)), (driver.stream_create, (0, 0)), (driver.stream_destroy, (stream,)),
@@ -194,6 +194,22 @@ def host_free_waits_for_all_devices_work(driver: Driver) -> None:
     driver.host_free(memory)
     assert ran == [1]
     _raises(DriverError, driver.host_free, memory)
+
+
+def host_pinned_goes_by_address(driver: Driver) -> None:
+    pageable = np.zeros(_NBYTES, np.uint8)
+    assert not driver.host_pinned(address_of(pageable), _NBYTES)
+    memory = _pinned(driver, 4096)
+    if memory is None:
+        return
+    ptr = memory.ptr
+    for start, nbytes, pinned in (
+        (0, 4096, True), (0, 1, True), (1, 4095, True), (4095, 1, True), (7, 0, False), (0, 1 << 40, False),
+        (1 << 40, 1, False),
+    ):  # fmt: skip
+        assert driver.host_pinned(ptr + start, nbytes) is pinned, (start, nbytes)
+    driver.host_free(memory)
+    assert driver.name == "cuda" or not driver.host_pinned(ptr, 4096)  # CUDA may keep the pages for others
 
 
 def host_touch_changes_nothing(driver: Driver) -> None:

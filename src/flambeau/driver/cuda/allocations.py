@@ -16,6 +16,9 @@ from flambeau.driver.cuda.contexts import Contexts
 from flambeau.driver.cuda.device import Device
 from flambeau.driver.cuda.reserved import Reserved, page_of
 
+_MEMORY_TYPE = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+_RANGE_START = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
+_RANGE_SIZE = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE
 _PORTABLE = int(cu.CU_MEMHOSTALLOC_PORTABLE)
 
 
@@ -136,6 +139,21 @@ class Allocations:
         check(cu.cuMemFreeHost(memory.ptr))
         del self._pinned[memory.ptr]
 
+    def is_pinned(self, ptr: int, nbytes: int) -> bool:
+        """Return True if there are bytes and all are page-locked, whoever did that: CUDA knows."""
+        self._contexts.check_open()
+        if not self._contexts.thread.entered:
+            self._contexts.enter_at(0)
+        at, end = ptr, ptr + nbytes
+        while at < end and _is_host(at):
+            (no_start, start), (no_size, size) = (
+                cu.cuPointerGetAttribute(what, at) for what in (_RANGE_START, _RANGE_SIZE)
+            )
+            if no_start or no_size or int(start) + size <= at:  # CUDA gives no range: the last byte must do
+                return _is_host(end - 1)
+            at = int(start) + size
+        return ptr < end <= at
+
     # -- of other processes -------------------------------------------------------------------------------
     def export(self, ptr: int) -> bytes:
         """A handle for other processes."""
@@ -181,3 +199,9 @@ class Allocations:
         for held in self._ranges.values():
             if held.device is other:
                 held.allow(device)
+
+
+def _is_host(ptr: int) -> bool:
+    """Return True if CUDA knows an address as page-locked host memory; it refuses those of pageable memory."""
+    code, kind = cu.cuPointerGetAttribute(_MEMORY_TYPE, ptr)
+    return not code and kind == cu.CUmemorytype.CU_MEMORYTYPE_HOST

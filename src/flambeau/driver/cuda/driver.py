@@ -187,6 +187,9 @@ class CudaDriver:
     def host_free(self, memory: HostMemory) -> None:
         self._memory.free_host(memory)
 
+    def host_pinned(self, ptr: int, nbytes: int) -> bool:
+        return self._memory.is_pinned(ptr, nbytes)
+
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         pass
 

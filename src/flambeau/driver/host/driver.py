@@ -142,6 +142,10 @@ class HostDriver:
     def host_free(self, memory: HostMemory) -> None:
         raise NotSupportedError("the host driver pins no memory: pinning needs a CUDA device")
 
+    def host_pinned(self, ptr: int, nbytes: int) -> bool:
+        self._check_open()
+        return False
+
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         pass
 

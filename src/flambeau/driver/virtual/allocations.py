@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right, insort
 from functools import partial
 
 import numpy as np
@@ -27,9 +28,11 @@ class Allocations:
         self._machine, self._queues, self._captures = machine, queues, captures
         self._core, self._costs = machine.core, machine.profile.costs
         self._pinned: dict[int, HostMemory] = {}
+        self._pinned_from: list[int] = []  # their addresses, sorted
 
     def clear(self) -> None:
         self._pinned.clear()
+        self._pinned_from.clear()
 
     def _settle(self, *devices: Device) -> None:
         """Wait for all work of devices."""
@@ -102,6 +105,7 @@ class Allocations:
         ptr = address_of(owner)
         memory = HostMemory(ptr + -ptr % _HOST_ALIGNMENT, nbytes, owner, pinned=True)
         self._pinned[memory.ptr] = memory
+        insort(self._pinned_from, memory.ptr)
         self._core.now += self._costs.alloc_ns
         return memory
 
@@ -114,6 +118,18 @@ class Allocations:
         self._settle(*self._machine.devices)
         self._core.now += self._costs.alloc_ns
         del self._pinned[memory.ptr]
+        self._pinned_from.remove(memory.ptr)
+
+    def is_pinned(self, ptr: int, nbytes: int) -> bool:
+        """Return True if there are bytes and all are this machine's pinned memory."""
+        self._machine.check_open()
+        at, end = ptr, ptr + nbytes
+        while at < end and (place := bisect_right(self._pinned_from, at)):
+            memory = self._pinned[self._pinned_from[place - 1]]
+            if at >= memory.ptr + memory.nbytes:
+                break
+            at = memory.ptr + memory.nbytes
+        return ptr < end <= at
 
     # -- blocks of the caching allocator ------------------------------------------------------------------
     def poison(self, what: str, ptr: int, nbytes: int, handle: int) -> None:

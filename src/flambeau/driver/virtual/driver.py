@@ -287,6 +287,10 @@ class VirtualDriver:
         with self._lock:
             self._memory.free_host(memory)
 
+    def host_pinned(self, ptr: int, nbytes: int) -> bool:
+        with self._lock:
+            return self._memory.is_pinned(ptr, nbytes)
+
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         pass
 
