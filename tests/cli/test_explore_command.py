@@ -1,5 +1,6 @@
 """`flambeau explore` in a process of its own: report, exit status, and a replay line that works as it stands."""
 
+import io
 import re
 import shlex
 import subprocess
@@ -11,7 +12,9 @@ import pytest
 from cli_kit import environment, program
 
 import flambeau as torch
-from flambeau.cli import explore
+from flambeau.cli import explore, progress
+from flambeau.testing.exploration import Exploration
+from flambeau.testing.outcome import Outcome
 
 RACY = """
     import helper, torch
@@ -34,6 +37,11 @@ def flambeau(folder, *arguments):
     )
 
 
+def words(text):
+    """A report without its line breaks."""
+    return " ".join(text.split())
+
+
 @pytest.fixture
 def folder(tmp_path):
     program(tmp_path, "ONE = 1.0", "helper.py")
@@ -45,11 +53,10 @@ def test_a_race_is_shown_and_its_line_replays_it(folder):
     done = flambeau(folder, "explore", "--schedules", "20", "program.py")
     assert done.returncode == 3, done.stderr
     assert "gives ('0.0\\n', 0)" in done.stdout and "recorded run: gives ('200.0\\n', 0)" in done.stdout
-    assert re.search(r"'mul' of side stream 1 of cuda:0 at program.py:\d+ runs before", done.stdout), (
-        done.stdout
-    )
-    assert "Fix: On side stream 1 of cuda:0" in done.stdout
-    line = re.search(r"replay: flambeau (.*)", done.stdout)[1]
+    assert re.search(r"'mul' of side stream 1 of cuda:0 at program.py:\d+ runs before", done.stdout)
+    assert "fix      On side stream 1 of cuda:0" in done.stdout and "0x" not in done.stdout
+    assert re.search(r"replay, with mul at program.py:\d+ before fill at program.py:\d+:\n", done.stdout)
+    line = re.search(r"replay, .*:\n +flambeau (.*)", done.stdout)[1]
     again = flambeau(folder, *shlex.split(line))
     assert again.stdout == "0.0\n", again.stderr
 
@@ -103,7 +110,7 @@ def test_how_many_orders_and_which_may_stand_last(folder):
     said = "is this command's own"
     for last in (["--schedules", "3", "--policy", "random"], ["--policy=random", "--schedules=3"]):
         done = flambeau(folder, "explore", "program.py", "-x", *last)
-        assert done.returncode == 3 and done.stdout.startswith("3 schedules"), done.stdout + done.stderr
+        assert done.returncode == 3 and "explored   3 schedules" in done.stdout, done.stdout + done.stderr
         assert done.stderr.count(said) == 2 and "program.py -x\n" in done.stdout
     done = flambeau(folder, "explore", "--schedules", "3", "program.py", "-x", "--schedules", "2")
     assert done.returncode == 7 and said not in done.stderr
@@ -155,15 +162,13 @@ def test_polls_of_the_runtime_leave_the_first_runs_certificate(tmp_path):
     )
     done = flambeau(tmp_path, "explore", "--schedules", "4", str(script))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith(
-        "The same outcome in every legal order of these commands: all"
-    )
+    assert "verdict    The same outcome in every legal order of these commands: all" in done.stdout
     done = flambeau(tmp_path, "explore", "--schedules", "4", "--policy", "random", str(script))
     assert done.returncode == 0, done.stdout + done.stderr
-    first, why, verdict = done.stdout.splitlines()[-3:]
-    assert "conflicting pairs" not in first and first.startswith("4 schedules")
-    assert why.startswith("each a run of the whole program")
-    assert verdict.endswith("by the first run's certificate, in every legal order.")
+    report = words(done.stdout)
+    assert "conflicting pairs" not in report and "explored 4 schedules" in report
+    assert "each a run of the whole program" in report
+    assert "by the first run's certificate, in every legal order." in report
 
 
 def test_standard_output_is_what_programs_know(folder):
@@ -190,7 +195,9 @@ def test_an_error_is_told_with_its_line(folder):
     program(folder, "import torch\ntorch.ones(2, device='cuda') + torch.ones(3, device='cuda')\n")
     done = flambeau(folder, "explore", "program.py")
     assert done.returncode == 3
-    assert re.search(r"the recorded run raises RuntimeError: .*\(program.py:2\)\n", done.stdout), done.stdout
+    assert re.search(r"the recorded run raises RuntimeError: .*\(program.py:2\)", words(done.stdout)), (
+        done.stdout
+    )
 
 
 def test_processes_that_the_program_starts_are_named(folder):
@@ -217,3 +224,124 @@ def test_an_interrupt_shows_where_the_program_was(folder):
         r"Traceback .*\n  File \".*program.py\", line 3, in <module>\n    raise KeyboardInterrupt\nKeyboardInterrupt\n",
         done.stderr,
     ), done.stderr
+
+
+# -- progress, budgets, ends ------------------------------------------------------------------------------
+
+COUNTED = """
+    import os, signal, torch
+    from pathlib import Path
+    counter = Path("runs")
+    run = int(counter.read_text()) if counter.exists() else 0
+    counter.write_text(str(run + 1))
+    side = torch.cuda.Stream()
+    x = torch.zeros(100, device="cuda")
+    torch.cuda.synchronize()
+    for i in range(6):
+        x.add_(1)
+        with torch.cuda.stream(side):
+            x.mul_(2)
+    torch.cuda.synchronize()
+    {then}
+    print(x[0].item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "status"),
+    [
+        ("run == 4 and os.kill(os.getpid(), signal.SIGINT)", 130),
+        ("run == 4 and os.kill(os.getpid(), signal.SIGTERM)", 143),
+        (
+            "\n    try:\n        run == 4 and os.kill(os.getpid(), signal.SIGINT)\n    except KeyboardInterrupt: print('saved')",
+            130,
+        ),
+    ],
+)
+def test_a_signal_leaves_the_report_of_what_was_explored(folder, then, status):
+    """Also where the program catches it: its run was cut short, so what it printed is no outcome."""
+    program(folder, COUNTED.format(then=then))
+    done = flambeau(folder, "explore", "--schedules", "200", "program.py")
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "ended early: it was interrupted" in done.stdout and "saved" not in done.stdout
+    assert "2 races found" in done.stdout and "replay, with " in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_the_first_race_and_the_first_failure_are_shown_at_once(folder):
+    program(folder, COUNTED.format(then="run == 20 and os._exit(9)"))
+    done = flambeau(folder, "explore", "--schedules", "1000", "program.py")
+    assert done.returncode == 9 and not done.stdout
+    shown = re.findall(r"found in run (\d+) of the program, and going on ─+\n(\w+)", done.stderr)
+    assert [what for _, what in shown] == ["races", "failure"] and int(shown[1][0]) < 10, done.stderr
+
+
+def test_a_time_budget_is_taken_and_may_stand_last(folder):
+    program(folder, COUNTED.format(then="pass"))
+    done = flambeau(folder, "explore", "--policy", "random", "program.py", "--time", "0.5s")
+    assert done.returncode == 3 and "ended early: the 0.5 s" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("text", ["0s", "5 minutes", "-3s", "s", "1d", ""])
+def test_what_is_no_duration_is_refused(folder, text):
+    done = flambeau(folder, "explore", f"--time={text}", "helper.py")
+    assert done.returncode == 2 and "is not a duration; write 60s, 5m or 1h" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5s", 1.5), ("5m", 300), ("1h", 3600)])
+def test_durations_are_in_seconds_minutes_or_hours(text, seconds):
+    assert explore._seconds(text) == seconds
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    return now
+
+
+def found(**numbers):
+    return Exploration(Outcome(), **numbers)
+
+
+def test_progress_on_a_terminal_is_one_line(clock, monkeypatch):
+    monkeypatch.delenv("TERM", raising=False)
+    screen = Terminal()
+    shown = progress.Progress(screen, 1000, None)
+    shown.update(found(schedules=1, runs=1))
+    assert screen.getvalue() == ""
+    clock[0] += 10
+    shown.update(found(schedules=250, runs=40))
+    shown.update(found(schedules=251, runs=41))
+    assert screen.getvalue() == "\rexplore  25%, 250 of 1,000 schedules, 40 runs, 4.0 a second, 0:30 left"
+    shown.clear()
+    assert screen.getvalue().endswith("\r" + " " * 70 + "\r")
+    shown.clear()
+    assert screen.getvalue().count("\r") == 3
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_progress_elsewhere_is_a_line_every_ten_seconds(clock, monkeypatch, kind):
+    monkeypatch.setenv("TERM", "dumb")
+    file = kind()
+    shown = progress.Progress(file, None, 7200)
+    for _ in range(25):
+        clock[0] += 1
+        shown.update(found(schedules=int(clock[0]), runs=5))
+    shown.clear()
+    first, second = file.getvalue().splitlines()
+    assert first == "explore   0%, 110 schedules, 5 runs, 0.5 a second, 1:59:50 left"
+    assert second.startswith("explore   0%, 120 schedules") and "\r" not in file.getvalue()
+
+
+def test_progress_follows_the_budget_that_ends_first(clock):
+    file = io.StringIO()
+    shown = progress.Progress(file, 1000, 40)
+    clock[0] += 20
+    shown.update(found(schedules=100, runs=5))
+    assert "explore  50%" in file.getvalue() and "0:20 left" in file.getvalue()

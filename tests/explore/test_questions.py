@@ -158,7 +158,8 @@ def test_a_loop_that_asks_until_it_is_told_yes_is_explored_to_its_end():
 def test_one_bug_is_one_failure_however_many_schedules_have_it(policies):
     found = explore(lambda: hurried("event"), 40, policies, check=False, stop=40)
     (failure,) = found.failures
-    assert bool(failure.reorderings) == ("exhaustive" in policies)  # what says more stays
+    assert [swap.brief.count("test_questions.py") for swap in failure.swaps] == [2]
+    assert ["test_questions.py" in answer.place for answer in failure.answers] == [True]
 
 
 def test_no_more_schedules_are_looked_at_than_asked_for():
@@ -215,13 +216,18 @@ def asks(seed):
     return program
 
 
+def seen_outcomes(found):
+    return {found.expected, *[o for f in found.failures for o in (f.outcome, *f.others)]}
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_exhaustion_sees_all_that_random_schedules_see(seed):
-    program, values = asks(seed), lambda found: {found.expected, *[f.outcome for f in found.failures]}
+    program, values = asks(seed), seen_outcomes
     options = {"devices": 1, "check": False, "shrink": False, "stop": 10_000}
     every = explore(program, 10_000, ["exhaustive"], **options)
     some = explore(program, 60, ["random", "adversarial"], **options)
     assert every.complete and every.outcomes >= some.outcomes > 1
+    assert every.orders >= every.outcomes and some.orders >= some.outcomes  # each outcome has an order
     assert {str(v) for v in values(some)} <= {str(v) for v in values(every)}
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import shlex
+import signal
 import site
 import sys
 from contextlib import redirect_stdout
@@ -16,12 +18,21 @@ from types import FunctionType, ModuleType
 
 from flambeau.cli import finder
 from flambeau.cli.environment import why_not_readable
+from flambeau.cli.explore_report import write_exploration, write_first
+from flambeau.cli.progress import Progress
 from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far, traceback_of
+from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.trailing import take_last
 from flambeau.runtime import settings
+from flambeau.testing.exploration import Exploration
 from flambeau.testing.explore import POLICIES, explore, is_policy
+from flambeau.testing.failures import Failure
 
 _SCHEDULES = 100
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h)?")
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+_INTERRUPTED = "it was interrupted"
+_CHILDREN = "The program starts processes: what they do was neither put into other orders nor compared."
 # Modules that are not imported again, for their parts know each other.
 _STAYS = ("flambeau", "torch", *sys.stdlib_module_names)
 
@@ -33,11 +44,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Run a program written for torch.cuda once, record its command graph, put the graph into other "
         "legal orders, and run the program again in each that can give another result. What it prints, raises and "
         "exits with is compared.",
-        epilog="--schedules and --policy may stand last, too. The exit status is the program's own if all orders "
-        "agree, no race was found and it raised nothing, 3 otherwise.",
+        epilog="--schedules, --time and --policy may stand last, too. The exit status is the program's own if all "
+        "orders agree, no race was found and it raised nothing, 130 after Ctrl-C, 3 otherwise.",
     )
     parser.add_argument(
         "--schedules", metavar="N", type=int, help=f"how many orders to look at ({_SCHEDULES})"
+    )
+    parser.add_argument(
+        "--time",
+        metavar="T",
+        type=_seconds,
+        help="look at no further order after that time: 60s, 5m, 1h; without --schedules the only limit",
     )
     parser.add_argument(
         "--policy",
@@ -64,31 +81,75 @@ def run(options: argparse.Namespace) -> int:
         print(f"flambeau explore: can't open file {options.program!r}: {why}", file=sys.stderr)
         return 2
     _take_last(options)
+    if options.schedules is None and options.time is None:
+        options.schedules = _SCHEDULES
     finder.install()
     processes = processes_so_far()
-    try:
-        found = explore(
-            partial(_printed, options),
-            _SCHEDULES if options.schedules is None else options.schedules,
-            options.policy or POLICIES,
-            seed=options.seed,
-            devices=options.devices,
-            profile=options.profile,
-            replay=partial(_command, options),
-        )
-    except ValueError as error:
-        print(f"flambeau explore: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as error:
-        sys.stderr.write(traceback_of(False, KeyboardInterrupt, error, error.__traceback__))
+    with Stopping(signal.SIGINT, signal.SIGTERM) as stopping:
+        watch = _Watch(Progress(sys.stderr, options.schedules, options.time))
+        try:
+            explore(
+                partial(_printed, options, stopping),
+                options.schedules,
+                options.policy or POLICIES,
+                seed=options.seed,
+                devices=options.devices,
+                profile=options.profile,
+                seconds=options.time,
+                replay=partial(_command, options),
+                watch=watch,
+            )
+        except ValueError as error:
+            print(f"flambeau explore: {error}", file=sys.stderr)
+            return 2
+        except (KeyboardInterrupt, Terminated) as error:
+            if watch.found is None:
+                sys.stderr.write(traceback_of(False, type(error), error, error.__traceback__))
+                return stopping.status if stopping.received else INTERRUPTED
+            watch.found.ended = _INTERRUPTED
+        watch.progress.clear()
+        found = watch.found
+        assert found is not None
+        children = processes_so_far() > processes
+        write_exploration(found, sys.stdout, [_CHILDREN] if children else [])
+        return _status(found, stopping)
+
+
+class _Watch:
+    """What an exploration calls: shows its progress, and the first race and the first failure once they are found."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.found: Exploration | None = None
+        self._shown: set[type] = set()
+
+    def __call__(self, found: Exploration, failure: Failure | None) -> None:
+        self.found = found
+        for first in (failure or next(iter(found.failures), None), next(iter(found.races), None)):
+            if first is not None and type(first) not in self._shown:
+                self._shown.add(type(first))
+                self.progress.clear()
+                write_first(found, first, sys.stderr)
+        self.progress.update(found)
+
+
+def _status(found: Exploration, stopping: Stopping) -> int:
+    if stopping.received:
+        return stopping.status
+    if found.ended == _INTERRUPTED:  # by the program itself
         return INTERRUPTED
-    print(found)
-    if processes_so_far() > processes:
-        print("The program starts processes: what they do was neither put into other orders nor compared.")
     if not found.ok:
         return RACE_STATUS
     status: int = found.expected.value[1]
     return status
+
+
+def _seconds(text: str) -> float:
+    """A duration as `--time` takes it."""
+    match = _TIME.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 60s, 5m or 1h")
+    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def _take_last(options: argparse.Namespace) -> None:
@@ -97,14 +158,19 @@ def _take_last(options: argparse.Namespace) -> None:
     while True:
         if options.schedules is None and (count := take_last(options, ["--schedules"], str.isdecimal)):
             options.schedules = int(count)
+        elif options.time is None and (text := take_last(options, ["--time"], _TIME.fullmatch)):
+            options.time = _seconds(text)
         elif takes_policy and (policy := take_last(options, ["--policy"], is_policy)):
             options.policy = [policy, *(options.policy or ())]
         else:
             return
 
 
-def _printed(options: argparse.Namespace) -> tuple[str, int]:
-    """Run the program as if it were the first time: what it prints and its exit status."""
+def _printed(options: argparse.Namespace, stopping: Stopping) -> tuple[str, int]:
+    """Run the program as if it were the first time: what it prints and its exit status.
+
+    A signal to stop ends it whatever the program made of that: a run that was cut short has no outcome.
+    """
     modules, environment, arguments = dict(sys.modules), dict(os.environ), sys.argv
     paths, folder = list(sys.path), os.getcwd()
     printed = io.BytesIO()
@@ -122,6 +188,7 @@ def _printed(options: argparse.Namespace) -> tuple[str, int]:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
+        stopping.check()
     text.flush()
     return printed.getvalue().decode("utf-8", "backslashreplace"), status
 

@@ -19,12 +19,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from flambeau.core.sites import place
 from flambeau.testing.orders import Orders, names
-from flambeau.testing.runs import Run, Runs
+from flambeau.testing.runs import Run, Runs, answers_of, questions
 
 _NOES = 2  # to the same question in a row, with nothing in between
-_TOLD = 4  # answers in a report
 _TRIES = 40  # runs to find out which answers a wrong outcome takes
 
 
@@ -35,7 +33,7 @@ class Answers:
         self.runs, self.found = runs, runs.found
         self._queries = runs.first.certificate.queries  # what they leave open is looked at here
         self.found.violated = [text for text in self.found.violated if text not in self._queries]
-        self._usual = _said(runs.first.graph)
+        self._usual = answers_of(runs.first.graph)
         self._waiting = deque([""])  # answers to begin with, those of few noes first
         self._cut = False
 
@@ -83,17 +81,15 @@ class Answers:
         found.answers += 1
         certificate = run.certificate
         self.runs.learn(certificate.races, [t for t in certificate.violated if t not in certificate.queries])
-        orders = Orders(self.runs, run, self._told(run))
+        orders = Orders(self.runs, run).count()
         self._branch(len(answers), run, orders)
         if run.outcome != found.expected:
-            if self.runs.shrink:
-                run = self._fewest(run)
-            self.runs.fail(name, run, run.token, self._told(run))
+            self.runs.fail(name, run, self._fewest)
         return orders
 
     def _branch(self, begin: int, run: Run, orders: Orders) -> None:
         """The questions after the first answers that could have been answered by no."""
-        asked, said = _questions(run.graph), _said(run.graph)
+        asked, said = questions(run.graph), answers_of(run.graph)
         for i in range(begin, len(asked)):
             if asked[i].poll.done and not orders.conflicts.known(asked[i]):
                 if _noes(asked, i) < _NOES:
@@ -101,31 +97,21 @@ class Answers:
                 else:
                     self.found.patience = _NOES
 
-    def _fewest(self, run: Run) -> Run:
+    def _fewest(self, run: Run) -> tuple[str, Run]:
         """Answer as in the recorded run, or by no, what need not be answered otherwise for the outcome to be wrong."""
-        tries, size = _TRIES, len(_said(run.graph))
+        tries, size = _TRIES, len(answers_of(run.graph))
         while size and tries:
-            said, begin = _said(run.graph), 0
-            while begin < len(said) and tries:
+            said, begin = answers_of(run.graph), 0
+            while begin < len(said) and tries and self.runs.patient:
                 usual = self._usual[begin : begin + size].ljust(size, "n")[: len(said) - begin]
                 fewer = said[:begin] + usual + said[begin + size :]
                 if fewer != said:
-                    again, tries = self.runs.again(f"answers:{fewer}"), tries - 1
+                    again, tries = self.runs.again("simpler answers", f"answers:{fewer}"), tries - 1
                     if again.outcome == run.outcome:
-                        run, said = again, _said(again.graph)
+                        run, said = again, answers_of(again.graph)
                 begin += size
             size //= 2
-        return run
-
-    def _told(self, run: Run) -> tuple[str, ...]:
-        """What the host was told otherwise than in the recorded run."""
-        asked, said = _questions(run.graph), _said(run.graph)
-        other = [step.poll for i, step in enumerate(asked) if said[i] != self._usual[i : i + 1]]
-        texts = [
-            f"asked at {place(poll.site)} whether {poll.what} is done: {'yes' if poll.done else 'no'}"
-            for poll in other[:_TOLD]
-        ]
-        return (*texts, *([f"and {len(other) - _TOLD} more answers"] if len(other) > _TOLD else []))
+        return run.token, run
 
     # -- samples ------------------------------------------------------------------------------------------
     def _samples(self, kinds: list[str], seed: int) -> Iterator[None]:
@@ -133,35 +119,29 @@ class Answers:
         for schedule in names(kinds, seed) if kinds else ():
             self.found.schedules += 1
             run = self.runs.judge(schedule, schedule)
-            wrong = run is not None and run.outcome != self.found.expected
-            if run is not None and wrong and not self.runs.is_told(run.outcome):
-                token, run = self._shortest(run) if self.runs.shrink else (run.token, run)
-                self.runs.fail(schedule, run, token)
+            if run is not None and run.outcome != self.found.expected:
+                self.runs.fail(schedule, run, self._simplest)
             yield
+
+    def _simplest(self, run: Run) -> tuple[str, Run]:
+        """The fewest swaps of a run's own commands, or where ranks take turns the fewest of its choices."""
+        if run.graph.turns:
+            return self._shortest(run)
+        return Orders(self.runs, run).simplest(run, run.graph.replayed(run.token))
 
     def _shortest(self, run: Run) -> tuple[str, Run]:
         """A beginning of a run's choices whose last one it takes for the outcome to be wrong."""
         low, high = 0, run.graph.choices(run.token)
         graph, whole, token = run.graph, run.token, run.token
-        while low < high:
+        while low < high and self.runs.patient:
             middle = (low + high) // 2
             shorter = graph.cut(whole, middle)
-            again = self.runs.again("replay:" + shorter)
+            again = self.runs.again("a shorter order", "replay:" + shorter)
             if again.outcome != self.found.expected:
                 high, token, run = middle, shorter, again
             else:
                 low = middle + 1
         return token, run
-
-
-def _questions(graph: Any) -> list[Any]:
-    """The steps by which the program itself asked."""
-    return [step for step in graph.polls if not step.poll.internal]
-
-
-def _said(graph: Any) -> str:
-    """What it was told: y or n for each."""
-    return "".join(["y" if step.poll.done else "n" for step in _questions(graph)])
 
 
 def _noes(asked: list[Any], at: int) -> int:

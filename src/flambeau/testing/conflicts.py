@@ -10,7 +10,7 @@ order of a class stands for all. A program without such pairs has one class.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flambeau.observe.layouts import extent_of, overlap, span_of
@@ -33,8 +33,13 @@ class Conflicts:
         """Which way round an order runs each pair. Equal means the same memory; see Note [Classes]."""
         if not self.pairs:
             return b""
-        place = {step.at: i for i, step in enumerate(order)}
-        return bytes([place[first] < place[second] for first, second in self.pairs])
+        place, end = _places(order)
+        return bytes([place(first, end) < place(second, end) for first, second in self.pairs])
+
+    def swapped(self, order: Sequence[Any]) -> list[Pair]:
+        """The pairs that an order runs the other way round than requested, the one that runs first first."""
+        place, end = _places(order)
+        return [(b, a) for a, b in self.pairs if place(b, end) < place(a, end)]
 
     def ordered(self, first: int, second: int) -> bool:
         """Whether the second step comes after the first in every legal order."""
@@ -94,6 +99,11 @@ class Conflicts:
         begin = bisect_right(theirs, clocks[at].get(stream, -1), key=lambda use: steps[use[0]].place)
         end = bisect_left(theirs, place, begin, key=lambda use: clocks[use[0]].get(handle, -1))
         return theirs[begin:end]
+
+
+def _places(order: Sequence[Any]) -> tuple[Callable[[int, int], int], int]:
+    """Return what gives the place of a step in an order, and the place of steps that never ran."""
+    return {step.at: i for i, step in enumerate(order)}.get, len(order)
 
 
 class _Cell:

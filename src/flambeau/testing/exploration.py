@@ -1,37 +1,12 @@
-"""`Exploration`: what an exploration of a program's orders has tried and found, and how it is told."""
+"""`Exploration`: what an exploration of a program's orders has tried and found, and its report as text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from flambeau.observe.reports import Race
+from flambeau.testing.failures import Failure
 from flambeau.testing.outcome import Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An order with another outcome than the recorded run's. `replay` repeats it; `reorderings` were forced.
-
-    `schedule` found it. `nondeterministic` says that the same schedule gave two outcomes or traces in two runs, so
-    that something steers the program that no schedule controls; `reorderings` tells how they differ. `unlike` is where
-    the outcome differs from the expected one, if that is not seen in both as they are shown.
-    """
-
-    schedule: str
-    token: str
-    outcome: Outcome
-    replay: str
-    reorderings: tuple[str, ...] = ()
-    nondeterministic: bool = False
-    unlike: str = ""
-
-    def __str__(self) -> str:
-        if self.nondeterministic:
-            why = "nothing that a schedule controls explains it"
-            return f"{self.schedule}: two runs of this schedule differ, and {why}: {self.reorderings[0]}"
-        lines = [f"{self.schedule}: {self.outcome}", *([f"  {self.unlike}"] if self.unlike else [])]
-        lines += [f"  {text}" for text in self.reorderings]
-        return "\n".join([*lines, f"  replay: {self.replay}"])
 
 
 @dataclass(slots=True)
@@ -43,6 +18,7 @@ class Exploration:
     answers: of a program that asks whether work is done, in how many ways it was answered, each with orders of its own;
     `patience`: how often at most it was told no where it asked the same again and again, 0 where it did not.
     `whole` says why each schedule was a run of the whole program; empty where graphs were enough.
+    `ended` says why the exploration ended before it had looked at all that it was asked to; empty if it did not.
     """
 
     expected: Outcome
@@ -56,6 +32,7 @@ class Exploration:
     commands: int = 0
     complete: bool = False
     whole: str = ""
+    ended: str = ""
     failures: list[Failure] = field(default_factory=list)
     races: list[Race] = field(default_factory=list)
     violated: list[str] = field(default_factory=list)
@@ -65,12 +42,12 @@ class Exploration:
         return not self.failures and not self.races and self.expected.error is None
 
     def check(self) -> None:
-        """Raise AssertionError, with every replay line, unless all is well."""
+        """Raise AssertionError, with a replay line for each kind of failure, unless all is well."""
         if not self.ok:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        lines = [self.coverage, *([f"each a run of the whole program: {self.whole}"] if self.whole else [])]
+        lines = [self.coverage, *self.remarks]
         if self.expected.error is not None:
             lines.append(f"failure: earliest: the recorded run {self.expected}")
         lines += [f"race: {race}" for race in self.races]
@@ -78,8 +55,14 @@ class Exploration:
         if any(not failure.nondeterministic for failure in self.failures):
             lines.append(f"expected, as in the recorded run: {self.expected}")
         if self.ok:
-            lines.append(self._verdict())
+            lines.append(self.verdict)
         return "\n".join(lines)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What limits the coverage, in a line each."""
+        whole = [f"each a run of the whole program: {self.whole}"] if self.whole else []
+        return [*whole, *([f"ended early: {self.ended}"] if self.ended else [])]
 
     @property
     def coverage(self) -> str:
@@ -92,7 +75,9 @@ class Exploration:
         counts += [_many(self.outcomes, "distinct outcome"), f"{_many(self.runs, 'run')} of the program"]
         return ", ".join(counts)
 
-    def _verdict(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """What is proved where nothing failed."""
         if self.violated:
             return "\n  - ".join(["The same outcome in all of them. Not proved for others:", *self.violated])
         if self.complete:

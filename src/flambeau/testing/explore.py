@@ -19,15 +19,16 @@ from flambeau.core.collector import without_collections
 from flambeau.testing import called
 from flambeau.testing.answers import Answers
 from flambeau.testing.exploration import Exploration
+from flambeau.testing.failures import Failure
 from flambeau.testing.orders import Orders
-from flambeau.testing.runs import Runs
+from flambeau.testing.runs import Plan, Runs
 
 POLICIES = ("exhaustive", "random", "pct:1", "pct:2", "pct:3", "adversarial")
 
 
 def explore(
     function: Callable[[], Any],
-    schedules: int = 100,
+    schedules: int | None = 100,
     policies: Sequence[str] = POLICIES,
     *,
     seed: int = 0,
@@ -36,40 +37,58 @@ def explore(
     check: bool = True,
     shrink: bool = True,
     stop: int = 10,
+    seconds: float | None = None,
     replay: Callable[[str], str] | None = None,
+    watch: Callable[[Exploration, Failure | None], None] | None = None,
 ) -> Exploration:
     """Run `function()` on fresh virtual GPUs in up to `schedules` orders and compare what it returns or raises.
 
     Args:
         function: makes its own tensors; what it returns is compared bit for bit.
-        schedules: how many orders to look at.
+        schedules: how many orders to look at; None: as many as `seconds` allow.
         policies: "exhaustive" (each way in which the host's questions can be answered, and each order that can differ
             once, while conflicting pairs are few), "random", "pct:DEPTH", "adversarial": taken in turns with rising
             seeds from `seed` on.
         check: run each order twice; two different runs are a failure of their own.
         shrink: reduce a failure to the fewest forced reorderings.
-        stop: after so many failures.
+        stop: after so many kinds of failures.
+        seconds: the time after which no further order is looked at; None: any time.
         replay: the line that repeats a schedule, for reports; by default a call of `flambeau.virtual`.
+        watch: called for each order that is looked at with what was found so far, and for each wrong outcome with that
+            failure, before it is reduced.
 
     Raises:
-        ValueError: another policy, a number below 1, a seed below 0; TypeError: results that cannot be compared, and
-            arguments of another type.
+        ValueError: another policy, a number below 1, a seed below 0, `seconds` not above 0, or no end.
+        TypeError: results that cannot be compared, and arguments of another type.
     """
     if not callable(function):
         raise TypeError(f"explore wants a function that takes nothing, got {type(function).__name__}")
     kinds = _kinds(policies)
-    numbers = (("schedules", schedules, 1), ("stop", stop, 1), ("devices", devices, 1), ("seed", seed, 0))
-    for name, number, least in numbers:
+    _check_numbers(schedules=(schedules, 1), stop=(stop, 1), devices=(devices, 1), seed=(seed, 0))
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"seconds must be above 0, got {seconds}")
+    if schedules is None and seconds is None:
+        raise ValueError("schedules and seconds are None: nothing would end the exploration")
+    with _quiet_collector(), _same_seeds() as reseed:
+        watch = watch or (lambda found, failure: None)
+        plan = Plan(
+            function, devices, profile, schedules, seconds, stop, check, shrink, replay, watch, reseed
+        )
+        runs = Runs(plan)
+        if runs.going:
+            search = Answers(runs) if runs.first.graph.polls else Orders(runs, runs.first).count()
+            search.look(kinds, seed)
+        return runs.found
+
+
+def _check_numbers(**numbers: tuple[int | None, int]) -> None:
+    for name, (number, least) in numbers.items():
+        if number is None:
+            continue
         if not isinstance(number, int):
             raise TypeError(f"{name} must be an int, got {type(number).__name__}")
         if number < least:
             raise ValueError(f"{name} must be at least {least}, got {number}")
-    with _quiet_collector(), _same_seeds() as reseed:
-        runs = Runs(function, devices, profile, schedules, stop, check, shrink, replay, reseed)
-        if not runs.found.failures:
-            search = Answers(runs) if runs.first.graph.polls else Orders(runs, runs.first)
-            search.look(kinds, seed)
-        return runs.found
 
 
 def is_policy(policy: str) -> bool:

@@ -6,25 +6,27 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from flambeau.core.sites import place
-from flambeau.testing.conflicts import MOST_PAIRS, Conflicts, Pair
+from flambeau.testing.conflicts import MOST_PAIRS
 from flambeau.testing.runs import Run, Runs
 
 _LEFT = "in some orders the program gave other commands, whose own orders were not looked at"
 
 
 class Orders:
-    """Of the graph of a run. `told`: what the host was told in it, for reports; `cut`: too many to see them all."""
+    """Of the graph of a run. `cut`: too many to see them all."""
 
-    def __init__(self, runs: Runs, first: Run, told: tuple[str, ...] = ()) -> None:
-        self.runs, self.found, self.graph, self.told = runs, runs.found, first.graph, told
-        self.conflicts = Conflicts(self.graph)
+    def __init__(self, runs: Runs, first: Run) -> None:
+        self.runs, self.found, self.graph = runs, runs.found, first.graph
+        self.conflicts = runs.conflicts(self.graph)
         self._seen = {self.conflicts.signature(self.graph.replayed(first.token))}
-        self.found.pairs += len(self.conflicts.pairs)
-        self.found.orders += 1
         self.cut = self.conflicts.cut
+
+    def count(self) -> Orders:
+        """Count its pairs among those that are looked at."""
+        self.found.pairs += len(self.conflicts.pairs)
         if self.cut:
             self._doubt(f"only the first {len(self.conflicts.pairs)} conflicting pairs were looked at")
+        return self
 
     def look(self, kinds: list[str], seed: int) -> None:
         """Go through orders of these kinds until all is seen, or enough."""
@@ -68,24 +70,16 @@ class Orders:
         signature = self.conflicts.signature(order)
         if signature not in self._seen:
             self._seen.add(signature)
-            self.found.orders += 1
             self._try(name, order)
 
     def _try(self, name: str, order: Sequence[Any]) -> None:
-        token = self.graph.token(order)
-        run = self.runs.judge(name, "follow:" + token)
+        run = self.runs.judge(name, "follow:" + self.graph.token(order))
         if run is None:
             return
         if self._left(run):
             self._doubt(_LEFT)
-        if run.outcome == self.found.expected:
-            return
-        forced = self._forced(order)
-        if self.runs.shrink:
-            token, forced, run = self._shrunk(token, forced, run)
-        steps = self.graph.steps
-        texts = [f"{_called(steps[a])} runs before {_called(steps[b])}" for a, b in forced]
-        self.runs.fail(name, run, run.token if self._left(run) else token, (*self.told, *texts))
+        if run.outcome != self.found.expected:
+            self.runs.fail(name, run, lambda run: self.simplest(run, order))
 
     def _left(self, run: Run) -> bool:
         """Whether the run gave other commands than the recorded one, so that only its own token repeats it."""
@@ -95,27 +89,23 @@ class Orders:
         if text not in self.found.violated:
             self.found.violated = [*self.found.violated, text]
 
-    def _forced(self, order: Sequence[Any]) -> list[Pair]:
-        """The pairs that run the other way round than requested."""
-        place = {step.at: i for i, step in enumerate(order)}
-        return [(b, a) for a, b in self.conflicts.pairs if place[b] < place[a]]
-
-    def _shrunk(self, token: str, forced: list[Pair], run: Run) -> tuple[str, list[Pair], Run]:
-        """Take reorderings away, halves first, as long as the outcome stays wrong."""
+    def simplest(self, run: Run, order: Sequence[Any]) -> tuple[str, Run]:
+        """Take swaps away, halves first, as long as the outcome stays wrong: a token of what is left, and its run."""
+        token, forced = self.graph.token(order), self.conflicts.swapped(order)
         size = max(len(forced) // 2, 1)
         while size:
             for begin in range(0, len(forced), size):
                 order = self.graph.oldest(forced[:begin] + forced[begin + size :])
-                fewer = forced if order is None else self._forced(order)
-                if order is None or len(fewer) >= len(forced):
+                fewer = forced if order is None else self.conflicts.swapped(order)
+                if order is None or len(fewer) >= len(forced) or not self.runs.patient:
                     continue
-                again = self.runs.again("follow:" + self.graph.token(order))
-                if again.outcome != self.found.expected:
+                again = self.runs.again("a simpler order", "follow:" + self.graph.token(order))
+                if again.outcome != self.found.expected and self.runs.patient:
                     token, forced, run = self.graph.token(order), fewer, again
                     break
             else:
                 size //= 2
-        return token, forced, run
+        return run.token if self._left(run) else token, run
 
 
 def names(kinds: list[str], seed: int) -> Iterator[str]:
@@ -130,7 +120,3 @@ def names(kinds: list[str], seed: int) -> Iterator[str]:
 def _course(graph: Any) -> tuple[list[int], list[bool]]:
     """What the program gave, and what it was told."""
     return [s.mark for s in graph.steps if s.free], [s.poll.done for s in graph.polls]
-
-
-def _called(step: Any) -> str:
-    return f"command #{step.seq} '{step.name}' of {step.stream} at {place(step.site)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import numpy as np
 import flambeau as torch
 from flambeau.core.memory import array_at
 
+_NUMBER = re.compile(r"\b(0x[0-9a-fA-F]+|[0-9]{14,20})\b")  # that may be an address of a virtual GPU
+_OBJECT = re.compile(r" at 0x[0-9a-f]+>")  # as Python shows objects
 _FLOAT = re.compile(r"-?(0x[01]\.[0-9a-f]+p[+-][0-9]+|inf|nan)")  # as `frozen` writes it
 
 
@@ -58,6 +60,28 @@ def frozen(value: Any) -> Any:
         f"explore compares what the function returns in each order, and cannot compare {type(value).__name__}; "
         "return tensors, arrays, numbers, strings, or lists, tuples and dicts of them"
     )
+
+
+def without_addresses(outcome: Outcome, range: tuple[int, int]) -> Outcome:
+    """Return an outcome whose texts name addresses relative to their device.
+
+    Each machine has addresses of its own, and each object of Python's, so that no two runs print the same.
+
+    Args:
+        outcome: The outcome of a run.
+        range: The first address of the run's machine, and the one behind its last.
+    """
+
+    def relative(match: re.Match[str]) -> str:
+        ptr = int(match[0], 0) if match[0].startswith("0x") else int(match[0])
+        return f"<address {ptr - range[0]:#x}>" if range[0] <= ptr < range[1] else match[0]
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, str):
+            return _NUMBER.sub(relative, _OBJECT.sub(" at 0x...>", value))
+        return value if _is_array(value) or not isinstance(value, tuple) else tuple(map(cleaned, value))
+
+    return replace(outcome, value=cleaned(outcome.value))
 
 
 def shown(value: Any) -> str:

@@ -1,21 +1,35 @@
-"""`Runs`: runs of the program that is explored, each on machines of its own, and what they gave."""
+"""`Runs`: runs of the program that is explored, each on machines of its own, and what they gave.
+
+# Note [Explained outcomes]
+Problem: a program that prints a time, an address or a random number gives another outcome in each order, and a report
+of "1 order, 11 outcomes" helps nobody.
+Rule: each run belongs to a class: the commands that the program requested, the answers that it got to its own
+questions, and the conflicting pairs that ran the other way round than requested. By docs/determinism.md the memory is
+the same after all runs of a class. So two runs of one class with two outcomes are a failure with a cause of its own,
+never one of the order: the first of the two is run again, which shows whether anything that a schedule controls
+decides the outcome.
+Consequences: there are no more distinct outcomes than distinct orders unless the report says why.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.sites import is_inside, place
+from flambeau.core.sites import is_inside, place, source
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
 from flambeau.observe.reports import Race
 from flambeau.runtime import system
-from flambeau.testing.exploration import Exploration, Failure
-from flambeau.testing.outcome import Outcome, frozen
+from flambeau.testing.conflicts import Conflicts, Pair
+from flambeau.testing.exploration import Exploration
+from flambeau.testing.failures import Answer, CommandUse, Failure, Swap, add_failure, is_example
+from flambeau.testing.outcome import Outcome, frozen, without_addresses
 
 _ADDRESS = re.compile("0x[0-9a-f]+")  # each machine has its own
 
@@ -24,6 +38,7 @@ _ADDRESS = re.compile("0x[0-9a-f]+")  # each machine has its own
 class Run:
     """Its outcome, a hash of what ran and when, the choices made, the graph, and with races on what it proves."""
 
+    schedule: str
     outcome: Outcome
     trace: str
     token: str
@@ -31,58 +46,104 @@ class Run:
     certificate: Any
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is explored and how far, as `explore` says. `deadline` is a time of `monotonic`."""
+
+    function: Callable[[], Any]
+    devices: int
+    profile: str | None
+    schedules: int | None
+    seconds: float | None
+    stop: int
+    check: bool
+    shrink: bool
+    replay: Callable[[str], str] | None
+    watch: Callable[[Exploration, Failure | None], None]
+    reseed: Callable[[], None]
+
+
 class Runs:
-    """How to run the program, and what is known so far: `found`, for up to `schedules` orders and `stop` failures.
+    """How to run the program, and what is known so far: `found`."""
 
-    The rest is as `explore` says.
-    """
-
-    def __init__(
-        self, function: Callable[[], Any], devices: int, profile: str | None, schedules: int, stop: int, check: bool,
-        shrink: bool, replay: Callable[[str], str] | None, reseed: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self.function, self.devices, self.profile = function, devices, profile
-        self.schedules, self.stop = schedules, stop
-        self.check, self.shrink, self.reseed = check, shrink, reseed
-        self.replay = replay or self._call
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._deadline = None if plan.seconds is None else monotonic() + plan.seconds
+        self._conflicts: dict[int, Conflicts] = {}  # by what the program gave and was told
+        self._classes: dict[Any, tuple[str, Run]] = {}  # see Note [Explained outcomes]
         self.first = first = self.once("earliest", races="warn")
         self.found = found = Exploration(
             first.outcome, schedules=1, runs=1, commands=sum(s.free for s in first.graph.steps)
         )
         found.races, found.violated = list(first.certificate.races), list(first.certificate.violated)
         self._outcomes = {first.outcome: None}
-        if self.check and not self._same(first, again := self.once("earliest", races="warn")):
-            found.failures.append(self._nondeterministic("earliest", "earliest", first, again))
+        self._explain("earliest", first)
+        plan.watch(found, None)
+        if plan.check and not self._same(first, again := self.once("earliest", races="warn")):
+            self._add(self._nondeterministic("earliest", first, again))
 
     @property
     def going(self) -> bool:
         """Whether more may be looked at."""
-        return self.found.schedules < self.schedules and len(self.found.failures) < self.stop
+        found, plan = self.found, self.plan
+        plan.watch(found, None)
+        if self.late:
+            found.ended = f"the {plan.seconds:g} s that it was given are over"
+        elif self.unreliable:
+            found.ended = (
+                "the program is nondeterministic by itself, so outcomes of orders cannot be compared"
+            )
+        elif len(found.failures) >= plan.stop:
+            found.ended = f"{len(found.failures)} kinds of failures were found"
+        return not found.ended and (plan.schedules is None or found.schedules < plan.schedules)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time that the exploration was given is over."""
+        return self._deadline is not None and monotonic() >= self._deadline
+
+    @property
+    def unreliable(self) -> bool:
+        """Whether the program was seen to be nondeterministic by itself."""
+        return any(failure.nondeterministic for failure in self.found.failures)
+
+    @property
+    def patient(self) -> bool:
+        """Whether more runs may be spent on a simpler example of a failure."""
+        return not self.late and not self.unreliable
 
     def once(self, schedule: str, races: str = "off") -> Run:
         """One run of the program."""
-        self.reseed()
-        with system.virtual(self.devices, self.profile, schedule, races) as machine, _own_groups():
+        plan = self.plan
+        plan.reseed()
+        with system.virtual(plan.devices, plan.profile, schedule, races) as machine, _own_groups():
             graph = machine.driver.record()
-            outcome = _outcome(self.function)
+            outcome = without_addresses(_outcome(plan.function), machine.driver.address_range())
             driver: Any = system.accelerator()
             certificate = driver.detector.certificate() if races != "off" else None
-            return Run(outcome, machine.driver.trace_hash(), machine.driver.token(), graph, certificate)
+            trace, token = machine.driver.trace_hash(), machine.driver.token()
+            return Run(schedule, outcome, trace, token, graph, certificate)
 
-    def again(self, schedule: str, races: str = "off") -> Run:
-        """One more run, counted."""
+    def again(self, name: str, schedule: str, races: str = "off") -> Run:
+        """One more run, counted and compared with others of its class."""
         self.found.runs += 1
-        return self.once(schedule, races)
-
-    def judge(self, name: str, schedule: str, races: str = "off") -> Run | None:
-        """Run the program in an order called `name`; None if it did not do the same twice, which is then noted."""
-        run = self.again(schedule, races)
+        run = self.once(schedule, races)
         self._outcomes[run.outcome] = None
         self.found.outcomes = len(self._outcomes)
-        if self.check and not self._same(run, second := self.once(schedule, races)):
-            self.found.failures.append(self._nondeterministic(name, schedule, run, second))
-            return None
+        self._explain(name, run)
         return run
+
+    def judge(self, name: str, schedule: str, races: str = "off") -> Run | None:
+        """Run the program in an order called `name`; None if its outcome is the expected one, or no order explains it.
+
+        That is noted then: two runs of it differ, or its class has another outcome.
+        """
+        failures = self.found.failures
+        known = [failure for failure in failures if failure.cause]
+        run = self.again(name, schedule, races)
+        if self.plan.check and not self._same(run, second := self.once(schedule, races)):
+            self._add(self._nondeterministic(name, run, second))
+        return run if [failure for failure in failures if failure.cause] == known else None
 
     def learn(self, races: list[Race], violated: list[str]) -> None:
         """Another run's races, one for each pair of lines, and what stood against its certificate."""
@@ -91,41 +152,149 @@ class Runs:
         found.races += [race for race in races if _lines(race) not in known]
         found.violated += [text for text in violated if text not in found.violated]
 
-    def fail(self, name: str, run: Run, token: str, reorderings: tuple[str, ...] = ()) -> None:
-        """Note an outcome that is not the expected one, once for what leads to it: the less that takes the better."""
-        failures = self.found.failures
-        alike = [f for f in failures if f.outcome == run.outcome and not f.nondeterministic]
-        if any(not reorderings or (f.reorderings and {*f.reorderings} <= {*reorderings}) for f in alike):
-            return
+    # -- failures -----------------------------------------------------------------------------------------
+    def failure(self, name: str, run: Run, token: str) -> Failure:
+        """Describe a run whose outcome is not the expected one. `token` repeats it."""
+        graph = run.graph
+        swaps = _swaps(graph, self.swapped(run))
+        answers = _other_answers(graph, self.first.graph)
+        cause = "" if swaps or answers else self._other_commands(graph)
         unlike = run.outcome.unlike(self.found.expected)
-        failure = Failure(
-            name, token, run.outcome, self.replay("replay:" + token), reorderings, unlike=unlike
-        )
-        said_nothing = next(
-            (i for i, f in enumerate(failures) if f in alike and not f.reorderings), len(failures)
-        )
-        failures[said_nothing : said_nothing + 1] = [failure]
+        replay = self._line("replay:" + token)
+        return Failure(name, token, run.outcome, replay, swaps, answers, cause, unlike=unlike)
 
-    def is_told(self, outcome: Outcome) -> bool:
-        """Whether a failure has this outcome."""
-        return any(f.outcome == outcome and not f.nondeterministic for f in self.found.failures)
+    def fail(self, name: str, run: Run, simpler: Callable[[Run], tuple[str, Run]]) -> None:
+        """Note an outcome that is not the expected one, with what `simpler` leaves of its order.
+
+        Another example of a known failure is not reduced.
+        """
+        failure = self.failure(name, run, run.token)
+        try:
+            self.plan.watch(self.found, failure)
+            if self.plan.shrink and not any(is_example(failure, known) for known in self.found.failures):
+                token, run = simpler(run)
+                failure = self.failure(name, run, token).with_outcome(failure.outcome)
+        finally:  # an interrupt, too, leaves what was found
+            self._add(failure)
+
+    def swapped(self, run: Run) -> list[Pair]:
+        """The conflicting pairs that a run had the other way round than requested, the one that ran first first."""
+        return self.conflicts(run.graph).swapped(run.graph.replayed(run.token))
+
+    def conflicts(self, graph: Any) -> Conflicts:
+        """Those of a graph, found once for all runs that gave the same commands and were answered alike."""
+        key = hash((*[(s.mark, s.name) for s in graph.steps], *[s.poll.done for s in graph.polls]))
+        found = self._conflicts.get(key)
+        if found is None:
+            found = self._conflicts[key] = Conflicts(graph)
+        return found
+
+    def _add(self, failure: Failure) -> None:
+        add_failure(self.found.failures, failure)
+
+    def _explain(self, name: str, run: Run) -> None:
+        """Put a run into its class; a class of two outcomes is a failure. See Note [Explained outcomes]."""
+        if self.conflicts(run.graph).cut:
+            return  # not all pairs are known, so nor is the class
+        graph = run.graph
+        requested = hash(tuple([(s.name, s.stream.handle) for s in graph.steps if s.free]))
+        told = tuple([s.poll.done for s in graph.polls if not s.poll.internal])
+        swaps = frozenset([(graph.steps[a].seq, graph.steps[b].seq) for a, b in self.swapped(run)])
+        earlier, one = self._classes.setdefault((requested, told, swaps), (name, run))
+        self.found.orders = len(self._classes)
+        if one.outcome != run.outcome:
+            self._add(self._unexplained(earlier, one, name, run))
+
+    def _unexplained(self, earlier: str, one: Run, name: str, run: Run) -> Failure:
+        """Two runs of one class differ: by what a schedule decides besides the order, or by nothing of the kind."""
+        same = "the same commands, with the same answers, in the same order of all that conflict"
+        differ = f"{earlier} and {name} run {same}, and yet {_differ(earlier, one, name, run)}"
+        again = self.once(one.schedule)
+        if again.outcome != one.outcome:
+            why = f"Nor does {earlier} repeat ({again.outcome}): the program is nondeterministic by itself"
+            outside = "clocks, random numbers without a seed, host threads, files or the network"
+            return replace(
+                self.failure(name, run, run.token),
+                cause=f"{differ}. {why}; look for {outside}", swaps=(), answers=(), nondeterministic=True,
+            )  # fmt: skip
+        inside = "simulated times, memory statistics and addresses do"
+        why = f"Each repeats, so it depends on what else differs between schedules; {inside}{self._times()}"
+        return replace(self.failure(name, run, run.token), cause=f"{differ}. {why}", swaps=(), answers=())
+
+    def _times(self) -> str:
+        """Where the recorded run read times."""
+        read = [text for text in self.first.certificate.assumptions if text.startswith("times read")]
+        return f" ({read[0].partition(' are only')[0]})" if read else ""
+
+    def _other_commands(self, graph: Any) -> str:
+        """Where a run without swaps and other answers leaves the recorded one."""
+        ours, theirs = [[s for s in g.steps if s.free] for g in (graph, self.first.graph)]
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        unlike = (i for i, (a, b) in pairs if (a.name, a.stream.handle) != (b.name, b.stream.handle))
+        at = next(unlike, min(len(ours), len(theirs)))
+        mine, other = [str(_use(s[at])) if at < len(s) else "no more commands" for s in (ours, theirs)]
+        text = "No swap of commands and no answer of the host explains it"
+        if mine == other:
+            return text
+        return f"{text}: the program itself went another way. It gave {mine}; in the recorded run {other}"
 
     def _same(self, one: Run, other: Run) -> bool:
         return one.outcome == other.outcome and one.trace == other.trace
 
-    def _nondeterministic(self, name: str, schedule: str, one: Run, other: Run) -> Failure:
-        differ = f"the first {one.outcome}, the second {other.outcome}"
-        if one.outcome == other.outcome:
-            differ = "in what they gave to the devices, or when"
-        elif unlike := other.outcome.unlike(one.outcome):
-            differ += f"; {unlike}"
+    def _nondeterministic(self, name: str, one: Run, other: Run) -> Failure:
+        why = "two runs of this schedule differ, and nothing that a schedule controls explains it"
+        differ = f"{why}: {_differ('the first', one, 'the second', other)}"
         return Failure(
-            name, other.token, other.outcome, self.replay(schedule), (differ,), nondeterministic=True
+            name, other.token, other.outcome, self._line(one.schedule), cause=differ, nondeterministic=True
         )
 
-    def _call(self, schedule: str) -> str:
-        profile = f", profile={self.profile!r}" if self.profile else ""
-        return f"flambeau.virtual(devices={self.devices}{profile}, schedule={schedule!r})"
+    def _line(self, schedule: str) -> str:
+        """The line that repeats a schedule."""
+        plan = self.plan
+        if plan.replay is not None:
+            return plan.replay(schedule)
+        profile = f", profile={plan.profile!r}" if plan.profile else ""
+        return f"flambeau.virtual(devices={plan.devices}{profile}, schedule={schedule!r})"
+
+
+def _differ(first: str, one: Run, second: str, other: Run) -> str:
+    """How the outcomes of two runs differ."""
+    if one.outcome == other.outcome:
+        return "they differ in what they gave to the devices, or when"
+    unlike = other.outcome.unlike(one.outcome)
+    return f"{first} {one.outcome}, {second} {other.outcome}" + (f"; {unlike}" if unlike else "")
+
+
+def _swaps(graph: Any, pairs: list[Pair]) -> tuple[Swap, ...]:
+    """One for each two lines and operators."""
+    kinds: dict[Any, list[Pair]] = {}
+    for a, b in pairs:
+        one, other = graph.steps[a], graph.steps[b]
+        kinds.setdefault((one.name, one.site, other.name, other.site), []).append((a, b))
+    return tuple([
+        Swap(_use(graph.steps[alike[0][0]]), _use(graph.steps[alike[0][1]]), len(alike)) for alike in kinds.values()
+    ])  # fmt: skip
+
+
+def _use(step: Any) -> CommandUse:
+    return CommandUse(step.seq, step.name, str(step.stream), place(step.site), source(step.site))
+
+
+def questions(graph: Any) -> list[Any]:
+    """The steps by which the program itself asked whether work is done."""
+    return [step for step in graph.polls if not step.poll.internal]
+
+
+def answers_of(graph: Any) -> str:
+    """What the program was answered: y or n for each question."""
+    return "".join(["y" if step.poll.done else "n" for step in questions(graph)])
+
+
+def _other_answers(graph: Any, recorded: Any) -> tuple[Answer, ...]:
+    """The answers that differ from those of the recorded run."""
+    usual, said = answers_of(recorded), answers_of(graph)
+    polls = [step.poll for i, step in enumerate(questions(graph)) if said[i] != usual[i : i + 1]]
+    return tuple([Answer(place(poll.site), poll.what, poll.done) for poll in polls])
 
 
 @contextmanager

@@ -166,6 +166,11 @@ class VirtualDriver:
         """How many commands were given so far: the `seq` of the next."""
         return self._core.given
 
+    def address_range(self) -> tuple[int, int]:
+        """The first address that belongs to this machine's devices, and the one behind the last."""
+        first = self._machine.generation << 48
+        return first, first + (1 << 48)
+
     def time_ns(self) -> int:
         """The host's simulated time."""
         return self._core.now

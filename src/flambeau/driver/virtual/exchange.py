@@ -218,7 +218,7 @@ def _offer(told: list[Any]) -> Offer:
 def _interrupted() -> bool:
     """Whether a Ctrl-C is held back (see interrupts.py)."""
     holder = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-    return isinstance(holder, Interrupts) and holder.pending
+    return isinstance(holder, Interrupts) and holder.pending is not None
 
 
 _exchange: Exchange | None = None

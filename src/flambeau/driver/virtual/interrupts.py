@@ -1,8 +1,8 @@
-"""`Interrupts`: Ctrl-C waits while commands run, so that none is lost.
+"""`Interrupts`: Ctrl-C and SIGTERM wait while commands run, so that none is lost.
 
-Python raises KeyboardInterrupt between any two of its instructions: in the middle of a kernel's body, which then
-has half its effect, or between taking a command and running it. Commands run while the host waits, so there the
-interrupt is held back until the command that runs is done. What is left stays queued, as on hardware.
+Python raises KeyboardInterrupt, or what a handler raises, between any two of its instructions: in the middle of a
+kernel's body, which then has half its effect, or between taking a command and running it. Commands run while the host
+waits, so there a signal is held back until the command that runs is done. What is left stays queued, as on hardware.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+_HELD = (_signal.SIGINT, _signal.SIGTERM)
+
 
 class Interrupts:
-    """Context manager: SIGINT is noted in `pending`, and delivered to the program's own handler on leaving.
+    """Context manager: signals are noted in `pending`, and delivered to the program's own handlers on leaving.
 
     Only the main thread is ever interrupted; elsewhere this does nothing. A handler that raises
     KeyboardInterrupt, as Python's does, raises it from the `with` statement.
@@ -23,20 +25,22 @@ class Interrupts:
     __slots__ = ("_outer", "pending")
 
     def __enter__(self) -> Interrupts:
-        self.pending = False
-        self._outer: Callable[[int, Any], Any] | None = None
+        self.pending: int | None = None
+        self._outer: list[tuple[int, Callable[[int, Any], Any]]] = []
         if threading.get_ident() == threading.main_thread().ident:
-            outer = _signal.getsignal(_signal.SIGINT)
-            if callable(outer):  # not ignored, nor left to the system
-                self._outer = outer
-                _signal.signal(_signal.SIGINT, self._note)
+            for number in _HELD:
+                outer = _signal.getsignal(number)
+                if callable(outer):  # not ignored, nor left to the system
+                    self._outer.append((number, outer))
+                    _signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._outer is not None:
-            _signal.signal(_signal.SIGINT, self._outer)
-            if self.pending:
-                self._outer(_signal.SIGINT, None)
+        for number, outer in self._outer:
+            _signal.signal(number, outer)
+        for number, outer in self._outer:
+            if self.pending == number:
+                outer(number, None)
 
     def _note(self, signum: int, frame: Any) -> None:
-        self.pending = True
+        self.pending = signum

@@ -1,0 +1,92 @@
+"""`write_exploration`: what `flambeau explore` prints after its runs: coverage, races, failures, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from flambeau.cli.race_entries import write_races
+from flambeau.cli.report import race_fields
+from flambeau.cli.screen import GREEN, MARGIN, RED, YELLOW, Screen
+from flambeau.observe.reports import Race
+from flambeau.testing.exploration import Exploration
+from flambeau.testing.failures import Failure
+
+_SWAPS = 4  # of a failure
+
+
+def write_exploration(
+    found: Exploration, file: TextIO, notes: Iterable[str], written: Sequence[Path] = ()
+) -> None:
+    """Print the report. In colour on a terminal (unless NO_COLOR)."""
+    screen = Screen(file)
+    screen.title("flambeau explore")
+    screen.entry("explored", found.coverage)
+    for text in (*found.remarks, *notes):
+        screen.entry("", text)
+    if found.races:
+        write_races([race_fields(race) for race in found.races], screen)
+    if found.expected.error is not None:
+        screen.entry("failure", f"the recorded run {found.expected}", RED)
+    if found.failures:
+        _write_failures(found, screen)
+    if found.ok:
+        _write_verdict(found, screen)
+    for path in written:
+        screen.entry("written", str(path))
+    screen.end()
+
+
+def write_first(found: Exploration, first: Race | Failure, file: TextIO) -> None:
+    """Print a race or failure while the exploration goes on."""
+    screen = Screen(file)
+    screen.title(f"flambeau explore: found in run {found.runs} of the program, and going on")
+    if isinstance(first, Race):
+        write_races([race_fields(first)], screen)
+    else:
+        _write_failure("failure", first, screen)
+    screen.end()
+
+
+def _write_failures(found: Exploration, screen: Screen) -> None:
+    count, kinds = sum(failure.count for failure in found.failures), len(found.failures)
+    of = f", of {kinds} kinds" if kinds > 1 else ""
+    screen.entry("failures", f"{count} order{'s' if count > 1 else ''} with another outcome{of}", RED)
+    for number, failure in enumerate(found.failures, 1):
+        screen.line()
+        _write_failure(f"{number}.".rjust(MARGIN - 2), failure, screen)
+    if not all(failure.nondeterministic for failure in found.failures):
+        screen.line()
+        screen.entry("expected", f"as in the recorded run: {found.expected}")
+
+
+def _write_failure(label: str, failure: Failure, screen: Screen) -> None:
+    screen.entry(label, failure.headline)
+    if failure.unlike:
+        screen.detail("differs", failure.unlike)
+    if failure.others:
+        screen.detail("also", failure.other_outcomes)
+    for answer in failure.answers[:_SWAPS]:
+        screen.detail("answer", str(answer))
+    for swap in failure.swaps[:_SWAPS]:
+        screen.detail("swapped", f"{swap.first.described} runs before")
+        screen.code(swap.first.source)
+        screen.detail("", f"{swap.second.described}{swap.often}")
+        screen.code(swap.second.source)
+    rest = len(failure.reorderings) - len(failure.answers[:_SWAPS]) - len(failure.swaps[:_SWAPS])
+    if rest:
+        screen.detail("", f"and {rest} more")
+    if failure.cause:
+        screen.detail("cause", failure.cause)
+    if not failure.nondeterministic:
+        screen.line()
+        screen.line(f"{' ' * MARGIN}{failure.replay_label}:")
+        screen.line(f"{' ' * MARGIN}{failure.replay}")  # never wrapped: it is to be copied
+
+
+def _write_verdict(found: Exploration, screen: Screen) -> None:
+    proved = found.complete and not found.violated
+    first, *rest = found.verdict.split("\n  - ")
+    screen.entry("verdict", first, GREEN if proved else YELLOW)
+    screen.items(rest)

@@ -1,0 +1,175 @@
+"""`Failure`: an order of commands with a wrong outcome, what distinguishes it from the recorded run, and its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from flambeau.testing.outcome import Outcome
+
+_OTHERS = 3  # further outcomes of one kind in a report
+
+
+@dataclass(frozen=True, slots=True)
+class CommandUse:
+    """A command of the explored program: its number, operator and stream, and the line that requested it."""
+
+    number: int
+    operator: str
+    stream: str
+    place: str
+    source: str
+
+    def __str__(self) -> str:
+        text = f" ({self.source})" if self.source else ""
+        return f"{self.described}{text}"
+
+    @property
+    def described(self) -> str:
+        return f"command #{self.number} '{self.operator}' of {self.stream} at {self.place}"
+
+    @property
+    def brief(self) -> str:
+        return f"{self.operator} at {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Two commands that the failing order runs the other way round than the program requested them.
+
+    Attributes:
+        first: The command that runs first in the failing order.
+        second: The command that was requested first.
+        count: How many pairs of commands of these two lines are swapped.
+    """
+
+    first: CommandUse
+    second: CommandUse
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.first} runs before {self.second}{self.often}"
+
+    @property
+    def often(self) -> str:
+        return f" ({self.count} such pairs)" if self.count > 1 else ""
+
+    @property
+    def brief(self) -> str:
+        return f"{self.first.brief} before {self.second.brief}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question of the host whose answer differs from that in the recorded run."""
+
+    place: str
+    what: str
+    done: bool
+
+    def __str__(self) -> str:
+        return f"asked at {self.place} whether {self.what} is done: {'yes' if self.done else 'no'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A kind of orders whose outcome is not that of the recorded run, represented by the simplest one that was found.
+
+    Attributes:
+        schedule: The schedule that found it.
+        token: The choices of that order; `replay` is the line that repeats it.
+        outcome: What the program gave.
+        swaps: Pairs of commands that the order swaps.
+        answers: Answers of the host's questions that differ.
+        cause: Why no swap and no answer explains the outcome; empty where they do.
+        nondeterministic: Two runs of one order differ: the program depends on something that no schedule controls.
+        unlike: Where the outcome differs from the expected one, if both look alike as they are shown.
+        count: How many of the orders that were run are of this kind.
+        others: Further outcomes of this kind.
+    """
+
+    schedule: str
+    token: str
+    outcome: Outcome
+    replay: str
+    swaps: tuple[Swap, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    cause: str = ""
+    nondeterministic: bool = False
+    unlike: str = ""
+    count: int = 1
+    others: tuple[Outcome, ...] = ()
+
+    @property
+    def reorderings(self) -> tuple[str, ...]:
+        """What distinguishes the order from the recorded run, as text."""
+        return (*map(str, self.answers), *map(str, self.swaps))
+
+    @property
+    def kind(self) -> frozenset[Hashable]:
+        """The lines that a fix has to look at: equal for failures of one bug, however often a loop meets it."""
+        if self.cause:
+            return frozenset([self.nondeterministic])
+        swaps = [frozenset([s.first.brief, s.second.brief]) for s in self.swaps]
+        return frozenset([*swaps, *[(a.place, a.done) for a in self.answers]])
+
+    @property
+    def headline(self) -> str:
+        """How it was found and what came of it, in a line."""
+        often = f" (and {self.count - 1} more of the orders that were run)" if self.count > 1 else ""
+        return f"{self.schedule}{often}: {self.outcome}"
+
+    @property
+    def other_outcomes(self) -> str:
+        """The further outcomes of this kind, as text; empty for none."""
+        texts = [str(outcome) for outcome in self.others[:_OTHERS]]
+        rest = len(self.others) - _OTHERS
+        return "; ".join(texts) + (f"; and {rest} more outcomes" if rest > 0 else "")
+
+    @property
+    def replay_label(self) -> str:
+        """What the replay line repeats."""
+        texts = [swap.brief for swap in self.swaps]
+        texts += [f"the answer {'yes' if a.done else 'no'} at {a.place}" for a in self.answers]
+        rest = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+        return f"replay, with {texts[0]}{rest}" if texts else "replay"
+
+    def __str__(self) -> str:
+        lines = [self.headline, *([f"  {self.unlike}"] if self.unlike else [])]
+        lines += [f"  also: {self.other_outcomes}"] if self.others else []
+        lines += [f"  {text}" for text in self.reorderings]
+        lines += [f"  {self.cause}"] if self.cause else []
+        lines += [] if self.nondeterministic else [f"  {self.replay_label}: {self.replay}"]
+        return "\n".join(lines)
+
+    def with_outcome(self, *outcomes: Outcome) -> Failure:
+        """Return this failure with further outcomes of its kind."""
+        others = dict.fromkeys([*self.others, *outcomes])
+        others.pop(self.outcome, None)
+        return replace(self, others=tuple(others))
+
+    def joined(self, other: Failure) -> Failure:
+        """Return this failure, representing `other` too."""
+        return replace(self.with_outcome(other.outcome, *other.others), count=self.count + other.count)
+
+
+def add_failure(failures: list[Failure], new: Failure) -> None:
+    """Add a failure, or join it with one of its bug; of the two the one that takes less represents both."""
+    for i, old in enumerate(failures):
+        if old.kind == new.kind or is_example(new, old):
+            failures[i] = old.joined(new)
+            return
+        if is_example(old, new):
+            failures[i] = new.joined(old)
+            return
+    failures.append(new)
+
+
+def is_example(one: Failure, known: Failure) -> bool:
+    """Return True if `one` swaps all that `known` does, and more that its outcome need not depend on.
+
+    After some outcomes of a kind another one is no news.
+    """
+    if one.cause or known.cause or not known.kind <= one.kind:
+        return False
+    return one.outcome in (known.outcome, *known.others) or len(known.others) >= _OTHERS
