@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import time
+import warnings
 from datetime import timedelta
 
 import flambeau as torch
@@ -52,7 +53,26 @@ def collectives() -> None:
         z = torch.ones(3, device="cuda")
         dist.all_reduce(z, group=group)
         assert z.tolist() == [2.0] * 3
+    dist.barrier(device_ids=[torch.cuda.current_device()])
+
+
+def barrier_before_any_collective() -> None:
+    _barriers(before=True, index=RANK)
+
+
+def barrier_after_a_collective() -> None:
+    _barriers(before=False, index=2 - RANK)
+
+
+def _barriers(before: bool, index: int) -> None:
+    """Barriers that name no device, beside a collective on a device that is not the current one."""
+    warnings.simplefilter("ignore", UserWarning)
+    torch.cuda.set_device(0)
+    if before:
+        dist.barrier()
+    dist.all_reduce(torch.ones(3, device=f"cuda:{index}"))
     dist.barrier()
+    say("devices", *[index for index, _ in dist.group.WORLD.engine_of("cuda")._lines])
 
 
 def sends_before_the_host_waits() -> None:
@@ -75,7 +95,7 @@ def sends_before_the_host_waits() -> None:
             store.set("got", "it")
         else:
             store.get("got")
-    dist.barrier()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
 
 
 def hosts_that_wait_in_mpi() -> None:
@@ -308,7 +328,7 @@ if __name__ == "__main__":
     torch.cuda.set_device(RANK)
     dist.init_process_group("nccl")
     warm = torch.ones(1, device="cuda")
-    if sys.argv[1] not in ("one_device", "first_never_comes"):
+    if sys.argv[1] not in ("one_device", "first_never_comes") and "barrier" not in sys.argv[1]:
         dist.all_reduce(warm)
         torch.cuda.synchronize()
     globals()[sys.argv[1]]()

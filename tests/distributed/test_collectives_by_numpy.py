@@ -204,7 +204,7 @@ def program(backend, groups, names):
                 one.everything(name)
         else:
             assert group == dist.GroupMember.NON_GROUP_MEMBER
-    dist.barrier()
+    dist.barrier(device_ids=[torch.cuda.current_device()] if backend == "nccl" else None)
     dist.destroy_process_group()
 
 

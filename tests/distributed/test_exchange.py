@@ -48,6 +48,18 @@ def test_collectives_of_ranks_that_nobody_launched() -> None:
         assert (said.status, said.err) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("what", "devices"), [("barrier_before_any_collective", "01"), ("barrier_after_a_collective", "12")]
+)
+def test_a_barrier_uses_the_device_of_the_groups_collectives_between_processes(
+    what: str, devices: str
+) -> None:
+    said = launch(2, what)
+    assert said.status == 0, said.err
+    assert sorted(said.out.splitlines())[:2] == [f"devices {index}" for index in devices]
+    assert ("currently unknown" in said.err) == ("before" in what)
+
+
 def test_the_rank_that_serves_the_others_outlasts_them() -> None:
     for said in run_ranks(3, PROGRAM, "first_is_done_first", **VIRTUAL):
         assert said.status == 0, said.err

@@ -355,14 +355,14 @@ def test_a_full_queue_does_not_keep_a_rank_from_going_on():
     def body():
         dist.init_process_group("nccl")
         t = torch.ones(4, device="cuda")
-        dist.barrier()
+        dist.barrier(device_ids=[torch.cuda.current_device()])
         if dist.get_rank() == 1:
-            dist.barrier()
+            dist.barrier(device_ids=[torch.cuda.current_device()])
         dist.all_reduce(t)
         for _ in range(1500):
             t.add_(1)
         if dist.get_rank() == 0:
-            dist.barrier()
+            dist.barrier(device_ids=[torch.cuda.current_device()])
         return t.tolist()
 
     with pytest.raises(RuntimeError, match="mismatch"):  # barriers and the all_reduce have met crosswise
@@ -372,7 +372,7 @@ def test_a_full_queue_does_not_keep_a_rank_from_going_on():
 
 def _long_queue():
     dist.init_process_group("nccl")
-    dist.barrier()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
     t = torch.ones(4, device="cuda")
     dist.all_reduce(t)
     for _ in range(1500):

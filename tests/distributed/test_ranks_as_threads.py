@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from datetime import timedelta
 
 import pytest
@@ -56,7 +57,7 @@ def step():
     for work in works:
         work.wait()
     total = sum([work.result()[0].sum() for work in works]).item()
-    dist.barrier()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
     return total, system.bare_driver().time_ns()
 
 
@@ -303,3 +304,71 @@ def a_work_with_a_limit():
 
 def test_a_work_with_a_limit_gives_up_before_those_without():
     assert ranks(a_work_with_a_limit, 2) == [[2.0, 2.0]] * 2
+
+
+def barrier_after(body, device_id=None):
+    """Return the devices of this rank's communicators, in the order in which they were created."""
+    rank = torch.cuda.current_device()
+    torch.cuda.set_device(0)  # as in processes
+    dist.init_process_group("nccl", device_id=None if device_id is None else device_id(rank))
+    body(rank)
+    return [index for index, _ in dist.group.WORLD.engine_of("cuda")._lines]
+
+
+def on_four_devices(*args):
+    """Return what each rank returns, and how many warnings of barriers there were."""
+    with torch.virtual(4), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found = ranks(barrier_after, 2, *args)
+    return found, len([w for w in seen if str(w.message).startswith("barrier(): using the device")])
+
+
+def reduce_on(index):
+    dist.all_reduce(torch.ones(3, device=f"cuda:{index}"))
+
+
+def two_devices(rank):
+    reduce_on(3 - rank)
+    reduce_on(rank)
+    dist.barrier()
+
+
+def message_first(rank):
+    """A message on one device, collectives on another."""
+    (dist.send if rank == 0 else dist.recv)(torch.ones(3, device=f"cuda:{rank + 2}"), 1 - rank)
+    reduce_on(rank)
+    dist.barrier()
+
+
+BARRIERS = {  # barriers -> devices of rank 0 and of rank 1, number of rank 0's warnings
+    "used": (lambda rank: (reduce_on(1 + rank), dist.barrier()), [[1], [2]], 1),
+    "the group's own method": (lambda rank: (reduce_on(1 + rank), dist.group.WORLD.barrier().wait()), [[1], [2]], 1),
+    "asynchronous": (lambda rank: (reduce_on(1 + rank), dist.barrier(async_op=True).wait()), [[1], [2]], 1),
+    "the first of two": (two_devices, [[3, 0], [2, 1]], 1),
+    "messages do not count beside collectives": (message_first, [[2, 0], [3, 1]], 1),
+    "nothing used": (lambda rank: dist.barrier(), [[0], [1]], 1),
+    "named": (lambda rank: (reduce_on(1 + rank), dist.barrier(device_ids=[2 + rank])), [[1, 2], [2, 3]], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BARRIERS)
+def test_a_barrier_uses_the_device_of_the_groups_collectives(name, caplog):
+    body, devices, warned = BARRIERS[name]
+    assert on_four_devices(body) == (devices, warned)
+    guessed = [r.getMessage() for r in caplog.records if "currently unknown" in r.getMessage()]
+    assert len(guessed) == (2 if name == "nothing used" else 0)
+
+
+def test_a_barrier_uses_the_bound_device_without_a_warning():
+    assert on_four_devices(lambda rank: dist.barrier(), lambda rank: 3 - rank) == ([[3], [2]], 0)
+
+
+def test_barriers_of_groups_use_each_groups_own_device():
+    def body(rank):
+        pair = dist.new_group([0, 1])
+        reduce_on(2 + rank)
+        dist.all_reduce(torch.ones(3, device=f"cuda:{rank}"), group=pair)
+        dist.barrier(pair), dist.barrier()
+        assert [index for index, _ in pair.engine_of("cuda")._lines] == [rank]
+
+    assert on_four_devices(body) == ([[2], [3]], 2)

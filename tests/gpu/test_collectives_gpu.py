@@ -214,7 +214,7 @@ if rank == 1:
     stall()
     os._exit(0)
 try:
-    dist.barrier()
+    dist.barrier(device_ids=[rank])
 except dist.DistBackendError as error:
     print(error)
 os._exit(0)

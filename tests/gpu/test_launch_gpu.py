@@ -33,7 +33,7 @@ model = DistributedDataParallel(torch.nn.Linear(4, 2).cuda(), device_ids=[local]
 model(torch.full((3, 4), float(rank), device="cuda")).sum().backward()
 mean = 3 * sum(range(size)) / size
 assert torch.allclose(model.module.weight.grad, torch.full((2, 4), mean, device="cuda"))
-dist.barrier()
+dist.barrier(device_ids=[local] if "cpu" not in sys.argv else None)
 dist.destroy_process_group()
 print(f"rank {rank} is through\\n", end="")
 """

@@ -619,10 +619,10 @@ def waited_for_on_the_host():
 def after_a_barrier():
     pinned = torch.zeros(N).pin_memory()
     pinned.copy_(full(dist.get_rank()), non_blocking=True)
-    dist.barrier()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
     seen = pinned.tolist()
     pinned.copy_(full(7), non_blocking=True)
-    dist.barrier(async_op=True).wait()
+    dist.barrier(None, True, [torch.cuda.current_device()]).wait()
     return seen, pinned.tolist()
 
 
@@ -632,7 +632,7 @@ def what_came_before_a_barrier():
     (side,) = streams(1, torch.cuda.current_device())
     flat = full(dist.get_rank() + 1)
     dist.all_reduce(flat, async_op=True)
-    dist.barrier(async_op=True).wait()
+    dist.barrier(None, True, [torch.cuda.current_device()]).wait()
     with torch.cuda.stream(side):
         return (flat + 1).tolist()
 

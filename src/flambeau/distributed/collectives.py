@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from flambeau.core.device import device
+from flambeau.core.sites import warn_program
 from flambeau.distributed import checks
 from flambeau.distributed.coalescing import kept, not_yet, noted
 from flambeau.distributed.groups import get_backend, group_or_default, group_rank_of, is_outside
@@ -19,7 +20,11 @@ from flambeau.distributed.names import Backend as Name
 from flambeau.distributed.reductions import ReduceOp
 from flambeau.distributed.work import Several, Work
 from flambeau.distributed.world import ProcessGroup
-from flambeau.runtime import current
+
+_UNNAMED_DEVICE = (
+    "barrier(): using the device under current context. "
+    "You can specify `device_id` in `init_process_group` to mute this warning."
+)
 
 
 def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
@@ -299,19 +304,29 @@ def all_to_all_single(
 def barrier(
     group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None
 ) -> Work | None:
-    """Wait on the host until all ranks have come, as long as `timeout` (default: the group's) lets it.
+    """Block the host until all ranks of the group have called it.
 
-    device_ids: the device whose queue waits, of nccl.
+    nccl's barrier is a collective on one device: the first of `device_ids`, the `device_id` of `init_process_group`,
+    the device that the group's collectives used first, or the one whose index is the global rank modulo the number of
+    devices.
+
+    Args:
+        group: The process group; default: all ranks.
+        async_op: Return a `Work` whose `wait()` blocks, instead of blocking.
+        device_ids: A list with the index of the CUDA device to use.
+        timeout: How long to block at most; default: the group's timeout.
     """
     if is_outside(group, "barrier"):
         return None
     found, limit = group_or_default(group), checks.timeout(timeout)
     if isinstance(device_ids, list) and device_ids:
         where: Any = device("cuda", device_ids[0])
-    else:
+    elif found.bound_device_id is not None:
         where = found.bound_device_id
-    if where is None:
-        where = device("cpu") if "cpu" in found.device_types else device("cuda", current.local.device)
+    else:
+        where = device("cpu" if "cpu" in found.device_types else "cuda")
+    if where.type == "cuda" and where.index is None and found.rank() == 0:
+        warn_program(_UNNAMED_DEVICE, UserWarning)
     work = found.engine_of(where.type).barrier(where.index, async_op)
     work.limit = limit
     return _done(work, async_op)

@@ -13,6 +13,7 @@ the group was told its device (`device_id`) they have the group's, behind all th
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -43,6 +44,12 @@ _SERIALIZED = (
     "for the P2P ops or use batched P2P ops. You can squash this warning by setting the environment variable "
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING to false."
 )
+_GUESSED = (
+    "using GPU {} as device used by this process is currently unknown. This can potentially cause a hang if this rank "
+    "to GPU mapping is incorrect. You can specify device_id in init_process_group() to force use of a particular "
+    "device."
+)
+_log = logging.getLogger("torch.distributed")
 _TEXTS = {
     "band": "Cannot use ReduceOp.BAND with NCCL",
     "bor": "Cannot use ReduceOp.BOR with NCCL",
@@ -75,9 +82,23 @@ class DeviceBackend(FlatBackend):
         self._line(index, None)
 
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
-        index = current.local.device if device is None else device
+        index = self._barrier_device() if device is None else device
         token = creation.zeros(1, device=f"cuda:{index}")
         return BarrierWork(self.all_reduce([token], "sum", async_op), self)
+
+    def _barrier_device(self) -> int:
+        """Return the device that a barrier uses if the program names none, as PyTorch documents it.
+
+        It is the first device that a collective of the group used: all ranks joined that communicator first.
+        """
+        used = sorted(
+            self._lines, key=lambda line: line[1] is not None
+        )  # before devices of messages between two ranks
+        if used:
+            return used[0][0]
+        index = self.place.ranks[self.place.rank] % system.device_count()
+        _log.warning(_GUESSED.format(index))
+        return index
 
     def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:
         """One group; the work of all is one. Tags are ignored, as NCCL has none."""
