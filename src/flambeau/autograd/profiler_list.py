@@ -10,6 +10,7 @@ from flambeau.autograd.profiler_events import FunctionEventAvg
 from flambeau.autograd.profiler_memory import MemoryNote
 from flambeau.autograd.profiler_table import table_of
 from flambeau.autograd.profiler_trace import chrome_trace
+from flambeau.core.files import replace_file
 
 
 class EventList(list[Any]):
@@ -66,7 +67,8 @@ class EventList(list[Any]):
             if event.stack:
                 line = ";".join(frame.translate(_PLAIN) for frame in reversed(event.stack))
                 lines[line] = lines.get(line, 0.0) + getattr(event, name)
-        Path(path).write_text("".join([f"{line} {int(us)}\n" for line, us in lines.items() if int(us) > 0]))
+        text = "".join([f"{line} {int(us)}\n" for line, us in lines.items() if int(us) > 0])
+        replace_file(path, text)
 
     def total_average(self) -> FunctionEventAvg:
         """All of them added up."""

@@ -51,4 +51,7 @@ def why_not_writable(file: Path) -> str:
         return "its folder does not exist"
     if file.is_dir():
         return "it is a folder"
-    return "" if os.access(file if file.exists() else file.parent, os.W_OK) else "permission denied"
+    needed = [file] if file.exists() else []
+    if file.is_file() or not needed:  # it is replaced by one that is written beside it
+        needed.append(file.resolve().parent)
+    return "" if all(os.access(path, os.W_OK) for path in needed) else "permission denied"

@@ -14,6 +14,7 @@ from pathlib import Path
 from flambeau.cli import finder
 from flambeau.cli.environment import export_options, why_no_machine, why_not_writable
 from flambeau.cli.launch_report import REPORT, read_reports, write_ranks
+from flambeau.core.files import replace_file
 from flambeau.runtime import settings
 
 
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace, status: int, folder: Path, first: int) -> None:
     reports = read_reports(folder, first)
     if options.report is not None:
-        options.report.write_text(json.dumps({"exit_status": status, "ranks": reports}, indent=1) + "\n")
+        replace_file(options.report, json.dumps({"exit_status": status, "ranks": reports}, indent=1) + "\n")
     if reports and not options.quiet:
         written = [] if options.report is None else [options.report]
         write_ranks(reports, sys.stderr, written, failed=status != 0)

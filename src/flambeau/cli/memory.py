@@ -14,6 +14,7 @@ from typing import Any
 from flambeau.cli.environment import why_not_readable, why_not_writable
 from flambeau.cli.memory_page import page
 from flambeau.core.collector import without_collections
+from flambeau.core.files import replace_file
 from flambeau.runtime.policy import Policy, from_environment, policy_of
 from flambeau.runtime.replay import Outcome, events_of, play
 from flambeau.runtime.statistics import format_size
@@ -217,9 +218,9 @@ def _report(options: argparse.Namespace, found: dict[str, Any]) -> int:
     source = Path(options.words[-1])
     output = options.output or source.with_suffix(".html")
     if output.suffix == ".json":
-        output.write_text(json.dumps(found))
+        replace_file(output, json.dumps(found))
     else:
-        output.write_text(page(found, source.name), encoding="utf-8")
+        replace_file(output, page(found, source.name))
     print(f"flambeau memory: wrote {output}")
     return 0
 

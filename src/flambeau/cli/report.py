@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.cli.trace_page import page
+from flambeau.core.files import replace_file
 from flambeau.core.sites import place, source
 from flambeau.observe.ranges import Ranges
 from flambeau.observe.reports import Access, Certificate, Race
@@ -127,7 +128,7 @@ def write_json(recorder: Recorder, path: Path, status: int) -> None:
         if machine.certificate is not None:
             fields["certificate"] = _certificate(machine.certificate)
         machines.append(fields)
-    path.write_text(json.dumps({"exit_status": status, "machines": machines}, indent=1) + "\n")
+    replace_file(path, json.dumps({"exit_status": status, "machines": machines}, indent=1) + "\n")
 
 
 def _certificate(certificate: Certificate) -> dict[str, Any]:
@@ -168,14 +169,14 @@ def write_trace(recorder: Recorder, path: Path, program: str) -> None:
     """
     trace = _longest(recorder)
     if path.suffix == ".html":
-        path.write_text(page(trace, program), encoding="utf-8")
+        replace_file(path, page(trace, program))
     else:
         chrome_trace(trace).write(path)
 
 
 def write_picture(recorder: Recorder, path: Path) -> None:
     """The same as an SVG picture, races in red."""
-    path.write_text(svg(_longest(recorder).timeline, races=recorder.races))
+    replace_file(path, svg(_longest(recorder).timeline, races=recorder.races))
 
 
 def _longest(recorder: Recorder) -> Trace:

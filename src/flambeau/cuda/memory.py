@@ -17,6 +17,7 @@ from threading import get_ident
 from typing import Any, cast
 
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.files import replacing
 from flambeau.core.names import lacking
 from flambeau.runtime import current, system
 from flambeau.runtime.allocator import CachingAllocator
@@ -475,7 +476,7 @@ def _dump_snapshot(filename: Any = "dump_snapshot.pickle", augment_with_fx_trace
     """Write `_snapshot()` to a file: a pickle, for PyTorch's memory viewer and for `flambeau memory`."""
     _refuse_fx(augment_with_fx_traces)
     found = dump(_allocators())
-    with open(filename, "wb") as file:
+    with replacing(filename) as file:
         file.writelines(found)
 
 

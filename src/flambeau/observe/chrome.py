@@ -8,9 +8,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from pathlib import Path
 from typing import Any
 
+from flambeau.core.files import replace_file
 from flambeau.observe.ranges import Range
 
 PROGRAM = -1  # its process
@@ -91,4 +91,4 @@ class ChromeTrace:
     def write(self, path: str | os.PathLike[str], **metadata: Any) -> None:
         """Into a file; compressed if it is called `.gz`."""
         text = json.dumps(self.document(**metadata)).encode()
-        Path(path).write_bytes(gzip.compress(text) if str(path).endswith(".gz") else text)
+        replace_file(path, gzip.compress(text) if str(path).endswith(".gz") else text)

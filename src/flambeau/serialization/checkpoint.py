@@ -13,6 +13,7 @@ from pickle import UnpicklingError
 from types import ModuleType
 from typing import Any
 
+from flambeau.core.files import replacing
 from flambeau.serialization import safety
 from flambeau.serialization.archive import ALIGNMENT, ArchiveReader, ArchiveWriter, is_archive
 from flambeau.serialization.legacy import load_legacy
@@ -42,11 +43,12 @@ def save(
 ) -> None:
     """Write an object to a checkpoint file that PyTorch and Flambeau read.
 
-    The object is pickled before the file is opened, so that an object that cannot be leaves the file as it was.
+    A path gets all of the checkpoint or stays as it was, whatever ends the program meanwhile; a file object is written
+    into as it is.
 
     Args:
         obj: a tensor, a module, or Python containers of such.
-        f: a path, or a binary file object with `write`.
+        f: A path, whose file is replaced whole, or a binary file object with `write`.
         pickle_module: whose Pickler is used; it must be written in Python, as the standard one's `_Pickler` is.
         pickle_protocol: PyTorch's weights_only loading reads protocol 2.
 
@@ -82,7 +84,7 @@ def _to_write(f: Any) -> Iterator[tuple[Any, str]]:
     path = Path(f)
     if not path.parent.is_dir():
         raise RuntimeError(f"Parent directory {path.parent} does not exist.")
-    with path.open("wb") as file:
+    with replacing(path) as file:
         yield file, path.stem
 
 

@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from flambeau.core.files import replace_file
+
 LIMIT = 1 << 30  # bytes; the files longest unused go first
 _CHECKED_EVERY = 64
 _DIGEST = 16  # bytes before a cubin, its hash
@@ -35,13 +37,10 @@ class DiskCache:
         return cubin if digest == _digest(cubin) else None
 
     def put(self, key: str, data: bytes) -> None:
-        temporary = self._folder / f"{key}.{os.getpid()}.{id(data)}.tmp"
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(_digest(data) + data)
-            os.replace(temporary, self._folder / f"{key}.cubin")
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            # Not durable: what a loss of power damages is noticed by its hash.
+            replace_file(self._folder / f"{key}.cubin", _digest(data) + data, durable=False)
         if self._puts % _CHECKED_EVERY == 0:
             self._shrink()
         self._puts += 1

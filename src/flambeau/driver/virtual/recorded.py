@@ -6,10 +6,10 @@ See Note [Captures] in capture.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from flambeau.core.errors import DriverError
+from flambeau.core.files import replace_file
 from flambeau.driver.virtual import scheduler
 from flambeau.driver.virtual.capture import MERGE, MODES, UNSUPPORTED, Capture, Captures
 from flambeau.driver.virtual.machine import Machine
@@ -152,7 +152,7 @@ class Recorded:
                 before.insert(0, tails[command.stream])
             lines += [f"  n{earlier} -> n{place};" for earlier in before]
             tails[command.stream] = place
-        Path(path).write_text("\n".join([*lines, "}", ""]))
+        replace_file(path, "\n".join([*lines, "}", ""]))
 
 
 def _seeded(command: Command, seeds: Sequence[tuple[int, int]]) -> tuple[Any, ...]:

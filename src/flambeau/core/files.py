@@ -1,0 +1,153 @@
+"""Files that are replaced whole or not at all.
+
+# Note [Whole files]
+Problem: a full disk, or a signal, amid a write leaves half of a new file, and nothing of the old one.
+Rule: every file that Flambeau writes for a program goes through `replacing`, or `replace_file` with all its contents.
+The new file is written beside the old one, without a name where the system has unnamed files (Linux: then even SIGKILL
+leaves nothing behind), written to the disk, and takes the name of the old one in one step.
+Consequences: the folder must be writable; other hard links keep the old contents. A path that is not a regular file
+(a pipe, /dev/stdout) cannot be replaced and is written into.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+_UNNAMED: int = getattr(os, "O_TMPFILE", 0)
+_OPEN_FILES = "/proc/self/fd"  # how an unnamed file gets a name
+_ADVICE = (
+    ". A file is replaced by one that is written beside it. Fix: make its folder writable, or pass an open file, "
+    "which is written into"
+)
+
+
+def replace_file(path: str | os.PathLike[str], data: bytes | str, durable: bool = True) -> None:
+    """Write a whole file, text as UTF-8. See `replacing`."""
+    with replacing(path, durable) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that replaces the one at `path` when the block ends; if the block raises, nothing changes.
+
+    Permissions stay, and a symbolic link keeps its place: the file that it leads to is replaced.
+
+    Args:
+        path: Where the file shall be.
+        durable: Wait until the disk has it, so that it survives a loss of power, too.
+
+    Raises:
+        OSError: If the folder or the old file is not writable, or the disk is full.
+    """
+    before = _status(path)
+    if not _is_replaceable(path, before):
+        with open(path, "wb") as file:
+            yield file
+        return
+    target = os.path.realpath(path)
+    if before is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+    try:
+        folder = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+    try:
+        beside = _Beside(folder, os.path.basename(target))
+        try:
+            yield beside.file
+            beside.finish(before, durable)
+        finally:
+            beside.discard()
+    finally:
+        os.close(folder)
+
+
+class _Beside:
+    """A new file in the folder of the one that it shall replace.
+
+    Attributes:
+        file: The open file.
+        name: Its name in the folder; None as long as it has none.
+    """
+
+    def __init__(self, folder: int, target: str) -> None:
+        self._folder, self._target = folder, target
+        self.name: str | None = None
+        fd = _open_unnamed(folder)
+        if fd is None:
+            name = _new_name()
+            try:
+                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror}{_ADVICE}", target) from None
+            self.name = name
+        self.file = os.fdopen(fd, "w+b")
+
+    def finish(self, before: os.stat_result | None, durable: bool) -> None:
+        """Give the file the place of the old one."""
+        self.file.flush()
+        fd = self.file.fileno()
+        if before is not None:
+            _keep_permissions(fd, before)
+        if durable:
+            os.fsync(fd)
+        if self.name is None:
+            name = _new_name()
+            os.link(f"{_OPEN_FILES}/{fd}", name, dst_dir_fd=self._folder)
+            self.name = name
+        os.replace(self.name, self._target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        self.name = None
+        if durable:
+            with suppress(OSError):  # some file systems do not sync folders
+                os.fsync(self._folder)
+
+    def discard(self) -> None:
+        """Close the file, and remove it unless it has taken its place."""
+        with suppress(OSError):  # the disk is full: that was raised before
+            self.file.close()
+        if self.name is not None:
+            with suppress(OSError):
+                os.unlink(self.name, dir_fd=self._folder)
+
+
+def _open_unnamed(folder: int) -> int | None:
+    """Open a new file without a name; None where the system or the file system has none."""
+    if not _UNNAMED or not os.path.isdir(_OPEN_FILES):
+        return None
+    try:
+        return os.open(".", os.O_RDWR | _UNNAMED, 0o666, dir_fd=folder)
+    except OSError:  # where it is not for this reason, a named file fails alike, and says why
+        return None
+
+
+def _new_name() -> str:
+    return f".flambeau-{os.getpid()}-{os.urandom(6).hex()}.tmp"
+
+
+def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _is_replaceable(path: str | os.PathLike[str], status: os.stat_result | None) -> bool:
+    """Return False for what is no file of its own: pipes and devices, and names of open files."""
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        return False
+    path = os.fsdecode(path)
+    return bool(os.path.basename(path)) and not os.path.abspath(path).startswith(("/dev/", "/proc/"))
+
+
+def _keep_permissions(fd: int, before: os.stat_result) -> None:
+    now = os.fstat(fd)
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        with suppress(OSError):  # only root may give files away
+            os.fchown(fd, before.st_uid, before.st_gid)
+    os.fchmod(fd, stat.S_IMODE(before.st_mode))
