@@ -1,4 +1,4 @@
-"""`pack`, `unpack`, `send`, `receive`: plain values as bytes, and messages of them over sockets.
+"""`pack`, `unpack`, `fits`, `send`, `receive`: plain values as bytes, and messages of them over sockets.
 
 A value is None, a bool, an int, a str, bytes, or a list of values. Whoever can connect can send anything: so no
 pickles here, and a message that is none raises ValueError and does nothing else.
@@ -10,6 +10,7 @@ import socket
 import struct
 from typing import Any
 
+LARGEST = 1 << 36  # bytes of one message
 _LENGTH = struct.Struct("!Q")
 _DEPTH = 16
 Data = bytes | bytearray | memoryview
@@ -63,7 +64,7 @@ def _unpack(data: bytes | bytearray, start: int, depth: int) -> tuple[Any, int]:
         return bool(count), end
     if kind == b"i":
         return count, end
-    if kind == b"l":
+    if kind == b"l" and count >= 0:
         items = []
         for _ in range(count):
             item, end = _unpack(data, end, depth + 1)
@@ -74,6 +75,34 @@ def _unpack(data: bytes | bytearray, start: int, depth: int) -> tuple[Any, int]:
     if kind not in (b"s", b"b") or count < 0 or len(raw) != count:
         raise ValueError("these bytes are no message")
     return (raw.decode() if kind == b"s" else raw), end + count
+
+
+class Either:
+    """A schema that admits what one of `schemas` admits."""
+
+    __slots__ = ("schemas",)
+
+    def __init__(self, *schemas: Any) -> None:
+        self.schemas = schemas
+
+
+def fits(value: Any, schema: Any) -> bool:
+    """Return True if a message has the form that a schema describes.
+
+    Args:
+        value: A value of a message.
+        schema: A type (`int` does not admit bools); a tuple `(schema,)`: a list of any length, each item of that
+            schema; a list: a list of just these items, each of its schema; an `Either`; else a constant.
+    """
+    if isinstance(schema, type):
+        return type(value) is schema
+    if isinstance(schema, tuple):
+        return isinstance(value, list) and all(fits(item, schema[0]) for item in value)
+    if isinstance(schema, list):
+        return isinstance(value, list) and len(value) == len(schema) and all(map(fits, value, schema))
+    if isinstance(schema, Either):
+        return any(fits(value, each) for each in schema.schemas)
+    return type(value) is type(schema) and bool(value == schema)
 
 
 def framed(value: Any) -> bytes:
@@ -88,9 +117,16 @@ def send(connection: socket.socket, value: Any) -> None:
     connection.sendall(framed(value))
 
 
-def receive(connection: socket.socket) -> Any:
-    """The next message. ConnectionError: the other side has closed, before it or amid it."""
+def receive(connection: socket.socket, limit: int = LARGEST) -> Any:
+    """Return the next message, of at most `limit` bytes.
+
+    Raises:
+        ConnectionError: If the other side has closed the connection, before the message or amid it.
+        ValueError: If the bytes are no message, or it is too long.
+    """
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    if length > limit:
+        raise ValueError(f"a message of {length} bytes; at most {limit} are allowed")
     return unpack(_exactly(connection, length))
 
 
@@ -110,6 +146,11 @@ class Inbox:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._data = bytearray()
+
+    @property
+    def is_partial(self) -> bool:
+        """True if a message has begun and is not whole yet."""
+        return bool(self._data)
 
     def feed(self, part: bytes) -> list[Any]:
         """The messages that are whole now. ValueError: what comes is no message, or too long."""

@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
+from flambeau.core.greeting import SECRET, new_secret
 from flambeau.distributed.cluster import INNER
 from flambeau.distributed.errors import DistError
 from flambeau.distributed.meeting_place import MeetingPlace
@@ -75,6 +76,8 @@ class Agent:
         self.news: SimpleQueue[Any] = SimpleQueue()  # of workers that ended; None: a signal
         self.extra: dict[str, str] = {}  # for the ranks' environment
         self.first = 0  # rank of this node
+        if plan.nodes == 1:  # several nodes share one that the user has set
+            os.environ.setdefault(SECRET, new_secret())
         self._server = self._serve()
         self._store = PrefixStore(_KEPT, self._server)
         self._node = plan.node_rank if plan.node_rank is not None else self._store.add("nodes", 1) - 1

@@ -26,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flambeau.core.wire import Either, fits
 from flambeau.driver.meetings import duplicate
 
 Answer = list[Any]
@@ -87,6 +88,14 @@ class Circle:
     def full(self) -> bool:
         return len(self.owners) == self.size
 
+    def expects(self, participant: Participant, key: tuple[int, int, int], slot: int) -> bool:
+        """Return True if this part of a meeting is the participant's to bring, and is not there yet."""
+        if not self.full or (key[0] >= 0 and not (key[0] < self.size and 0 <= key[1] < self.size)):
+            return False
+        ranks = self.ranks(key)
+        brought = self.meetings.get(key, {})
+        return 0 <= slot < len(ranks) and slot not in brought and self.owners[ranks[slot]] is participant
+
     def ranks(self, key: tuple[int, ...]) -> list[int]:
         """Whose parts a meeting takes: all ranks', or a message's two."""
         return list(range(self.size)) if key[0] < 0 else [key[0], key[1]]
@@ -95,6 +104,14 @@ class Circle:
         """The ranks that have not come to a meeting."""
         parts = self.meetings.get(key, {})
         return [rank for slot, rank in enumerate(self.ranks(key)) if slot not in parts]
+
+
+_PART = [str, int, str, Either(str, [str]), int, str, bytes, int]  # of a collective: see `Exchange.offer`
+REQUESTS: dict[str, list[Any]] = {  # the schema of each request's arguments (`wire.fits`)
+    "hello": [int], "offer": [bytes, [int, int, int], int, _PART], "join": [bytes, (int,), ([int, int],), str],
+    "wait": [str, bool], "look": [bool], "idle": [str], "awake": [], "reserve": [int, int, int, int],
+    "release": [int, int], "held": [int],
+}  # fmt: skip
 
 
 class MeetingPlace:
@@ -115,17 +132,23 @@ class MeetingPlace:
 
     # -- what processes say ---------------------------------------------------------------------------------
     def ask(self, process: int, number: int, operation: str, args: list[Any]) -> Answer | None:
-        """Answer a request; None: `settle` will. ValueError: it is none of ours."""
+        """Return the answer to a request; None if `settle` will answer it.
+
+        Raises:
+            ValueError: If no rank of ours asks for this.
+        """
+        if not fits(args, REQUESTS.get(operation, False)):
+            raise ValueError(f"a request {operation[:40]!r} with arguments of other types")
         if operation == "hello":
             self.participants[process] = Participant(args[0], process)
             return [number, "ok", None]
+        if process not in self.participants:
+            raise ValueError(f"a request {operation!r} before the rank has said which it is")
         mine = self.participants[process]
         handlers: dict[str, Callable[..., Answer]] = {
             "offer": self._offer, "join": self._join, "wait": self._wait, "look": self._look, "idle": self._idle,
             "awake": self._awake, "reserve": self._reserve, "release": self._release, "held": self._held,
         }  # fmt: skip
-        if operation not in handlers:
-            raise ValueError(f"ranks cannot ask for {operation!r}")
         mine.number, mine.request = number, None  # a new request takes the place of one that was given up
         mine.idles = False
         if operation != "idle":
@@ -150,6 +173,8 @@ class MeetingPlace:
     def _join(
         self, mine: Participant, unique: bytes, called: list[int], members: list[list[int]], site: str
     ) -> Answer:
+        if not called or any(not 0 <= rank < len(called) or device < 0 for rank, device in members):
+            raise ValueError("members that the communicator does not have")
         circle = self._circles.setdefault(unique, Circle(called))
         if why := _cannot_join(circle, len(called), members):
             return ["error", why]
@@ -160,7 +185,9 @@ class MeetingPlace:
         return []
 
     def _offer(self, mine: Participant, unique: bytes, key: list[int], slot: int, offer: list[Any]) -> Answer:
-        circle, name = self._circles[unique], tuple(key)
+        circle, name = self._circles.get(unique), (key[0], key[1], key[2])
+        if circle is None or not circle.expects(mine, name, slot):
+            raise ValueError("a part in a collective of others")
         parts = circle.meetings.setdefault(name, {})
         parts[slot] = offer
         mine.came += 1

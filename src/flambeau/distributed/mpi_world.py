@@ -26,6 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flambeau.core.greeting import SECRET, new_secret
 from flambeau.distributed import processes
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.mpi_waits import Waits
@@ -192,6 +193,7 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
         "127.0.0.1" if {*comm.allgather(here)} == {here} else here
     )  # a name may lead nowhere, on one machine too
     _unlink_shared_memory()  # all are here; those that mpiexec has to kill leave none behind
+    os.environ[SECRET] = comm.bcast(os.environ.get(SECRET) or new_secret())  # rank 0's, for every host
     store = TCPStore(name, 0, None, True, timeout) if comm.rank == 0 else None
     host, port = comm.bcast(None if store is None else (store.host, store.port))
     return store or TCPStore(host, port, None, False, timeout), comm.rank, comm.size

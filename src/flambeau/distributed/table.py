@@ -9,12 +9,11 @@ from typing import Any
 
 from flambeau.distributed.errors import QueueEmptyError
 
-OPERATIONS = frozenset(
-    (
-        "set", "get", "add", "compare_set", "delete", "append", "get_all", "set_all", "num_keys", "list_keys", "check",
-        "push", "pop", "length",
-    )
-)  # fmt: skip
+OPERATIONS: dict[str, list[Any]] = {  # the schema of each operation's arguments (`wire.fits`)
+    "set": [str, bytes], "get": [str], "add": [str, int], "compare_set": [str, bytes, bytes], "delete": [str],
+    "append": [str, bytes], "get_all": [(str,)], "set_all": [(str,), (bytes,)], "num_keys": [], "list_keys": [],
+    "check": [(str,)], "push": [str, bytes], "pop": [str], "length": [str],
+}  # fmt: skip
 CHANGES = frozenset(("set", "add", "compare_set", "delete", "append", "set_all", "push", "pop"))
 
 

@@ -11,23 +11,29 @@ import time
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from errno import errorcode
+from errno import EADDRNOTAVAIL, errorcode
+from ipaddress import ip_address
 from typing import Any
 
 from flambeau.core.alone import alone
 from flambeau.core.awaited import Readable
 from flambeau.core.baton import seat
+from flambeau.core.greeting import RefusedError, greet
 from flambeau.core.sites import caller, place
 from flambeau.core.wire import receive, send
 from flambeau.distributed.errors import DistNetworkError, DistStoreError, QueueEmptyError
 from flambeau.distributed.store import DEFAULT_TIMEOUT, Inner, Store, milliseconds, refuse, seconds
-from flambeau.distributed.store_server import GREETING, StoreServer
+from flambeau.distributed.store_server import StoreServer
 from flambeau.driver.registry import go_on
 
 _MEMBERS = "init/"  # how many have joined
 _ALL_HERE = "init/all"  # a queue, which counts as no key
 _ERRORS = {error.__name__: error for error in (QueueEmptyError, ValueError, TypeError)}
 _BACKLOG = 1024
+_ANY = {
+    "0.0.0.0": "127.0.0.1",
+    "::": "127.0.0.1",
+}  # how this process reaches a server that listens everywhere
 _GRACE = 30.0  # seconds that an answer may take beyond its time limit before the server counts as lost
 
 # Servers that several stores of this process may use, by port.
@@ -37,10 +43,24 @@ _shared_servers: weakref.WeakValueDictionary[int, Served] = weakref.WeakValueDic
 class TCPStore(Inner, Store):
     """A store over TCP. `is_master` serves it, on `port` or, if that is 0, on a free one.
 
-    With a `world_size` the master waits until so many have joined, itself counted. `master_listen_fd`: a socket that
-    listens already. `use_libuv` chooses among PyTorch's servers; here there is one.
+    The server listens at the address of `host_name`: that of the loopback device admits this host alone. If the name
+    has no address of this host, or its own name leads to the loopback device, it listens at all addresses. Who may
+    connect is in Note [Who may connect to a store].
 
-    Raises DistNetworkError: the port is taken, or nobody serves there until `timeout`; DistStoreError: not all joined.
+    Args:
+        host_name: Where the server is.
+        port: Its port, 0 to 65535.
+        world_size: How many stores will join, the master's counted; None is any number.
+        is_master: Serve the store in this process.
+        timeout: How long to wait for the server, for the others, and for keys.
+        wait_for_workers: As master, wait until `world_size` stores have joined.
+        multi_tenant: Share the server of this process on that port, if there is one.
+        master_listen_fd: The file descriptor of a socket that listens already.
+        use_libuv: Chooses among PyTorch's servers; here there is one.
+
+    Raises:
+        DistNetworkError: If the port is taken, nobody serves there until `timeout`, or the server refuses this process.
+        DistStoreError: If not all have joined until `timeout`.
     """
 
     __module__ = "flambeau.distributed"
@@ -64,7 +84,7 @@ class TCPStore(Inner, Store):
         self.host = host_name
         self.libuvBackend = use_libuv
         if is_master:
-            self._server = _serve(port, multi_tenant, master_listen_fd)
+            self._server = _serve(host_name, port, multi_tenant, master_listen_fd)
         self.port = self._server.port if self._server else port
         self._connection = self._connect()
         weakref.finalize(self, self._connection.close)
@@ -104,7 +124,7 @@ class TCPStore(Inner, Store):
 
     def _try(self, found: list[socket.socket]) -> bool:
         """Whether a server answers; the connection goes to `found`."""
-        address = "127.0.0.1" if self._server else self.host
+        address = self._server.address if self._server else self.host
         with contextlib.suppress(OSError):
             found.append(
                 self._greet(socket.create_connection((address, self.port), timeout=seconds(self._timeout)))
@@ -114,10 +134,14 @@ class TCPStore(Inner, Store):
     def _greet(self, connection: socket.socket) -> socket.socket:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            send(connection, [GREETING, os.getpid()])
-            if receive(connection) != ["ok", GREETING]:
-                raise ConnectionError
-        except ValueError as error:  # something else listens there
+            greet(connection)
+        except RefusedError as error:
+            connection.close()
+            raise DistNetworkError(
+                f"The store at {self.host}:{self.port} refused this process: {error}"
+            ) from None
+        except (OSError, ValueError) as error:  # something else listens there
+            connection.close()
             raise ConnectionError from error
         connection.settimeout(None)
         return connection
@@ -184,24 +208,35 @@ class Served:
 
     def __init__(self, server: StoreServer) -> None:
         self.port = server.port
+        self.address = _ANY.get(server.address, server.address)  # where this process reaches it
         self.server = server
         weakref.finalize(self, server.close)
 
 
-def _serve(port: int, shared: bool, descriptor: int | None) -> Served:
+def _serve(host: str, port: int, shared: bool, descriptor: int | None) -> Served:
     """A new server, or the one of this process on that port if several stores may share it."""
     there = _shared_servers.get(port) if shared else None
     if there is not None:
         return there
-    listener = _listen(port) if descriptor is None else socket.socket(fileno=os.dup(descriptor))
+    listener = _listen(host, port) if descriptor is None else socket.socket(fileno=os.dup(descriptor))
     served = Served(StoreServer(listener))
     if shared:
         _shared_servers[served.port] = served
     return served
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at the address of a host name, or at every address of this host; see `TCPStore`."""
     try:
+        family, address = _address_of(host)
+        if address:
+            try:
+                return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+            except OSError as error:
+                if (
+                    error.errno != EADDRNOTAVAIL
+                ):  # else it is the address of a router or of another name space
+                    raise
         if socket.has_dualstack_ipv6():
             return socket.create_server(
                 ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
@@ -212,3 +247,27 @@ def _listen(port: int) -> socket.socket:
             f"The server socket has failed to listen on any local network address. port: {port}, useIpv6: false, "
             f"code: -{error.errno}, name: {errorcode.get(error.errno or 0, '')}, message: {error.strerror}"
         ) from None
+
+
+def _address_of(host: str) -> tuple[int, str]:
+    """Return the family and the address that a store of this host name listens at; no address means all of them.
+
+    "localhost" and addresses of the loopback device mean that device. Any other name must lead other hosts here, and
+    some systems let a host's own name lead itself to the loopback device: then the store listens at all addresses.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return socket.AF_INET, ""
+    here = host == "localhost" or _is_address(host)
+    addresses = [(int(family), str(end[0])) for family, _, _, _, end in found]
+    usable = [(family, end) for family, end in addresses if here or not ip_address(end).is_loopback]
+    return min(usable, key=lambda each: each[0] != socket.AF_INET, default=(socket.AF_INET, ""))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -18,13 +18,13 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.alone import alone
 from flambeau.core.awaited import Awaited
 from flambeau.core.errors import DriverError, OutOfMemoryError
-from flambeau.core.wire import Inbox, send
+from flambeau.core.greeting import RefusedError, greet
+from flambeau.core.wire import LARGEST, Inbox, send
 from flambeau.driver.api import Collective, PreMul
 from flambeau.driver.meetings import Key
 from flambeau.driver.virtual.collectives import Meanwhile, Offer, Outcome
 from flambeau.driver.virtual.interrupts import Interrupts
 
-GREETING = "flambeau store 1"
 _WHY = "why"  # an answer that asks back
 _LOOK_S = 0.1  # between looks at whether Ctrl-C was pressed
 _LAST_LOOKS = 20  # at what the host waits for, before it says that this has not come
@@ -50,7 +50,7 @@ class Exchange:
         self._server = "the launcher of the ranks" if shares else "rank 0, through which virtual GPUs meet,"
         self.shares = shares
         self._connection: socket.socket | None = None
-        self._inbox, self._read = Inbox(limit=1 << 40), deque[Any]()
+        self._inbox, self._read = Inbox(limit=LARGEST), deque[Any]()
         self._number = 0
         self._late: list[Any] = []  # outcomes of a wait that was given up
         self.idles = False  # its host waits for something else, and may ask the store meanwhile
@@ -62,11 +62,12 @@ class Exchange:
         try:
             connection = socket.create_connection((host, int(port)), timeout=60)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
+            greet(connection)
+        except RefusedError as error:
+            raise DriverError(f"{self._server} at {self._address} refused this process: {error}") from None
+        except (OSError, ValueError) as error:
             raise DriverError(f"{self._server} does not answer at {self._address}: {error}") from error
         self._connection = connection
-        send(connection, [GREETING, os.getpid()])
-        self._receive()
         self._send([0, "hello", self._rank])
         self._receive()
 
