@@ -19,16 +19,39 @@ from flambeau.core.meta import Meta
 from flambeau.core.record import Record, Value
 
 
+class Watch(Protocol):
+    """Called around the commands of virtual GPUs that use pinned memory. It must make no driver call and not raise."""
+
+    def about_to_use(self, memory: HostMemory, /) -> None:
+        """A command is about to read or write these bytes."""
+
+    def used(self, memory: HostMemory, /) -> None:
+        """The command has run, or was dropped because its device has failed."""
+
+
 class HostMemory:
-    """Host bytes: an address, a size, the object that keeps them alive, whether they are pinned."""
+    """Host bytes for a copy.
 
-    __slots__ = ("nbytes", "owner", "pinned", "ptr")
+    Attributes:
+        ptr: Host address.
+        nbytes: Size in bytes.
+        owner: The object that keeps them alive.
+        pinned: Whether they are page-locked.
+        awaited: Whether the host waits for the copy before the program goes on.
+        watch: Whom a simulated device notifies when a command uses pinned bytes; set by observers.
+    """
 
-    def __init__(self, ptr: int, nbytes: int, owner: object, pinned: bool = False) -> None:
+    __slots__ = ("awaited", "nbytes", "owner", "pinned", "ptr", "watch")
+
+    def __init__(
+        self, ptr: int, nbytes: int, owner: object, pinned: bool = False, awaited: bool = False
+    ) -> None:
         self.ptr = ptr
         self.nbytes = nbytes
         self.owner = owner
         self.pinned = pinned
+        self.awaited = awaited
+        self.watch: Watch | None = None
 
     def part(self, offset: int, nbytes: int) -> HostMemory:
         """`nbytes` bytes from `offset` on, of the same owner."""

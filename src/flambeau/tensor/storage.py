@@ -63,9 +63,9 @@ class Storage:
         """Return True if these bytes of it are page-locked host memory, whichever object had them pinned."""
         return self.pinned or (self.context is system.host and system.host_pinned(ptr, nbytes))
 
-    def host_memory(self, ptr: int, nbytes: int) -> HostMemory:
+    def host_memory(self, ptr: int, nbytes: int, awaited: bool = False) -> HostMemory:
         """`nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
-        return HostMemory(ptr, nbytes, self, self.is_pinned(ptr, nbytes))
+        return HostMemory(ptr, nbytes, self, self.is_pinned(ptr, nbytes), awaited)
 
     def record_copy(self, ptr: int, stream: Any) -> None:
         """An asynchronous copy that uses its bytes from `ptr` on was queued on a stream. The storage is the CPU's."""

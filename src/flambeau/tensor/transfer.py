@@ -169,7 +169,7 @@ def _copy_bytes(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     """Copy between host and device what `_alike` says."""
     here, there = (target, source) if target.meta.device is CPU else (source, target)
     stream, driver = stream_of(there), there.memory.context.driver
-    memory = here.memory.host_memory(here.ptr, source.meta.nbytes)
+    memory = here.memory.host_memory(here.ptr, source.meta.nbytes, awaited=not non_blocking)
     there.memory.used_on(stream.handle)
     if here is source:
         driver.copy_in(target.ptr, memory, stream.handle)

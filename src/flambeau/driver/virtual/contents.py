@@ -40,9 +40,11 @@ class Contents:
                 self._machine.owner("launch", ptr, span).arena.touch(ptr, span)
 
     def copy_in(self, arena: Arena, target: int, source: HostMemory) -> None:
+        _announce(source)
         np.copyto(_window(arena, target, source.nbytes), bytes_at(source.ptr, source.nbytes))
 
     def copy_out(self, target: HostMemory, arena: Arena, source: int) -> None:
+        _announce(target)
         np.copyto(bytes_at(target.ptr, target.nbytes), _window(arena, source, target.nbytes))
 
     def copy(self, to: Arena, target: int, origin: Arena, source: int, nbytes: int) -> None:
@@ -57,6 +59,11 @@ class Contents:
     def numbers(self, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
         """What a collective reads or writes."""
         return _window(self._machine.owner("collective", ptr, nbytes).arena, ptr, nbytes)
+
+
+def _announce(memory: HostMemory) -> None:
+    if memory.watch is not None:
+        memory.watch.about_to_use(memory)
 
 
 def _window(arena: Arena, ptr: int, nbytes: int) -> np.ndarray[Any, Any]:

@@ -39,8 +39,9 @@ The driver takes its lock and passes each call on to the part that it is about, 
 - Commands are indivisible: two racing kernels run one after the other, in either order, never interleaved.
 - Caches, clocks that throttle, power, occupancy limits by registers or shared memory, page faults, ECC.
 - Managed memory, stream-ordered allocation, cooperative launches, MPS and MIG.
-- Host reads of pinned memory between the start and the end of a copy: a copy's bytes move in one step, when
-  the scheduler runs it; the scheduler runs commands when the host waits, polls, or fills a queue.
+- Pinned memory between the start and the end of a copy: a copy's bytes move in one step, when the scheduler
+  runs it; the scheduler runs commands when the host waits, polls, or fills a queue. Until then the target
+  of a copy to the host holds poison: see Note [Poisoned targets] in pinned.py.
 
 # What a run depends on
 The program's driver calls in their order, the profile and the schedule: nothing else. No wall clock, no
@@ -75,6 +76,7 @@ from flambeau.driver.virtual.launches import Launches
 from flambeau.driver.virtual.machine import Machine, check_error
 from flambeau.driver.virtual.memory import RANGE_PAGE
 from flambeau.driver.virtual.nccl import Nccl
+from flambeau.driver.virtual.pinned import PinnedTraffic
 from flambeau.driver.virtual.policy import open_policy, write_token
 from flambeau.driver.virtual.profile import load_profile
 from flambeau.driver.virtual.queues import Queues
@@ -124,6 +126,7 @@ class VirtualDriver:
         self._policy = open_policy(schedule)
         self._lock = Gate()
         self._core = core = Scheduler(self._policy, self.profile.queue, self._lock.leave)
+        core.traffic = PinnedTraffic()
         self._machine = machine = Machine(devices, self.profile, core, self.observes_blocks)
         self._hosts = Hosts(core)
         self._routes = Routes(machine)

@@ -11,7 +11,7 @@ from flambeau.driver.virtual.capture import UNSUPPORTED, Captures
 from flambeau.driver.virtual.collectives import Communicators
 from flambeau.driver.virtual.machine import Machine, check_error
 from flambeau.driver.virtual.policy import Question
-from flambeau.driver.virtual.scheduler import Command, Engine, Stream
+from flambeau.driver.virtual.scheduler import USERS, Command, Engine, Stream
 
 RELATIVE = (1 << 48) - 1
 """Of an address: the machine's generation is no part of a trace."""
@@ -63,9 +63,16 @@ class Queues:
         """Queue a command, or record it if its stream is captured."""
         recorder = self._captures.of.get(command.stream)
         if recorder is None:
-            self._machine.core.enqueue(command)
+            self.run(command)
         else:
             recorder.add(command)
+
+    def run(self, command: Command) -> None:
+        """Queue a command, not one of a capture."""
+        core = self._machine.core
+        core.enqueue(command)
+        if core.traffic is not None and command.kind in USERS:
+            core.traffic.queued(command)
 
     # -- streams ------------------------------------------------------------------------------------------
     def create_side(self, index: int, priority: int) -> Stream:

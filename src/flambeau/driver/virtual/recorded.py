@@ -69,7 +69,7 @@ class Graphs:
         put = self._queues.put
         put(scheduler.WAIT, "graph", queue, 0, None, 0, 0, None, (), 0, 0, before)
         for command in found.copies(queue, seeds):
-            core.enqueue(command)
+            self._queues.run(command)
         found.last = put(scheduler.RECORD, "graph", queue, 0, None, 0, 0, None, ())
 
     def _nest(self, graph: Recorded, queue: Stream, seeds: Sequence[tuple[int, int]]) -> None:

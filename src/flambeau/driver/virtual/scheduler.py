@@ -31,6 +31,7 @@ KINDS = (
 KERNEL, COPY_IN, COPY_OUT, COPY, FILL, RECORD, WAIT, HOST_CALL, POISON, COLLECTIVE, EXCHANGE = range(
     len(KINDS)
 )
+USERS = (COPY_IN, COPY_OUT, HOST_CALL)  # of host memory
 _FLUSH = 1 << 14
 
 
@@ -300,6 +301,13 @@ class Journal(Protocol):
     def join_hosts(self) -> None: ...
 
 
+class Traffic(Protocol):
+    """Whoever follows the commands that use host memory."""
+
+    def queued(self, command: Command) -> None: ...
+    def finished(self, command: Command) -> None: ...
+
+
 class Scheduler:
     """Runs commands; owner of simulated time, of the trace and of the choices made."""
 
@@ -311,6 +319,7 @@ class Scheduler:
         self.given = 0  # commands so far: the next one's `seq`
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
+        self.traffic: Traffic | None = None
         self.journal: Journal | None = None
         self.come: Callable[[Stream | DeviceState | Command], bool] = lambda target: False  # see `step`
         self.before: Callable[[Stream | DeviceState | Command], None] | None = None
@@ -540,6 +549,8 @@ class Scheduler:
                 for follower in followers:
                     self._unblock(follower, end, done)
             if command.effect is not None and command.kind != KERNEL:  # kernels keep no memory alive
+                if self.traffic is not None and command.kind in USERS:
+                    self.traffic.finished(command)
                 self._leave((command.effect, command.args))
             command.effect = command.args = command.successor = command.followers = None
             command.waits = ()
