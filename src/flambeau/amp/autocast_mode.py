@@ -201,8 +201,8 @@ def set_autocast_cache_enabled(enabled: bool) -> None:
 
 
 def clear_autocast_cache() -> None:
-    """Forget all cast weights."""
-    state.local.cache.clear()
+    """Forget all casts of weights, those of other threads too."""
+    state.local.casts.clear()
 
 
 def autocast_increment_nesting() -> int:

@@ -14,12 +14,16 @@ from flambeau.autograd.profiler_work import Watched, Work, request_of
 from flambeau.core.device import CPU
 from flambeau.core.meta import Meta
 from flambeau.core.sites import is_inside
-from flambeau.driver.api import Driver, Executable
+from flambeau.driver.api import AUTOCAST, Driver, Executable
 from flambeau.observe.requests import Request
 from flambeau.runtime import annotations, calls, current, system, witnesses
 from flambeau.runtime.context import Block, Context
 
-_NAMES = {"copy": "copy_", "fill": "fill_"}  # kernels that PyTorch's operators of another name run
+_NAMES = {
+    "copy": "copy_",
+    "fill": "fill_",
+    AUTOCAST: "copy_",
+}  # kernels that PyTorch's operators of another name run
 
 
 def name_of(exe: Executable) -> str:

@@ -87,6 +87,10 @@ to write; inputs are NumPy arrays, or the Python scalar where the launch's input
 list, and runs with NumPy's floating-point warnings off."""
 
 
+AUTOCAST = "autocast"
+"""The name of the kernel that casts a weight for autocast, which keeps the result for all streams."""
+
+
 class Kernel(Record):
     """Something a device can run, not yet specialised to shapes and dtypes.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from flambeau.core.sites import Site, line_of, place
+from flambeau.driver.api import AUTOCAST
 from flambeau.observe.accesses import Block, Cell, Command, Operation
 from flambeau.observe.clocks import Agent, Clock, joined, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
@@ -62,10 +63,37 @@ def build_race(
     else:
         fix = _wait_stream(second, last, command, launches, waited)
         note = _early_wait_note(last, command, str(last[0]))
+    if _is_cached_cast(old, last, block):
+        fix, note = _autocast_fix(fix, block.agent, last, freed if record else None)
     if waited is not None:
         note = f"note:   the wait at {place(waited.waits[last[0]][1])} is on {waited}."
     device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
     return Race(first, second, device, fix, allocated, freed, record, note)
+
+
+def _is_cached_cast(cell: Cell, last: Command, block: Block) -> bool:
+    """Return True if `last` used a weight's cast, which autocast keeps for all streams of its block."""
+    casts = [c.write for c in (cell, *cell.neighbours) if c.write is not None and c.write[2][0] == AUTOCAST]
+    return any(_life(block, cast[1]) == _life(block, last[1]) for cast in casts)
+
+
+def _life(block: Block, number: int) -> tuple[Site | None, int, Site | None] | None:
+    """Return what identifies the lifetime of the memory that command `number` belongs to; None: the present one."""
+    return _lifetime(block, number) if number < block.born else None
+
+
+def _autocast_fix(fix: Fix, owner: Agent | None, last: Command, freed: Site | None) -> tuple[Fix, str]:
+    """Return the fix of a race of a weight's cast, whose tensor the program does not have, and the other ways."""
+    if fix.call == "record_stream" and owner is not None and freed is not None:
+        name = f"torch.cuda.default_stream({last[0].device})" if last[0].ordinal == 0 else str(last[0])
+        text = (
+            f"On {owner}, call stream.wait_stream({name}) before the autocast block ends at {place(freed)}."
+        )
+        fix = Fix("wait_stream", text, _orders(owner, last[0], last))
+    return fix, (
+        "note:   autocast keeps one cast of a weight for all streams. autocast(cache_enabled=False), or an autocast "
+        "block for each stream, lets each stream cast it."
+    )
 
 
 def line_at(site: Site) -> tuple[str, int]:

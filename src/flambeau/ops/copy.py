@@ -26,7 +26,7 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
-from flambeau.driver.api import Body, Expression, Kernel, Launch
+from flambeau.driver.api import AUTOCAST, Body, Expression, Kernel, Launch
 from flambeau.ops.blocks import BLOCK, copy_tiles, transposes
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define
 
@@ -226,6 +226,7 @@ copy = define(
         derivative=Derivative(lambda grad: grad),
     )
 )
+weight_cast = copy.with_(kernel=copy.kernel.with_(name=AUTOCAST))  # `copy`, but for its name in reports
 
 
 # -- fill: params (dtype, shape, device) of the target; the value travels by value ----------------------

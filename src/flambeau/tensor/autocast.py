@@ -5,6 +5,10 @@ PyTorch's lists say, for each kind of device, which functions take their inputs 
 float32, and which in the widest dtype among them. Where a function is one record, the engine casts the record's
 inputs; a function that is made of several says so itself (`cast`, `settled`). In-place and `out=` calls are left alone.
 
+The casts of weights are kept in a cache as PyTorch's is: one for all threads and all streams, cleared by every thread
+that leaves its outermost block. It orders nothing: a stream that uses a cast of another stream must wait for it, and
+the other stream must wait before the cast is freed. A change of the weight makes it be cast anew; in PyTorch it is not.
+
 Calls outside of autocast pay nothing for it: the engine's warm path looks in a cache of plans that is empty while any
 thread autocasts, so that then, and only then, every call comes by `casted`.
 """
@@ -16,10 +20,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flambeau.core.baton import seat
 from flambeau.core.dtype import bfloat16, dtype, float16, float32, float64
+from flambeau.ops.copy import weight_cast
 from flambeau.ops.op import Op, table
-from flambeau.runtime import current
-from flambeau.tape.mode import mode
+from flambeau.tape.mode import mode, recording
 from flambeau.tensor.tensor import Tensor
 
 KINDS = ("cuda", "cpu")
@@ -35,15 +40,49 @@ class _Local(threading.local):
     def __init__(self) -> None:
         self.enabled = dict.fromkeys(KINDS, False)
         self.lower = {"cuda": float16, "cpu": bfloat16}
-        self.cache: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+        self.casts = _of_process if seat() is None else Casts()  # ranks that are threads stand for processes
 
 
+class Casts:
+    """Casts of weights, by the weight's identity, the target dtype and the weight's version."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._kept: dict[
+            tuple[int, dtype, int], tuple[Tensor, Tensor]
+        ] = {}  # with the weight: its id stays its own
+
+    def cast(self, weight: Tensor, to: dtype) -> Tensor:
+        """Return the cast of `weight`, computed on the current stream if there is none."""
+        key = (id(weight), to, weight.counter.version)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                with recording(
+                    True
+                ):  # gradients pass to the weight, also if a thread without recording casts it first
+                    found = self._kept[key] = (weight, _launch(weight_cast, weight, (to, weight.meta.shape)))
+        return found[1]
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+
+_of_process = Casts()
 local = _Local()
 threads = (
     0  # that autocast now: the one thing that is looked at outside of autocast, and not on the warm path
 )
 _lock = threading.Lock()
 _listeners: list[Callable[[], None]] = []
+_launch: Callable[..., Tensor]
+
+
+def launch_by(launch: Callable[..., Tensor]) -> None:
+    """Take the engine's way to run an operator on one tensor: the engine imports this module."""
+    global _launch
+    _launch = launch
 
 
 def subscribe(changed: Callable[[], None]) -> None:
@@ -110,15 +149,9 @@ def _to(t: Any, to: dtype, kind: str) -> Any:
     if not isinstance(t, Tensor) or t.meta.dtype is to or not eligible(t, kind):
         return t
     lowered = to is not float32
-    if not (lowered and local.cache_enabled and t.meta.dtype is float32 and _is_weight(t)):
+    if not (lowered and local.cache_enabled and t.meta.dtype is float32 and _is_weight(t)) or mode.inference:
         return t.to(to)
-    # Not across changes of the weight, nor across streams, which nothing orders, nor from no_grad to recording.
-    stream = current.local.streams[-1 if t.meta.device.index is None else t.meta.device.index]
-    key = (id(t), to, t.counter.version, mode.recording, stream)
-    found = local.cache.get(key)
-    if found is None:
-        found = local.cache[key] = (t, t.to(to))
-    return found[1]
+    return local.casts.cast(t, to)
 
 
 def _is_weight(t: Tensor) -> bool:

@@ -160,6 +160,9 @@ def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
     return out
 
 
+autocast.launch_by(unary)
+
+
 def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     """Run `op` on tensors and Python scalars; a new tensor, or a tuple where the operator has several outputs.
 
