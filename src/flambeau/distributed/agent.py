@@ -25,6 +25,7 @@ from flambeau.core.greeting import SECRET, new_secret
 from flambeau.distributed.cluster import INNER
 from flambeau.distributed.errors import DistError
 from flambeau.distributed.meeting_place import MeetingPlace
+from flambeau.distributed.stalls import Stalls
 from flambeau.distributed.store import PrefixStore
 from flambeau.distributed.tcp_store import TCPStore
 from flambeau.distributed.workers import Streams, Worker, Workers
@@ -195,10 +196,14 @@ class Agent:
     def _watch(self, attempt: int, workers: Workers) -> Worker | str | None:
         """Until all local ranks have ended: None; or the one that failed, or what failed elsewhere."""
         left = len(workers.all)
+        server = self._server._server
+        stalls = Stalls(server.server, workers.all, self._say) if server and self.plan.nodes == 1 else None
         while left:
             try:
                 news = self.news.get(timeout=self.plan.interval)
             except Empty:
+                if stalls is not None:
+                    stalls.look()
                 if told := self._elsewhere(attempt):
                     return told
                 continue

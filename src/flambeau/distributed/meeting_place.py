@@ -252,6 +252,11 @@ class MeetingPlace:
         mine.reserved.pop((device, key), None)
         return ["ok", None]
 
+    def waits(self) -> dict[int, tuple[str, object]]:
+        """Return what each process waits for, in words, and what tells this wait from its others."""
+        waiting = [p for p in self._waiting() if p.request and p.request[0] != "idle"]
+        return {p.process: (_words_of(p), p.begun) for p in waiting}
+
     # -- what they are told ---------------------------------------------------------------------------------
     def settle(self, elsewhere: Mapping[int, str]) -> list[tuple[int, Answer]]:
         """(process, answer) of those whose wait is over. `elsewhere`: what processes wait for in the store."""
@@ -381,6 +386,13 @@ class MeetingPlace:
         return f"makes the communicator of {_ranks(circle.called)} at {mine.site}, which {who} not joined"
 
 
+def _words_of(participant: Participant) -> str:
+    kind, what = participant.request or ("", "")
+    if kind == "join":
+        return f"the members of the communicator that it makes at {participant.site}"
+    return str(what) or "collectives of its virtual GPUs"
+
+
 def _ranks(numbers: list[int]) -> str:
     return f"rank{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
@@ -416,10 +428,11 @@ def processor_seconds(process: int, root: Path = Path("/proc")) -> float:
         mine = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return math.inf
-    return mine + sum([processor_seconds(child, root) for child in _children(process, root)])
+    return mine + sum([processor_seconds(child, root) for child in children_of(process, root)])
 
 
-def _children(process: int, root: Path) -> list[int]:
+def children_of(process: int, root: Path = Path("/proc")) -> list[int]:
+    """Return the processes that a process has started and that have not ended, as far as the system says."""
     found: list[int] = []
     for thread in (root / str(process) / "task").glob("*/children"):  # not all systems tell
         with suppress(OSError, ValueError):

@@ -70,7 +70,7 @@ class Waits:
         self._seen: dict[int, tuple[int, int]] = {}  # of a circle: mark and looks of each rank
         self._sure = 0
         self._told = False
-        store.set(_key(rank), "{}")
+        store.set(key_of(rank), "{}")
 
     def mark(self) -> int:
         """The number of a wait that begins."""
@@ -102,7 +102,7 @@ class Waits:
         self._sure, self._seen = 0, {}
         if not self._told:
             with suppress(DistError):
-                self._store.set(_key(self._rank), "{}")
+                self._store.set(key_of(self._rank), "{}")
 
     def _is_sure(self, circle: Mapping[int, Wait]) -> bool:
         now = {rank: (wait.mark, wait.looks) for rank, wait in circle.items()}
@@ -115,16 +115,27 @@ class Waits:
 
     def _say(self, wait: Wait, report: str = "") -> None:
         self._told = bool(report)
-        self._store.set(_key(self._rank), json.dumps({**asdict(wait), "report": report}))
+        self._store.set(key_of(self._rank), json.dumps({**asdict(wait), "report": report}))
 
     def _others(self) -> dict[int, Wait]:
         others: Iterable[int] = [rank for rank in range(self._size) if rank != self._rank]
-        if not self._store.check([_key(rank) for rank in others]):
+        if not self._store.check([key_of(rank) for rank in others]):
             return {}  # one has not begun
-        told = [json.loads(text) for text in self._store.multi_get([_key(rank) for rank in others])]
+        told = [json.loads(text) for text in self._store.multi_get([key_of(rank) for rank in others])]
         found = zip(others, told, strict=True)
-        return {rank: Wait(**{**wait, "peers": tuple(wait["peers"])}) for rank, wait in found if wait}
+        return {rank: _wait_of(wait) for rank, wait in found if wait}
 
 
-def _key(rank: int) -> str:
+def key_of(rank: int) -> str:
+    """Return the key in the ranks' store under which a rank says what it waits for."""
     return f"waits/{rank}"
+
+
+def said_by(text: bytes) -> Wait | None:
+    """Return the wait that a rank has left under its key; None if it waits for nothing."""
+    wait = json.loads(text) if text else None
+    return _wait_of(wait) if wait else None
+
+
+def _wait_of(wait: dict[str, Any]) -> Wait:
+    return Wait(**{**wait, "peers": tuple(wait["peers"])})

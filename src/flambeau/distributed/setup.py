@@ -23,7 +23,7 @@ from flambeau.distributed.groups import (
 from flambeau.distributed.names import Backend, devices_of
 from flambeau.distributed.nccl_options import priority_of
 from flambeau.distributed.rendezvous import rendezvous
-from flambeau.distributed.store import PrefixStore, turn
+from flambeau.distributed.store import PrefixStore, Store, turn
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, World, world
 from flambeau.runtime import system
 
@@ -76,6 +76,7 @@ def init_process_group(
     # A part of the store without what an earlier group of the same ranks has left: launchers' stores outlive it.
     with turn(store, f"default_pg/turn/{rank}") as number:
         mine.store = PrefixStore(f"default_pg/{number}", store)
+        _agree_on_size(mine.store, rank, world_size)
         made = mine.add(
             tuple(range(world_size)), rank, mine.next_name(), word, devices, timeout, "default_pg", priority
         )
@@ -107,6 +108,19 @@ def _met(
     found, rank, size = next(rendezvous(init_method or "env://", rank, size, timeout=timeout))
     found.set_timeout(timeout)
     return found, rank, size
+
+
+def _agree_on_size(store: Store, rank: int, size: int) -> None:
+    """Raise ValueError unless this rank was told of as many ranks as the one that asks first."""
+    if store.add("size/asked", 1) == 1:
+        store.set("size/first", f"{size} {rank}")
+        return
+    first, by = map(int, store.get("size/first").split())
+    if first != size:
+        raise ValueError(
+            f"the ranks disagree on their number: WORLD_SIZE or world_size is {size} on rank {rank}, and {first} on "
+            f"rank {by}. It must be the same on all of them"
+        )
 
 
 @contextmanager

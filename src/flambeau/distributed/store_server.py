@@ -100,7 +100,7 @@ class _Request:
     alone: no other thread of its process could do what it waits for. site: the line of the program that asks.
     """
 
-    __slots__ = ("alone", "args", "deadline", "needs", "operation", "site")
+    __slots__ = ("alone", "args", "begun", "deadline", "needs", "operation", "site")
 
     def __init__(
         self, operation: str, args: list[Any], needs: list[str], limit_ms: int, alone: bool, site: str
@@ -110,7 +110,8 @@ class _Request:
         self.operation = operation
         self.args = args
         self.needs = needs
-        self.deadline = time.monotonic() + limit_ms / 1000 if limit_ms else None
+        self.begun = time.monotonic()
+        self.deadline = self.begun + limit_ms / 1000 if limit_ms else None
 
     def __str__(self) -> str:
         return f"{', '.join(map(repr, self.needs))} of the store at {self.site}"
@@ -172,6 +173,37 @@ class StoreServer:
         self._calls.append(function)
         with suppress(OSError):
             self._bell.send(b"c")
+
+    # What follows is called in the serving thread, through `call`.
+    def processes(self) -> set[int]:
+        """Return the processes that have a connection, but this one."""
+        return {client.process for client in self._clients} - {self.process}
+
+    def waits(self) -> dict[int, tuple[str, object]]:
+        """Return what each process waits for, in words, and what tells this wait from its others."""
+        met = {} if self.meetings is None else self.meetings.waits()
+        return met | {
+            c.process: (str(c.waits), str(c.waits)) for c in self._clients if c.waits and c.waits.needs
+        }
+
+    def value_of(self, ending: str) -> bytes:
+        """Return the newest value whose key ends so, in whichever part of the store; b"" if there is none."""
+        values = [value for key, value in self._table.values.items() if key.endswith(f"/{ending}")]
+        return values[-1] if values else b""
+
+    def blocked(self, least_s: float) -> dict[int, float]:
+        """Return the processes that do nothing else than wait for keys, for `least_s` seconds more; and since when."""
+        soon = time.monotonic() + least_s
+        return {
+            c.process: c.waits.begun
+            for c in self._clients
+            if c.waits and c.waits.needs and c.waits.alone and (c.waits.deadline or math.inf) > soon
+        }
+
+    def give_up(self, report: str) -> None:
+        """Let each wait for keys raise a DistStoreError."""
+        for client in [c for c in self._clients if c.waits is not None]:
+            self._answer(client, ["error", "DistStoreError", report])
 
     def forget(self, kept: str) -> None:
         """Drop all values but those whose keys begin so. For whoever knows that nobody asks now."""

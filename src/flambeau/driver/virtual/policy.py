@@ -447,7 +447,7 @@ def open_policy(schedule: str) -> Policy:
             return Adversarial(_number(rest))
         if kind == "pct":
             seed, _, depth = rest.partition(":")
-            return Pct(_number(seed), _number(depth, least=1))
+            return Pct(_number(seed), _number(depth, least=1, most=_CHANGE_HORIZON))
         if kind == "replay":
             return Replay(read_token(rest))
         if kind == "follow":
@@ -462,11 +462,14 @@ def open_policy(schedule: str) -> Policy:
     )
 
 
-def _number(text: str, least: int = 0) -> int:
+def _number(text: str, least: int = 0, most: int = (1 << 64) - 1) -> int:
     if not text:
         raise ValueError("a number is missing, as in random:7, adversarial:7 or pct:7:2")
-    if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise ValueError(f"{text!r} is not an integer of at least {least}")
+    digits = text.isascii() and text.isdigit()
+    if not digits or int(text[:21]) < least:
+        raise ValueError(f"{text[:40]!r} is not an integer of at least {least}")
+    if int(text[:21]) > most:
+        raise ValueError(f"{text[:40]!r} is more than {most}")
     return int(text)
 
 

@@ -1,0 +1,162 @@
+"""Ranks that wait in vain are ended with every rank's line, and long waits are named, by the launcher of one node."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_launch import finish, script, start
+
+from flambeau.distributed import stalls
+from flambeau.distributed.stalls import Stalls
+from flambeau.distributed.workers import Worker
+
+LEFT = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("{backend}")
+store = dist.distributed_c10d._get_default_store()
+if dist.get_rank() == 0:
+    os._exit(0)
+store.get("never")
+"""
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_key_that_no_rank_will_set_is_a_deadlock(tmp_path: Path, backend: str) -> None:
+    program = script(tmp_path, LEFT.format(backend=backend))
+    done = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", program))
+    assert done.status == 1
+    assert "DistStoreError: deadlock: no rank can go on" in done.err
+    assert "has ended, exit status 0" in done.err
+    assert "waits for '/default_pg/1/never' of the store at program.py:7" in done.err
+
+
+def test_ranks_that_disagree_on_their_number_are_told(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        "import os, torch.distributed as dist\n"
+        "if os.environ['RANK'] == '1':\n    os.environ['WORLD_SIZE'] = '3'\n"
+        "dist.init_process_group('gloo')\n",
+    )
+    done = finish(start("-m", "flambeau", "launch", "--nproc-per-node", "2", program))
+    assert done.status == 1
+    assert "ValueError: the ranks disagree on their number: WORLD_SIZE or world_size is" in done.err
+
+
+class Server:
+    """A store's server in which each process waits for a key since time 0."""
+
+    def __init__(self, waiting: set[int], connected: set[int]) -> None:
+        self.waiting, self.connected = waiting, connected
+        self.reports: list[str] = []
+
+    def call(self, function: Any) -> None:
+        function()
+
+    def processes(self) -> set[int]:
+        return self.connected
+
+    def waits(self) -> dict[int, tuple[str, object]]:
+        return {process: (f"'key {process}' at line 1", process) for process in self.waiting}
+
+    def value_of(self, ending: str) -> bytes:
+        return b""
+
+    def blocked(self, least_s: float) -> dict[int, float]:
+        return dict.fromkeys(self.waiting, 0.0)
+
+    def give_up(self, report: str) -> None:
+        self.reports.append(report)
+
+
+@pytest.fixture
+def ranks() -> Any:
+    """Two ranks: processes that read what nobody writes."""
+    found = [
+        Worker(rank, rank, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE), Path())
+        for rank in range(2)
+    ]
+    yield found
+    for worker in found:
+        worker.process.kill()
+        worker.process.communicate()
+
+
+def looked(server: Server, ranks: list[Worker], times: int = 10) -> list[str]:
+    said: list[str] = []
+    stall = Stalls(server, ranks, said.append)  # type: ignore[arg-type]
+    for _ in range(times):
+        stall.look()
+    return said
+
+
+def test_only_waits_of_all_ranks_are_given_up(ranks: list[Worker]) -> None:
+    first, second = (worker.process.pid for worker in ranks)
+    both, one = {first, second}, {first}
+    for waiting, connected, given_up in (
+        (both, both, True),
+        (one, both, False),
+        (one, one, False),  # the other has not connected yet
+        (both, both | {1}, False),  # another process may set the key
+        (set(), both, False),
+    ):
+        server = Server(waiting, connected)
+        looked(server, ranks)
+        assert bool(server.reports) is given_up, (waiting, connected)
+    ranks[1].code = 0
+    server = Server(one, one)
+    looked(server, ranks)
+    assert server.reports[0] == (
+        f"deadlock: no rank can go on\n  rank 0 (process {first}): waits for 'key {first}' at line 1\n"
+        f"  rank 1 (process {second}): has ended, exit status 0"
+    )
+
+
+def test_a_wait_that_moves_on_is_not_given_up(ranks: list[Worker]) -> None:
+    both = {worker.process.pid for worker in ranks}
+    server, begun = Server(both, both), iter(range(1000))
+    server.blocked = lambda least_s: dict.fromkeys(both, float(next(begun)))  # type: ignore[method-assign]
+    looked(server, ranks)
+    assert not server.reports
+
+
+def test_a_rank_with_children_is_not_given_up(ranks: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {worker.process.pid for worker in ranks}
+    monkeypatch.setattr(stalls, "children_of", lambda process: [1])
+    server = Server(both, both)
+    looked(server, ranks)
+    assert not server.reports
+
+
+def test_a_long_wait_names_the_ranks_that_others_wait_for(
+    ranks: list[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 29.0, 31.0, 40.0, 60.0, 62.0])
+    monkeypatch.setattr(stalls.time, "monotonic", lambda: next(clock))
+    first, second = (worker.process.pid for worker in ranks)
+    ranks[1].process.send_signal(signal.SIGSTOP)
+    while "\nState:\tT" not in Path(f"/proc/{second}/status").read_text():
+        pass
+    said = looked(Server({first}, {first, second}), ranks, 6)
+    ranks[1].process.send_signal(signal.SIGCONT)
+    assert said == [
+        f"rank 0 has waited {seconds} s for 'key {first}' at line 1; rank 1 (process {second}) is stopped"
+        for seconds in (31, 62)
+    ]
+
+
+def test_waits_one_after_another_are_not_one_long_wait(
+    ranks: list[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(stalls.time, "monotonic", lambda: float(next(clock)))
+    first = ranks[0].process.pid
+    server, number = Server({first}, {first}), iter(range(1000))
+    server.waits = lambda: {first: ("others at line 3", next(number) // 8)}  # type: ignore[method-assign]
+    assert looked(server, ranks, 200) == []
+    server.waits = lambda: {first: ("'k'", "'k'")} if next(number) % 3 else {}  # type: ignore[method-assign]
+    assert len(looked(server, ranks, 100)) == 3, "a rank that asks again and again waits"
