@@ -19,6 +19,7 @@ class StillDriver(Forward):
     def __init__(self, devices=2):
         self.name = "still"
         self.observes_blocks = False
+        self.runs_bodies = False
         self._devices = devices
         self._handles = count(100)
         self._addresses = count(0x10_0000_0000, 1 << 24)

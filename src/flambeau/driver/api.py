@@ -100,6 +100,7 @@ class Kernel(Record):
     `flops` counts floating-point operations of one launch; bytes moved follow from its operands. `rate`
     names the arithmetic that does them, hence a device's peak rate: "float32", "tf32", "float64", ...
     `draws`: its first two scalars are a random generator's seed and offset, which each launch of a graph sets anew.
+    `touches`: the operand of which a launch touches only the places that other operands name; None for no operand.
     """
 
     name: str
@@ -109,6 +110,27 @@ class Kernel(Record):
     rate: Callable[[Launch], str] = lambda launch: output_rate(launch)
     cuda: CudaForm | None = None  # what real GPUs run; None: no form yet, and `load` says so
     draws: bool = False
+    touches: Callable[[Launch], Touches | None] = lambda launch: None
+
+
+class Touches(Record):
+    """The operand of which a launch touches only the places that other operands, indices or masks, name.
+
+    Attributes:
+        target: True if the operand is what the launch changes: the first output, where it is in place, that is, at the
+            address of the first input. False if it is the first input, which the launch reads.
+        indices: Positions among the inputs of the operands that name the places.
+        places: Function of the arrays of `indices`; returns what selects the places of an array that has the operand's
+            shape, (1,) for no dimensions. Raises IndexError or RuntimeError for indices out of range.
+        reads: True if a target's places are read as well as written.
+        rewrites: True if the launch reads and writes back all of the target, although only its places change.
+    """
+
+    target: bool
+    indices: tuple[int, ...]
+    places: Callable[[Sequence[Any]], Any]
+    reads: bool = False
+    rewrites: bool = False
 
 
 # -- CUDA forms: how a real GPU runs a kernel. Text is C++ in the vocabulary of driver/cuda/prelude.cuh -------
@@ -346,6 +368,7 @@ class Driver(Protocol):
 
     name: str
     observes_blocks: bool  # whether block_alloc and block_free want to be called
+    runs_bodies: bool  # whether a launch runs its kernel's host body, on the data
 
     # -- devices ------------------------------------------------------------------------------------
     def device_count(self) -> int:

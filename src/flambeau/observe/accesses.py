@@ -11,6 +11,9 @@ cells that are not neighbours.
 A cell keeps its last write, and its last read (or, where reads of several agents are unordered, the last
 of each). That is enough (FastTrack's argument): an access ordered after the last write is ordered after
 all that the last write came after; if it is not ordered after the last write, it races with it already.
+
+An access to the places that indices name supersedes none of these. It is kept beside them, in `Cell.partial`: see
+Note [Deferred decisions].
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from flambeau.core.meta import Meta
 from flambeau.core.sites import Site
+from flambeau.driver.api import Touches
 from flambeau.observe.clocks import NOTHING, Agent, Clock
+from flambeau.observe.indexed.partial import LastPartial, PartialAccess
+from flambeau.observe.indexed.place_map import PlaceMap
 from flambeau.observe.layouts import Extent, covers, is_dense, overlap, span_of
 
 Operation: TypeAlias = tuple[str, tuple[Meta, ...], int]
@@ -44,14 +50,27 @@ class Footprint:
     """What a command touches, but for addresses: the first `outputs` of `extents` are written (and read, if it
     `updates` them), the others read. Compared by identity: a loaded kernel has one.
 
-    `found` remembers the cells by the addresses that commands gave: see `Shadow.find`.
+    `found` remembers the cells by the addresses that commands gave: see `Shadow.find`. `touches`: of one operand only
+    the places that indices name are touched.
     """
 
     what: Operation
     extents: tuple[Extent, ...]
     outputs: int
     updates: bool = False
+    touches: Touches | None = None
     found: Found = field(default_factory=dict)
+
+    def partial(self, ptrs: tuple[int, ...]) -> int | None:
+        """Return the position of the operand of which only some places are touched; None if there is none."""
+        touches = self.touches
+        if touches is None:
+            return None
+        if not touches.target:
+            return self.outputs
+        first = self.outputs  # the first input: it is the target itself where the launch is in place
+        in_place = ptrs[0] == ptrs[first] and self.what[1][0] is self.what[1][first]
+        return 0 if in_place else None
 
 
 MANY = 16  # cells of a block kept apart through its lives
@@ -75,7 +94,8 @@ class Block:
     """
 
     __slots__ = (
-        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "many", "prior", "site", "start",
+        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "many", "places", "prior", "site",
+        "start",
     )  # fmt: skip
 
     def __init__(self, start: int, nbytes: int, agent: Agent | None, born: int, site: Site | None) -> None:
@@ -90,6 +110,7 @@ class Block:
         self.prior: tuple[Block, ...] = ()
         self.cells: list[Cell] = []
         self.many = _LAYOUTS
+        self.places: PlaceMap | None = None  # of the last lifetime in which indices named places of it
 
     def place(self, site: Site) -> None:
         """Its present life began with the command that writes it first, at `site`."""
@@ -108,11 +129,13 @@ class Cell:
 
     `sole` is an agent: then all accesses that are kept here and in the neighbours are its own, and its next one can
     conflict with none. `polled` is what the runtime's polling knew of its uses when a life of it ended: it orders the
-    next life after that one, nothing else.
+    next life after that one, nothing else. `partial` are the last accesses of each agent to places of it that indices
+    name. `assumed` is the lifetime in which it counts as written though only such accesses have written it.
     """
 
     __slots__ = (
-        "block", "checked", "end", "extent", "found", "neighbours", "polled", "read", "reads", "sole", "start", "write",
+        "assumed", "block", "checked", "end", "extent", "found", "neighbours", "partial", "polled", "read", "reads",
+        "sole", "start", "write",
     )  # fmt: skip
 
     def __init__(self, start: int, extent: Extent, block: Block) -> None:
@@ -120,6 +143,8 @@ class Cell:
         self.extent = extent
         self.block = block
         self.checked = -1
+        self.assumed = -1
+        self.partial: dict[Agent, LastPartial] | None = None
         self.found: list[tuple[Found, tuple[int, ...]]] = []  # where it is remembered as one of a command's
         self.sole: Agent | None = None
         self.polled: Clock = NOTHING
@@ -132,7 +157,10 @@ class Cell:
         """Whether no other agent is known to have used it last."""
         write, read = self.write, self.read
         return (
-            (write is None or write[0] is agent) and (read is None or read[0] is agent) and self.reads is None
+            (write is None or write[0] is agent)
+            and (read is None or read[0] is agent)
+            and self.reads is None
+            and (self.partial is None or (agent in self.partial and len(self.partial) == 1))
         )
 
     def settle(self, agent: Agent) -> None:
@@ -150,7 +178,19 @@ class Cell:
         return () if self.read is None else (self.read,)
 
     def accesses(self) -> Iterable[Command]:
-        return self.all_reads() if self.write is None else (self.write, *self.all_reads())
+        whole = self.all_reads() if self.write is None else (self.write, *self.all_reads())
+        return whole if self.partial is None else (*whole, *[p.command for p in self.partial_accesses()])
+
+    def partial_accesses(self) -> Iterable[PartialAccess]:
+        """Return those that are kept, each once."""
+        return () if self.partial is None else [p for last in self.partial.values() for p in last.all()]
+
+    @property
+    def is_written(self) -> bool:
+        """Return True if one command has written all of it, in the present lifetime of its memory."""
+        return self.assumed == self.block.born or (
+            self.write is not None and self.write[1] >= self.block.born
+        )
 
     def add_read(self, command: Command, clock: Clock) -> None:
         """Keep a read: in place of those that came before it, beside the others."""
@@ -176,11 +216,13 @@ class Cell:
             self.write = None
         reads = {r[0]: r for r in self.all_reads() if polled.get(r[0], 0) < r[1]}
         self.read, self.reads = None, reads or None
+        for last in list((self.partial or {}).values()):
+            last.drop(lambda access: polled.get(access.agent, 0) >= access.number)
 
     def set_write(self, command: Command | None) -> None:
-        """Keep a write alone: whatever came before it is ordered before it, or has been reported."""
+        """Keep a write alone: whatever came before it is ordered before it, or has been reported, or will be."""
         self.write = command
-        self.read = self.reads = None
+        self.read = self.reads = self.partial = None
 
 
 class Ranges(Generic[R]):
@@ -235,13 +277,18 @@ class Shadow:
         """
         keys = zip(ptrs, footprint.extents, strict=True)
         cells = [self.cells.get(key) or self.cell(key) for key in keys]
+        outputs = footprint.outputs
         for block in dict.fromkeys([cell.block for cell in cells]):
             if len(block.cells) > block.many:
                 self._settle(block, known, cells)
-        readers = cells if footprint.updates else cells[footprint.outputs :]
+        readers = cells if footprint.updates else cells[outputs:]
+        writers = cells[:outputs]
+        partial = footprint.partial(ptrs)
+        if partial is not None:  # it is neither written nor read as a whole
+            writers, readers = writers[1 if partial == 0 else 0 :], cells[outputs + 1 :]
         if len(self._remembered) >= _LIMIT:
             self._forget_found()
-        found = footprint.found[ptrs] = cells[: footprint.outputs], readers, cells
+        found = footprint.found[ptrs] = writers, readers, cells
         where = footprint.found, ptrs
         self._remembered.append(where)
         for cell in cells:
@@ -357,18 +404,21 @@ class Shadow:
         bytes from the first to the last of those it replaces, which says slightly too much; but only of a
         life that is over, whose accesses should all be ordered before the present one.
         """
-        groups: dict[Agent | None, list[Cell]] = {}
+        groups: dict[Agent | None, list[tuple[Cell, Command | None, Iterable[Command]]]] = {}
         for cell in list(block.cells):
             cell.drop_polled()
-            groups.setdefault(None if cell.write is None else cell.write[0], []).append(cell)
+            writes = [p.command for p in cell.partial_accesses() if p.writes]
+            reads = [p.command for p in cell.partial_accesses() if not p.writes]
+            kept = [(cell.write, [*cell.all_reads(), *reads]), *[(write, ()) for write in writes]]
+            for write, reading in kept:
+                groups.setdefault(None if write is None else write[0], []).append((cell, write, reading))
             self.drop(cell)
         for group in groups.values():
-            start = min(cell.start for cell in group)
-            key = (start, max(cell.end for cell in group) - start)
+            start = min(cell.start for cell, _, _ in group)
+            key = (start, max(cell.end for cell, _, _ in group) - start)
             into = self.cell(key)
-            into.write = max([c.write for c in group if c.write is not None], key=_number, default=None)
-            reads = sorted((r for c in group for r in c.all_reads()), key=_number)
-            into.reads = {read[0]: read for read in reads} or None
+            into.write = max([write for _, write, _ in group if write is not None], key=_number, default=None)
+            into.reads = {r[0]: r for r in sorted([r for _, _, rs in group for r in rs], key=_number)} or None
             for other in into.neighbours:
                 other.sole = None
 

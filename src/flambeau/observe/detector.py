@@ -25,7 +25,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from flambeau.core.sites import Site, caller, place
 from flambeau.observe.accesses import (
@@ -40,8 +40,11 @@ from flambeau.observe.accesses import (
     clear_covered,
 )
 from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Reached, joined, without
-from flambeau.observe.findings import Findings
-from flambeau.observe.layouts import Extent, covers, drawn, overlap, span_of
+from flambeau.observe.findings import Findings, Key
+from flambeau.observe.indexed.candidates import Circumstances
+from flambeau.observe.indexed.deferred import Deferred
+from flambeau.observe.indexed.partial import PartialAccess
+from flambeau.observe.layouts import Extent, overlap, span_of
 from flambeau.observe.order import Order
 from flambeau.observe.race_builder import (
     READ,
@@ -57,7 +60,7 @@ from flambeau.observe.reports import Access, Certificate, Race
 
 _MANY_RETIRED = 64
 
-Check: TypeAlias = Callable[..., None]
+Check: TypeAlias = Callable[..., Any]
 """`check(stream, ptrs, site=None, depth=3)` of a command: see `Detector.check_of`."""
 
 
@@ -65,13 +68,15 @@ class Detector(Order):
     """Watches one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access)."""
 
     __slots__ = (
-        "_captured_from", "_captured_to", "_capturing", "_freed", "_launches", "_loose", "_many_retired",
-        "_pending_host", "shadow",
+        "_captured_from", "_captured_to", "_capturing", "_check_written", "_freed", "_launches", "_loose",
+        "_many_retired", "_pending_host", "deferred", "shadow",
     )  # fmt: skip
 
     def __init__(self, mode: str = "warn") -> None:
         super().__init__(Findings(mode))
         self.shadow = Shadow()
+        self.deferred = Deferred(self)
+        self._check_written = self.deferred.unwritten.read
         self._many_retired = _MANY_RETIRED
         self._pending_host: dict[Cell, None] = {}
         self._freed: list[Block] = []  # not looked at yet
@@ -85,11 +90,23 @@ class Detector(Order):
     @property
     def races(self) -> list[Race]:
         """The races found, one for each pair of lines, in the order of their discovery."""
+        self.settle()
         return self.findings.races
 
     def certificate(self) -> Certificate:
         """What this run proves. Asking for it counts as having been told of the races."""
-        return self.findings.certificate(self.threads.count, self._several_ranks)
+        with self.lock:
+            self.settle()
+            questions = self.deferred.unwritten.open_questions()
+            return self.findings.certificate(
+                self.threads.count, self._several_ranks, self._undecided(), questions
+            )
+
+    def settle(self) -> None:
+        """Take up what commands that have run report of the places that their indices name."""
+        if self.deferred.executed:
+            with self.lock:
+                self.deferred.settle()
 
     # -- streams and waits ------------------------------------------------------------------------------
     def remove_stream(self, handle: int) -> None:
@@ -103,6 +120,9 @@ class Detector(Order):
         super().host_waited(points)
         if self.known is not before and self._pending_host:
             self._settle_host_memory()
+        if self.deferred.executed:
+            self.deferred.settle()
+        self.findings.raise_due()
 
     def _drop_retired(self) -> None:
         """A program may never wait on the host: forget the agents whose commands no memory and no event remembers."""
@@ -338,12 +358,16 @@ class Detector(Order):
     def check_of(self, footprint: Footprint) -> Check:
         """The check of commands with a footprint: `check(stream, ptrs, site, depth)`.
 
+        Where indices name places, it returns the `PartialAccess` that the kernel reports to, or None.
+
         A command is about to be queued: it is checked against all that is not ordered before it, then kept.
         `site`: where it was recorded; None: where the program is now, at least `depth` frames further out. Raises
         RaceError in mode "error"; then nothing was kept, and the caller must not queue it.
 
         All that stays the same from one command to the next is bound here: this is what is called most.
         """
+        if footprint.touches is not None:
+            return self._check_of_partial(footprint)
         agents, take, what = self.agents, self._next, footprint.what
         remembered, find = footprint.found.get, self.shadow.find
 
@@ -379,6 +403,55 @@ class Detector(Order):
 
         return check
 
+    def _check_of_partial(self, footprint: Footprint) -> Check:
+        """Return the check of commands of which indices name the places of one operand."""
+        agents, what, touches, deferred = self.agents, footprint.what, footprint.touches, self.deferred
+        assert touches is not None
+        unwritten = deferred.unwritten
+
+        def check(
+            stream: int, ptrs: tuple[int, ...], site: Site | None = None, depth: int = 3
+        ) -> PartialAccess | None:
+            agent = agents[stream]
+            if agent.caught is not self.known:
+                self.catch_up(agent)
+            number, count = self._next(), agent.count + 1
+            code, at = site or caller(depth)
+            command: Command = (agent, number, what, code, at, count)
+            writers, readers, cells = footprint.found.get(ptrs) or self.shadow.find(
+                footprint, ptrs, NOTHING if self.several else self.known
+            )
+            position, access = footprint.partial(ptrs), None
+            if position is not None:
+                cell = cells[position]
+                if touches.rewrites and unwritten.is_written(cell):
+                    writers, readers = [cell, *writers], [cell, *readers]
+                else:
+                    access = deferred.access(cell, command, what[1][position], touches)
+            alone = all(cell.sole is agent for cell in cells)
+            if not alone:
+                self._check(writers, readers, command)
+                if access is not None:
+                    deferred.check(access)
+            for cell in writers if access is None else [*writers, *([access.cell] if access.writes else [])]:
+                if cell.block.site is None:
+                    cell.block.place((code, at))
+            if access is not None:
+                unwritten.note(access)
+            self._keep(writers, readers, command)
+            if access is not None:
+                deferred.keep(access)
+            if deferred.fresh:
+                deferred.keep_fresh()
+            if not alone:
+                for cell in cells:
+                    cell.settle(agent)
+            self.number = agent.time = number
+            agent.count = count
+            return access
+
+        return check
+
     def _command(self, writers: list[Cell], readers: list[Cell], cells: list[Cell], command: Command) -> None:
         """A command whose cells others have used as well."""
         agent = command[0]
@@ -387,6 +460,8 @@ class Detector(Order):
                 cell.block.place((command[3], command[4]))
         self._check(writers, readers, command)
         self._keep(writers, readers, command)
+        if self.deferred.fresh:
+            self.deferred.keep_fresh()
         for cell in cells:
             cell.settle(agent)
 
@@ -411,6 +486,8 @@ class Detector(Order):
                 last = old.write
                 if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
                     self._conflict(old, WRITE, last, cell, READ, command)
+                if old.partial is not None:
+                    self.deferred.against(old, cell, READ, command)
         for cell in writers:
             if not cell.only(agent):
                 self._check_write(cell, command, clock)
@@ -420,6 +497,8 @@ class Detector(Order):
     def _check_write(self, old: Cell, command: Command, clock: Clock, cell: Cell | None = None) -> None:
         """A write against the last accesses of its own cell, or of a neighbour."""
         agent = command[0]
+        if old.partial is not None:
+            self.deferred.against(old, cell or old, WRITE, command)
         last = old.write
         if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
             self._conflict(old, WRITE, last, cell or old, WRITE, command)
@@ -467,7 +546,7 @@ class Detector(Order):
         key = (*line_at((last[3], last[4])), *line_at(site), last[0].device)
         if self.findings.is_known(key, before, kind, None):
             return
-        launch = self._launch_of(last)
+        launch = self.launch_of(last)
         first = access_of(cell.start, cell.extent, before, last, launch)
         shape, dtype = shape_of(extent, kind, what)
         second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
@@ -477,7 +556,7 @@ class Detector(Order):
     def _settle_host_memory(self) -> None:
         """Host memory whose commands are all known to be done needs no more watching."""
         for cell in list(self._pending_host):
-            if all(self._all_know(a[0], a[1]) for a in cell.accesses()):
+            if all(self.all_know(a[0], a[1]) for a in cell.accesses()):
                 del self._pending_host[cell]
                 self.shadow.drop(cell)
 
@@ -490,26 +569,75 @@ class Detector(Order):
             self._met_by_chance(last, (command[3], command[4]))
             return
         block = cell.block
-        reused = last[1] < block.born
-        if reused and old.polled.get(last[0], 0) >= last[1]:
+        if last[1] < block.born and old.polled.get(last[0], 0) >= last[1]:
             self.findings.reuses_polled += 1
             return
-        record = reused and last[0] is not block.agent
-        devices = last[0].device, command[0].device
-        key = (
-            *line_at((last[3], last[4])),
-            *line_at((command[3], command[4])),
-            record,
-            *devices,
-        )
+        key = _key(block, block.born, last, command)
         if self.findings.is_known(key, before, kind, command[1]):
             return
-        launches = self._launch_of(last), self._launch_of(command)
-        self.findings.report(
-            key, build_race(old, before, last, cell, kind, command, launches, self._waited(last, command[0]))
-        )
+        launches, lifetime = (self.launch_of(last), self.launch_of(command)), (block.born, block.site)
+        waited = self._waited(last, command[0])
+        race = build_race(old, before, last, cell, kind, command, launches, waited, lifetime)
+        self._report(key, race)
 
-    def _launch_of(self, command: Command) -> GraphLaunch | None:
+    def conflict(
+        self,
+        old: Cell,
+        before: str,
+        last: Command,
+        cell: Cell,
+        kind: str,
+        command: Command,
+        seen: Circumstances,
+    ) -> None:
+        """Two accesses conflict of which one names its places by indices: see Note [Deferred decisions]."""
+        if seen.by_chance:
+            self._met_by_chance(last, (command[3], command[4]))
+            return
+        born = seen.candidate.born
+        if last[1] < born and old.polled.get(last[0], 0) >= last[1]:
+            self.findings.reuses_polled += 1
+            return
+        key = _key(cell.block, born, last, command)
+        if not self.findings.is_known(key, before, kind, command[1]):
+            self._report(key, self._race_of(old, before, last, cell, kind, command, seen), seen.late)
+
+    def _race_of(
+        self,
+        old: Cell,
+        before: str,
+        last: Command,
+        cell: Cell,
+        kind: str,
+        command: Command,
+        seen: Circumstances,
+    ) -> Race:
+        """Return the race of a candidate."""
+        lifetime, waited = (seen.candidate.born, seen.candidate.site), self._waited(last, command[0])
+        race = build_race(old, before, last, cell, kind, command, seen.launches, waited, lifetime)
+        race.note = " ".join([*([race.note] if race.note else []), *dict.fromkeys(seen.notes)])
+        if seen.span is not None:
+            race.meeting = seen.span
+        return race
+
+    def _undecided(self) -> dict[Key, Race]:
+        """Return what counts as races as long as commands have not run that name places by indices."""
+        found: dict[Key, Race] = {}
+        for c, seen in self.deferred.undecided():
+            key = _key(c.cell.block, c.born, c.last, c.command)
+            if not seen.by_chance and key not in found:
+                found[key] = self._race_of(c.old, c.before, c.last, c.cell, c.kind, c.command, seen)
+        return found
+
+    def _report(self, key: Key, race: Race, late: bool = False) -> None:
+        if self.findings.mode == "error":
+            if late:
+                self.running = 0  # so that the next call comes by `enter`, which raises it
+            else:
+                self.deferred.fresh.clear()  # the second command is not enqueued
+        self.findings.report(key, race, late)
+
+    def launch_of(self, command: Command) -> GraphLaunch | None:
         """The launch of a graph that a command belongs to; None too where the graph was launched again since."""
         return next((launch for launch in self._launches.values() if launch.has(command)), None)
 
@@ -526,36 +654,9 @@ class Detector(Order):
         what = f"memory that {first[2][0]} uses at {place((first[3], first[4]))} is used again"
         self.findings.threads_unordered(what, second)
 
-    def _check_written(self, cell: Cell, command: Command, changed: bool) -> None:
-        """Note a read of memory that nothing wrote since it was allocated: anything may be in it.
 
-        changed: the command writes there, too; which parts, as those that indices name, is not seen.
-        """
-        block = cell.block
-        if (
-            self.findings.shares_memory
-            or cell.checked == block.born
-            or block is NOWHERE
-            or block.host
-            or cell.start == cell.end
-        ):
-            return
-        cell.checked = block.born
-        near = (cell, *cell.neighbours)
-        writes = [(c.start, c.extent) for c in near if c.write is not None and c.write[1] >= block.born]
-        if any(covers(start, extent, cell.start, cell.extent) for start, extent in writes):
-            return  # nearly always: all of it by one command
-        touched = drawn(cell.start, cell.end, writes)
-        wanted = drawn(cell.start, cell.end, [(cell.start, cell.extent)])
-        if touched is None or wanted is None:
-            unwritten = not writes
-        else:
-            unwritten = bool(((wanted == 1) & (touched == 0)).any())
-        if unwritten:
-            at = place((command[3], command[4]))
-            allocated = f", allocated at {place(block.site)}," if block.site else ""
-            does, what = ("changes", "what it does not overwrite") if changed else ("reads", "its result")
-            self.findings.unwritten(
-                (command[3], command[4]),
-                f"{command[2][0]} at {at} {does} memory{allocated} that was never written: {what} is undefined",
-            )
+def _key(block: Block, born: int, last: Command, command: Command) -> Key:
+    """Return what makes races of two lines one report."""
+    record = last[1] < born and last[0] is not block.agent
+    lines = *line_at((last[3], last[4])), *line_at((command[3], command[4]))
+    return *lines, record, last[0].device, command[0].device

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import NoReturn, TypeAlias
 
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site, caller, line_of, place
 from flambeau.observe.reports import Certificate, Race, RaceWarning
+
+Key: TypeAlias = tuple[object, ...]
+"""What races have in common that are one report."""
+
+EMPTY: Mapping[Key, Race] = {}
 
 
 class Findings:
@@ -18,7 +24,7 @@ class Findings:
             raise ValueError(f"races must be 'warn' or 'error' here, not {mode!r}")
         self.mode = mode
         self.reuses_polled = 0
-        self._races: dict[tuple[object, ...], Race] = {}
+        self._races: dict[Key, Race] = {}
         self._early: dict[str, str] = {}  # by place: memory that was freed too early
         self._unwritten: dict[str, str] = {}  # by place: reads of memory that was never written
         self._queries: dict[str, str] = {}  # by place
@@ -29,15 +35,26 @@ class Findings:
         self._late: dict[str, None] = {}  # where the program heard of an earlier failure on a device
         self.pins = False  # whether there is pinned memory
         self._told = False
+        self.due: Race | None = None  # found after its second command was enqueued, where races raise
 
     @property
     def races(self) -> list[Race]:
         """One for each pair of lines, in the order of their discovery."""
         return list(self._races.values())
 
-    def certificate(self, threads: int, ranks: bool) -> Certificate:
-        """What the run proves. `threads`: how many called the driver; `ranks`: whether some of them took turns."""
+    def certificate(
+        self, threads: int, ranks: bool, more: Mapping[Key, Race] = EMPTY, open_questions: Sequence[str] = ()
+    ) -> Certificate:
+        """Return what the run proves.
+
+        Args:
+            threads: How many threads called the driver.
+            ranks: True if some of them took turns.
+            more: What counts as races as long as the commands have not run.
+            open_questions: What is not known as long as the commands have not run.
+        """
         self._told = True
+        self.due = None
         assumptions = ["every operator computes the same result from the same input each time"]
         violated: list[str] = []
         if threads > 1:
@@ -68,8 +85,8 @@ class Findings:
         if self._times:
             assumptions.append(f"times read at {_some(self._times)} are only reported, they steer nothing")
         violated += self._early.values()
-        violated += self._unwritten.values()
-        if not self._unwritten and not self._shared:
+        violated += [*self._unwritten.values(), *open_questions]
+        if not self._unwritten and not open_questions and not self._shared:
             assumptions.append("no operation read memory that was never written (checked)")
             if self.pins:
                 assumptions.append(
@@ -80,7 +97,8 @@ class Findings:
                 f"{self.reuses_polled} reuses of memory followed the runtime's own polling: other schedules "
                 "may change addresses, statistics and out-of-memory errors, not values"
             )
-        return Certificate(assumptions, violated, self.races, list(self._queries.values()))
+        races = [*self.races, *[race for key, race in more.items() if key not in self._races]]
+        return Certificate(assumptions, violated, races, list(self._queries.values()))
 
     def warn(self) -> None:
         """Give a RaceWarning for each race that nobody was told of."""
@@ -90,7 +108,7 @@ class Findings:
                 code, line = race.second.site[0], line_of(race.second.site)
                 warnings.warn_explicit(RaceWarning(str(race)), RaceWarning, code.co_filename, line)
 
-    def is_known(self, key: tuple[object, ...], before: str, kind: str, number: int | None) -> bool:
+    def is_known(self, key: Key, before: str, kind: str, number: int | None) -> bool:
         """Count a race of two lines that have raced before; where races raise, it is told anew.
 
         `number` is the second command's: what it reads and writes of the same memory is one race, which says both.
@@ -101,9 +119,18 @@ class Findings:
         found.also(before, kind, number)
         return self.mode != "error"
 
-    def report(self, key: tuple[object, ...], race: Race) -> None:
+    def report(self, key: Key, race: Race, late: bool = False) -> None:
+        """Keep a race. In mode "error" raise it, or where `late`, let the next call raise it."""
         self._races.setdefault(key, race)
         if self.mode == "error":
+            if not late:
+                self._raise(race)
+            self.due = self.due or race
+
+    def raise_due(self) -> None:
+        """Raise the RaceError of a race that was found after its second command was enqueued."""
+        race, self.due = self.due, None
+        if race is not None:
             self._raise(race)
 
     def _raise(self, race: Race) -> NoReturn:

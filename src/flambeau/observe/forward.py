@@ -20,6 +20,7 @@ class Forward:
         self.inner = inner
         self.name = inner.name
         self.observes_blocks = inner.observes_blocks
+        self.runs_bodies = inner.runs_bodies
 
     # -- devices --------------------------------------------------------------------------------------
     def device_count(self) -> int:

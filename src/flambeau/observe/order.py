@@ -27,9 +27,9 @@ class Order:
     """Of one machine. Not locked: the drivers that feed it hold `lock`, so that its order is the queues' order."""
 
     __slots__ = (
-        "__weakref__", "_at_start", "_draws", "_event_users", "_events", "_hosts", "_loose_events", "_made",
-        "_next", "_on_device", "_own_events", "_recorders", "_retired", "_several_ranks", "agents", "everyone",
-        "findings", "in_doubt", "known", "lock", "number", "polled", "running", "several", "threads",
+        "__weakref__", "_at_start", "_draws", "_event_users", "_events", "_first", "_hosts", "_loose_events", "_made",
+        "_next", "_on_device", "_own_events", "_recorders", "_retired", "_several_ranks", "agents", "concurrent",
+        "everyone", "findings", "in_doubt", "known", "lock", "number", "polled", "running", "several", "threads",
     )  # fmt: skip
 
     def __init__(self, findings: Findings) -> None:
@@ -42,6 +42,8 @@ class Order:
         self.everyone: Clock = NOTHING  # what any of them has waited for
         self.polled: Clock = NOTHING  # what the runtime has found done on its own account
         self.in_doubt = False  # see Note [Reuse]
+        self.concurrent = False  # whether several streams have been given commands
+        self._first: Agent | None = None
         self.number = 1  # of the last command
         self._next = itertools.count(2).__next__  # atomic, as what begins a life takes no lock
         self.agents: dict[int, Agent] = {}
@@ -83,7 +85,7 @@ class Order:
     def _idle(self, device: int) -> Agent | None:
         """An agent whose stream is gone and whose commands the host knows to be done."""
         for agent in self._retired:
-            if agent.device == device and self._all_know(agent, agent.time):
+            if agent.device == device and self.all_know(agent, agent.time):
                 self._retired.remove(agent)
                 return agent
         return None
@@ -98,6 +100,9 @@ class Order:
     def catch_up(self, agent: Agent) -> None:
         """A command starts with all that the host knows when it gives it."""
         if agent.caught is not self.known:
+            if agent is not self._first and not self.concurrent:
+                self.concurrent = self._first is not None
+                self._first = agent
             self._used_by_this_thread(agent)
             agent.caught = self.known
             agent.clock = merged(agent.clock, self.known)
@@ -213,6 +218,7 @@ class Order:
     # -- host threads: see Note [Host threads] ------------------------------------------------------------
     def enter(self) -> None:
         """Another thread than the one before calls the driver."""
+        self.findings.raise_due()
         self.running = threading.get_ident()
         if seat() is not None:  # a rank that takes turns: see `switch_host`
             return
@@ -280,7 +286,7 @@ class Order:
             if not self._comes_after(last):
                 self.findings.threads_unordered(f"{agent} is given work", caller(2))
 
-    def _all_know(self, agent: Agent, time: int) -> bool:
+    def all_know(self, agent: Agent, time: int) -> bool:
         """Whether every thread knows a command of an agent to be done."""
         if self.known.get(agent, 0) < time:
             return False

@@ -42,19 +42,22 @@ def build_race(
     command: Command,
     launches: Launches,
     waited: Agent | None,
+    lifetime: tuple[int, Site | None],
 ) -> Race:
     """Return the race of `command` with the last access of its cell or of a neighbour of it.
 
     Args:
         kind: What `command` does with its cell: READ or WRITE.
         waited: Another stream that has waited for the last access, which is a process group's.
+        lifetime: The number at which the lifetime of the memory began that `command` uses, and where.
     """
     block = cell.block
-    reused = last[1] < block.born
+    born, site = lifetime
+    reused = last[1] < born
     first = access_of(old.start, old.extent, before, last, launches[0])
     second = access_of(cell.start, cell.extent, kind, command, launches[1])
     record = reused and last[0] is not block.agent
-    allocated, freed_number, freed = _lifetime(block, last[1]) if reused else (block.site, 0, None)
+    allocated, freed_number, freed = _lifetime(block, last[1]) if reused else (site, 0, None)
     note = ""
     if record:
         fix = _record_stream(first, last[0], launches[0], freed, freed_number >= last[1])

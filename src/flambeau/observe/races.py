@@ -20,6 +20,8 @@ from flambeau.observe.accesses import Footprint, Key, Operation
 from flambeau.observe.clocks import Reached
 from flambeau.observe.detector import Check, Detector
 from flambeau.observe.forward import Forward
+from flambeau.observe.indexed.partial import NO_DATA, NOT_READ, PartialAccess, Probe
+from flambeau.observe.indexed.reporting import reporting
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.meetings import Meetings
 from flambeau.observe.others import Others
@@ -69,6 +71,8 @@ class RaceDriver(Forward):
             index: shown for shown, index in enumerate(devices)
         }  # by driver's index: what users say
         self.detector = detector
+        if not inner.runs_bodies:
+            detector.deferred.unseen = NO_DATA if inner.name == "virtual" else NOT_READ
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
         self._checks: dict[Executable, Check] = {}
@@ -97,6 +101,7 @@ class RaceDriver(Forward):
     def close(self) -> None:
         handovers.forget(self.detector)
         self.inner.close()
+        self.detector.settle()
         self.detector.findings.warn()
 
     # -- memory ---------------------------------------------------------------------------------------
@@ -326,7 +331,8 @@ class RaceDriver(Forward):
         extents = tuple([extent_of(meta) for meta in launch.operands])
         outputs = len(launch.outputs)
         what = (launch.kernel.name, launch.operands, outputs)
-        self._checks[exe] = self.detector.check_of(Footprint(what, extents, outputs, launch.updates))
+        touches = launch.kernel.touches(launch)
+        self._checks[exe] = self.detector.check_of(Footprint(what, extents, outputs, launch.updates, touches))
         return exe
 
     def unload(self, exe: Executable) -> None:
@@ -342,6 +348,8 @@ class RaceDriver(Forward):
 
     def _launcher(self, exe: Executable, depth: int) -> Launcher:
         """All that a launch looks at is bound here: it is the most frequent call."""
+        if exe.launch.kernel.touches(exe.launch) is not None:
+            return self._reporting(exe, depth)
         detector, inner, check = self.detector, self.inner.launcher(exe), self._checks[exe]
         acquire, release, tapes = self._lock.acquire, self._lock.release, self._tapes
         heard = self._heard
@@ -366,6 +374,33 @@ class RaceDriver(Forward):
 
         if exe.launch.kernel.draws:
             return self._drawing(launch, self._shown[exe.index])
+        return launch
+
+    def _reporting(self, exe: Executable, depth: int) -> Launcher:
+        """Return the launcher of a kernel whose places indices name: it reports them as it runs, if it can."""
+        detector, check, tapes = self.detector, self._checks[exe], self._tapes
+        told = reporting(exe.launch) if self.inner.runs_bodies else None
+        inner = self.inner.launcher(exe if told is None else self.inner.load(told, exe.index))
+
+        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+            ptrs = tuple(ptrs)
+            access: PartialAccess | None = None
+            probe: PartialAccess | Probe | None
+            with self._lock:
+                self._enter()
+                try:
+                    if tapes and stream in tapes:
+                        probe = found = Probe()
+                        tapes[stream].command(stream, check, ptrs, caller(), detector.lent(ptrs), probe=found)
+                    else:
+                        probe = access = check(stream, ptrs, None, depth)
+                    inner(ptrs, scalars if told is None else (*scalars, probe), stream)
+                except DriverError as error:
+                    if access is not None:
+                        detector.deferred.cancel(access)
+                    self._heard(error)
+                    raise
+
         return launch
 
     def _drawing(self, launch: Launcher, device: int) -> Launcher:

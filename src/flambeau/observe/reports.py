@@ -75,6 +75,7 @@ class Race:
     note: str = ""
     count: int = 1
     latest: int | None = None  # the number of the second command that raced last
+    meeting: tuple[int, int] | None = None  # where they meet, if that is less than both may touch
 
     def also(self, before: str, kind: str, number: int | None) -> None:
         """The same two lines raced once more: `before` and `kind` say what they did with the memory."""
@@ -85,6 +86,8 @@ class Race:
     @property
     def range(self) -> tuple[int, int]:
         """The bytes that both may touch."""
+        if self.meeting is not None:
+            return self.meeting
         return max(self.first.begin, self.second.begin), min(self.first.end, self.second.end)
 
     def __str__(self) -> str:

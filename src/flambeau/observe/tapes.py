@@ -11,10 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site
 from flambeau.observe.accesses import Block
 from flambeau.observe.clocks import Agent
 from flambeau.observe.detector import Check, Detector
+from flambeau.observe.indexed.partial import Probe
 from flambeau.observe.order import Lane
 
 _keys = itertools.count(-1, -1)  # of lanes and events of tapes: below every driver's handles
@@ -34,6 +36,7 @@ class Tape:
         self._lent: dict[
             Block, int
         ] = {}  # memory that the program keeps for it: the number at which its life began
+        self._probes: list[Probe] = []
         self._lanes: dict[int, int] = {}
         self._events: dict[int, int] = {}
         self._last = next(_keys)
@@ -50,12 +53,21 @@ class Tape:
         site: Site,
         lent: Sequence[Block],
         pinned: tuple[int, int] | None = None,
+        probe: Probe | None = None,
     ) -> None:
-        """A command, the memory of the program that it uses, and the pinned memory."""
+        """A command, the memory of the program that it uses, and the pinned memory.
+
+        Args:
+            probe: What its kernel reports the places to that indices name.
+        """
         self._lent |= {block: block.born for block in lent}
+        if probe is not None:
+            self._probes.append(probe)
 
         def play(detector: Detector, handles: dict[int, int]) -> None:
-            check(handles[stream], ptrs, site)
+            access = check(handles[stream], ptrs, site)
+            if probe is not None:
+                probe.add(access)
             if pinned is not None:
                 detector.host_pending(*pinned)
 
@@ -76,6 +88,9 @@ class Tape:
         self.streams |= {lanes[joined]: about for joined, about in inner.streams.items()}
         names = {**lanes, inner.origin: stream}
         self._lent |= inner._lent
+        self._probes += inner._probes
+        for probe in inner._probes:
+            probe.nested = True
         self._steps += [_renamed(step, names) for step in inner._steps]
 
     def play(self, detector: Detector, stream: int, site: Site) -> None:
@@ -87,9 +102,15 @@ class Tape:
         detector.check_lent(self._lent, site)
         detector.wait(stream, self._last, site)
         handles = {**self._lanes, self.origin: stream}
-        with detector.launching(self._last, stream, site):
-            for step in self._steps:
-                step(detector, handles)
+        begin = detector.number
+        try:
+            with detector.launching(self._last, stream, site):
+                for step in self._steps:
+                    step(detector, handles)
+        except RaceError:
+            for probe in self._probes:
+                probe.cancel(begin)
+            raise
         detector.record(self._last, stream)
 
     def forget(self, detector: Detector) -> None:

@@ -22,7 +22,7 @@ from flambeau.core.layout import (
     wrap_dim,
 )
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Touches
 from flambeau.ops.folding import fold_at
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.places import (
@@ -35,6 +35,7 @@ from flambeau.ops.places import (
     in_range,
     sample_indices,
     start_from,
+    tensor_at,
     zeros_of,
 )
 from flambeau.ops.scattering import reduce_at, scatter_back, scatter_source_back
@@ -124,7 +125,7 @@ def _index_rule(operands: Sequence[Operand], params: Params) -> Signature:
     return Signature((out,), (x, *metas), params)
 
 
-def _selection(x: Array, indices: Sequence[Array], dims: tuple[int, ...]) -> tuple[Any, ...]:
+def _selection(x: Array | Meta, indices: Sequence[Array], dims: tuple[int, ...]) -> tuple[Any, ...]:
     places: list[Any] = [slice(None)] * x.ndim
     for index, dim in zip(indices, dims, strict=True):
         places[dim] = _wrapped(index, x.shape[dim], dim)
@@ -139,6 +140,11 @@ def _index_host(launch: Launch) -> Body:
         outputs[0][...] = x[_selection(x, indices, dims)]
 
     return body
+
+
+def _index_touches(launch: Launch) -> Touches:
+    x, dims = tensor_at(launch, 0), launch.params[0]
+    return Touches(False, tuple(range(1, len(launch.inputs))), lambda indices: _selection(x, indices, dims))
 
 
 def _index_put_rule(operands: Sequence[Operand], params: Params) -> Signature:
@@ -189,6 +195,12 @@ def _index_put_host(launch: Launch) -> Body:
     return body
 
 
+def _index_put_touches(launch: Launch) -> Touches:
+    x, (dims, accumulate) = tensor_at(launch, 0), launch.params[:2]
+    indices = tuple(range(2, len(launch.inputs)))
+    return Touches(True, indices, lambda indices: _selection(x, indices, dims), reads=accumulate)
+
+
 def _index_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [
         ((make(5, 4), sample_indices(-5, 5, 3)), ((0,),)),
@@ -218,7 +230,7 @@ index = define(
     Op(
         "index",
         _index_rule,
-        Kernel("index", _index_host, cuda=Routine("index")),
+        Kernel("index", _index_host, cuda=Routine("index"), touches=_index_touches),
         DTYPES,
         _index_samples,
         derivative=Derivative(_index_back),
@@ -228,7 +240,7 @@ index_put = define(
     Op(
         "index_put",
         _index_put_rule,
-        Kernel("index_put", _index_put_host, cuda=Routine("index_put")),
+        Kernel("index_put", _index_put_host, cuda=Routine("index_put"), touches=_index_put_touches),
         DTYPES,
         _index_put_samples,
         flags=("deterministic",),
@@ -264,13 +276,33 @@ def _index_select_host(launch: Launch) -> Body:
     return body
 
 
+def _along(
+    target: bool,
+    reads: Callable[[Params], bool] = lambda params: False,
+    wrapped: Callable[[Array, int, int], Array] = in_range,
+) -> Callable[[Launch], Touches | None]:
+    """Return the touches of a kernel of (x, index, ...) and params (dim, ...): slices of x along dim."""
+
+    def touches(launch: Launch) -> Touches:
+        shape, dim = tensor_at(launch, 0).shape or (1,), launch.params[0]
+        return Touches(
+            target,
+            (1,),
+            lambda indices: _slices(dim, wrapped(indices[0].reshape(-1), shape[dim], dim)),
+            reads=reads(launch.params),
+        )
+
+    return touches
+
+
 def _index_select_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(5, 4), sample_indices(0, 4, 7)), (1,)), ((make(3), sample_indices(0, 3, 0)), (0,))]
 
 
 index_select = define(
     Op("index_select", _index_select_rule,
-       Kernel("index_select", _index_select_host, cuda=Routine("index_select")), DTYPES, _index_select_samples,
+       Kernel("index_select", _index_select_host, cuda=Routine("index_select"), touches=_along(False)),
+       DTYPES, _index_select_samples,
        derivative=Derivative(
            lambda grad, b, metas, params: zeros_of(grad, metas).index_add_(params[0], b, _grown(grad, metas[0], b)),
        ),
@@ -364,7 +396,7 @@ def _index_copy_host(launch: Launch) -> Body:
     return body
 
 
-_along = _along_rule("index_reduce")
+_reduce_rule = _along_rule("index_reduce")
 _UNREDUCED = {"amax": "maximum_cpu", "amin": "minimum_cpu", "mean": "add_stub"}  # PyTorch's kernels of it
 
 
@@ -375,7 +407,7 @@ def _index_reduce_rule(operands: Sequence[Operand], params: Params) -> Signature
     name = "div_floor_cpu" if x.dtype is bool_ and how == "mean" else _UNREDUCED.get(how, "")
     if how not in reductions(x.dtype):
         raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
-    return _along(operands, params)
+    return _reduce_rule(operands, params)
 
 
 def reductions(kind: dtype) -> tuple[str, ...]:
@@ -398,6 +430,12 @@ def _index_reduce_host(launch: Launch) -> Body:
         reduce_at(out, _slices(dim, places), np.atleast_1d(source), how, include_self)
 
     return body
+
+
+def _index_reduce_touches(launch: Launch) -> Touches | None:
+    """As PyTorch's: a mean divides all of the target; without its own elements only what was put there is read."""
+    _, how, include_self = launch.params
+    return None if how == "mean" else _along(True, reads=lambda params: include_self)(launch)
 
 
 def _index_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
@@ -452,7 +490,12 @@ index_add = define(
     Op(
         "index_add",
         _along_rule("index_add"),
-        Kernel("index_add", _index_add_host, cuda=Routine("index_add")),
+        Kernel(
+            "index_add",
+            _index_add_host,
+            cuda=Routine("index_add"),
+            touches=_along(True, reads=lambda params: True),
+        ),
         DTYPES,
         _index_add_samples,
         derivative=Derivative(
@@ -463,7 +506,8 @@ index_add = define(
     )
 )
 index_copy = define(
-    Op("index_copy", _along_rule("index_copy"), Kernel("index_copy", _index_copy_host, cuda=Routine("index_copy")),
+    Op("index_copy", _along_rule("index_copy"),
+       Kernel("index_copy", _index_copy_host, cuda=Routine("index_copy"), touches=_along(True)),
        DTYPES, _index_copy_samples, flags=("deterministic",),
        derivative=Derivative(
            lambda grad, b, params: grad.index_fill(params[0], b, 0),
@@ -484,7 +528,12 @@ index_fill = define(
     Op(
         "index_fill",
         _index_fill_rule,
-        Kernel("index_fill", _index_fill_host, cuda=Routine("index_fill")),
+        Kernel(
+            "index_fill",
+            _index_fill_host,
+            cuda=Routine("index_fill"),
+            touches=_along(True, wrapped=_wrapped),
+        ),
         DTYPES,
         _index_fill_samples,
         derivative=Derivative(
@@ -496,7 +545,7 @@ index_fill = define(
 )
 index_reduce = define(
     Op("index_reduce", _index_reduce_rule,
-       Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce")),
+       Kernel("index_reduce", _index_reduce_host, cuda=Routine("index_reduce"), touches=_index_reduce_touches),
        REAL, _index_reduce_samples,
        derivative=Derivative(
            lambda grad, a, b, c, out, params: scatter_back(grad, a, _over_source(b, c, params), c, out, params),

@@ -10,7 +10,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, int64
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
+from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine, Touches
 from flambeau.ops.matmul import c_name
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
@@ -139,6 +139,11 @@ def _select_host(launch: Launch) -> Body:
     return body
 
 
+def _masked(launch: Launch) -> Touches:
+    """As PyTorch's kernels: all elements are loaded, and stored as they were where the mask is False."""
+    return Touches(True, (1,), lambda masks: np.atleast_1d(masks[0]), rewrites=True)
+
+
 def _masked_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     mask = np.array([True, False, True, True])
     return [((make(5, 4), mask, 1), ()), ((make(5, 4), mask, make()), ()), ((make(), np.array(True), 1), ())]
@@ -170,7 +175,7 @@ masked_fill = define(
     Op(
         "masked_fill",
         _masked_fill_rule,
-        Kernel("masked_fill", _masked_fill_host, cuda=_MASKED_FILL),
+        Kernel("masked_fill", _masked_fill_host, cuda=_MASKED_FILL, touches=_masked),
         DTYPES,
         _masked_samples,
         derivative=Derivative(
@@ -191,7 +196,7 @@ def _masked_source_back(grad: Any, b: Any, metas: Any) -> Any:
 
 masked_scatter = define(
     Op("masked_scatter", _masked_scatter_rule,
-       Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("masked_scatter")),
+       Kernel("masked_scatter", _masked_scatter_host, cuda=Routine("masked_scatter"), touches=_masked),
        DTYPES, _masked_scatter_samples,
        derivative=Derivative(
            lambda grad, b: grad.masked_fill(b, 0),
@@ -224,7 +229,12 @@ masked_select = define(
     Op(
         "masked_select",
         _select_rule,
-        Kernel("masked_select", _select_host, cuda=Routine("masked_select")),
+        Kernel(
+            "masked_select",
+            _select_host,
+            cuda=Routine("masked_select"),
+            touches=lambda launch: Touches(False, (1,), lambda masks: np.atleast_1d(masks[0])),
+        ),
         DTYPES,
         _select_samples,
         derivative=Derivative(

@@ -26,6 +26,13 @@ def by_value(x: Operand, like: Meta) -> Meta | dtype:
     return like.dtype
 
 
+def tensor_at(launch: Launch, position: int) -> Meta:
+    """Return the meta of an input that is a tensor."""
+    meta = launch.inputs[position]
+    assert isinstance(meta, Meta)
+    return meta
+
+
 def changed(meta: Meta) -> Meta:
     """The meta of a changed copy of a tensor, in the tensor's order of dimensions."""
     return meta.with_(strides=dense_strides(meta.shape, meta.strides))

@@ -13,7 +13,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, dtype, int64
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Touches
 from flambeau.ops.folding import fold_at
 from flambeau.ops.gradients import refused
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
@@ -26,6 +26,7 @@ from flambeau.ops.places import (
     in_range,
     sample_indices,
     start_from,
+    tensor_at,
     zeros_of,
 )
 
@@ -42,6 +43,18 @@ def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
         return (*others[:dim], in_range(vector, size, dim), *others[dim + 1 :])
     own = [np.arange(n).reshape(-1, *[1] * (index.ndim - 1 - d)) for d, n in enumerate(index.shape)]
     return (*own[:dim], in_range(index, size, dim), *own[dim + 1 :])
+
+
+def _grid_of(launch: Launch) -> Callable[[Sequence[Array]], Any]:
+    """Return the places that the index of a launch, its second input, names in the first along params[0]."""
+    shape, dim = tensor_at(launch, 0).shape or (1,), launch.params[0]
+
+    def places(indices: Sequence[Array]) -> Any:
+        if not indices[0].size:  # which may have any number of dimensions
+            return slice(0)
+        return _grid(np.atleast_1d(indices[0]), shape[dim], dim)
+
+    return places
 
 
 # -- values that meet at one place ---------------------------------------------------------------------
@@ -133,7 +146,12 @@ gather = define(
     Op(
         "gather",
         _gather_rule,
-        Kernel("gather", _gather_host, cuda=Routine("gather")),
+        Kernel(
+            "gather",
+            _gather_host,
+            cuda=Routine("gather"),
+            touches=lambda launch: Touches(False, (1,), _grid_of(launch)),
+        ),
         DTYPES,
         _gather_samples,
         derivative=Derivative(
@@ -184,6 +202,14 @@ def _scatter_host(launch: Launch) -> Body:
             out[places] = source
 
     return body
+
+
+def _scatter_touches(launch: Launch) -> Touches | None:
+    """As PyTorch's: a mean divides all of the target; without its own elements only what was put there is read."""
+    _, how, include_self = launch.params[:3]
+    if how == "mean":
+        return None
+    return Touches(True, (1,), _grid_of(launch), reads=bool(how) and include_self)
 
 
 def _scatter_samples(how: str) -> Callable[[Make, dtype], Iterable[Sample]]:
@@ -281,7 +307,7 @@ def _scatter(name: str, how: str, derivative: Derivative) -> Op:
     )  # fmt: skip
 
 
-_SCATTER = Kernel("scatter", _scatter_host, cuda=Routine("scatter"))
+_SCATTER = Kernel("scatter", _scatter_host, cuda=Routine("scatter"), touches=_scatter_touches)
 scatter = _scatter(
     "scatter",
     "",
@@ -312,6 +338,17 @@ def _flat_places(index: Array, count: int) -> Array:
         raise IndexError(
             f"out of range: tried to access index {places[bad][0]} on a tensor of {count} elements."
         )
+    return places
+
+
+def _flat_of(launch: Launch) -> Callable[[Sequence[Array]], Any]:
+    """Return the places that the index of a launch, its second input, names among all elements of the first."""
+    x = tensor_at(launch, 0)
+
+    def places(indices: Sequence[Array]) -> Any:
+        flat = _flat_places(indices[0], x.numel).reshape(-1) % max(x.numel, 1)
+        return np.unravel_index(flat, x.shape or (1,))
+
     return places
 
 
@@ -384,7 +421,12 @@ take = define(
     Op(
         "take",
         _take_rule,
-        Kernel("take", _take_host, cuda=Routine("take")),
+        Kernel(
+            "take",
+            _take_host,
+            cuda=Routine("take"),
+            touches=lambda launch: Touches(False, (1,), _flat_of(launch)),
+        ),
         DTYPES,
         _take_samples,
         derivative=Derivative(lambda grad, b, metas: zeros_of(grad, metas).put_(b, grad, accumulate=True)),
@@ -394,7 +436,12 @@ put = define(
     Op(
         "put",
         _put_rule,
-        Kernel("put", _put_host, cuda=Routine("put")),
+        Kernel(
+            "put",
+            _put_host,
+            cuda=Routine("put"),
+            touches=lambda launch: Touches(True, (1,), _flat_of(launch), reads=launch.params[0]),
+        ),
         DTYPES,
         _put_samples,
         flags=("deterministic",),

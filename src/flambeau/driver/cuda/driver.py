@@ -85,6 +85,7 @@ class CudaDriver:
 
     name = "cuda"
     observes_blocks = False
+    runs_bodies = False
 
     def __init__(self, kernel_cache: Path | None = None) -> None:
         self._contexts = contexts = Contexts()

@@ -59,6 +59,7 @@ class HostDriver:
 
     name = "host"
     observes_blocks = False
+    runs_bodies = True
 
     def __init__(self) -> None:
         self._owners: dict[int, np.ndarray[Any, Any]] = {}

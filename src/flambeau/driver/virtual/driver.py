@@ -115,6 +115,7 @@ class VirtualDriver:
     """
 
     name = "virtual"
+    runs_bodies = True
     contents: type[Contents] = Contents  # what commands do
 
     def __init__(

@@ -44,6 +44,7 @@ class ShapeDriver(VirtualDriver):
     """A `VirtualDriver` of shapes alone; its arguments."""
 
     contents = NoContents
+    runs_bodies = False
     _mirrors: Mirrors | None = None
 
     def mirror(self, size: int) -> None:

@@ -1,0 +1,70 @@
+"""`Candidate`: two unordered accesses of which one names its places by indices: a race if they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flambeau.core.sites import Site
+from flambeau.observe.accesses import Cell, Command
+from flambeau.observe.indexed.partial import PartialAccess
+from flambeau.observe.race_builder import Launches
+
+
+class Candidate:
+    """Two commands that nothing orders, and what was known when the second was enqueued.
+
+    `first` stands for all accesses of its agent to places of `old` from the one after number `above` up to `first`
+    itself. Of the two sides at least one is partial.
+
+    Attributes:
+        old, before, last: The first access: its cell, READ or WRITE, the command.
+        cell, kind, command: The second one.
+        first, second: The partial accesses; None for a side that touches all of its cell.
+        doubtful: Numbers up to which host threads may have met unseen: see Note [Host threads].
+    """
+
+    __slots__ = (
+        "above", "before", "born", "cell", "command", "doubtful", "first", "kind", "last", "launches", "old",
+        "second", "site",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        old: Cell,
+        before: str,
+        last: Command,
+        first: PartialAccess | None,
+        cell: Cell,
+        kind: str,
+        command: Command,
+        second: PartialAccess | None,
+        above: int,
+        doubtful: int,
+    ) -> None:
+        self.old, self.before, self.last, self.first = old, before, last, first
+        self.cell, self.kind, self.command, self.second = cell, kind, command, second
+        self.above, self.doubtful = above, doubtful
+        self.born: int = cell.block.born
+        self.site: Site | None = cell.block.site
+        self.launches: Launches = (None, None)
+
+
+@dataclass(slots=True)
+class Circumstances:
+    """What a conflict's report takes from elsewhere than from the present state of the detector.
+
+    Attributes:
+        candidate: The candidate that was decided.
+        launches: The launches of graphs that the two commands belong to.
+        by_chance: True if host threads may have met unseen, so that there is no race in this run.
+        notes: What to add to the report: which access counts as touching more than it may.
+        span: The addresses between which the accesses meet; None if that is not known.
+        late: True if the second command has been enqueued before.
+    """
+
+    candidate: Candidate
+    launches: Launches
+    by_chance: bool
+    notes: tuple[str, ...]
+    span: tuple[int, int] | None
+    late: bool

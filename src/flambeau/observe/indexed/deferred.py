@@ -1,0 +1,391 @@
+"""`Deferred`: decides whether accesses meet whose places indices name, once these are known.
+
+# Note [Deferred decisions]
+Problem: the detector decides when a command is enqueued. Which places an `index_put_` or a `gather` touches is in
+device memory, and known once the command runs.
+
+Rule: such an access is kept as a `PartialAccess` of its whole operand. What it would conflict with, unordered, becomes
+a `Candidate`. As the kernel runs it reports copies of its indices. When all accesses that a candidate is about have
+run, it is decided: where the places meet it is a race, else nothing.
+
+Why this is exact: commands run in a legal order, so when the later one of two unordered accesses is decided upon,
+nothing that comes after both has been drawn. Accesses that have run wait in `executed` in their order, since kernels
+run in whatever thread waits, which must not take the detector's lock; the next call that has the lock takes them up.
+
+A partial access supersedes nothing, since it covers but a part: an agent's accesses are all kept, unit by unit, in the
+`PlaceMap` of the block. Docs/determinism.md says why the indices of one run speak for every schedule.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakSet
+
+from flambeau.driver.api import Touches
+from flambeau.observe.accesses import NOWHERE, Cell, Command
+from flambeau.observe.indexed.candidates import Candidate, Circumstances
+from flambeau.observe.indexed.partial import (
+    ALONE,
+    MANY_STREAMS,
+    NO_OWNER,
+    NOT_RUN,
+    TOO_LARGE,
+    Array,
+    LastPartial,
+    PartialAccess,
+    copied,
+)
+from flambeau.observe.indexed.place_map import PlaceMap
+from flambeau.observe.indexed.unwritten import Question, Unwritten
+from flambeau.observe.layouts import overlap
+from flambeau.observe.race_builder import READ, WRITE
+
+if TYPE_CHECKING:
+    from flambeau.core.meta import Meta
+    from flambeau.observe.detector import Detector
+
+_COPIED = 1 << 26  # bytes of indices that are kept until the detector takes them up
+_AGENTS = 64  # of which a cell keeps partial accesses apart
+
+
+Meeting: TypeAlias = tuple[PartialAccess, tuple[str, ...], tuple[int, int] | None]
+"""An access that another one meets, what the report must add, and between which addresses they meet, if known."""
+
+
+class Deferred:
+    """Of one detector, whose lock its methods are called with, except for `ran`.
+
+    Attributes:
+        unseen: Why no access reports its places on this machine; empty if they do.
+        executed: Accesses that have run and were not taken up yet, in the order in which they ran: with copies of their
+            indices, or with the reason why there are none.
+        fresh: The candidates of the command that is checked now.
+        open: The candidates that are not decided.
+        asked: The questions that are not answered.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        self.detector = detector
+        self.unseen = ""
+        self.executed: deque[tuple[PartialAccess, list[Array] | None, str]] = deque()
+        self.fresh: list[Candidate] = []
+        self.open: dict[Candidate, None] = {}
+        self.asked: dict[Question, None] = {}
+        self.unwritten = Unwritten(detector.findings, self)
+        self._copied = 0
+        self._maps: WeakSet[PlaceMap] = WeakSet()
+
+    # -- a command is enqueued ----------------------------------------------------------------------------------
+    def access(self, cell: Cell, command: Command, meta: Meta, touches: Touches) -> PartialAccess:
+        """Return the access of a command that is about to be enqueued."""
+        block = cell.block
+        places = block.places
+        if places is None or places.born != block.born or places.end != block.end:
+            places = block.places = PlaceMap(block.start, block.end, block.born, self._maps)
+            self._maps.add(places)
+        access = PartialAccess(cell, command, meta, touches, self, places)
+        if self.unseen:
+            access.give_up(self.unseen)
+        elif block is NOWHERE or cell.start < block.start or cell.end > block.end:
+            access.give_up(NO_OWNER)
+        access.launch = self.detector.launch_of(command)
+        return access
+
+    def check(self, access: PartialAccess) -> None:
+        """Compare an access with all that is not ordered before it. Raises RaceError in mode "error"."""
+        agent, cell = access.agent, access.cell
+        clock = agent.clock
+        for old in (cell, *cell.neighbours):
+            last = old.write
+            if last is not None and last[0] is not agent and clock.get(last[0], 0) < last[1]:
+                self._against_whole(access, old, WRITE, last)
+            for last in old.all_reads() if access.writes else ():
+                if last[0] is not agent and clock.get(last[0], 0) < last[1]:
+                    self._against_whole(access, old, READ, last)
+            if old.partial is not None:
+                kind = WRITE if access.writes else READ
+                self.against(old, cell, kind, access.command, access)
+
+    def _against_whole(self, access: PartialAccess, old: Cell, before: str, last: Command) -> None:
+        kind = WRITE if access.writes else READ
+        candidate = self._candidate(old, before, last, None, access.cell, kind, access.command, access)
+        if last[1] < access.born:  # reused memory is another's as a whole
+            self._report(candidate, access)
+        elif access.is_open:
+            self.fresh.append(candidate)
+        else:
+            self._decide(candidate)
+
+    def against(
+        self, old: Cell, cell: Cell, kind: str, command: Command, access: PartialAccess | None = None
+    ) -> None:
+        """Compare a command, or its partial `access`, with the partial accesses to its cell or to a neighbour."""
+        assert old.partial is not None
+        if self.executed:
+            self.settle()
+        agent, born = command[0], cell.block.born
+        for other, last in old.partial.items():
+            if other is agent:
+                continue
+            time = agent.clock.get(other, 0)
+            if last.number <= time:
+                continue
+            for first in last.conflicting(kind is WRITE):
+                if first.number <= time:
+                    continue
+                before = WRITE if first.writes else READ
+                candidate = self._candidate(
+                    old, before, first.command, first, cell, kind, command, access, time
+                )
+                if first.born < born:
+                    self._report(candidate, first)
+                elif first.is_open or (access is not None and access.is_open):
+                    self.fresh.append(candidate)
+                else:
+                    self._decide(candidate)
+
+    def _candidate(
+        self,
+        old: Cell,
+        before: str,
+        last: Command,
+        first: PartialAccess | None,
+        cell: Cell,
+        kind: str,
+        command: Command,
+        second: PartialAccess | None,
+        above: int = 0,
+    ) -> Candidate:
+        detector, agent = self.detector, last[0] if first is None else first.agent
+        doubtful = 0
+        if detector.several:
+            doubtful = max(command[0].loose.get(agent, 0), detector.everyone.get(agent, 0))
+        found = Candidate(old, before, last, first, cell, kind, command, second, above, doubtful)
+        earlier = detector.launch_of(last) if first is None else first.launch
+        found.launches = earlier, detector.launch_of(command)
+        return found
+
+    def keep_fresh(self) -> None:
+        """The command is enqueued: keep its candidates until they are decided."""
+        fresh, self.fresh = self.fresh, []
+        for candidate in fresh:
+            first, second = candidate.first, candidate.second
+            awaited = second if second is not None and second.is_open else first
+            assert awaited is not None
+            awaited.candidates.append(candidate)
+            if second is not None:
+                second.held += 1
+            self.open[candidate] = None
+
+    def keep(self, access: PartialAccess) -> None:
+        """The command is enqueued: later ones are compared with its access."""
+        cell = access.cell
+        if cell.partial is None:
+            cell.partial = {}
+        last = cell.partial.get(access.agent)
+        if last is None:
+            last = cell.partial[access.agent] = LastPartial()
+        last.add(access)
+        if access.entire:
+            self._add_entire(access)
+        if access.defines:
+            access.map.defines = True
+            if access.entire and access.why:
+                self.unwritten.not_known(access)
+            else:
+                access.map.defining[access] = None
+        if len(cell.partial) > _AGENTS:
+            self._fold(cell, access)
+
+    def _add_entire(self, access: PartialAccess) -> None:
+        access.map.add_entire(access)
+        if len(access.map.entire) > access.map.most_entire:
+            access.map.drop_entire(lambda old: self.detector.all_know(old.agent, old.number))
+
+    def _fold(self, cell: Cell, access: PartialAccess) -> None:
+        """Of agents whose accesses are ordered before this one, keep one read and one write that count as its own."""
+        assert cell.partial is not None
+        clock, mine = access.agent.clock, cell.partial[access.agent]
+        for agent, last in list(cell.partial.items()):
+            if last is mine or last.number > clock.get(agent, 0):
+                continue
+            del cell.partial[agent]
+            for old in last.all():
+                if not self.detector.all_know(agent, old.number):
+                    mine.fold(old.counted_as(access, MANY_STREAMS))
+            users = [c for c in cell.block.cells if c.partial is not None and agent in c.partial]
+            if not users:
+                access.map.forget(agent)
+        for folded in mine.folded:
+            self._add_entire(folded)
+
+    def ask(self, question: Question) -> None:
+        """Answer a question once all accesses have run that are going to write places of its memory."""
+        if self.executed:
+            self.settle()
+        for access in question.places.defining:
+            access.questions.append(question)
+            question.waits += 1
+        if question.waits:
+            self.asked[question] = None
+        else:
+            self.unwritten.answer(question)
+
+    # -- a command runs -----------------------------------------------------------------------------------------
+    def ran(self, access: PartialAccess, indices: list[Array]) -> None:
+        """Note the indices of an access that is about to run. Called without the detector's lock."""
+        if not (self.detector.concurrent or access.is_awaited):
+            self.executed.append((access, None, ALONE))
+            return
+        if self._copied > _COPIED and self.detector.lock.acquire(blocking=False):
+            try:
+                self.settle()
+            finally:
+                self.detector.lock.release()
+        if self._copied > _COPIED:
+            self.executed.append((access, None, TOO_LARGE))
+            return
+        copies = [copied(index) for index in indices]
+        self._copied += _size(copies)
+        self.executed.append((access, copies, ""))
+
+    def settle(self) -> None:
+        """Take up the accesses that have run: decide the candidates and answer the questions that waited for them."""
+        while self.executed:
+            access, copies, why = self.executed.popleft()
+            self._copied -= _size(copies or [])
+            if not access.pending:
+                continue
+            access.pending = False
+            access.map.defining.pop(access, None)
+            known = self.detector.all_know(access.agent, access.number)
+            access.indices = copies
+            if access.asks is not None:  # before what it writes itself counts
+                self.unwritten.places_read(access, access.asks)
+            if copies is None:
+                if not access.entire and not (known and not access.is_awaited):
+                    access.give_up(why)
+                    self._add_entire(access)
+                if access.defines:
+                    access.why = why
+                    self.unwritten.not_known(access)
+            elif not known or self.open or access.is_awaited:
+                access.map.add(access)
+            else:
+                access.indices = None
+            self._go_on(access)
+
+    def cancel(self, access: PartialAccess) -> None:
+        """The command was not enqueued after all: it touches nothing."""
+        access.pending = False
+        access.map.defining.pop(access, None)
+        self._go_on(access)
+
+    def _go_on(self, access: PartialAccess) -> None:
+        """What waits for the access waits for another one, or is decided."""
+        questions, access.questions = access.questions, []
+        for question in questions:
+            question.waits -= 1
+            if not question.waits:
+                del self.asked[question]
+                self.unwritten.answer(question)
+        candidates, access.candidates = access.candidates, []
+        for candidate in candidates:
+            first, second = candidate.first, candidate.second
+            other = first if access is second else second
+            if other is not None and other.is_open:
+                other.candidates.append(candidate)
+                continue
+            del self.open[candidate]
+            self._decide(candidate, late=True)
+            if second is not None:
+                second.let_go()
+
+    # -- decisions ----------------------------------------------------------------------------------------------
+    def _decide(self, candidate: Candidate, late: bool = False) -> None:
+        """Report a race if the accesses meet. Raises RaceError in mode "error", unless `late`."""
+        found = self._with_whole if candidate.first is None else self._with_partial
+        for access, notes, span in list(found(candidate)):
+            self._report(candidate, access, notes, span, late)
+
+    def _with_whole(self, candidate: Candidate) -> Iterator[Meeting]:
+        """Yield the second access, a partial one, if it meets the first, which touches all of its cell."""
+        second, old = candidate.second, candidate.old
+        assert second is not None
+        places = second.map
+        places.draw()
+        if second.entire:
+            yield second, (second.note,), None
+        elif places.last:
+            region = places.within(old.start, old.extent)
+            for access, *span in places.conflicts(second.agent, second.number - 1, region, reads=True):
+                if access is second:
+                    yield access, (), (span[0], span[1])
+
+    def _with_partial(self, candidate: Candidate) -> Iterator[Meeting]:
+        """Yield the first agent's partial accesses that the second access meets."""
+        first, second, cell = candidate.first, candidate.second, candidate.cell
+        assert first is not None
+        places, writes = first.map, candidate.kind is WRITE
+        places.draw()
+        exact = second if second is not None and not second.entire and second.map is places else None
+        notes = (
+            () if second is None or exact else (second.note if second.entire else second.note_of(NO_OWNER),)
+        )
+
+        if places.last:
+            whole = places.within(cell.start, cell.extent) if exact is None else places.region(exact)
+            for access, *span in places.conflicts(first.agent, candidate.above, whole, writes):
+                if access.number <= first.number:
+                    yield access, notes, (span[0], span[1])
+        for access in list(places.entire.values()):
+            if access.agent is not first.agent or not candidate.above < access.number <= first.number:
+                continue
+            start, extent = access.cell.start, access.cell.extent
+            if not (access.writes or writes) or not overlap(start, extent, cell.start, cell.extent):
+                continue
+            if exact is None or places.meets(exact, start, extent):
+                yield access, (access.note, *notes), None
+
+    def _report(
+        self,
+        candidate: Candidate,
+        access: PartialAccess,
+        notes: tuple[str, ...] = (),
+        span: tuple[int, int] | None = None,
+        late: bool = False,
+    ) -> None:
+        """Report the race of a candidate, whose first access is `access` if it is a partial one."""
+        old, last, befores, number = candidate.old, candidate.last, [candidate.before], candidate.last[1]
+        launches, second = candidate.launches, candidate.second
+        if candidate.first is not None:
+            old, last, befores, number = access.cell, access.command, access.kinds, access.number
+            launches = access.launch, launches[1]
+        circumstances = Circumstances(
+            candidate, launches, number <= candidate.doubtful, tuple(filter(None, notes)), span, late
+        )
+        for before in befores:
+            for kind in [candidate.kind] if second is None else second.kinds:
+                if before is WRITE or kind is WRITE:
+                    self.detector.conflict(
+                        old, before, last, candidate.cell, kind, candidate.command, circumstances
+                    )
+
+    def undecided(self) -> Iterator[tuple[Candidate, Circumstances]]:
+        """Yield the candidates of accesses that have not run, which count as races, with the reasons."""
+        for candidate in self.open:
+            both = (candidate.first, candidate.second)
+            notes = [access.note_of(NOT_RUN) for access in both if access is not None and access.is_open]
+            number = candidate.last[1] if candidate.first is None else candidate.first.number
+            yield (
+                candidate,
+                Circumstances(
+                    candidate, candidate.launches, number <= candidate.doubtful, tuple(notes), None, True
+                ),
+            )
+
+
+def _size(indices: list[Array]) -> int:
+    return sum([index.nbytes for index in indices])

@@ -1,0 +1,244 @@
+"""`PartialAccess`: one command's access to the places of a cell that its indices name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flambeau.core.meta import Meta
+from flambeau.core.sites import place
+from flambeau.driver.api import Touches
+
+READ, WRITE = "reads", "writes"
+
+if TYPE_CHECKING:
+    from flambeau.observe.accesses import Cell, Command
+    from flambeau.observe.indexed.candidates import Candidate
+    from flambeau.observe.indexed.deferred import Deferred
+    from flambeau.observe.indexed.place_map import PlaceMap
+    from flambeau.observe.indexed.unwritten import Question
+    from flambeau.observe.layouts import Extent
+    from flambeau.observe.race_builder import GraphLaunch
+
+Array = np.ndarray[Any, Any]
+
+# Why an access counts as touching all of its operand. The text completes "counted as touching all of ...: ".
+NOT_READ = "a real GPU's indices are not read"
+NO_DATA = "virtual GPUs without data have no indices"
+ALONE = "it ran before a second stream was in use"
+TOO_LARGE = "its indices, or the tensor, are too large to keep places apart"
+NOT_RUN = "it has not run yet"
+NESTED = "it is in a graph that another graph launches"
+MANY_STREAMS = "more streams use the tensor than are kept apart"
+NO_OWNER = "the memory has no one owner"
+
+
+class PartialAccess:
+    """One command's access to the places of a cell that its indices name.
+
+    Its kernel calls `report` just before it runs. Until then the access is `pending`.
+
+    Attributes:
+        number: The number of the command; of an access that is kept for another agent's, that one's.
+        born: The number at which the lifetime of the memory began; `site`: where it was allocated.
+        indices: Copies of the index operands as the command found them; None before it ran, and once they are drawn.
+        entire: True if it counts as touching all of the cell. `why` says why; empty where that is what it does.
+        defines: True if the places count as written afterwards, of memory that is not written as a whole.
+        asks: What was written as a whole, of memory that is not all written and whose places are read; else None.
+        candidates, questions: What waits for its places.
+        held: How many candidates need `indices` after it has been drawn.
+    """
+
+    __slots__ = (
+        "agent", "asks", "born", "candidates", "cell", "command", "deferred", "defines", "entire", "held", "indices",
+        "is_drawn", "launch", "map", "meta", "number", "pending", "questions", "reads", "site", "touches", "why",
+        "writes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        cell: Cell,
+        command: Command,
+        meta: Meta,
+        touches: Touches,
+        deferred: Deferred,
+        place_map: PlaceMap,
+    ) -> None:
+        self.cell = cell
+        self.command = command
+        self.agent = command[0]
+        self.number = command[1]
+        self.meta = meta
+        self.touches = touches
+        self.writes = touches.target
+        self.reads = touches.reads or not touches.target or touches.rewrites
+        self.deferred = deferred
+        self.map = place_map
+        self.born = cell.block.born
+        self.site = cell.block.site
+        self.launch: GraphLaunch | None = None
+        self.indices: list[Array] | None = None
+        self.entire = touches.rewrites
+        self.why = ""
+        self.pending = True
+        self.defines = False
+        self.asks: list[tuple[int, Extent]] | None = None
+        self.candidates: list[Candidate] = []
+        self.questions: list[Question] = []
+        self.held = 0
+        self.is_drawn = False
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if what conflicts with it depends on places that are not known yet."""
+        return self.pending and not self.entire
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return True if something depends on its places for certain."""
+        return bool(self.candidates or self.questions or self.defines) or self.asks is not None
+
+    @property
+    def kinds(self) -> list[str]:
+        return [*([WRITE] if self.writes else []), *([READ] if self.reads else [])]
+
+    def counted_as(self, later: PartialAccess, why: str) -> PartialAccess:
+        """Return this access as one of a later command's agent, ordered as that, which touches all of the cell."""
+        alias = PartialAccess(self.cell, self.command, self.meta, self.touches, self.deferred, self.map)
+        alias.agent, alias.number, alias.born, alias.site = later.agent, later.number, self.born, self.site
+        alias.launch, alias.pending = self.launch, False
+        alias.give_up(why)
+        return alias
+
+    def report(self, inputs: Sequence[Any]) -> None:
+        """Note the places, from the kernel's inputs. Called without the detector's lock, and takes none."""
+        self.deferred.ran(self, [inputs[i] for i in self.touches.indices])
+
+    def give_up(self, why: str) -> None:
+        """Count as touching all of the cell from now on."""
+        self.entire, self.why, self.indices = True, why, None
+
+    def drawn(self) -> None:
+        """Its places are in the map now."""
+        self.is_drawn = True
+        if not self.held:
+            self.indices = None
+
+    def let_go(self) -> None:
+        """A candidate needs its indices no longer."""
+        self.held -= 1
+        if self.is_drawn and not self.held:
+            self.indices = None
+
+    @property
+    def note(self) -> str:
+        """What a report says of an access that counts as touching more than it may."""
+        return self.note_of(self.why) if self.why else ""
+
+    def note_of(self, why: str) -> str:
+        shape, name = list(self.meta.shape), self.command[2][0]
+        at = place((self.command[3], self.command[4]))
+        return f"note:   {name} at {at} is counted as touching all of {shape} {self.meta.dtype!r}: {why}."
+
+
+class LastPartial:
+    """One agent's last accesses to places of a cell.
+
+    Attributes:
+        number: The greatest of their numbers.
+        read, write: The last of the latest lifetime of the memory.
+        former: The last read and the last write before that.
+        folded: Accesses of other agents that count as this one's: at most one read and one write.
+    """
+
+    __slots__ = ("folded", "former", "number", "read", "write")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.read: PartialAccess | None = None
+        self.write: PartialAccess | None = None
+        self.former: list[PartialAccess] = []
+        self.folded: list[PartialAccess] = []
+
+    def add(self, access: PartialAccess) -> None:
+        """Keep an access in place of the one before it. Those of an earlier lifetime of the memory are kept apart."""
+        last = self.write or self.read
+        if last is not None and last.born < access.born:
+            self._end_lifetime()
+        if access.writes:
+            self.write = access
+        else:
+            self.read = access
+        self.number = access.number
+
+    def _end_lifetime(self) -> None:
+        """Keep the last read and the last write of the lifetimes until now as former ones."""
+        latest = {old.writes: old for old in sorted(self.all(), key=lambda old: old.number)}
+        self.former = list(latest.values())
+        self.read = self.write = None
+        self.folded = []
+
+    def fold(self, access: PartialAccess) -> None:
+        """Keep another agent's access."""
+        self.folded = [*[old for old in self.folded if old.writes is not access.writes], access]
+
+    def all(self) -> list[PartialAccess]:
+        return [*self.former, *self.folded, *[last for last in (self.read, self.write) if last is not None]]
+
+    def conflicting(self, writes: bool) -> list[PartialAccess]:
+        """Return the accesses that stand for all that a write (else a read) may conflict with.
+
+        The last of `read` and `write` stands for both: its agent's earlier accesses have run when it has.
+        """
+        read, write = self.read if writes else None, self.write
+        latest = read if write is None or (read is not None and read.number > write.number) else write
+        rest = [old for old in (*self.former, *self.folded) if old.writes or writes]
+        return rest if latest is None else [*rest, latest]
+
+    def drop(self, is_over: Callable[[PartialAccess], bool]) -> None:
+        """Forget those accesses that nothing can conflict with any more."""
+        self.former = [old for old in self.former if not is_over(old)]
+        self.folded = [old for old in self.folded if not is_over(old)]
+        self.read = None if self.read is None or is_over(self.read) else self.read
+        self.write = None if self.write is None or is_over(self.write) else self.write
+
+
+class Probe:
+    """What a captured kernel reports its places to: at each launch of its graph another access.
+
+    Launches of one graph run one after the other, so accesses are reported in the order in which they were added.
+    """
+
+    __slots__ = ("accesses", "nested")
+
+    def __init__(self) -> None:
+        self.accesses: list[PartialAccess] = []
+        self.nested = False  # whether another graph launches it, too: in which order is not known
+
+    def add(self, access: PartialAccess | None) -> None:
+        if access is not None:
+            self.accesses.append(access)
+
+    def report(self, inputs: Sequence[Any]) -> None:
+        if self.accesses:
+            access = self.accesses.pop(0)
+            if self.nested:
+                access.deferred.executed.append((access, None, NESTED))
+            else:
+                access.report(inputs)
+
+    def cancel(self, begin: int) -> None:
+        """Forget the accesses with numbers above `begin`: their launch failed."""
+        for access in [access for access in self.accesses if access.number > begin]:
+            self.accesses.remove(access)
+            access.deferred.cancel(access)
+
+
+def copied(index: Array) -> Array:
+    """Return a copy of an index operand, which repeats what the operand itself only repeats by a stride of 0."""
+    if not index.ndim or 0 not in index.strides:
+        return index.copy()
+    narrow = index[tuple([slice(None if step else 1) for step in index.strides])]
+    return np.broadcast_to(narrow.copy(), index.shape)

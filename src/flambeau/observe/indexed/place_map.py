@@ -1,0 +1,326 @@
+"""`PlaceMap`: which commands touched which places of a block last, in one of its lifetimes.
+
+# Note [Places]
+The map divides a block into units, each of which any partial access touches as a whole or not at all: a row of a table,
+or an element. For each agent, and for reads and writes apart, it keeps the number of the last command that touched a
+unit. A command conflicts with an agent's accesses to its own units exactly if one of their numbers is above what its
+clock knows of the agent: an earlier access to the unit is ordered before whatever the last one is ordered before.
+Accesses are drawn late, when they are first asked for, and in the order in which they ran.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from flambeau.core.meta import Meta
+from flambeau.observe.indexed.partial import TOO_LARGE, Array, PartialAccess
+from flambeau.observe.layouts import Extent, is_dense, span_of
+
+if TYPE_CHECKING:
+    from flambeau.observe.accesses import Cell
+    from flambeau.observe.clocks import Agent
+
+_UNITS = 1 << 24  # of the largest map
+_BYTES = 1 << 29  # of all maps together; memory that nothing touched takes no pages
+_LOGGED = 32  # accesses, and
+_LOGGED_BYTES = 1 << 20  # bytes of their indices, that wait to be drawn
+_CHUNK = 1 << 20
+_PARTS = 256  # accesses that are remembered by their numbers, before those are dropped that no unit has
+
+
+class TooLarge(Exception):
+    """A map would take more memory than it may."""
+
+
+class PlaceMap:
+    """The places of one block in one lifetime. `start` is its address, `born` the number that the lifetime began at.
+
+    Attributes:
+        unit: Bytes of a unit; 0 before the first access.
+        last: (agent, whether it writes) -> array of numbers, one for each unit; 0 where nothing was touched.
+        accesses: Number -> access, for each number in `last`.
+        entire: (agent, cell, whether it writes) -> the latest access that counts as touching all of its cell.
+        defined: Whether indexed writes have written a unit; None where none has.
+        defining: The pending accesses that will define places. `defines`: whether there was any.
+    """
+
+    __slots__ = (
+        "__weakref__", "_fewest", "_log", "_logged", "_maps", "accesses", "born", "defined", "defines", "defining",
+        "end", "entire", "last", "most_entire", "start", "unit",
+    )  # fmt: skip
+
+    def __init__(self, start: int, end: int, born: int, maps: weakref.WeakSet[PlaceMap]) -> None:
+        self.start, self.end, self.born = start, end, born
+        self.unit = 0
+        self.last: dict[tuple[Agent, bool], Array] = {}
+        self.accesses: dict[int, PartialAccess] = {}
+        self.entire: dict[tuple[Agent, Cell, bool], PartialAccess] = {}
+        self.defined: Array | None = None
+        self.defining: dict[PartialAccess, None] = {}
+        self.defines = False
+        self.most_entire = _PARTS
+        self._maps = maps
+        self._log: list[PartialAccess] = []
+        self._logged = 0
+        self._fewest = _PARTS
+
+    # -- accesses -------------------------------------------------------------------------------------------
+    def add(self, access: PartialAccess) -> None:
+        """Note an access that has run."""
+        if access.indices is None:
+            self.add_entire(access)
+            return
+        self._log.append(access)
+        self._logged += sum([index.nbytes for index in access.indices])
+        if len(self._log) >= _LOGGED or self._logged >= _LOGGED_BYTES:
+            self.draw()
+
+    def add_entire(self, access: PartialAccess) -> None:
+        """Note an access that counts as touching all of its cell."""
+        self.entire[access.agent, access.cell, access.writes] = access
+
+    def drop_entire(self, is_over: Callable[[PartialAccess], bool]) -> None:
+        """Forget accesses that nothing can conflict with any more."""
+        self.entire = {key: old for key, old in self.entire.items() if not is_over(old)}
+        self.most_entire = _PARTS + 2 * len(self.entire)
+
+    def forget(self, agent: Agent) -> None:
+        """Forget an agent's accesses."""
+        self.draw()
+        for writes in (False, True):
+            self.last.pop((agent, writes), None)
+        self.entire = {key: old for key, old in self.entire.items() if key[0] is not agent}
+
+    def draw(self) -> None:
+        """Enter the accesses that wait into the arrays."""
+        log, self._log, self._logged = self._log, [], 0
+        for access in log:
+            try:
+                self._draw(access)
+            except (TooLarge, MemoryError, IndexError, RuntimeError):
+                access.give_up(TOO_LARGE)
+                self.add_entire(access)
+                if access.defines:
+                    access.deferred.unwritten.not_known(access)
+            else:
+                access.drawn()
+        if len(self.accesses) > self._fewest:
+            self._drop_hidden()
+
+    def _draw(self, access: PartialAccess) -> None:
+        region = self.region(access)
+        if not access.entire:
+            self.accesses[access.number] = access
+            key = (access.agent, access.writes)
+            numbers = self.last.get(key)
+            if numbers is None:
+                numbers = self.last[key] = self._zeros(np.int64)
+            region.of(numbers)[region.selection] = access.number
+        if access.defines:
+            if self.defined is None:
+                self.defined = self._zeros(np.bool_)
+            region.of(self.defined)[region.selection] = True
+
+    def _drop_hidden(self) -> None:
+        """Forget the accesses of which no unit has the number any more."""
+        named: set[int] = set()
+        for numbers in self.last.values():
+            for begin in range(0, len(numbers), _CHUNK):
+                named.update(_distinct(numbers[begin : begin + _CHUNK]))
+        self.accesses = {n: access for n, access in self.accesses.items() if n in named}
+        self._fewest = _PARTS + 2 * len(self.accesses)
+
+    # -- units ------------------------------------------------------------------------------------------------
+    def region(self, access: PartialAccess) -> Region:
+        """Return where an access's places lie in arrays of units, which become small enough. Raises TooLarge."""
+        assert access.indices is not None
+        if not access.meta.numel:
+            return Region(0, [0], [1], ())
+        selection = access.touches.places(access.indices)
+        meta, ptr = access.meta, access.cell.start
+        shape, strides = list(meta.shape) or [1], list(meta.byte_strides) or [0]
+        if isinstance(selection, tuple):
+            run = _inner_run(shape, strides, meta.itemsize, selection)
+            selection = selection[: len(shape)]
+        else:
+            run = meta.itemsize
+        return self._region(ptr, shape, strides, run, selection)
+
+    def within(self, ptr: int, extent: Extent) -> Region:
+        """Return where a whole access lies in arrays of units: all units of which it touches a byte."""
+        begin, end = max(ptr, self.start), min(ptr + span_of(extent), self.end)
+        if not isinstance(extent, Meta) or is_dense(extent) or begin > ptr or end < ptr + extent.span:
+            unit = self.unit
+            first, past = (begin - self.start) // unit, -((self.start - end) // unit)
+            return Region(first, [max(past - first, 0)], [1], slice(None))
+        shape, strides = list(extent.shape), list(extent.byte_strides)
+        everything = (slice(None),) * len(shape)
+        run = _inner_run(shape, strides, extent.itemsize, everything)
+        try:
+            return self._region(ptr, shape, strides, run, ())
+        except TooLarge:  # more than it touches, by what lies between
+            return self.within(ptr, extent.span)
+
+    def _region(self, ptr: int, shape: list[int], strides: list[int], run: int, selection: Any) -> Region:
+        steps = [step for step, size in zip(strides, shape, strict=True) if size > 1]
+        self._refine(gcd(ptr - self.start, run, *steps))
+        unit = self.unit
+        if run != unit or not shape:
+            shape, strides = [*shape, run // unit], [*strides, unit]
+        return Region((ptr - self.start) // unit, shape, [s // unit for s in strides], selection)
+
+    def _refine(self, grain: int) -> None:
+        """Make the units divide `grain`."""
+        finer = gcd(self.unit, grain)
+        if finer == self.unit:
+            return
+        units = -((self.start - self.end) // finer)
+        if units > _UNITS:
+            raise TooLarge
+        if self.nbytes:
+            self._make_room(self.nbytes * (self.unit // finer))
+            last = {key: self._finer(numbers, finer) for key, numbers in self.last.items()}
+            defined = None if self.defined is None else self._finer(self.defined, finer)
+            self.last, self.defined = last, defined
+        self.unit = finer
+
+    def _finer(self, old: Array, unit: int) -> Array:
+        """Return an array for smaller units. What nothing touched stays without pages."""
+        times = self.unit // unit
+        new = np.zeros((len(old), times), old.dtype)
+        touched = np.flatnonzero(old)
+        new[touched] = old[touched, None]
+        return new.reshape(-1)
+
+    def _zeros(self, kind: Any) -> Array:
+        units = -((self.start - self.end) // self.unit) + 1
+        self._make_room(units * np.dtype(kind).itemsize)
+        return np.zeros(units, kind)
+
+    def _make_room(self, nbytes: int) -> None:
+        if sum([other.nbytes for other in self._maps]) + nbytes > _BYTES:
+            raise TooLarge
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its arrays may take."""
+        arrays = [*self.last.values(), *(() if self.defined is None else (self.defined,))]
+        return sum([array.nbytes for array in arrays])
+
+    # -- questions --------------------------------------------------------------------------------------------
+    def conflicts(
+        self, agent: Agent, above: int, region: Region, reads: bool
+    ) -> Iterator[tuple[PartialAccess, int, int]]:
+        """Yield the agent's accesses to a region that have a number above `above`, and the bytes where they meet.
+
+        Args:
+            reads: True to yield reads, too; else writes alone.
+        """
+        for writes in (True, False) if reads else (True,):
+            numbers = self.last.get((agent, writes))
+            if numbers is None:
+                continue
+            here = region.of(numbers)[region.selection]
+            if not here.size or here.max() <= above:
+                continue
+            for number in np.unique(here[here > above]).tolist():
+                units = np.flatnonzero(self._hit(region, numbers, number))
+                first, last = int(units[0]), int(units[-1])
+                begin = self.start + first * self.unit
+                yield self.accesses[number], begin, min(self.start + (last + 1) * self.unit, self.end)
+
+    def _hit(self, region: Region, numbers: Array, number: int) -> Array:
+        """Return which units of a region have a number."""
+        hit = np.zeros(len(numbers), np.bool_)
+        region.of(hit)[region.selection] = True
+        hit &= numbers == number
+        return hit
+
+    # -- never-written memory -----------------------------------------------------------------------------------
+    def all_defined(self, ptr: int, extent: Extent) -> bool:
+        """Return True if indexed writes have written all of an extent."""
+        if self.defined is None:
+            return False
+        region = self.within(ptr, extent)
+        return bool(region.of(self.defined)[region.selection].all())
+
+    def defined_bytes(self, begin: int, end: int) -> Array:
+        """Return which bytes of a range indexed writes have written."""
+        found = np.zeros(end - begin, np.bool_)
+        if self.defined is not None:
+            low, high = max(begin, self.start), min(end, self.end)
+            first = (low - self.start) // self.unit
+            past = -((self.start - high) // self.unit)
+            skipped = low - self.start - first * self.unit
+            found[low - begin : high - begin] = np.repeat(self.defined[first:past], self.unit)[
+                skipped : skipped + high - low
+            ]
+        return found
+
+    def undefined_of(self, access: PartialAccess) -> Array:
+        """Return which units an access touches that no indexed write has written. Raises TooLarge."""
+        region = self.region(access)
+        mark = np.zeros(-((self.start - self.end) // self.unit) + 1, np.bool_)
+        region.of(mark)[region.selection] = True
+        if self.defined is not None:
+            mark &= ~self.defined
+        return mark
+
+    def meets(self, access: PartialAccess, ptr: int, extent: Extent) -> bool:
+        """Return True if an access that has been drawn touches a unit of a layout."""
+        other = self.within(ptr, extent)  # first: it may make the units smaller
+        region = self.region(access)
+        mark = np.zeros(-((self.start - self.end) // self.unit) + 1, np.bool_)
+        region.of(mark)[region.selection] = True
+        return bool(other.of(mark)[other.selection].any())
+
+
+class Region:
+    """Some units of a map: from `first` on an array of a shape and strides, in units, and what selects of it."""
+
+    __slots__ = ("first", "selection", "shape", "strides")
+
+    def __init__(self, first: int, shape: list[int], strides: list[int], selection: Any) -> None:
+        self.first, self.shape, self.strides, self.selection = first, shape, strides, selection
+
+    def of(self, array: Array) -> Array:
+        """Return a view of an array of the map's units, from which `selection` selects the region."""
+        size = array.itemsize
+        return as_strided(array[self.first :], self.shape, [step * size for step in self.strides])
+
+
+def _distinct(numbers: Array) -> list[int]:
+    """Return the distinct numbers of an array, by a table where they lie close together."""
+    named = numbers[numbers > 0]
+    if not named.size:
+        return []
+    base, most = int(named.min()), int(named.max())
+    if most - base > 8 * _CHUNK:
+        return np.unique(named).tolist()
+    table = np.zeros(most - base + 1, np.bool_)
+    table[named - base] = True
+    return (np.flatnonzero(table) + base).tolist()
+
+
+def _inner_run(shape: list[int], strides: list[int], itemsize: int, selection: tuple[Any, ...]) -> int:
+    """Take away the last dimensions that are selected as a whole and lie without gaps; their bytes."""
+    run = itemsize
+    while (
+        shape and _is_whole(selection, len(shape) - 1, shape[-1]) and (shape[-1] == 1 or strides[-1] == run)
+    ):
+        run *= shape.pop()
+        strides.pop()
+    return run
+
+
+def _is_whole(selection: tuple[Any, ...], dim: int, size: int) -> bool:
+    if dim >= len(selection):
+        return True
+    part = selection[dim]
+    return isinstance(part, slice) and part.indices(size) == (0, size, 1)

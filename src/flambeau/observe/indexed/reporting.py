@@ -1,0 +1,34 @@
+"""`reporting`: a launch whose kernel reports the places that its indices name, just before it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.driver.api import Body, Kernel, Launch
+
+
+def reporting(launch: Launch) -> Launch:
+    """Return a launch with one more input, last: what its body reports its inputs to, or None.
+
+    Cost, name and operands are those of `launch`.
+    """
+    kernel = launch.kernel
+
+    def plain(changed: Launch) -> Launch:
+        return changed.with_(kernel=kernel, inputs=changed.inputs[:-1])
+
+    def host(changed: Launch) -> Body:
+        body = kernel.host(plain(changed))
+
+        def report_and_run(outputs: list[Any], inputs: list[Any]) -> None:
+            probe = inputs.pop()
+            if probe is not None:
+                probe.report(inputs)
+            body(outputs, inputs)
+
+        return report_and_run
+
+    changed: Kernel = kernel.with_(
+        host=host, flops=lambda it: kernel.flops(plain(it)), rate=lambda it: kernel.rate(plain(it))
+    )
+    return launch.with_(kernel=changed, inputs=(*launch.inputs, object))

@@ -1,0 +1,174 @@
+"""`Unwritten`: reads of memory that nothing has written since it was allocated, byte by byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flambeau.core.sites import Site, place
+from flambeau.observe.accesses import NOWHERE, Cell, Command
+from flambeau.observe.findings import Findings
+from flambeau.observe.indexed.partial import Array, PartialAccess
+from flambeau.observe.indexed.place_map import PlaceMap, TooLarge
+from flambeau.observe.layouts import Extent, covers, drawn
+
+if TYPE_CHECKING:
+    from flambeau.observe.indexed.deferred import Deferred
+
+Wholes = list[tuple[int, Extent]]
+"""What commands have written as a whole: addresses and layouts."""
+
+
+class Question:
+    """A read of memory of which some was written at places that indices name, and they are not known yet.
+
+    Attributes:
+        changed: True if the command writes all of the cell as well as reading it.
+        wholes: What was written as a whole before it.
+        places: Where indices named places of the memory.
+        waits: How many accesses must run before it can be answered.
+    """
+
+    __slots__ = ("cell", "changed", "command", "places", "site", "waits", "wholes")
+
+    def __init__(self, cell: Cell, command: Command, changed: bool, wholes: Wholes, places: PlaceMap) -> None:
+        self.cell, self.command, self.changed = cell, command, changed
+        self.wholes, self.places, self.site = wholes, places, cell.block.site
+        self.waits = 0
+
+
+class Unwritten:
+    """Notes in `findings` what reads memory that was never written."""
+
+    def __init__(self, findings: Findings, deferred: Deferred) -> None:
+        self._findings, self._deferred = findings, deferred
+
+    def read(self, cell: Cell, command: Command, changed: bool) -> None:
+        """A command reads a cell that no one command has written in the present lifetime of its memory.
+
+        Args:
+            changed: True if the command writes there, too; which parts is not known.
+        """
+        block = cell.block
+        if cell.checked == block.born or not self.is_checked(cell):
+            return
+        cell.checked = block.born
+        wholes = self.wholes(cell)
+        if any(covers(start, extent, cell.start, cell.extent) for start, extent in wholes):
+            return  # nearly always: all of it by one command
+        places = block.places
+        if places is not None and places.born == block.born and places.defines:
+            self._deferred.ask(Question(cell, command, changed, wholes, places))
+        elif _is_unwritten(cell, wholes, None):
+            self._report(command, block.site, changed)
+
+    def note(self, access: PartialAccess) -> None:
+        """A command is about to access places of memory: note what depends on them if not all of it is written."""
+        cell = access.cell
+        if self.is_written(cell):
+            return
+        access.defines = access.writes
+        if access.reads and not access.touches.rewrites:
+            if access.entire:
+                self.read(cell, access.command, access.writes)
+            else:
+                access.asks = self.wholes(cell)
+
+    def is_checked(self, cell: Cell) -> bool:
+        """Return False for memory that may be written unseen, or that has no known beginning."""
+        block = cell.block
+        return not (self._findings.shares_memory or block is NOWHERE or block.host or cell.start == cell.end)
+
+    def wholes(self, cell: Cell) -> Wholes:
+        """Return what was written as a whole of a cell and its neighbours."""
+        return [(c.start, c.extent) for c in (cell, *cell.neighbours) if c.is_written]
+
+    def is_written(self, cell: Cell) -> bool:
+        """Return True if all of a cell has been written, not counting places that indices name."""
+        if cell.is_written or not self.is_checked(cell):
+            return True
+        return any(covers(start, extent, cell.start, cell.extent) for start, extent in self.wholes(cell))
+
+    # -- where indices name places ------------------------------------------------------------------------------
+    def answer(self, question: Question) -> None:
+        """The accesses that a question waited for have run."""
+        if _is_unwritten(question.cell, question.wholes, question.places):
+            self._report(question.command, question.site, question.changed)
+
+    def places_read(self, access: PartialAccess, wholes: Wholes) -> None:
+        """A command has read places of memory of which only `wholes` is written as a whole."""
+        places = access.map
+        places.draw()
+        if access.indices is None:
+            unwritten = _is_unwritten(access.cell, wholes, places)
+        else:
+            try:
+                unwritten = _is_place_unwritten(access, wholes)
+            except (TooLarge, MemoryError, IndexError, RuntimeError):
+                unwritten = True
+        if unwritten:
+            self._report(access.command, access.site, False)
+
+    def not_known(self, access: PartialAccess) -> None:
+        """A command writes places that will not be known: all of them count as written afterwards."""
+        access.cell.assumed = access.born
+        at = place((access.command[3], access.command[4]))
+        made = _allocated(access.site)
+        self._findings.unwritten(
+            (access.command[3], access.command[4]),
+            f"{access.command[2][0]} at {at} writes the places that its indices name, of memory{made} that was never "
+            f"written as a whole: which these are is not known ({access.why})",
+        )
+
+    def open_questions(self) -> list[str]:
+        """Return what is not answered, since commands have not run."""
+        return [
+            f"{q.command[2][0]} at {place((q.command[3], q.command[4]))} reads memory{_allocated(q.site)} of "
+            "which places that indices name are written by commands that have not run yet"
+            for q in self._deferred.asked
+        ]
+
+    def _report(self, command: Command, allocated: Site | None, changed: bool) -> None:
+        at = place((command[3], command[4]))
+        made = _allocated(allocated)
+        does, what = ("changes", "what it does not overwrite") if changed else ("reads", "its result")
+        self._findings.unwritten(
+            (command[3], command[4]),
+            f"{command[2][0]} at {at} {does} memory{made} that was never written: {what} is undefined",
+        )
+
+
+def _allocated(site: Site | None) -> str:
+    return f", allocated at {place(site)}," if site else ""
+
+
+def _is_unwritten(cell: Cell, wholes: Wholes, places: PlaceMap | None) -> bool:
+    """Return True if a byte of a cell was written neither as a whole nor at places."""
+    touched = drawn(cell.start, cell.end, wholes)
+    wanted = drawn(cell.start, cell.end, [(cell.start, cell.extent)])
+    if places is not None:
+        places.draw()
+    if touched is None or wanted is None:  # too large to draw
+        return not wholes and (places is None or not places.all_defined(cell.start, cell.extent))
+    missing = (wanted == 1) & (touched == 0)
+    if places is not None and missing.any():
+        missing &= ~places.defined_bytes(cell.start, cell.end)
+    return bool(missing.any())
+
+
+def _is_place_unwritten(access: PartialAccess, wholes: Wholes) -> bool:
+    """Return True if a byte of an access's places was written neither as a whole nor at places."""
+    places = access.map
+    missing = places.undefined_of(access)
+    units = np.flatnonzero(missing)
+    if not units.size:
+        return False
+    unit, start = places.unit, places.start
+    begin = start + int(units[0]) * unit
+    end = min(start + (int(units[-1]) + 1) * unit, places.end)
+    touched = drawn(begin, end, wholes)
+    if touched is None:
+        return not wholes
+    here: Array = np.repeat(missing[int(units[0]) : int(units[-1]) + 1], unit)[: end - begin]
+    return bool((here & (touched == 0)).any())
