@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
 from flambeau.core.device import device
@@ -64,6 +64,7 @@ class Meta:
     plain: bool
     channels_last: bool
     byte_strides: tuple[int, ...]
+    short: ClassVar[bool] = False  # True of `ShortMeta`
 
     @staticmethod
     def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
@@ -105,6 +106,18 @@ class Meta:
 
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.strides}, {self.dtype}, {self.device})"
+
+
+class ShortMeta(Meta):
+    """That of a tensor that reaches beyond its storage, which was made smaller. See Note [Storages made smaller]."""
+
+    __slots__ = ()
+
+    short: ClassVar[bool] = True
+
+    def __init__(self, meta: Meta) -> None:
+        for name in meta.__slots__[1:]:
+            setattr(self, name, getattr(meta, name))
 
 
 def alike(x: Meta, y: Meta) -> bool:

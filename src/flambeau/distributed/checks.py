@@ -12,6 +12,7 @@ from flambeau.core.dtype import bfloat16, bool_, float16, float32, float64
 from flambeau.distributed.reductions import RedOpType, type_of, word_of
 from flambeau.distributed.world import ProcessGroup
 from flambeau.driver.api import PreMul
+from flambeau.tensor.extents import require_backed
 from flambeau.tensor.tensor import Tensor
 
 _NO_COMPLEX = (
@@ -26,6 +27,7 @@ def single(tensor: Any, name: str) -> None:
             f"Invalid function argument. Expected parameter `{name}` of type torch.Tensor\n"
             f"             but got {type(tensor)} instead."
         )
+    require_backed(tensor)
 
 
 def tensor_list(tensors: Any, name: str) -> None:
@@ -39,6 +41,8 @@ def tensor_list(tensors: Any, name: str) -> None:
             f"Invalid function argument. Expected parameter `{name}` of type List[torch.Tensor]\n"
             f"             but got {type(tensors)} with elements of type {[type(t) for t in tensors]}."
         )
+    for tensor in tensors:
+        require_backed(tensor)
 
 
 def some(tensors: Sequence[Any]) -> None:

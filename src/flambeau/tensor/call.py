@@ -35,6 +35,7 @@ from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.changeable import refuse_inference
+from flambeau.tensor.extents import require_backed
 from flambeau.tensor.fitting import called_by
 from flambeau.tensor.history import requires_grad
 from flambeau.tensor.in_place import begin_in_place, finish_in_place
@@ -346,6 +347,8 @@ def _plan_into(
     fit = _fit(op, signature, outputs, resize)
     if fit is None:
         return None
+    for target in outputs:
+        require_backed(target)
     plan = _load(op, args, fit)
     plans[_key_into(op, outputs, args, params)] = plan  # a resize changed metas
     return plan
@@ -508,6 +511,7 @@ def _load(op: Op, args: Sequence[Any], signature: Signature) -> Plan:
         plans.clear()
     for a in args:
         if isinstance(a, Tensor):
+            require_backed(a)
             system.require_open(a.memory.context)
     context = system.context_of(signature.outputs[0].device)
     exe = None

@@ -31,7 +31,7 @@ from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.reasons import because
 from flambeau.runtime.stream import Stream
-from flambeau.tensor.extents import require_layout
+from flambeau.tensor.extents import require_backed, require_layout
 from flambeau.tensor.options import place
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import ForeignStorage
@@ -113,6 +113,7 @@ class _Export:
 
     def __init__(self, t: Tensor, form: type[Structure], flags: int) -> None:
         meta = t.meta
+        require_backed(t)
         t.memory.share()  # on which streams it is used from now on, nobody tells us
         shape, strides = (c_int64 * meta.ndim)(*meta.shape), (c_int64 * meta.ndim)(*meta.strides)
         kind, index = dlpack_device(t)

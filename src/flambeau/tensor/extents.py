@@ -61,6 +61,15 @@ def require_layout(shape: Sequence[int], strides: Sequence[int]) -> None:
         )
 
 
+def require_backed(t: Any) -> None:
+    """Raise RuntimeError if a tensor reaches beyond its storage. See Note [Storages made smaller] in holders.py."""
+    meta = t.meta
+    if meta.short:
+        offset = (t.ptr - t.memory.ptr) // meta.itemsize
+        needed = offset * meta.itemsize + meta.span
+        raise out_of_bounds(meta.shape, meta.strides, offset, meta.itemsize, needed, t.memory.nbytes)
+
+
 def _require_plain(name: str, values: Sequence[Any]) -> None:
     for at, value in enumerate(values):
         if type(value) is not int:

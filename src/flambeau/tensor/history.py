@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
-from flambeau.core.meta import Meta
+from flambeau.core.meta import Meta, ShortMeta
 from flambeau.ops import view as records
 from flambeau.ops.joining import cat
 from flambeau.ops.view import View
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LAST, Edge, Leaf, Node
 from flambeau.tensor.changeable import refused
+from flambeau.tensor.extents import out_of_bounds
 from flambeau.tensor.fitting import callers, fitted, unviewed, zeros_of
 from flambeau.tensor.leaves import used_on
 from flambeau.tensor.node_classes import RecordedShape, node_class
@@ -120,9 +121,23 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
 
 def _view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
     plan = ViewPlan(view, t.meta, params)
+    if t.meta.short:
+        return _of_short(t, plan)
     if len(_view_plans) >= _LIMIT:
         _view_plans.clear()
     _view_plans[view, t.meta, params] = plan
+    return plan
+
+
+def _of_short(t: Tensor, plan: ViewPlan) -> ViewPlan:
+    """The plan of a view of a tensor that reaches beyond its storage. See Note [Storages made smaller]."""
+    meta, storage, offset = plan.meta, t.memory, t.ptr - t.memory.ptr + plan.offset
+    if meta.numel and offset + meta.span > storage.nbytes:
+        if plan.offset or meta.numel != t.meta.numel:
+            place, item = offset // meta.itemsize, meta.itemsize
+            raise out_of_bounds(meta.shape, meta.strides, place, item, offset + meta.span, storage.nbytes)
+        plan.meta = ShortMeta(meta)
+        plan.outputs = (plan.meta,)
     return plan
 
 

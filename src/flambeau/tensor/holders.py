@@ -1,4 +1,12 @@
-"""Storages of another size, and `holders`: who looks at a storage by address, and is told when its memory moves."""
+"""Storages of another size, and `holders`: who looks at a storage by address, and is told when its memory moves.
+
+# Note [Storages made smaller]
+Problem: `untyped_storage().resize_(4)` under a larger tensor leaves it beyond its memory. Whatever reads, writes or
+launches with it must raise, a launch must not pay for the check, and the tensor is whole again if the storage grows.
+Rule: such a tensor gets a `ShortMeta`, which has the same fields and is a key of no cache. So each call misses its plan
+and takes the slow path, which calls `require_backed`; copies between devices and exports to other libraries call it,
+too. A view of all of the tensor is short as well, and any other view is checked as a new one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from flambeau.core.device import CPU
+from flambeau.core.meta import Meta, ShortMeta
 from flambeau.runtime import current
 from flambeau.tensor.saved import Saved
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
@@ -37,11 +46,12 @@ def resize_storage(t: Tensor, nbytes: int) -> None:
 
     Raises RuntimeError: the memory is another library's or process'.
     """
-    if t.memory.device is CPU and nbytes <= t.memory.nbytes:
-        t.memory.nbytes = nbytes  # what it gives up stays: tensors that reach beyond read no freed memory
-        return
     looking, _ = holders(t)
     storage = t.memory
+    if storage.device is CPU and nbytes <= storage.nbytes:
+        storage.nbytes = nbytes  # the memory stays: arrays of other libraries may be over it
+        _mark_short(looking, storage)
+        return
     other = resized(storage, nbytes)
     shift = other.ptr - storage.ptr
     for name in _PINNED if isinstance(storage, PinnedStorage) else _CONTENTS:
@@ -50,6 +60,17 @@ def resize_storage(t: Tensor, nbytes: int) -> None:
         setattr(other, name, mine)  # and gives it back at its end
     for each in looking:
         each.ptr += shift
+    _mark_short(looking, storage)
+
+
+def _mark_short(looking: Sequence[Tensor | Saved], storage: Storage) -> None:
+    """Exchange the metas of tensors that now reach beyond a storage, and of those that no longer do."""
+    for each in looking:
+        meta = each.meta
+        if meta.short is (each.ptr - storage.ptr + meta.span <= storage.nbytes or not meta.numel):
+            each.meta = (
+                Meta.of(meta.shape, meta.strides, meta.dtype, meta.device) if meta.short else ShortMeta(meta)
+            )
 
 
 def resized(old: Storage, nbytes: int) -> Storage:

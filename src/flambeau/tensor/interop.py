@@ -19,7 +19,7 @@ from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode
 from flambeau.tensor.data import new, numpy_kind, over
 from flambeau.tensor.dlpack import from_dlpack, is_real
-from flambeau.tensor.extents import int_of, ints_of, require_layout
+from flambeau.tensor.extents import int_of, ints_of, require_backed, require_layout
 from flambeau.tensor.options import creates, kind_of, place
 from flambeau.tensor.public import alias, function, method
 from flambeau.tensor.storage import ForeignStorage
@@ -134,6 +134,7 @@ def _interface_of(t: Tensor) -> dict[str, Any]:
             "var.detach() to get Variable that doesn't require grad."
         )
     meta = t.meta
+    require_backed(t)
     t.memory.share()  # on which streams it is used from now on, nobody tells us
     return {
         "version": 3,

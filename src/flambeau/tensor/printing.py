@@ -13,6 +13,7 @@ from flambeau.core.device import CPU
 from flambeau.core.flags import flags
 from flambeau.core.record import Record
 from flambeau.tape.node import Leaf
+from flambeau.tensor.extents import require_backed
 from flambeau.tensor.history import node_of
 from flambeau.tensor.options import default_complex
 from flambeau.tensor.public import function, method
@@ -167,6 +168,7 @@ def _edges(t: Tensor) -> tuple[Array, tuple[bool, ...]]:
 
 def _part(t: Tensor, ranges: tuple[tuple[int, int], ...]) -> Tensor:
     """A view of (start, length) in each dimension."""
+    require_backed(t)
     offset = sum(start * stride for (start, _), stride in zip(ranges, t.meta.strides, strict=True))
     meta = t.meta.with_(shape=tuple([length for _, length in ranges]))
     return make(meta, t.memory, t.ptr + offset * meta.itemsize)

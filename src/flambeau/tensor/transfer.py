@@ -35,6 +35,7 @@ from flambeau.runtime.stream import Stream
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor.call import call, call_into, empty, unary
 from flambeau.tensor.changeable import refuse_inference
+from flambeau.tensor.extents import require_backed
 from flambeau.tensor.holders import resize_storage
 from flambeau.tensor.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.options import kind_of, place, shape_of
@@ -100,6 +101,9 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
         _check(target, source)
     if to.numel == 0:
         return
+    for t in (target, source):
+        if t.meta.short:
+            require_backed(t)
     if flags.sync_debug_mode and not non_blocking and CPU in (to.device, where.device):
         syncs.announce()
     if CPU in (to.device, where.device):
@@ -296,6 +300,8 @@ def host_array(t: Tensor, write: bool = False) -> Any:
     meta = t.meta
     if not meta.numel:  # wherever that points, there is nothing
         return np.empty(meta.shape, meta.dtype.numpy)
+    if meta.short:
+        require_backed(t)
     system.host.driver.host_touch(t.ptr, meta.span, write)
     return array_at(t.ptr, meta.shape, meta.dtype.numpy, meta.byte_strides)
 
@@ -608,6 +614,7 @@ def _once(t: Tensor) -> Tensor:
     if not any(n > 1 and s == 0 for n, s in zip(meta.shape, meta.strides, strict=True)):
         return t
     shape = tuple([min(n, 1) if s == 0 else n for n, s in zip(meta.shape, meta.strides, strict=True)])
+    require_backed(t)
     once = make(meta.with_(shape=shape), t.memory, t.ptr)
     once.counter = t.counter
     return once

@@ -21,6 +21,7 @@ from flambeau.ops.joining import cat
 from flambeau.tape.mode import mode as tape
 from flambeau.tape.mode import recording
 from flambeau.tensor.call import call, call_into, empty
+from flambeau.tensor.extents import require_backed
 from flambeau.tensor.gradients import run_grad
 from flambeau.tensor.tensor import Tensor, make
 
@@ -49,6 +50,7 @@ class Steps:
         if tape.recording:
             parts = x.split(self.sizes)
             return parts
+        require_backed(x)
         meta, ptr = x.meta, x.ptr
         row = meta.strides[0] * meta.itemsize
         metas = {n: meta.with_((n, *meta.shape[1:])) for n in set(self.sizes)}
