@@ -35,6 +35,7 @@ from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import (
     DriverError,
+    HostMemoryError,
     InvalidAddressError,
     NotSupportedError,
     OutOfMemoryError,

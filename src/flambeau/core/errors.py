@@ -55,6 +55,12 @@ class InvalidAddressError(DriverError):
     __module__ = "flambeau"
 
 
+class HostMemoryError(DriverError):
+    """The host has no memory for the data of virtual GPUs. The device has: it is not an OutOfMemoryError."""
+
+    __module__ = "flambeau"
+
+
 def late(error: DriverError) -> DriverError:
     """The error, marked: see `DriverError`."""
     error.late = True

@@ -20,6 +20,8 @@ from flambeau.driver.virtual.memory import Arena
 class Contents:
     """The bytes of a machine's devices. `poison`: what is touched for the first time is laid out before."""
 
+    moves = True  # whether there are any
+
     def __init__(self, machine: Machine, poison: bool) -> None:
         self._machine = machine
         self._poison = poison

@@ -27,11 +27,13 @@ class Copies:
         queue = self._queues.ready(stream)
         if not nbytes:
             return
-        device = self._machine.range("copy_in", target, nbytes)
+        device = self._machine.reached("copy_in", target, nbytes)
         profile = self._profile
         rate = profile.links.pcie if source.pinned else profile.links.pageable
         if not source.pinned:
             self._captures.refuse(queue)
+            if self._machine.budget is not None:
+                self._machine.budget.require("copy_in", device.index, nbytes)
             source = _staged(source)
             self._core.now += cost.bytes_ns(nbytes, profile.links.host_copy)
         self._core.now += profile.costs.launch_ns
@@ -46,7 +48,7 @@ class Copies:
         if not target.pinned:
             self._captures.refuse(queue)
         if nbytes:
-            device = self._machine.range("copy_out", source, nbytes)
+            device = self._machine.reached("copy_out", source, nbytes)
             links = self._profile.links
             self._core.now += self._profile.costs.launch_ns
             self._queues.put(
@@ -62,7 +64,10 @@ class Copies:
         queue = self._queues.ready(stream)
         if not nbytes:
             return
-        to, origin = self._machine.range("copy", target, nbytes), self._machine.range("copy", source, nbytes)
+        to, origin = (
+            self._machine.reached("copy", target, nbytes),
+            self._machine.reached("copy", source, nbytes),
+        )
         engine, latency, work = self._routes.copy(origin, to, nbytes)
         self._core.now += self._profile.costs.launch_ns
         self._queues.put(
@@ -74,7 +79,7 @@ class Copies:
         queue = self._queues.ready(stream)
         if not nbytes:
             return
-        device, profile = self._machine.range("fill", target, nbytes), self._profile
+        device, profile = self._machine.reached("fill", target, nbytes), self._profile
         self._machine.check_reach("fill", queue.index, device, target, nbytes)
         self._core.now += profile.costs.launch_ns
         self._queues.put(

@@ -71,6 +71,7 @@ from flambeau.driver.virtual.events import Events
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.gate import Gate
 from flambeau.driver.virtual.graph import Graph
+from flambeau.driver.virtual.host_budget import HostBudget
 from flambeau.driver.virtual.hosts import Hosts
 from flambeau.driver.virtual.launches import Launches
 from flambeau.driver.virtual.machine import Machine, check_error
@@ -128,7 +129,9 @@ class VirtualDriver:
         self._lock = Gate()
         self._core = core = Scheduler(self._policy, self.profile.queue, self._lock.leave)
         core.traffic = PinnedTraffic()
-        self._machine = machine = Machine(devices, self.profile, core, self.observes_blocks)
+        self._machine = machine = Machine(
+            devices, self.profile, core, self.observes_blocks, HostBudget() if self.contents.moves else None
+        )
         self._hosts = Hosts(core)
         self._routes = Routes(machine)
         gate: Any = self._lock  # threading.Condition takes whatever has the calls of a lock

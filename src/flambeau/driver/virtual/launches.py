@@ -51,7 +51,7 @@ class Launches:
             first, end = device.arena.hot
             for ptr, span in zip(ptrs, exe.spans, strict=True):
                 if (ptr < first or ptr + span > end) and span:
-                    owner = machine.range(exe.name, ptr, span)
+                    owner = machine.reached(exe.name, ptr, span)
                     machine.check_reach(exe.name, index, owner, ptr, span)
             costs = self._profile.costs
             work = exe.work if exe.cycles is None else cost.cycles_ns(exe.cycles(scalars), self._profile)

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from flambeau.core.errors import DriverError, InvalidAddressError, late
 from flambeau.driver.virtual.device import Device
+from flambeau.driver.virtual.host_budget import HostBudget
 from flambeau.driver.virtual.ipc import SharedPages
 from flambeau.driver.virtual.memory import Arena, next_generation
 from flambeau.driver.virtual.profile import Profile
@@ -17,21 +18,27 @@ _UUIDS = uuid.UUID("5a3c1d1e-6f0b-4c57-9d0c-0f1a6be0a11b")  # the namespace of s
 
 
 class Machine:
-    """`devices` of one profile, whose commands `core` runs. Its parts run inside the driver's lock."""
+    """`devices` of one profile, whose commands `core` runs. Its parts run inside the driver's lock.
 
-    __slots__ = ("closed", "core", "devices", "generation", "handles", "profile")
+    budget: the host memory that their data may take; None if they have no data.
+    """
 
-    def __init__(self, devices: int, profile: Profile, core: Scheduler, poison: bool) -> None:
+    __slots__ = ("budget", "closed", "core", "devices", "generation", "handles", "profile")
+
+    def __init__(
+        self, devices: int, profile: Profile, core: Scheduler, poison: bool, budget: HostBudget | None
+    ) -> None:
         self.profile = profile
         self.core = core
         self.handles = itertools.count(1)
         self.generation = next_generation()
+        self.budget = budget
         self.devices = [self._open(i, poison) for i in range(devices)]
         self.closed = False
 
     def _open(self, index: int, poison: bool) -> Device:
         profile = self.profile
-        arena = Arena(self.generation, index, profile.memory, profile.reserved, poison)
+        arena = Arena(self.generation, index, profile.memory, profile.reserved, poison, self.budget)
         return Device(index, arena, next(self.handles), profile.sms)
 
     def close(self) -> None:
@@ -94,6 +101,12 @@ class Machine:
         device.arena.check(what, ptr, nbytes)
         return device
 
+    def reached(self, what: str, ptr: int, nbytes: int) -> Device:
+        """The same, for a command that reaches them. Raises HostMemoryError if the host has no memory for them."""
+        device = self.owner(what, ptr, nbytes)
+        device.arena.reach(what, ptr, nbytes)
+        return device
+
     def check_reach(self, what: str, index: int, owner: Device, ptr: int, nbytes: int) -> None:
         """Whether kernels of a device reach memory of its owner."""
         if owner.index != index and owner.index not in self.devices[index].peers:
@@ -106,12 +119,11 @@ class Machine:
 def check_error(state: DeviceState) -> None:
     """Raise a device's sticky error, if it has one."""
     if state.error is not None:
-        raise _error_of(
-            state
-        ) from state.error.__cause__  # no name: a frame that holds its error keeps all of its callers
+        # No name for it here: a frame that holds its error keeps all of its callers.
+        raise _error_of(state, state.error) from state.error.__cause__
 
 
-def _error_of(state: DeviceState) -> DriverError:
-    error = late(DriverError(str(state.error)))
+def _error_of(state: DeviceState, first: DriverError) -> DriverError:
+    error = late(type(first)(str(first)))
     error.known, state.told = state.told, True
     return error

@@ -22,11 +22,15 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.errors import DriverError, InvalidAddressError, OutOfMemoryError
+from flambeau.driver.virtual.host_budget import HostBudget
 
 ALIGNMENT = 512
 RANGE_PAGE = 1 << 21  # what memory is put behind reserved addresses in, as on hardware
 POISON = 0xCB  # floats of these bytes are about -2.7e7, half-precision ones -15: wrong wherever they show
-_CHUNK = 1 << 21  # poison is laid per chunk, when the chunk is first touched
+_CHUNK = (
+    1 << 21
+)  # poison is laid per chunk, when the chunk is first touched; the host's memory is granted by chunks
+_GRANTED_WHOLE = 1 << 25  # bytes of a segment that is granted as one
 _GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
 _ADDRESSES = (1 << 40) - _GUARD  # of a device: up to those of the next one
 _ROOM = 8  # times the memory in addresses for segments: holes then keep nothing from fitting
@@ -42,9 +46,26 @@ def next_generation() -> int:
 
 
 class Arena:
-    """One device's memory. `base` is its first address; `bytes` a NumPy window of all of it."""
+    """One device's memory.
 
-    def __init__(self, generation: int, index: int, total: int, reserved: int, poison: bool) -> None:
+    Attributes:
+        base: Its first address.
+        bytes: A NumPy window of all of it.
+        granted: Numbers of the chunks that the host has memory for. See Note [Memory of the host].
+        hot: The part of a live segment that was looked up last, and is granted: most addresses lie in it.
+    """
+
+    chunk = _CHUNK
+
+    def __init__(
+        self,
+        generation: int,
+        index: int,
+        total: int,
+        reserved: int,
+        poison: bool,
+        budget: HostBudget | None = None,
+    ) -> None:
         self.generation = generation
         self.index = index
         self.total = total
@@ -55,7 +76,7 @@ class Arena:
         self.ranges: dict[int, int] = {}  # reserved addresses: ends by start, behind `limit`
         self.starts: list[int] = []  # of live segments, sorted
         self.ends: dict[int, int] = {}  # of live segments, by start
-        self.hot = (0, 0)  # the live segment that was looked up last: most addresses lie in it
+        self.hot = (0, 0)
         self._gaps: list[tuple[int, int]] = [(self.space, self.base)]  # (size, start), sorted: best fit
         self._gap_sizes = {self.base: self.space}  # by start
         self._gap_ends = {self.limit: self.base}
@@ -63,6 +84,10 @@ class Arena:
         self._window: np.ndarray[Any, Any] | None = None
         self.poison = poison
         self._touched: set[int] = set()  # chunks that hold something, if poison
+        self.granted: set[int] = set()
+        self._budget = budget
+        if budget is not None:
+            budget.add(self)
 
     @property
     def bytes(self) -> np.ndarray[Any, Any]:
@@ -205,10 +230,37 @@ class Arena:
     # -- checks ---------------------------------------------------------------------------------------
     def check(self, what: str, ptr: int, nbytes: int) -> None:
         """Raise InvalidAddressError unless `nbytes` from `ptr` on lie in one live segment."""
+        self._segment(what, ptr, nbytes)
+
+    def reach(self, what: str, ptr: int, nbytes: int) -> None:
+        """Let a command reach these bytes, which lie in one live segment.
+
+        Raises:
+            InvalidAddressError: If they do not.
+            HostMemoryError: If the host has no memory for them.
+        """
+        start = self._segment(what, ptr, nbytes)
+        end = self.ends[start]
+        if self._budget is None:
+            self.hot = start, end
+            return
+        if end - start <= _GRANTED_WHOLE:
+            low, high = start - self.base, end - self.base
+        else:
+            low, high = ptr - self.base, ptr - self.base + max(nbytes, 1)
+        first, last = low // _CHUNK, (high - 1) // _CHUNK + 1
+        new = [chunk for chunk in range(first, last) if chunk not in self.granted]
+        if new:
+            self._budget.take(what, self.index, len(new) * _CHUNK)
+            self.granted.update(new)
+        self.hot = max(start, self.base + first * _CHUNK), min(end, self.base + last * _CHUNK)
+
+    def _segment(self, what: str, ptr: int, nbytes: int) -> int:
+        """Return the start of the live segment that holds these bytes."""
         at = bisect_right(self.starts, ptr) - 1
         if at < 0 or ptr + nbytes > self.ends[self.starts[at]]:
             raise self.invalid(what, ptr, nbytes, "is not allocated (freed, or out of bounds)")
-        self.hot = (self.starts[at], self.ends[self.starts[at]])
+        return self.starts[at]
 
     def invalid(self, what: str, ptr: int, nbytes: int, why: str) -> InvalidAddressError:
         return InvalidAddressError(
@@ -226,12 +278,16 @@ class Arena:
     # -- pages ----------------------------------------------------------------------------------------
     def _give_back(self, start: int, end: int) -> None:
         first, last = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE
+        whole = range(-(-start // _CHUNK), end // _CHUNK)
+        if self._budget is not None:
+            before = len(self.granted)
+            self.granted.difference_update(whole)
+            self._budget.give_back((before - len(self.granted)) * _CHUNK)
         if self._map is None:
             return
         if last > first:
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
         if self.poison:
-            whole = range(-(-start // _CHUNK), end // _CHUNK)
             self._touched.difference_update(whole)
             for chunk in range(start // _CHUNK, -(-end // _CHUNK)):
                 if chunk in self._touched:

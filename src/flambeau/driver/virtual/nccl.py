@@ -88,7 +88,7 @@ class Nccl:
         check(call, member.rank, member.comm.size)
         for access in spans(call, member.rank, member.comm.size):
             if access is not None and access[1]:
-                owner = self._machine.range(call.kind, *access)
+                owner = self._machine.reached(call.kind, *access)
                 self._machine.check_reach(call.kind, queue.index, owner, *access)
 
     def _meet(self, meeting: Meeting) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from flambeau.core.errors import DriverError
+from flambeau.core.errors import DriverError, HostMemoryError
 from flambeau.core.sites import Site, launched_at
 from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.interrupts import Interrupts
@@ -607,6 +607,15 @@ def _record(command: Command) -> CommandRecord:
 
 def _device_error(command: Command, error: Exception) -> DriverError:
     what = f"{type(error).__name__}: {error}".rstrip(".")
+    if isinstance(error, MemoryError):  # no fault of the program's
+        wrapped: DriverError = HostMemoryError(
+            f"cuda:{command.stream.index}: the host had no memory to compute '{command.name}' ({what}). This is a "
+            f"limit of the host, not of the simulated GPU.{launched_at(command.site)} The results are lost, so no "
+            "later work of this device runs. Fix: simulate without data (virtual(data=False) or "
+            "FLAMBEAU_VIRTUAL_DATA=0), take a smaller problem or a larger host."
+        )
+        wrapped.__cause__ = error.with_traceback(None)
+        return wrapped
     wrapped = DriverError(
         f"CUDA error: device-side assert triggered: '{command.name}' on cuda:{command.stream.index} (stream "
         f"{command.stream.handle}) failed with {what}.{launched_at(command.site)} The error was seen at a "

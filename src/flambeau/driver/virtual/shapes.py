@@ -24,6 +24,8 @@ from flambeau.driver.virtual.mirrors import Mirrors
 class NoContents(Contents):
     """Nothing moves."""
 
+    moves = False
+
     def launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
         pass
 

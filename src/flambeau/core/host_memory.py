@@ -1,0 +1,70 @@
+"""`available`: how much memory this process may still take from the host.
+
+Linux says how much is left without swapping (`MemAvailable`), and control groups say how much a container may have.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_SYSTEM = Path("/")
+
+
+def available(system: Path = _SYSTEM) -> int | None:
+    """Return how many bytes the host has left for this process; None where the system does not say.
+
+    Args:
+        system: The folder that holds `proc` and `sys`.
+    """
+    found = [size for size in (_left_of_host(system), _left_of_groups(system)) if size is not None]
+    return min(found) if found else None
+
+
+def _left_of_host(system: Path) -> int | None:
+    kib = _fields(system / "proc/meminfo").get("MemAvailable:")
+    return None if kib is None else kib << 10
+
+
+def _left_of_groups(system: Path) -> int | None:
+    """Return the least that a memory group of this process, or one above it, has left."""
+    root = system / "sys/fs/cgroup"
+    found = []
+    for line in _text(system / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":  # the unified hierarchy
+            limit, usage, cache, top = "memory.max", "memory.current", "inactive_file", root
+        elif "memory" in controllers.split(","):
+            limit, usage, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            top = root / "memory"
+        else:
+            continue
+        for folder in _groups(top, path):
+            most, used = _text(folder / limit).strip(), _text(folder / usage).strip()
+            if most.isdigit() and used.isdigit():  # "max" is no limit
+                idle = _fields(folder / "memory.stat").get(cache, 0)  # of files: the system takes it back
+                found.append(max(int(most) - int(used) + idle, 0))
+    return min(found) if found else None
+
+
+def _groups(top: Path, path: str) -> list[Path]:
+    """Return the folders of a group and of those above it. In a container its path may name nothing."""
+    group = Path(path.lstrip("/"))
+    return [top, *[top / part for part in (group, *group.parents) if part != Path(".")]]
+
+
+def _fields(file: Path) -> dict[str, int]:
+    """Return the numbers of a file whose lines begin with a name and a number."""
+    found = {}
+    for line in _text(file).splitlines():
+        name, number, *_ = [*line.split(), "", ""]
+        if number.isdigit():
+            found[name] = int(number)
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

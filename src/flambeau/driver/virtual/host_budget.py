@@ -1,0 +1,94 @@
+"""`HostBudget`: the host memory that the data of a machine's virtual GPUs may still take.
+
+# Note [Memory of the host]
+Problem: a virtual GPU of 80 GB on a host of 16 GB. Its address space costs nothing, each page costs memory once it is
+written, and a host that has none left kills processes.
+Rule: memory is granted in chunks when a command that reaches it is enqueued, before it is committed. A grant that the
+host cannot meet raises HostMemoryError at that call, and nothing was enqueued.
+Cost: none for launches in memory that was granted before. A grant is taken from a lease; only when that is used up, the
+budget asks the system how much is left, and counts which granted pages are not committed yet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flambeau.core import host_memory
+from flambeau.core.errors import HostMemoryError
+
+if TYPE_CHECKING:
+    from flambeau.driver.virtual.memory import Arena
+
+_UNASKED = 1 << 28  # bytes that are granted before the system is asked
+_MARGIN = 1 << 28  # bytes that are left to everything else
+_UNLIMITED = 1 << 62
+
+_libc = ctypes.CDLL(None)
+
+
+class HostBudget:
+    """See Note [Memory of the host]."""
+
+    def __init__(self) -> None:
+        self._arenas: list[Arena] = []
+        self._lease = _UNASKED  # bytes that may be granted without asking the system
+
+    def add(self, arena: Arena) -> None:
+        """Count the memory of a device, too."""
+        self._arenas.append(arena)
+
+    def take(self, what: str, index: int, nbytes: int) -> None:
+        """Grant bytes to a device. Raises HostMemoryError if the host has less."""
+        if nbytes > self._lease:
+            self._lease = max(
+                nbytes, self._left(what, index, nbytes) // 4
+            )  # then it looks again: others take memory
+        self._lease -= nbytes
+
+    def give_back(self, nbytes: int) -> None:
+        """Take back what was granted; its pages are the system's again."""
+        self._lease += nbytes
+
+    def require(self, what: str, index: int, nbytes: int) -> None:
+        """Raise HostMemoryError if the host has less, of memory that is committed at once."""
+        if nbytes > _UNASKED:
+            self._left(what, index, nbytes)
+
+    def _left(self, what: str, index: int, nbytes: int) -> int:
+        """Return how much may be granted. Raises HostMemoryError if that is less than `nbytes`."""
+        available = host_memory.available()
+        if available is None:
+            return _UNLIMITED
+        promised = sum(uncommitted(arena) for arena in self._arenas)
+        left = available - min(_MARGIN, available // 8) - promised
+        if nbytes > left:
+            raise HostMemoryError(
+                f"cuda:{index}: '{what}' needs {nbytes:,} more bytes of host memory, which holds the data of virtual "
+                f"GPUs, and the host has {max(left, 0):,} left for that ({available:,} available to this process, "
+                f"{promised:,} of that promised before). This is a limit of the host, not of the simulated GPU. Fix: "
+                "simulate without data (virtual(data=False), FLAMBEAU_VIRTUAL_DATA=0: shapes, memory and times alone), "
+                "take a smaller problem or a larger host."
+            )
+        return left
+
+
+def uncommitted(arena: Arena) -> int:
+    """Return how many granted bytes of a device have no page yet."""
+    granted = np.array(sorted(arena.granted), np.int64)
+    runs = np.split(granted, np.flatnonzero(np.diff(granted) != 1) + 1) if len(granted) else []
+    return sum(_without_page(arena, int(run[0]), int(run[-1]) + 1) for run in runs)
+
+
+def _without_page(arena: Arena, first: int, last: int) -> int:
+    start, end = first * arena.chunk, min(last * arena.chunk, len(arena.bytes))
+    pages = np.zeros(-(-(end - start) // mmap.PAGESIZE), np.uint8)
+    at = arena.bytes.ctypes.data + start
+    if _libc.mincore(
+        ctypes.c_void_p(at), ctypes.c_size_t(end - start), pages.ctypes.data_as(ctypes.c_void_p)
+    ):
+        return end - start
+    return int((pages & 1 == 0).sum()) * mmap.PAGESIZE
