@@ -39,6 +39,7 @@ ROOMS = [
         "profiler",
     },
     {"top"},
+    {"report"},
     {"testing"},
     {"cli"},
     {"shim"},

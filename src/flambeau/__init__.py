@@ -142,6 +142,10 @@ _overriding.announce(
     {"__name__": autograd.__name__, "grad": autograd.grad},
 )
 _publish(globals())
+if (
+    "FLAMBEAU_REPORT_FOLDER" in _os.environ
+):  # a child of `flambeau run`: see Note [Reports of child processes]
+    _import_module("flambeau.report.processes").join_reports()
 
 
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules

@@ -219,8 +219,10 @@ WRITERS = """
 import json, os, resource, sys
 from pathlib import Path
 import flambeau as torch
-from flambeau.cli import launch, memory
-from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
+from flambeau.cli import memory
+from flambeau.cli.timelines import write_picture, write_trace
+from flambeau.report.document import run_document, write_document
+from flambeau.report.recorder import Recorder
 from flambeau.runtime import system
 
 folder = Path(sys.argv[1])
@@ -246,10 +248,6 @@ with torch.virtual(devices=1):
         Options.output = path
         memory._report(Options, found)
 
-    def ranks(path):
-        Options.report = path
-        launch._show(Options, 0, folder, 0)
-
     inside = {
         "dump_snapshot": torch.cuda.memory._dump_snapshot, "chrome_trace": profile.export_chrome_trace,
         "stacks": profile.export_stacks, "page.html": page, "page.json": page, "debug_dump": lambda p: graph.debug_dump(str(p)),
@@ -272,9 +270,8 @@ with torch.virtual(devices=1):
                 print(name, "was not written")
     run(inside)
 run({
-    "report": lambda path: write_json(recorder, path, 0), "picture": lambda path: write_picture(recorder, path),
+    "report": lambda path: write_document(run_document(recorder, [], 0), path), "picture": lambda path: write_picture(recorder, path),
     "trace.html": lambda path: write_trace(recorder, path, "p"), "trace.json": lambda path: write_trace(recorder, path, "p"),
-    "ranks": ranks,
 })
 print(sorted(os.listdir(folder)))
 """
@@ -295,5 +292,5 @@ def test_every_writer_leaves_the_old_file_on_a_full_disk(tmp_path: Path) -> None
         "trace.gz",
     ]
     assert done.stderr == "" and lines == [
-        str(sorted([*written, "report", "picture", "trace.html", "trace.json", "ranks"]))
+        str(sorted([*written, "report", "picture", "trace.html", "trace.json"]))
     ]

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import flambeau as torch
-from flambeau.cli.report import Recorder
 from flambeau.core.sites import line_of, place
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.observe import measured as measured_module
@@ -22,6 +21,7 @@ from flambeau.observe.measured import Measured
 from flambeau.observe.trace import Slice, Trace, trace_of
 from flambeau.observe.trace_events import chrome_trace
 from flambeau.observe.tracer import Tracer
+from flambeau.report.recorder import Recorder
 from flambeau.runtime import system
 from flambeau.runtime.reasons import because, reason
 from flambeau.tape import walk

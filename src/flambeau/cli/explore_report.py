@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TextIO
 
 from flambeau.cli.race_entries import write_races
-from flambeau.cli.report import race_fields
 from flambeau.cli.screen import GREEN, MARGIN, RED, YELLOW, Screen
 from flambeau.observe.reports import Race
+from flambeau.report.recorder import race_fields
 from flambeau.testing.exploration import Exploration
 from flambeau.testing.failures import Failure
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from flambeau.cli import finder
 from flambeau.cli.environment import export_options, why_no_machine, why_not_writable
-from flambeau.cli.launch_report import REPORT, read_reports, write_ranks
-from flambeau.core.files import replace_file
+from flambeau.cli.launch_report import REPORT, launch_document, write_ranks
+from flambeau.cli.run import RACE_STATUS
+from flambeau.report.document import has_failed, write_document
+from flambeau.report.processes import ChildReports
 from flambeau.runtime import settings
 
 
@@ -25,7 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
         help="start the ranks of a distributed torch program",
         description="Start the ranks of a distributed program, as torchrun does, one process each: `import torch` "
         "finds Flambeau in them. Without a GPU and without options each sees a virtual a100-40g per rank of the node.",
-        epilog="The exit status is that of the first rank that failed.",
+        epilog="The exit status is that of the first rank that failed, or 3 whenever --races error found a race.",
     )
     parser.add_argument("--driver", choices=("auto", "cuda", "virtual"), help="real or virtual GPUs")
     parser.add_argument("--devices", metavar="N", help="how many virtual GPUs this node has")
@@ -57,24 +57,40 @@ def run(options: argparse.Namespace) -> int:
     finder.install()  # the ranks find it by their environment
     launcher = import_module("flambeau.distributed.run")
     reported = f"{import_module('flambeau.distributed.workers').FOLDER}/{REPORT}"
+    outcome: list[int] = []
+    children = ChildReports()
     try:
+        children.open()
         status: int = launcher.run(
             options, "flambeau launch", ("-m", "flambeau", "run", "--quiet", "--report", reported),
-            partial(_show, options),
+            lambda *ended: outcome.append(_report(options, children, *ended)),
         )  # fmt: skip
     except ValueError as error:
         print(f"flambeau launch: {error}", file=sys.stderr)
         return 2
-    return status
+    finally:
+        children.close()
+    return outcome[0] if outcome else status
 
 
-def _show(options: argparse.Namespace, status: int, folder: Path, first: int) -> None:
-    reports = read_reports(folder, first)
+def _report(
+    options: argparse.Namespace, children: ChildReports, status: int, folder: Path, first: int
+) -> int:
+    """Write what was asked for about ranks that have ended with `status`; the exit status.
+
+    It is that of a race wherever races are errors and one was found: which rank ends first, and whether its process
+    ends by the race or for lack of its peers, is up to the system.
+    """
+    document = launch_document(folder, first, children.read(), status)
+    if has_failed(document):
+        status = document["exit_status"] = RACE_STATUS
+    written = []
     if options.report is not None:
-        replace_file(options.report, json.dumps({"exit_status": status, "ranks": reports}, indent=1) + "\n")
-    if reports and not options.quiet:
-        written = [] if options.report is None else [options.report]
-        write_ranks(reports, sys.stderr, written, failed=status != 0)
+        write_document(document, options.report)
+        written = [options.report]
+    if not options.quiet and document["ranks"]:
+        write_ranks(document, sys.stderr, written, failed=status != 0)
+    return status
 
 
 def _set_environment(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from flambeau.cli.screen import GREEN, MARGIN, RED, YELLOW, Screen
 
 RaceFields = dict[str, Any]
-"""A race as the report's JSON has it (`report.race_fields`); of several ranks, with its "rank"."""
+"""A race as the report's JSON has it (`race_fields`); of several processes with the name of its own as "process"."""
 
 _KINDS = 4  # as many kinds are shown whole
 _LIKE = 3  # as many further races of a kind are named
@@ -37,8 +37,8 @@ def write_races(races: list[RaceFields], screen: Screen) -> None:
 
 def _write_kind(number: int, kind: list[RaceFields], screen: Screen) -> None:
     race, *others = kind
-    same_lines = [other for other in others if "rank" in other and _lines(other) == _lines(race)]
-    elsewhere = [other for other in same_lines if other["rank"] != race["rank"]]
+    same_lines = [other for other in others if "process" in other and _lines(other) == _lines(race)]
+    elsewhere = [other for other in same_lines if other["process"] != race["process"]]
     screen.entry(f"{number}.".rjust(MARGIN - 2), _headline(race, elsewhere))
     for label in ("first", "second"):
         side = race[label]
@@ -59,8 +59,8 @@ def _write_kind(number: int, kind: list[RaceFields], screen: Screen) -> None:
 def _headline(race: RaceFields, elsewhere: list[RaceFields]) -> str:
     what = f"{race['nbytes']:,} bytes of {race['device']}"
     often = [f"{race['count']:,} times"] if race["count"] > 1 else []
-    often += [f"on rank {race['rank']}"] if "rank" in race else []
-    often += [f"and {_on_ranks(elsewhere)}"] if elsewhere else []
+    often += [f"on {race['process']}"] if "process" in race else []
+    often += [f"and {_on_processes(elsewhere)}"] if elsewhere else []
     suffix = f" ({' '.join(often)})" if often else ""
     if race["reused"]:
         return f"{what} were freed and handed out again while a stream may still use them{suffix}"
@@ -80,9 +80,9 @@ def _similar(races: list[RaceFields]) -> str:
     """Other lines of a kind, each with the devices or the ranks that they race on."""
     named: dict[tuple[str, str], list[RaceFields]] = {}
     for race in races:
-        named.setdefault((_lines(race), "" if "rank" in race else race["device"]), []).append(race)
+        named.setdefault((_lines(race), "" if "process" in race else race["device"]), []).append(race)
     texts = [
-        f"{lines} {f'on {device}' if device else _on_ranks(on)}" for (lines, device), on in named.items()
+        f"{lines} {f'on {device}' if device else _on_processes(on)}" for (lines, device), on in named.items()
     ]
     rest = f", and {len(texts) - _LIKE} more" if len(texts) > _LIKE else ""
     return "; ".join(texts[:_LIKE]) + rest
@@ -92,9 +92,14 @@ def _lines(race: RaceFields) -> str:
     return f"{race['first']['place']} with {race['second']['place']}"
 
 
-def _on_ranks(races: list[RaceFields]) -> str:
-    ranks = sorted({race["rank"] for race in races})
-    return f"on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _on_processes(races: list[RaceFields]) -> str:
+    """Return `on ranks 1, 2`, or `on process 4711 (worker.py)`."""
+    names = sorted({race["process"] for race in races}, key=lambda name: (len(name), name))
+    kinds = {name.partition(" ")[0] for name in names}
+    if len(names) > 1 and len(kinds) == 1:
+        kind = "ranks" if kinds == {"rank"} else "processes"
+        return f"on {kind} {', '.join(name.partition(' ')[2] for name in names)}"
+    return f"on {', '.join(names)}"
 
 
 def _kinds(races: list[RaceFields]) -> list[list[RaceFields]]:

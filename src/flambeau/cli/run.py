@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import runpy
+import signal
 import sys
 import threading
 import traceback
@@ -17,13 +18,18 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
+from zipfile import is_zipfile
 
 from flambeau.cli import finder
 from flambeau.cli.environment import export_options, why_no_machine, why_not_readable, why_not_writable
-from flambeau.cli.report import Recorder, write_json, write_picture, write_trace
 from flambeau.cli.run_report import write_screen
+from flambeau.cli.signals import Stopping, Terminated
+from flambeau.cli.timelines import write_picture, write_trace
 from flambeau.cli.trailing import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
+from flambeau.report.document import Document, has_failed, run_document, write_document
+from flambeau.report.processes import ChildReports
+from flambeau.report.recorder import Recorder
 from flambeau.runtime import settings, system, threads
 
 RACE_STATUS, INTERRUPTED = 3, 130
@@ -106,26 +112,46 @@ def run(options: argparse.Namespace) -> int:
     _write_whole_lines()
     recorder = Recorder(timeline=bool(options.trace or options.picture))
     system.watch(recorder)
+    children, here = ChildReports(), os.getpid()
+    try:
+        children.open()
+        status = _run_program(options, recorder)
+        if os.getpid() != here:  # a fork of the program: its parent reports
+            return status
+        document = run_document(recorder, children.read(), status)
+    finally:
+        if os.getpid() == here:
+            children.close()
+    if has_failed(document):
+        document["exit_status"] = RACE_STATUS
+    return _write_reports(options, recorder, document)
+
+
+def _run_program(options: argparse.Namespace, recorder: Recorder) -> int:
+    """Run the program to its end and close its machines; the exit status as far as the program decides it.
+
+    SIGTERM ends it as `sys.exit` does, so that its report is written; ranks are ended by their launcher, at once.
+    """
     outer = sys.modules["__main__"]
     program = partial(execute, options.program, options.arguments, options.module)
-    processes = processes_so_far()
-    status, told = _outcome_of(program, options.full_traceback)
-    recorder.children = processes_so_far() - processes
+    is_rank = "TORCHELASTIC_RUN_ID" in os.environ
     try:
-        _end_program(outer)
-        for problem in system.close_all():
-            if _first_line(problem) != told:  # a device that failed says so as often as it is waited for
-                _say(options, f"the program ended without waiting for this: {problem}")
-            status = status or 1
+        with Stopping(*([] if is_rank else [signal.SIGTERM])) as stopping:
+            status, told = _outcome_of(program, options.full_traceback)
+            _end_program(outer)
+            for problem in system.close_all():
+                if _first_line(problem) != told:  # a device that failed says so as often as it is waited for
+                    _say(options, f"the program ended without waiting for this: {problem}")
+                status = status or 1
         if not status:  # else it may have ended early because of what went wrong
             status = _status_of_replay(options, recorder)
     except KeyboardInterrupt:
         _say(options, "interrupted while the program's last work was waited for")
         status = INTERRUPTED
         system.close_all()
-    if recorder.failed:
-        status = RACE_STATUS
-    return _write_reports(options, recorder, status)
+    except Terminated:
+        system.close_all()
+    return stopping.status if stopping.received else status
 
 
 def _write_whole_lines() -> None:
@@ -185,6 +211,9 @@ def execute(program: str, arguments: list[str], is_module: bool) -> None:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
     path = os.path.abspath(program)  # so that its lines are found after a chdir
+    if is_zipfile(path):
+        runpy.run_path(path, run_name="__main__")
+        return
     module = ModuleType("__main__")
     module.__file__ = path
     module.__dict__["__builtins__"] = __builtins__
@@ -304,13 +333,14 @@ def _end_program(outer: ModuleType) -> None:
         sys.stdout.flush()
 
 
-def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int) -> int:
+def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Document) -> int:
     """Write what was asked for; the exit status, which says so too if a file could not be written after all."""
     writers: list[tuple[Path | None, Callable[[Path], None]]] = [
         *[(file, partial(write_trace, recorder, program=options.program)) for file in options.trace],
         (options.picture, partial(write_picture, recorder)),
-        (options.report, partial(write_json, recorder, status=status)),
+        (options.report, partial(write_document, document)),
     ]
+    status: int = document["exit_status"]
     written = []
     for file, write in writers:
         if file is not None:
@@ -321,5 +351,5 @@ def _write_reports(options: argparse.Namespace, recorder: Recorder, status: int)
                 _say(options, f"can't write {str(file)!r}: {error.strerror}")
                 status = status or 1
     if not options.quiet:
-        write_screen(recorder, sys.stderr, written, failed=status != 0)
+        write_screen(document, sys.stderr, written, failed=status != 0)
     return status

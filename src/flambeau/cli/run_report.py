@@ -3,77 +3,81 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from flambeau.cli.process_entries import write_processes
 from flambeau.cli.race_entries import write_races, write_uncertified
-from flambeau.cli.report import DeviceReport, MachineReport, Recorder, race_fields
 from flambeau.cli.screen import GREEN, Screen, time_text
-from flambeau.observe.reports import Certificate
+from flambeau.report.document import Document, machines_of
 from flambeau.runtime.statistics import format_size
 
 
-def write_screen(recorder: Recorder, file: TextIO, written: list[Path], failed: bool) -> None:
+def write_screen(document: Document, file: TextIO, written: list[Path], failed: bool) -> None:
     """Devices, simulated time, memory, races with their fixes. In colour on a terminal (unless NO_COLOR).
 
     A program that failed proved something of what it did until then.
     """
     screen = Screen(file)
     screen.title("flambeau")
-    if not recorder.machines:
-        screen.line("The program used no CUDA device.")
-    if recorder.children:
-        screen.entry(
-            "processes", f"{recorder.children} started by the program: what they did is not in this report"
-        )
-    for machine in recorder.machines:
+    processes = [(name, machine) for name, machine in machines_of(document) if name]
+    if not document["machines"]:
+        screen.line(f"The program {'itself ' if processes else ''}used no CUDA device.")
+    for machine in document["machines"]:
         _write_machine(machine, screen, failed)
+    if processes:
+        count = len(document["processes"])
+        screen.entry("processes", f"{count} that the program started used CUDA devices, too")
+        write_processes(processes, screen, failed, "process")
     for path in written:
         screen.entry("written", str(path))
     screen.end()
 
 
-def _write_machine(machine: MachineReport, screen: Screen, failed: bool) -> None:
-    names = ", ".join(sorted({device.name for device in machine.devices}))
+def _write_machine(machine: dict[str, Any], screen: Screen, failed: bool) -> None:
+    names = ", ".join(sorted({device["name"] for device in machine["devices"]}))
     kind = (
-        f"virtual: profile {machine.profile}, schedule {_short(machine.schedule)}"
-        if machine.profile
+        f"virtual: profile {machine['profile']}, schedule {_short(machine['schedule'])}"
+        if machine["profile"]
         else "real"
     )
-    screen.entry("devices", f"{len(machine.devices)} x {names} ({kind})")
-    if machine.time_ns is not None:
-        screen.entry("time", f"{time_text(machine.time_ns)} simulated")
-    _write_memory(machine.devices, screen)
-    if machine.certificate is None:
+    screen.entry("devices", f"{len(machine['devices'])} x {names} ({kind})")
+    if machine["time_ns"] is not None:
+        screen.entry("time", f"{time_text(machine['time_ns'])} simulated")
+    _write_memory(machine["devices"], screen)
+    certificate = machine["certificate"]
+    if certificate is None:
         screen.entry("races", "not looked for (--races warn or error does)")
-    elif machine.certificate.races:
-        write_races([race_fields(race) for race in machine.certificate.races], screen)
-        if machine.token:
+    elif certificate["races"]:
+        write_races(certificate["races"], screen)
+        if machine["token"]:
             screen.line()
-            screen.entry("again", f"--schedule {_short(f'replay:{machine.token}')}")
+            screen.entry("again", f"--schedule {_short('replay:' + machine['token'])}")
     else:
-        _write_certificate(machine.certificate, screen, failed)
+        _write_certificate(certificate, screen, failed)
 
 
-def _write_memory(devices: list[DeviceReport], screen: Screen) -> None:
+def _write_memory(devices: list[dict[str, Any]], screen: Screen) -> None:
     label = "memory"
     for device in devices:
-        if device.peak_reserved:
-            peak = f"peak {format_size(device.peak_allocated)} allocated, {format_size(device.peak_reserved)} reserved"
-            left = f"; {format_size(device.left_allocated)} never freed" if device.left_allocated else ""
-            screen.entry(label, f"cuda:{device.index}  {peak}{left}")
+        if device["peak_reserved"]:
+            allocated, reserved = [format_size(device[f"peak_{what}"]) for what in ("allocated", "reserved")]
+            left = device["left_allocated"]
+            leaked = f"; {format_size(left)} never freed" if left else ""
+            peak = f"peak {allocated} allocated, {reserved} reserved{leaked}"
+            screen.entry(label, f"cuda:{device['index']}  {peak}")
             label = ""
-    unused = ", ".join(f"cuda:{device.index}" for device in devices if not device.peak_reserved)
+    unused = ", ".join(f"cuda:{device['index']}" for device in devices if not device["peak_reserved"])
     if unused:
         screen.entry(label, f"{unused}  none used")
 
 
-def _write_certificate(certificate: Certificate, screen: Screen, failed: bool) -> None:
-    if certificate.race_free:
+def _write_certificate(certificate: dict[str, Any], screen: Screen, failed: bool) -> None:
+    if certificate["race_free"]:
         until = " as far as it came" if failed else ""
         screen.entry("races", f"Race-free under every schedule{until}, given that:", GREEN)
-        screen.items(certificate.assumptions)
+        screen.items(certificate["assumptions"])
     else:
-        write_uncertified(certificate.violated, screen)
+        write_uncertified(certificate["violated"], screen)
 
 
 def _short(text: str | None) -> str:

@@ -11,6 +11,7 @@ from types import GenericAlias
 from typing import Any
 
 from flambeau.core.baton import seat
+from flambeau.core.errors import RaceError
 from flambeau.runtime import current
 from flambeau.runtime.event import Event
 from flambeau.runtime.stream import Stream
@@ -105,6 +106,8 @@ class Future:
     def _call(self, callback: Callable[[Future], None]) -> None:
         try:
             callback(self)
+        except RaceError:
+            raise
         except Exception as error:
             print(_text(error), file=sys.stderr)
 
@@ -115,6 +118,8 @@ class Future:
                 result = callback(parent)
             except Exception as error:  # it belongs to whoever waits for the child
                 self._finish(None, _told(error))
+                if isinstance(error, RaceError):
+                    raise
                 return
         self._finish(result, None)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from flambeau.core.errors import RaceError
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.future import Future
 from flambeau.distributed.line import Begun
@@ -62,6 +63,8 @@ class Work:
             try:
                 if self._test():
                     self.wait()
+            except RaceError:
+                raise
             except Exception as error:
                 self._error = error
                 self._conclude()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeAlias
 
 from flambeau.core.errors import RaceError
@@ -34,6 +34,7 @@ class Findings:
         self._polls: dict[str, None] = {}  # what they asked each other
         self._late: dict[str, None] = {}  # where the program heard of an earlier failure on a device
         self.pins = False  # whether there is pinned memory
+        self.on_race: Callable[[int], None] | None = None  # called with the number of races, for each new one
         self._told = False
         self.due: Race | None = None  # found after its second command was enqueued, where races raise
 
@@ -121,7 +122,9 @@ class Findings:
 
     def report(self, key: Key, race: Race, late: bool = False) -> None:
         """Keep a race. In mode "error" raise it, or where `late`, let the next call raise it."""
-        self._races.setdefault(key, race)
+        known = self._races.setdefault(key, race)
+        if known is race and self.on_race is not None:
+            self.on_race(len(self._races))
         if self.mode == "error":
             if not late:
                 self._raise(race)

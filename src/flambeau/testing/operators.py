@@ -15,6 +15,7 @@ import numpy as np
 
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import BOOL, INTEGRAL, dtype, from_numpy
+from flambeau.core.errors import RaceError
 from flambeau.core.memory import address_of, array_at
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Op, table
@@ -231,6 +232,8 @@ def _laid_out(inputs: Sequence[Any], layout: Layout, where: device) -> list[Any]
 def _refusal(run: Callable[..., Any], *args: Any) -> Exception | None:
     try:
         run(*args)
+    except RaceError:
+        raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         return error
     return None

@@ -19,7 +19,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from flambeau.core.errors import DriverError, HostMemoryError
+from flambeau.core.errors import DriverError, HostMemoryError, RaceError
 from flambeau.core.sites import Site, launched_at
 from flambeau.driver.virtual.deadlock import deadlock
 from flambeau.driver.virtual.interrupts import Interrupts
@@ -510,6 +510,8 @@ class Scheduler:
         try:
             if command.stream.device.error is None:
                 command.effect(*command.args)  # type: ignore[misc]
+        except RaceError:  # of a host function; the device itself is well
+            raise
         except Exception as error:  # kept, as a device keeps it, until the host synchronizes
             command.stream.device.error = _device_error(command, error)
         finally:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flambeau.core.errors import RaceError
 from flambeau.core.handle import RemovableHandle
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
@@ -191,6 +192,8 @@ def _call_those_always_called(
                 hook(module, args, kwargs, None)
             else:
                 hook(module, args, None)
+        except RaceError:
+            raise
         except Exception as error:
             whose = "global module" if key in everywhere.forward else "module"
             warnings.warn(

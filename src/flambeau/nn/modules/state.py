@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flambeau.core.errors import RaceError
 from flambeau.core.handle import RemovableHandle
 from flambeau.nn.modules.hooks import put
 from flambeau.nn.parameter import Parameter, is_lazy
@@ -252,6 +253,8 @@ class Stateful:
                 self._assign(name, param, given)
             else:
                 param.detach().copy_(given)
+        except RaceError:
+            raise
         except Exception as error:
             error_msgs.append(
                 f'While copying the parameter named "{key}", whose dimensions in the model are {param.size()} and '

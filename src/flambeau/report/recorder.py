@@ -1,23 +1,14 @@
-"""`Recorder`: what `flambeau run` learns of a program's machines, and its forms: JSON, trace, picture.
-
-For people there is `run_report.py`.
-"""
+"""`Recorder`: what a process's machines did, and its form as JSON."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from flambeau.cli.trace_page import page
-from flambeau.core.files import replace_file
 from flambeau.core.sites import place, source
 from flambeau.observe.ranges import Ranges
 from flambeau.observe.reports import Access, Certificate, Race
-from flambeau.observe.timeline import svg
 from flambeau.observe.trace import Trace, trace_of
-from flambeau.observe.trace_events import chrome_trace
 from flambeau.observe.tracer import Tracer
 from flambeau.runtime import annotations, reasons, statistics
 from flambeau.runtime.machine import Machine
@@ -52,11 +43,9 @@ class MachineReport:
 
 @dataclass
 class Recorder:
-    """Watches every machine of a process (`system.watch`). `children`: processes that it started, of which it sees
-    nothing."""
+    """Watches every machine of a process (`system.watch`)."""
 
     timeline: bool = False
-    children: int = 0
     machines: list[MachineReport] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     _traced: dict[Machine, tuple[Tracer, Ranges]] = field(default_factory=dict)
@@ -120,15 +109,12 @@ def _device_report(context: Any) -> DeviceReport:
     )
 
 
-def write_json(recorder: Recorder, path: Path, status: int) -> None:
-    """The report for programs: `{"exit_status", "machines": [...]}`; sizes in bytes, times in nanoseconds."""
-    machines = []
-    for machine in recorder.machines:
-        fields = asdict(machine) | {"certificate": None}
-        if machine.certificate is not None:
-            fields["certificate"] = _certificate(machine.certificate)
-        machines.append(fields)
-    replace_file(path, json.dumps({"exit_status": status, "machines": machines}, indent=1) + "\n")
+def machine_fields(machine: MachineReport) -> dict[str, Any]:
+    """Return a machine as the report's JSON has it: sizes in bytes, times in nanoseconds."""
+    fields = asdict(replace(machine, certificate=None))
+    if machine.certificate is not None:
+        fields["certificate"] = _certificate(machine.certificate)
+    return fields
 
 
 def _certificate(certificate: Certificate) -> dict[str, Any]:
@@ -160,24 +146,3 @@ def _side(side: Access) -> dict[str, Any]:
         "dtype": side.dtype, "begin": side.begin, "end": side.end,
         "launched": place(side.launched) if side.launched else None,
     }  # fmt: skip
-
-
-def write_trace(recorder: Recorder, path: Path, program: str) -> None:
-    """The longest run of a machine: as a page if the file is called `.html`, else as a Chrome/Perfetto trace.
-
-    A program has one machine unless it opens more itself.
-    """
-    trace = _longest(recorder)
-    if path.suffix == ".html":
-        replace_file(path, page(trace, program))
-    else:
-        chrome_trace(trace).write(path)
-
-
-def write_picture(recorder: Recorder, path: Path) -> None:
-    """The same as an SVG picture, races in red."""
-    replace_file(path, svg(_longest(recorder).timeline, races=recorder.races))
-
-
-def _longest(recorder: Recorder) -> Trace:
-    return max(recorder.traces, key=lambda trace: len(trace.slices), default=Trace({}, True))

@@ -1,0 +1,63 @@
+"""`write_processes`: ranks, and processes that a program started, on one screen: times, memory, and races together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flambeau.cli.race_entries import write_races, write_uncertified
+from flambeau.cli.screen import GREEN, Screen, time_text
+from flambeau.runtime.statistics import format_size
+
+_MOST = 8  # processes shown one by one
+
+Named = tuple[str, dict[str, Any]]
+"""A process's name and a machine of it, as the report's JSON has it."""
+
+
+def write_processes(named: list[Named], screen: Screen, failed: bool, each: str) -> None:
+    """Print what processes did on their machines. `each`: what they are, "rank" or "process".
+
+    Processes that failed, or were ended for it, proved something of what they did until then.
+    """
+    _, first = named[0]
+    devices = [device for _, machine in named for device in machine["devices"]]
+    names = ", ".join(sorted({device["name"] for device in devices}))
+    kind = (
+        f"virtual: profile {first['profile']}, schedule {first['schedule']}" if first["profile"] else "real"
+    )
+    if devices:
+        count = max(len(machine["devices"]) for _, machine in named)
+        screen.entry("devices", f"{count} x {names} ({kind})")
+    for name, machine in named[:_MOST]:
+        screen.entry(name, f"{'' if len(name) < 10 else ' '}{_machine_text(machine)}")
+    if len(named) > _MOST:
+        rest = "ranks" if each == "rank" else "processes"
+        screen.entry("", f"and {len(named) - _MOST} {rest} more (--report FILE has them all)")
+    _write_races(named, screen, failed, each)
+
+
+def _machine_text(machine: dict[str, Any]) -> str:
+    parts = [] if machine["time_ns"] is None else [f"{time_text(machine['time_ns'])} simulated"]
+    parts += [
+        f"cuda:{device['index']} peak {format_size(device['peak_allocated'])} allocated, "
+        f"{format_size(device['peak_reserved'])} reserved"
+        for device in machine["devices"]
+        if device["peak_reserved"]
+    ]
+    return "; ".join(parts) or (
+        "used no device" if machine["devices"] else "ended before its report was whole"
+    )
+
+
+def _write_races(named: list[Named], screen: Screen, failed: bool, each: str) -> None:
+    certificates = [(name, m["certificate"]) for name, m in named if m["certificate"] is not None]
+    races = [{**race, "process": name} for name, certificate in certificates for race in certificate["races"]]
+    if not certificates:
+        screen.entry("races", "not looked for (--races warn or error does)")
+    elif races:
+        write_races(races, screen)
+    elif all(certificate["race_free"] for _, certificate in certificates):
+        until = " as far as they came" if failed else ""
+        screen.entry("races", f"Race-free under every schedule{until}, each {each} in itself", GREEN)
+    else:
+        write_uncertified(dict.fromkeys(text for _, c in certificates for text in c["violated"]), screen)

@@ -1,0 +1,33 @@
+"""`write_trace` and `write_picture`: the timeline of a program, as a page, for Perfetto, or as SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flambeau.cli.trace_page import page
+from flambeau.core.files import replace_file
+from flambeau.observe.timeline import svg
+from flambeau.observe.trace import Trace
+from flambeau.observe.trace_events import chrome_trace
+from flambeau.report.recorder import Recorder
+
+
+def write_trace(recorder: Recorder, path: Path, program: str) -> None:
+    """The longest run of a machine: as a page if the file is called `.html`, else as a Chrome/Perfetto trace.
+
+    A program has one machine unless it opens more itself.
+    """
+    trace = _longest(recorder)
+    if path.suffix == ".html":
+        replace_file(path, page(trace, program))
+    else:
+        chrome_trace(trace).write(path)
+
+
+def write_picture(recorder: Recorder, path: Path) -> None:
+    """The same as an SVG picture, races in red."""
+    replace_file(path, svg(_longest(recorder).timeline, races=recorder.races))
+
+
+def _longest(recorder: Recorder) -> Trace:
+    return max(recorder.traces, key=lambda trace: len(trace.slices), default=Trace({}, True))

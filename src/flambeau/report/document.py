@@ -1,0 +1,71 @@
+"""The report as JSON: what commands write to `--report FILE`, and what other forms are made of."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flambeau import version
+from flambeau.core.files import replace_file
+from flambeau.report.processes import name_of
+from flambeau.report.recorder import Recorder, machine_fields
+
+SCHEMA_VERSION = 1
+
+Document = dict[str, Any]
+"""A report as `schema.json` describes it."""
+
+
+def run_document(recorder: Recorder, processes: list[Document], status: int) -> Document:
+    """Return the report of a program: of its own machines, and of the processes that it started."""
+    machines = [machine_fields(machine) for machine in recorder.machines]
+    return {**head("run", status), "machines": machines, "processes": processes}
+
+
+def head(kind: str, status: int) -> Document:
+    """Return what each report begins with."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "flambeau": version.flambeau,
+        "arguments": sys.argv,
+        "exit_status": status,
+    }
+
+
+def write_document(document: Document, path: Path) -> None:
+    """Write a report as JSON."""
+    replace_file(path, json.dumps(document, indent=1) + "\n")
+
+
+def machines_of(document: Document) -> Iterator[tuple[str, Document]]:
+    """Return each machine of a report with the process that it belongs to: "" for the program's own."""
+    for machine in document.get("machines", ()):
+        yield "", machine
+    for rank in document.get("ranks", ()):
+        yield from ((f"rank {rank['rank']}", machine) for machine in rank["machines"])
+        yield from _machines(rank["processes"])
+    yield from _machines(document.get("processes", ()))
+
+
+def _machines(processes: Iterable[Document]) -> Iterator[tuple[str, Document]]:
+    for process in processes:
+        yield from ((name_of(process), machine) for machine in process["machines"])
+
+
+def races_of(document: Document) -> Iterator[Document]:
+    """Return each race of a report, with the name of its process as "process"."""
+    for name, machine in machines_of(document):
+        if machine["certificate"] is not None:
+            yield from ({**race, "process": name} for race in machine["certificate"]["races"])
+
+
+def has_failed(document: Document) -> bool:
+    """Return True if races were errors on a machine that had one, whether or not the program has caught it."""
+    return any(
+        machine["races"] == "error" and machine["certificate"] and machine["certificate"]["races"]
+        for _, machine in machines_of(document)
+    )

@@ -1,0 +1,184 @@
+"""`ProcessReport`: what a child process did on its machines, kept in a file for the command that started them all.
+
+# Note [Reports of child processes]
+Problem: programs start processes in many ways (multiprocessing, subprocess, launchers), and a process may end at any
+time without a word: by `os._exit`, by a signal.
+Rule: `flambeau run` and `flambeau launch` name a folder in the environment. Each process below that uses a machine has
+a file there, written when a machine starts, when races are found and when a machine closes.
+Why: what stands in the file at any time is true. A process that ends in an orderly way has closed its machines;
+"finished" says so. One that was killed has left its races until then.
+Consequences: a command that is itself such a process has a file in the outer folder, and its own children have theirs
+in a folder of its number beside that file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from multiprocessing import parent_process, util
+from pathlib import Path
+from typing import Any
+
+from flambeau.core.files import replace_file
+from flambeau.observe.reports import Certificate
+from flambeau.report.recorder import MachineReport, Recorder, machine_fields
+from flambeau.runtime import system
+from flambeau.runtime.machine import Machine
+
+FOLDER = "FLAMBEAU_REPORT_FOLDER"
+_UNFINISHED = "the process had not ended, or was killed, when its report was written"
+
+
+class ProcessReport:
+    """Watches the machines of this process and keeps its file in step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._recorder = Recorder()
+        self._open: list[Machine] = []
+        self._next = 1  # after so many races the file is written
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: the parent's machines are not its own."""
+        self._begin()
+
+    def starting(self, machine: Machine) -> None:
+        pass
+
+    def started(self, machine: Machine) -> None:
+        self._open.append(machine)
+        detector = getattr(machine.driver, "detector", None)
+        if detector is not None:
+            detector.findings.on_race = self._raced
+        _close_at_end_of_child()
+        self._write()
+
+    def closing(self, machine: Machine) -> None:
+        self._recorder.closing(machine)
+        with suppress(ValueError):  # it was opened before this process was forked
+            self._open.remove(machine)
+        self._write()
+
+    def _raced(self, count: int) -> None:
+        """Each time that there are twice as many: writing all races each time would take longer than finding them."""
+        if count >= self._next:
+            self._next = 2 * count
+            self._write()
+
+    def _write(self) -> None:
+        with self._lock, suppress(OSError):  # the folder is gone: whoever asked for the report has ended
+            machines = [*self._recorder.machines, *map(_unfinished, self._open)]
+            fields = {
+                **_identity(),
+                "finished": not self._open,
+                "machines": [machine_fields(machine) for machine in machines],
+            }
+            replace_file(self._folder / f"{os.getpid()}.json", json.dumps(fields), durable=False)
+
+
+def join_reports() -> None:
+    """Report from this process, and from those that it forks, to the folder that the environment names."""
+    report = ProcessReport(Path(os.environ[FOLDER]))
+    system.watch(report)
+    os.register_at_fork(after_in_child=report.forked)
+
+
+class ChildReports:
+    """The folder in which the children of this process report, from `open` until `close`.
+
+    Within such a child it lies in the folder that the child reports to itself, and stays.
+    """
+
+    def __init__(self) -> None:
+        outer = os.environ.get(FOLDER)
+        self._is_own = outer is None
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="flambeau-reports-") if outer is None else f"{outer}/{os.getpid()}"
+        )
+        self._forks: ProcessReport | None = None  # in a forked child
+
+    def open(self) -> None:
+        """Name the folder in the environment."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        os.environ[FOLDER] = str(self.folder)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        if self._forks is None:
+            self._forks = ProcessReport(self.folder)
+            system.watch(self._forks)
+        else:
+            self._forks.forked()
+
+    def read(self) -> list[dict[str, Any]]:
+        """The reports of all processes below this one, ranks first, each once."""
+        found: dict[int, dict[str, Any]] = {}
+        for path in self.folder.rglob("*.json"):
+            with suppress(OSError, ValueError):  # its process has just ended
+                report = json.loads(path.read_text())
+                found[report["pid"]] = report
+        for report in found.values():
+            parent = found.get(report["parent"])
+            if parent is not None and parent["rank"] == report["rank"]:
+                report["rank"] = None  # a child of the rank, which has its environment
+        return sorted(
+            found.values(), key=lambda report: (report["rank"] is None, report["rank"], report["pid"])
+        )
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._is_own:
+            os.environ.pop(FOLDER, None)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def name_of(report: dict[str, Any]) -> str:
+    """What a process is called in reports: `rank 1`, or `process 4711 (worker.py)`."""
+    if report["rank"] is not None:
+        return f"rank {report['rank']}"
+    program = Path(report["argv"][0]).name if report["argv"] and report["argv"][0] else ""
+    named = f" ({program})" if program not in ("", "-c", "-m") else ""
+    return f"process {report['pid']}{named}"
+
+
+def _identity() -> dict[str, Any]:
+    rank, local_rank, attempt = [
+        int(text) if text.isdecimal() else None
+        for text in (
+            os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
+        )
+    ]
+    return {
+        "pid": os.getpid(), "parent": os.getppid(), "argv": sys.argv,
+        "rank": rank, "local_rank": local_rank, "attempt": attempt,
+    }  # fmt: skip
+
+
+def _unfinished(machine: Machine) -> MachineReport:
+    """A machine that is in use: its races so far, and no certificate."""
+    detector = getattr(machine.driver, "detector", None)
+    races = None if detector is None else list(detector.races)
+    virtual = machine.wish.driver == "virtual"
+    return MachineReport(
+        driver=machine.wish.driver,
+        profile=machine.wish.profile if virtual else None,
+        schedule=machine.wish.schedule if virtual else None,
+        races=machine.wish.races,
+        devices=[], time_ns=None, trace_hash=None, token=None, unplayed="",
+        certificate=None if races is None else Certificate([], [_UNFINISHED], races),
+    )  # fmt: skip
+
+
+def _close_at_end_of_child() -> None:
+    """Children of multiprocessing that were forked end without `atexit`, but not without this."""
+    if parent_process() is not None:
+        util.Finalize(None, system.close_quietly, exitpriority=-1000)
