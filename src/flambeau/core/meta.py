@@ -154,6 +154,8 @@ def _overflow(meta: Meta) -> RuntimeError:
 
 
 def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
+    if min(shape, default=0) < 0:  # of a result whose operator did not look: no kernel may see it
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     meta = object.__new__(Meta)
     meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
     meta.ndim, meta.numel, meta.itemsize = len(shape), numel(shape), dtype.itemsize

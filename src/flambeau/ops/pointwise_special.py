@@ -301,9 +301,15 @@ xlog1py = _binary(
 Step = Callable[[int, Any, Any, Any], Any]
 
 
+def _degree(n: Any) -> Any:
+    """Return degrees as whole numbers; one that 64 bits cannot hold (NaN, infinity) is negative, as in C++ on x86."""
+    n = n.astype(np.float64)
+    return np.where(np.abs(n) < 2.0**63, np.trunc(n), -1.0)
+
+
 def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
     """p(0) = 1, p(1) = `first`, p(k + 1) = `step(k, x, p(k - 1), p(k))`; 0 for a negative degree."""
-    x, n, first = np.broadcast_arrays(x.astype(np.float64), np.trunc(n), first)
+    x, n, first = np.broadcast_arrays(x.astype(np.float64), n, first)
     out = np.where(n < 0, 0.0, np.where(n == 0, 1.0, first))
     p, q = np.ones(x.shape), first.astype(np.float64)
     for k in range(1, int(n.max(initial=0))):
@@ -317,7 +323,7 @@ def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
 def _polynomial(first: Callable[[Any], Any], step: Step) -> Callable[[Any, Any], Any]:
     def compute(x: Any, n: Any) -> Any:
         wide = x.astype(np.float64)
-        return _climb(wide, n, first(wide), step).astype(x.dtype)
+        return _climb(wide, _degree(n), first(wide), step).astype(x.dtype)
 
     return compute
 
@@ -336,7 +342,7 @@ _FIRST: dict[str, Callable[[Any], Any]] = {
 def _chebyshev(kind: str, shifted: bool, x: Any, n: Any) -> Any:
     """Inside (-1, 1) by angles, which the degree does not spoil."""
     wide = 2 * x.astype(np.float64) - 1 if shifted else x.astype(np.float64)
-    n = np.trunc(n.astype(np.float64))
+    n = _degree(n)
     by_angle = (n > 6) & (np.abs(wide) < 1)
     climbed = _climb(wide, np.where(by_angle, 0, n), _FIRST[kind](wide), lambda k, x, p, q: 2 * x * q - p)
     return np.where(by_angle, _ANGLES[kind](n, np.arccos(wide)), climbed).astype(x.dtype)

@@ -217,6 +217,8 @@ template<class A> __device__ A entr_(A x) { return x != x ? x : x > 0 ? -x * log
 
 // -- orthogonal polynomials: p(0) = 1, p(1), and the next of the two before -----------------------------------------
 
+// A degree as a whole number; one that none can hold (NaN, infinity) is negative, as in C++ on x86.
+template<class A> __device__ i64 degree_of(A n) { return fabs((double)n) < 9223372036854775808.0 ? (i64)n : -1; }
 template<class F> __device__ double climb(i64 n, double first, F next) {
   if (n < 0) return 0;
   double p = 1, q = first;
@@ -227,7 +229,7 @@ template<class F> __device__ double climb(i64 n, double first, F next) {
 // The four kinds of Chebyshev's, by what p(1) is less than 2 x; inside (-1, 1) by angles, which long sums do not spoil.
 template<class A> __device__ A chebyshev(A a, A n_, int kind, bool shifted) {
   const double x = shifted ? 2 * (double)a - 1 : (double)a;
-  const i64 n = (i64)n_;
+  const i64 n = degree_of(n_);
   if (n > 6 && fabs(x) < 1) {
     const double t = acos(x);
     if (kind == 0) return (A)cos(n * t);
@@ -240,15 +242,15 @@ template<class A> __device__ A chebyshev(A a, A n_, int kind, bool shifted) {
 }
 template<class A> __device__ A hermite(A a, A n, double scale) {  // 2: the physicists', 1: the probabilists'
   const double x = a;
-  return (A)climb((i64)n, scale * x, [=](i64 k, double p, double q) { return scale * (x * q - k * p); });
+  return (A)climb(degree_of(n), scale * x, [=](i64 k, double p, double q) { return scale * (x * q - k * p); });
 }
 template<class A> __device__ A laguerre(A a, A n) {
   const double x = a;
-  return (A)climb((i64)n, 1 - x, [=](i64 k, double p, double q) { return ((2 * k + 1 - x) * q - k * p) / (k + 1); });
+  return (A)climb(degree_of(n), 1 - x, [=](i64 k, double p, double q) { return ((2 * k + 1 - x) * q - k * p) / (k + 1); });
 }
 template<class A> __device__ A legendre(A a, A n) {
   const double x = a;
-  return (A)climb((i64)n, x, [=](i64 k, double p, double q) { return ((2 * k + 1) * x * q - k * p) / (k + 1); });
+  return (A)climb(degree_of(n), x, [=](i64 k, double p, double q) { return ((2 * k + 1) * x * q - k * p) / (k + 1); });
 }
 
 // -- the parts of a floating-point number --------------------------------------------------------------------------

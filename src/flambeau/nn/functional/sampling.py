@@ -42,17 +42,24 @@ def interpolate(
     elif align_corners is None:
         align_corners = False
     shape = checked(input, "interpolate").shape
+    kind = mode if mode in _ALL and len(shape) in _AREA else _kind(mode, len(shape))
     sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor)
     if antialias and not (mode in ("bilinear", "bicubic") and len(shape) == 4):
         raise ValueError(
             "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input"
         )
-    if mode in _ALL and len(shape) in _AREA:
-        if mode == "area":
-            return _AREA[len(shape)](input, sizes)
-        return call(_interpolate, (input,), (Resampling(mode, sizes, scales),))
-    kind = _kind(mode, len(shape))
+    if mode == "area":
+        return _AREA[len(shape)](input, sizes)
+    if min(*sizes, *shape[2:]) <= 0:
+        raise RuntimeError(_empty_or_negative(shape[2:], sizes))
     return call(_interpolate, (input,), (Resampling(kind, sizes, scales, bool(align_corners), antialias),))
+
+
+def _empty_or_negative(shape: Sequence[int], sizes: Sequence[int]) -> str:
+    """Return PyTorch's words for spatial sizes that cannot be interpolated."""
+    names = ("D", "H", "W")[-len(sizes) :]
+    old, new = (", ".join([f"{d}: {n}" for d, n in zip(names, each, strict=True)]) for each in (shape, sizes))
+    return f"Input and output sizes should be greater than 0, but got input ({old}) output ({new})"
 
 
 def _kind(mode: str, ndim: int) -> str:
@@ -81,6 +88,10 @@ def _sizes(
     if factor is None:
         raise ValueError("either size or scale_factor should be defined")
     factors = [float(f) for f in _each(factor, dims, "scale_factor")]
+    if not all(map(math.isfinite, factors)):
+        raise RuntimeError(
+            f"value cannot be converted to type int64_t without overflow: scale_factor={factor}"
+        )
     sizes = tuple([math.floor(n * f) for n, f in zip(shape[2:], factors, strict=True)])
     return sizes, (None,) * dims if recompute else tuple(factors)
 
