@@ -290,6 +290,42 @@ def test_a_race_error_ends_with_3(tmp_path):
     assert len(done.certificate["races"]) == 1
 
 
+VIEWED = """
+    import torch
+    h = torch.zeros(64).pin_memory()
+    v = h.numpy()
+    x = h.to("cuda", non_blocking=True)
+    WRITE
+"""
+
+
+def test_strict_withholds_a_certificate_that_leans_on_views(tmp_path):
+    text = (
+        "nothing writes pinned memory through the array of numpy() at program.py:4 between the copy at program.py:5 and "
+        "the end of the program"
+    )
+    path = program(tmp_path, VIEWED.replace("WRITE", ""))
+    done = flambeau_run(tmp_path, path)
+    assert done.certificate["race_free"] and text in done.certificate["assumptions"]
+    for options, env in ((["--strict"], {}), ([], {"FLAMBEAU_STRICT": "1"})):
+        done = flambeau_run(tmp_path, *options, path, env=env)
+        assert not done.certificate["race_free"] and done.status == 0
+        assert done.certificate["violated"] == [f"it cannot be seen that {text}"]
+    assert (
+        "FLAMBEAU_STRICT='yes': must be one of 0, 1"
+        in flambeau_run(tmp_path, path, env={"FLAMBEAU_STRICT": "yes"}).err
+    )
+
+
+def test_a_race_that_shows_at_the_end_of_the_program_ends_with_3(tmp_path):
+    done = flambeau_run(tmp_path, "--races", "error", program(tmp_path, VIEWED.replace("WRITE", "v[:] = 1")))
+    (race,) = done.certificate["races"]
+    assert done.status == 3 and race["first"]["place"] == "program.py:5"
+    assert race["fix"]["text"].endswith(
+        "after program.py:5, before the host writes there, which it did afterwards."
+    )
+
+
 def test_a_caught_race_error_still_ends_with_3(tmp_path):
     text = RACE.replace(
         "    b = a + 1", "    try:\n        a + 1\n    except RuntimeError:\n        print('caught')"
@@ -632,7 +668,9 @@ def test_driver_cuda_never_falls_back(tmp_path):
 
 
 def test_beside_a_gpu_the_defaults_are_the_gpu_and_no_look_for_races(monkeypatch):
-    options = argparse.Namespace(driver=None, devices=None, profile=None, schedule=None, races=None)
+    options = argparse.Namespace(
+        driver=None, devices=None, profile=None, schedule=None, races=None, strict=False
+    )
     for no_gpu, found in (("", {}), ("none here", DEFAULTS)):
         monkeypatch.setattr(settings, "why_no_gpu", lambda no_gpu=no_gpu: no_gpu)
         monkeypatch.setattr(os, "environ", {"OPENBLAS_NUM_THREADS": "1"})

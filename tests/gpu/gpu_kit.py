@@ -95,3 +95,24 @@ def in_fresh_process(program: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+VIEWED = """
+import flambeau as torch
+from flambeau.runtime import system
+h = torch.zeros(1024).pin_memory()
+v = h.numpy()
+x = torch.empty(1024, device="cuda")
+for write in (False, True):
+    x.copy_(h, non_blocking=True)
+    if write:
+        v[3] = 7
+    torch.cuda.synchronize()
+    certificate = system.accelerator().detector.certificate()
+    print(len(certificate.races), any("pinned memory through" in text for text in certificate.assumptions))
+h.copy_(x, non_blocking=True)
+x.copy_(h, non_blocking=True)
+torch.cuda.synchronize()
+print(len(system.accelerator().detector.certificate().races))
+"""
+"""Copies of pinned memory with a view, under the race detector of a real driver."""

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from gpu_kit import VIEWED
 
 HERE = Path(__file__).parent
 # A kernel of the null libcuda does nothing, so these cases see memory that nobody wrote; there is no NVML beside it.
@@ -246,6 +247,11 @@ with torch.cuda.stream(torch.cuda.Stream()):
 def test_races_are_looked_for_over_real_drivers_too(library: Path, races: str) -> None:
     program = f"import os; os.environ['FLAMBEAU_RACES'] = '{races}'\n{RACE}"
     assert run(library, program) == {"off": "no race\n", "error": "Null GPU True\n"}[races]
+
+
+def test_writes_through_views_of_pinned_memory_are_seen_at_the_wait(library: Path) -> None:
+    program = f"import os; os.environ['FLAMBEAU_RACES'] = 'warn'\n{VIEWED}"
+    assert run(library, program).splitlines()[:3] == ["0 True", "1 True", "1"]
 
 
 def test_flambeau_run_takes_the_gpu_and_looks_for_no_races(library: Path, tmp_path: Path) -> None:

@@ -62,7 +62,9 @@ class StillDriver(Forward):
     def _nothing(self, *args):
         pass
 
-    device_sync = mem_free = host_free = host_touch = block_alloc = block_free = block_wait = _nothing
+    device_sync = mem_free = host_free = host_touch = host_export = block_alloc = block_free = block_wait = (
+        _nothing
+    )
     copy_in = copy_out = copy = fill = stream_destroy = stream_sync = stream_wait = _nothing
     event_destroy = event_record = event_sync = unload = host_call = close = range_map = _nothing
 

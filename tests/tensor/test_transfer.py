@@ -368,6 +368,6 @@ def test_the_host_driver_hears_of_reads_and_writes() -> None:
     try:
         x = torch.ones(3)
         x.tolist(), x.numpy()
-        assert seen.count((x.data_ptr(), 12, False)) >= 2
+        assert seen == [(x.data_ptr(), 12, False)]  # of a read: what NumPy does with the memory is not seen
     finally:
         driver.host_touch = touch

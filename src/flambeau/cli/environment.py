@@ -17,6 +17,7 @@ def export_options(options: argparse.Namespace) -> None:
         "FLAMBEAU_VIRTUAL_PROFILE": options.profile,
         "FLAMBEAU_SCHEDULE": options.schedule,
         "FLAMBEAU_RACES": options.races,
+        "FLAMBEAU_STRICT": "1" if options.strict else None,
     }
     os.environ.update({name: value for name, value in chosen.items() if value is not None})
 

@@ -38,6 +38,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
     parser.add_argument(
         "--races", choices=("off", "warn", "error"), help="look for races in each rank: collect, or raise"
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="certify nothing that leans on what the host does to pinned memory through views",
+    )
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the ranks' reports as JSON")
     parser.add_argument("--quiet", action="store_true", help="print no report")
     if wanted:

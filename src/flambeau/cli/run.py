@@ -80,6 +80,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN",
     )
     parser.add_argument("--races", choices=("off", "warn", "error"), help="look for races: collect, or raise")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="certify nothing that leans on what the host does to pinned memory through views",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no report")
     parser.add_argument(
         "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"

@@ -20,13 +20,13 @@ from flambeau.core.record import Record, Value
 
 
 class Watch(Protocol):
-    """Called around the commands of virtual GPUs that use pinned memory. It must make no driver call and not raise."""
+    """Notified by virtual GPUs of what commands do to pinned memory. It must make no driver call and not raise."""
 
     def about_to_use(self, memory: HostMemory, /) -> None:
         """A command is about to read or write these bytes."""
 
-    def used(self, memory: HostMemory, /) -> None:
-        """The command has run, or was dropped because its device has failed."""
+    def changed(self, memory: HostMemory, /) -> None:
+        """The machine may have changed these bytes: a command has run, or they were poisoned."""
 
 
 class HostMemory:
@@ -38,7 +38,7 @@ class HostMemory:
         owner: The object that keeps them alive.
         pinned: Whether they are page-locked.
         awaited: Whether the host waits for the copy before the program goes on.
-        watch: Whom a simulated device notifies when a command uses pinned bytes; set by observers.
+        watch: Whom a virtual GPU notifies of what it does to pinned bytes; set by observers.
     """
 
     __slots__ = ("awaited", "nbytes", "owner", "pinned", "ptr", "watch")
@@ -438,6 +438,14 @@ class Driver(Protocol):
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         """Say that the host reads or writes host bytes now. For observers; a driver may do nothing."""
+        ...
+
+    def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        """Say that another object shows host bytes while `view` lives; None: for ever. For observers.
+
+        `what` is the call by which the program got it, as "numpy()". `view` can be weakly referenced. A tensor over the
+        bytes that another object shows says so too, by "from_numpy()" or the like.
+        """
         ...
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:

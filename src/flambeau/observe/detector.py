@@ -28,6 +28,7 @@ from functools import reduce
 from typing import Any, TypeAlias
 
 from flambeau.core.sites import Site, caller, place
+from flambeau.driver.api import HostMemory
 from flambeau.observe.accesses import (
     MANY,
     NOWHERE,
@@ -46,6 +47,8 @@ from flambeau.observe.indexed.deferred import Deferred
 from flambeau.observe.indexed.partial import PartialAccess
 from flambeau.observe.layouts import Extent, overlap, span_of
 from flambeau.observe.order import Order
+from flambeau.observe.pinned.lines import view_name
+from flambeau.observe.pinned.memory import Export, PinnedMemory, Window
 from flambeau.observe.race_builder import (
     READ,
     WRITE,
@@ -69,11 +72,12 @@ class Detector(Order):
 
     __slots__ = (
         "_captured_from", "_captured_to", "_capturing", "_check_written", "_freed", "_launches", "_loose",
-        "_many_retired", "_pending_host", "deferred", "shadow",
+        "_many_retired", "_pending_host", "deferred", "pinned", "shadow",
     )  # fmt: skip
 
-    def __init__(self, mode: str = "warn") -> None:
-        super().__init__(Findings(mode))
+    def __init__(self, mode: str = "warn", strict: bool = False) -> None:
+        super().__init__(Findings(mode, strict))
+        self.pinned = PinnedMemory(self)
         self.shadow = Shadow()
         self.deferred = Deferred(self)
         self._check_written = self.deferred.unwritten.read
@@ -97,6 +101,7 @@ class Detector(Order):
         """What this run proves. Asking for it counts as having been told of the races."""
         with self.lock:
             self.settle()
+            self.pinned.end()
             questions = self.deferred.unwritten.open_questions()
             return self.findings.certificate(
                 self.threads.count, self._several_ranks, self._undecided(), questions
@@ -122,6 +127,7 @@ class Detector(Order):
             self._settle_host_memory()
         if self.deferred.executed:
             self.deferred.settle()
+        self.pinned.host_waited()
         self.findings.raise_due()
 
     def _drop_retired(self) -> None:
@@ -352,6 +358,7 @@ class Detector(Order):
         """Memory went back to the driver, after a wait for all that used it."""
         for cell in self.shadow.overlapping(ptr, ptr + nbytes):
             self._pending_host.pop(cell, None)
+        self.pinned.forgotten(ptr, nbytes)
         self.shadow.forget(ptr, nbytes)
 
     # -- accesses --------------------------------------------------------------------------------------
@@ -511,10 +518,39 @@ class Detector(Order):
                 if last[0] is not agent and clock.get(last[0], 0) < last[1]:
                     self._conflict(old, READ, last, cell or old, WRITE, command)
 
-    def host_pending(self, ptr: int, nbytes: int) -> None:
-        """A queued command uses this host memory: remember to check what the host does with it."""
-        for cell in self.shadow.overlapping(ptr, ptr + nbytes):
+    def use_pinned(self, memory: HostMemory, kind: str, stream: int) -> None:
+        """The command that was just checked uses pinned memory: check what the host does there from now on."""
+        for cell in self.shadow.overlapping(memory.ptr, memory.ptr + memory.nbytes):
             self._pending_host[cell] = None
+        cell = self.shadow.cells[memory.ptr, memory.nbytes]
+        last = cell.write if kind is WRITE else cell.read
+        if last is None:
+            assert cell.reads is not None
+            last = cell.reads[self.agents[stream]]
+        self.pinned.used(memory, kind, last)
+
+    def pending_host(self, ptr: int, nbytes: int) -> Iterator[tuple[Cell, str, Command]]:
+        """The commands that use this host memory and that the host does not know to be over."""
+        for cell in list(self._pending_host):
+            if cell.start < ptr + nbytes and ptr < cell.end:
+                accesses = [(READ, read) for read in cell.all_reads()]
+                accesses += [(WRITE, cell.write)] if cell.write is not None else []
+                for kind, last in accesses:
+                    if self.known.get(last[0], 0) < last[1] and last[1] >= cell.block.born:
+                        yield cell, kind, last
+
+    def host_writes(self, keys: Sequence[tuple[int, Extent]]) -> None:
+        """The host writes memory, in a way that was looked at where commands use it."""
+        for ptr, extent in keys:
+            if self.pinned.contains(ptr):
+                with self.lock:
+                    self.pinned.written(ptr, extent)
+
+    def host_exports(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        """Another object shows host memory, while `view` lives (None: for ever)."""
+        if self.pinned.contains(ptr):
+            with self.lock:
+                self.pinned.exported(ptr, nbytes, what, view)
 
     @property
     def watches_host(self) -> bool:
@@ -550,8 +586,44 @@ class Detector(Order):
         first = access_of(cell.start, cell.extent, before, last, launch)
         shape, dtype = shape_of(extent, kind, what)
         second = Access(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
-        fix = synchronize_fix(first, second, last, launch, self.known)
+        fix = synchronize_fix(first, second.place, last, launch, self.known)
         self.findings.report(key, Race(first, second, "pinned host memory", fix, cell.block.site))
+
+    def host_changed(self, low: int, high: int, window: Window, site: Site | None) -> None:
+        """The host has changed bytes unseen, before `site`, that a pending command uses. See Note [Unseen accesses]."""
+        view = window.life.exported
+        assert view is not None and view.site is not None
+        until = "the end" if site is None else "this line"
+        second = self._unseen(WRITE, f"a write through a view, before {until},", low, high, site or view.site)
+        note = (
+            f"note:   the bytes changed after {place(window.site)}, and no operator of the program's wrote them: "
+            f"{view_name(view.what, view.site)} shows the memory."
+        )
+        when = "the host writes there, which it did afterwards"
+        self._report_unseen(window, second, when + (f" and before {second.place}" if site else ""), note)
+
+    def host_looked(self, window: Window, view: Export) -> None:
+        """A view of what a command was to write was taken, used and dropped before the host has waited."""
+        assert view.site is not None
+        second = self._unseen(READ, f"a read through {view.what}", view.start, view.end, view.site)
+        self._report_unseen(window, second, second.place)
+
+    def _unseen(self, kind: str, what: str, start: int, end: int, site: Site) -> Access:
+        return Access(kind, what, None, self.number, start, end, None, None, site)
+
+    def _report_unseen(self, window: Window, second: Access, when: str, note: str = "") -> None:
+        last = window.command
+        if self.several and self.everyone.get(last[0], 0) >= last[1]:
+            self._met_by_chance(last, second.site)
+            return
+        key = (*line_at(window.site), *line_at(second.site), last[0].device, second.operator)
+        if self.findings.is_known(key, window.kind, second.kind, None):
+            return
+        launch = self.launch_of(last)
+        first = access_of(window.start, window.end - window.start, window.kind, last, launch)
+        fix = synchronize_fix(first, when, last, launch, self.known)
+        race = Race(first, second, "pinned host memory", fix, window.life.block.site, note=note)
+        self.findings.report(key, race, late=True)
 
     def _settle_host_memory(self) -> None:
         """Host memory whose commands are all known to be done needs no more watching."""

@@ -8,6 +8,7 @@ from typing import NoReturn, TypeAlias
 
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site, caller, line_of, place
+from flambeau.observe.pinned.lines import UnseenUses
 from flambeau.observe.reports import Certificate, Race, RaceWarning
 
 Key: TypeAlias = tuple[object, ...]
@@ -17,12 +18,16 @@ EMPTY: Mapping[Key, Race] = {}
 
 
 class Findings:
-    """Of one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access)."""
+    """Of one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access).
 
-    def __init__(self, mode: str) -> None:
+    `strict`: what cannot be seen withholds the certificate; else it is named among the assumptions.
+    """
+
+    def __init__(self, mode: str, strict: bool = False) -> None:
         if mode not in ("warn", "error"):
             raise ValueError(f"races must be 'warn' or 'error' here, not {mode!r}")
         self.mode = mode
+        self.strict = strict
         self.reuses_polled = 0
         self._races: dict[Key, Race] = {}
         self._early: dict[str, str] = {}  # by place: memory that was freed too early
@@ -33,7 +38,7 @@ class Findings:
         self._unordered: dict[str, None] = {}  # what host threads may do in another order
         self._polls: dict[str, None] = {}  # what they asked each other
         self._late: dict[str, None] = {}  # where the program heard of an earlier failure on a device
-        self.pins = False  # whether there is pinned memory
+        self.unseen = UnseenUses()
         self.on_race: Callable[[int], None] | None = None  # called with the number of races, for each new one
         self._told = False
         self.due: Race | None = None  # found after its second command was enqueued, where races raise
@@ -89,10 +94,8 @@ class Findings:
         violated += [*self._unwritten.values(), *open_questions]
         if not self._unwritten and not open_questions and not self._shared:
             assumptions.append("no operation read memory that was never written (checked)")
-            if self.pins:
-                assumptions.append(
-                    "nothing read pinned memory that was never written: the host may write it unseen"
-                )
+        violated += self.unseen.violated(self.strict)
+        assumptions += [] if self.strict else self.unseen.assumptions()
         if self.reuses_polled:
             assumptions.append(
                 f"{self.reuses_polled} reuses of memory followed the runtime's own polling: other schedules "

@@ -75,6 +75,9 @@ class Forward:
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         self.inner.host_touch(ptr, nbytes, write)
 
+    def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        self.inner.host_export(ptr, nbytes, what, view)
+
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
         self.inner.block_alloc(ptr, nbytes, stream, written)
 

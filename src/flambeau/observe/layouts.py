@@ -57,9 +57,9 @@ def overlap(first: int, one: Extent, second: int, other: Extent) -> bool:
     if reach // unit > _CANVAS:
         return True
     canvas = np.zeros(reach // unit + 1, np.uint8)
-    _draw(canvas, (first - base) // unit, one, unit)
+    draw(canvas, (first - base) // unit, one, unit)
     window = np.zeros_like(canvas)
-    _draw(window, (second - base) // unit, other, unit)
+    draw(window, (second - base) // unit, other, unit)
     return bool(np.any(canvas & window))
 
 
@@ -71,7 +71,7 @@ def drawn(begin: int, end: int, accesses: list[tuple[int, Extent]]) -> np.ndarra
         return None
     canvas = np.zeros(high - low + 1, np.uint8)
     for ptr, extent in accesses:
-        _draw(canvas, ptr - low, extent, 1)
+        draw(canvas, ptr - low, extent, 1)
     return canvas[begin - low : end - low]
 
 
@@ -112,7 +112,7 @@ def _grain(extent: Extent) -> int:
     return gcd(extent.itemsize, *[stride for stride, _ in _strides(extent)])
 
 
-def _draw(canvas: np.ndarray[Any, Any], at: int, extent: Extent, unit: int) -> None:
+def draw(canvas: np.ndarray[Any, Any], at: int, extent: Extent, unit: int) -> None:
     """Mark the units that an access touches."""
     if isinstance(extent, int):
         canvas[at : at + extent // unit] = 1

@@ -151,13 +151,17 @@ def _lifetime(block: Block, number: int) -> tuple[Site | None, int, Site | None]
 
 
 def synchronize_fix(
-    first: Access, second: Access, last: Command, launch: GraphLaunch | None, known: Clock
+    first: Access, second: str, last: Command, launch: GraphLaunch | None, known: Clock
 ) -> Fix:
-    """The host touches what a command uses: it must wait, and then knows all that the command's stream was given."""
+    """The host touches what a command uses: it must wait, and then knows all that the command's stream was given.
+
+    Args:
+        second: When the host touches it: the fix goes before that.
+    """
     agent = last[0] if launch is None else launch.agent
     text = (
         f"Call synchronize() on {agent}, or on an event recorded there after {_issued_at(first)}, "
-        f"before {second.place}."
+        f"before {second}."
     )
     return Fix("synchronize", text, joined(known, snapshot(agent)).get(last[0], 0) >= last[1])
 

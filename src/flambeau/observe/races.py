@@ -25,9 +25,10 @@ from flambeau.observe.indexed.reporting import reporting
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.meetings import Meetings
 from flambeau.observe.others import Others
+from flambeau.observe.race_builder import READ as _READ
+from flambeau.observe.race_builder import WRITE as _WRITE
 from flambeau.observe.tapes import Tape
 
-_READ, _WRITE = "reads", "writes"
 _COPY: Operation = ("copy", (), 0)
 _SIZES = 1024  # of copies and fills, whose cells are remembered
 _Call = TypeVar("_Call", bound=Callable[..., Any])
@@ -48,15 +49,21 @@ def _may_tell(call: _Call) -> _Call:
 
 
 def observed(
-    accelerator: Driver, host: Driver, races: str = "warn", visible: Sequence[int] | None = None
+    accelerator: Driver,
+    host: Driver,
+    races: str = "warn",
+    visible: Sequence[int] | None = None,
+    strict: bool = False,
 ) -> tuple[RaceDriver, HostRaceDriver]:
     """The two drivers of a machine behind one race detector; both have it as `.detector`.
 
     `races` is "warn" (collect) or "error" (RaceError at the second access). `visible` are the driver's indices of
     cuda:0, cuda:1 and so on, which reports name; all by default. The runtime must call
     `block_alloc`, `block_wait` and `block_free` for device memory and for cached pinned memory (stream 0) alike.
+    `strict`: what the host may do to pinned memory unseen withholds the certificate.
     """
-    detector = Detector(races)
+    detector = Detector(races, strict)
+    detector.pinned.simulated = accelerator.name == "virtual"
     return RaceDriver(accelerator, detector, visible), HostRaceDriver(host, detector)
 
 
@@ -127,9 +134,9 @@ class RaceDriver(Forward):
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         memory = self.inner.host_alloc(nbytes)
-        self.detector.findings.pins = True
         with self._lock:
             self.detector.own(memory.ptr, nbytes, None, caller(), host=True)
+            self.detector.pinned.added(memory.ptr, nbytes)
         return memory
 
     def host_free(self, memory: HostMemory) -> None:
@@ -142,7 +149,13 @@ class RaceDriver(Forward):
                 self._enter()
                 what = "a write by the host" if write else "a read by the host"
                 self.detector.host_access(ptr, nbytes, _WRITE if write else _READ, (what, (), 0))
+        if write:
+            self.detector.host_writes([(ptr, nbytes)])
         self.inner.host_touch(ptr, nbytes, write)
+
+    def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        self.detector.host_exports(ptr, nbytes, what, view)
+        self.inner.host_export(ptr, nbytes, what, view)
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
         self.detector.begin_life(ptr, nbytes, stream, written)
@@ -163,7 +176,7 @@ class RaceDriver(Forward):
         with self._lock:
             key = (source.ptr, source.nbytes)
             if source.pinned:
-                self._command(stream, "copy_in", [(target, source.nbytes), key], 1, pinned=key)
+                self._command(stream, "copy_in", [(target, source.nbytes), key], 1, (source, _READ))
             else:  # the host's bytes are read before the call returns
                 self._enter()
                 self.detector.host_access(*key, _READ, ("copy_in", (), 0))
@@ -175,7 +188,7 @@ class RaceDriver(Forward):
         key = (target.ptr, target.nbytes)
         with self._lock:
             if target.pinned:
-                self._command(stream, "copy_out", [key, (source, target.nbytes)], 1, pinned=key)
+                self._command(stream, "copy_out", [key, (source, target.nbytes)], 1, (target, _WRITE))
                 self.inner.copy_out(target, source, stream)
                 return
             self._enter()
@@ -418,7 +431,7 @@ class RaceDriver(Forward):
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
             self._command(stream, "host function", [], 0)
-            self.inner.host_call(call, stream)
+            self.inner.host_call(self.detector.pinned.guarded(call), stream)
 
     # -- graphs ---------------------------------------------------------------------------------------
     def capture_begin(self, stream: int, mode: str) -> None:
@@ -498,21 +511,31 @@ class RaceDriver(Forward):
 
     # -- the rest ------------------------------------------------------------------------------------
     def _command(
-        self, stream: int, what: str, keys: list[Key], outputs: int, pinned: tuple[int, int] | None = None
+        self,
+        stream: int,
+        what: str,
+        keys: list[Key],
+        outputs: int,
+        pinned: tuple[HostMemory, str] | None = None,
     ) -> None:
-        """A command that is no launch, and the pinned memory that it uses. Copies and fills of no bytes are none."""
+        """A command that is no launch, and the pinned memory that it uses, with what it does there.
+
+        Copies and fills of no bytes are none.
+        """
         self._enter()
         if keys and not keys[0][1]:
             return
         check = self._check(what, tuple([extent for _, extent in keys]), outputs)
         ptrs = tuple([ptr for ptr, _ in keys])
+        if pinned is not None:
+            pinned[0].watch = self.detector.pinned
         tape = self._tapes.get(stream)
         if tape is not None:
             tape.command(stream, check, ptrs, caller(), self.detector.lent(ptrs), pinned)
             return
         check(stream, ptrs)
         if pinned is not None:
-            self.detector.host_pending(*pinned)
+            self.detector.use_pinned(*pinned, stream)
 
     def _check(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Check:
         """That of copies, fills and host functions: they have no executable that could have one."""
@@ -580,36 +603,49 @@ class HostRaceDriver(Forward):
             self._touched(
                 [(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], ("an access", (), 0)
             )
+        if write:
+            self.detector.host_writes([(ptr, nbytes)])
         self.inner.host_touch(ptr, nbytes, write)
+
+    def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        self.detector.host_exports(ptr, nbytes, what, view)
+        self.inner.host_export(ptr, nbytes, what, view)
 
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         if self.detector.watches_host:
             self._touched([(target, source.nbytes)], [(source.ptr, source.nbytes)], _COPY)
+        self.detector.host_writes([(target, source.nbytes)])
         self.inner.copy_in(target, source, stream)
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
         if self.detector.watches_host:
             self._touched([(target.ptr, target.nbytes)], [(source, target.nbytes)], _COPY)
+        self.detector.host_writes([(target.ptr, target.nbytes)])
         self.inner.copy_out(target, source, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         if self.detector.watches_host:
             self._touched([(target, nbytes)], [(source, nbytes)], _COPY)
+        self.detector.host_writes([(target, nbytes)])
         self.inner.copy(target, source, nbytes, stream)
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         if self.detector.watches_host:
             self._touched([(target, nbytes)], [], ("fill", (), 0))
+        self.detector.host_writes([(target, nbytes)])
         self.inner.fill(target, byte, nbytes, stream)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        launch = exe.launch
+        metas, outputs = launch.operands, len(launch.outputs)
         if self.detector.watches_host:
-            launch = exe.launch
-            metas, outputs = launch.operands, len(launch.outputs)
             keys = [(ptr, extent_of(meta)) for ptr, meta in zip(ptrs, metas, strict=True)]
             reads = keys if launch.updates else keys[outputs:]
             self._touched(keys[:outputs], reads, (launch.kernel.name, metas, outputs))
-        if exe.launch.kernel.draws and self.detector.several:
+        for ptr, meta in zip(ptrs[:outputs], metas, strict=False):
+            if self.detector.pinned.contains(ptr):
+                self.detector.host_writes([(ptr, extent_of(meta))])
+        if launch.kernel.draws and self.detector.several:
             with self.detector.lock:
                 self.detector.drew(-1)
         self.inner.launch(exe, ptrs, scalars, stream)

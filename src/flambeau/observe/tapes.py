@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import Site
+from flambeau.driver.api import HostMemory
 from flambeau.observe.accesses import Block
 from flambeau.observe.clocks import Agent
 from flambeau.observe.detector import Check, Detector
@@ -52,10 +53,10 @@ class Tape:
         ptrs: tuple[int, ...],
         site: Site,
         lent: Sequence[Block],
-        pinned: tuple[int, int] | None = None,
+        pinned: tuple[HostMemory, str] | None = None,
         probe: Probe | None = None,
     ) -> None:
-        """A command, the memory of the program that it uses, and the pinned memory.
+        """A command, the memory of the program that it uses, and the pinned memory, with what it does there.
 
         Args:
             probe: What its kernel reports the places to that indices name.
@@ -69,7 +70,7 @@ class Tape:
             if probe is not None:
                 probe.add(access)
             if pinned is not None:
-                detector.host_pending(*pinned)
+                detector.use_pinned(*pinned, handles[stream])
 
         self._steps.append(play)
 

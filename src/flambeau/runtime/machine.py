@@ -71,7 +71,11 @@ class Machine:
         """Make the contexts, behind observers if races are to be found."""
         if self.wish.races != "off":
             self.driver, self.host = observe.observed(
-                self.driver, self.host, races=self.wish.races, visible=self.visible
+                self.driver,
+                self.host,
+                races=self.wish.races,
+                visible=self.visible,
+                strict=self.wish.strict,
             )
         for watcher in self.watchers:
             watcher.starting(self)

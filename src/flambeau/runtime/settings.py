@@ -30,6 +30,7 @@ class Settings(Value):
     driver: "virtual", "cuda" (real GPUs), or "none" where nothing was asked for and there are no real GPUs.
     data: False: virtual GPUs of shapes and times alone, whose kernels do not run.
     placement: how the caching allocators choose among free blocks (see `placement.py`).
+    strict: with races, what the host may do to pinned memory unseen withholds the certificate.
     said: the environment's variables that decided, as `NAME='value'`, for messages.
     """
 
@@ -41,6 +42,7 @@ class Settings(Value):
     poison: bool | None = None
     data: bool = True
     placement: str = DEFAULT
+    strict: bool = False
     said: tuple[str, ...] = ()
 
 
@@ -51,7 +53,7 @@ def from_environment() -> Settings:
         asked = _get("FLAMBEAU_VIRTUAL_DEVICES") or _get("FLAMBEAU_VIRTUAL_PROFILE")
         driver = "virtual" if asked else "none" if why_no_gpu() else "cuda"
     if driver != "virtual":
-        return Settings(driver, races=_races())
+        return Settings(driver, races=_races(), strict=_flag("FLAMBEAU_STRICT", False))
     return virtual_settings()
 
 
@@ -63,6 +65,7 @@ def virtual_settings(
     poison: bool | None = None,
     data: bool | None = None,
     placement: str | None = None,
+    strict: bool | None = None,
 ) -> Settings:
     """A virtual machine: what is None here is as the environment says.
 
@@ -90,8 +93,9 @@ def virtual_settings(
         SCHEDULE if schedule is None else schedule,
         _races() if races is None else races,
         poison,
-        _one_of("FLAMBEAU_VIRTUAL_DATA", ("0", "1"), "1") == "1" if data is None else bool(data),
+        _flag("FLAMBEAU_VIRTUAL_DATA", True) if data is None else bool(data),
         placement,
+        _flag("FLAMBEAU_STRICT", False) if strict is None else bool(strict),
         tuple(said),
     )
 
@@ -169,6 +173,10 @@ def _get(name: str) -> str | None:
 
 def _races() -> str:
     return _one_of("FLAMBEAU_RACES", _RACES, "off")
+
+
+def _flag(name: str, default: bool) -> bool:
+    return _one_of(name, ("0", "1"), "1" if default else "0") == "1"
 
 
 def _one_of(name: str, allowed: Sequence[str], default: str) -> str:

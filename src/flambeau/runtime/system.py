@@ -241,6 +241,7 @@ def virtual(
     poison: bool | None = None,
     data: bool | None = None,
     placement: str | None = None,
+    strict: bool | None = None,
 ) -> VirtualMachine:
     """Open virtual GPUs in place of those in use. What is not given is as the environment says.
 
@@ -253,6 +254,8 @@ def virtual(
         data: False: shapes and times alone; no kernel runs, no memory is committed, and reading a value raises.
         placement: which free block serves a request: "default", "pytorch" (the order of PyTorch's allocator) or
             "random:SEED". The results of a race-free program do not depend on it.
+        strict: with races, what the host may do to pinned memory unseen withholds the certificate; by default it is
+            named among the assumptions.
 
     Returns a context manager: leaving it closes the machine and goes back to the one before. A plain call
     lasts until the next one. See Note [Machines].
@@ -260,7 +263,7 @@ def virtual(
     Raises RuntimeError while real GPUs are open; ValueError for a malformed argument.
     """
     global _forked
-    wish = settings.virtual_settings(devices, profile, schedule, races, poison, data, placement)
+    wish = settings.virtual_settings(devices, profile, schedule, races, poison, data, placement, strict)
     with _lock:
         if _machine is not None and _machine.wish.driver == "cuda" and _contexts:
             raise RuntimeError(

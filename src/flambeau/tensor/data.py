@@ -104,7 +104,9 @@ def over(array: Array, kind: dtype, storage: type[Storage] = Storage) -> Tensor:
     strides = tuple([s // itemsize for s in array.strides]) if array.size else contiguous_strides(array.shape)
     meta = Meta.of(array.shape, strides, kind, CPU)
     ptr = address_of(array) if array.size else 0
-    return make(meta, storage(ptr, meta.span, system.host, None, owner=array), ptr)
+    memory = storage(ptr, meta.span, system.host, None, owner=array)
+    system.host.driver.host_export(ptr, meta.span, "from_numpy()", memory)
+    return make(meta, memory, ptr)
 
 
 def _from_array(array: Array, kind: dtype | None) -> Tensor:

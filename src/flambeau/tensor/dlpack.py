@@ -36,7 +36,7 @@ from flambeau.tensor.options import place
 from flambeau.tensor.public import function, method
 from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import clone, host_array, is_pinned, stream_of, to
+from flambeau.tensor.transfer import clone, is_pinned, stream_of, to
 
 _CPU, _CUDA, _CUDA_HOST, _EXTENSION, _CUDA_MANAGED = 1, 2, 3, 12, 13  # DLDeviceType
 _LEGACY, _PER_THREAD = 1, 2  # CUDA's names of two default streams
@@ -109,7 +109,7 @@ _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)((
 class _Export:
     """The C struct of an exported tensor, and what it needs to stay alive."""
 
-    __slots__ = ("kept", "managed")
+    __slots__ = ("__weakref__", "kept", "managed")
 
     def __init__(self, t: Tensor, form: type[Structure], flags: int) -> None:
         meta = t.meta
@@ -196,10 +196,10 @@ def __dlpack__(
         _order(source, stream)
     elif stream not in (None, -1):
         raise BufferError("stream must be None for a tensor on the CPU")
-    else:
-        host_array(source)  # observers hear that the host reads it, as of `numpy`
     form = _Versioned if max_version is not None and max_version[0] >= 1 else _Managed
     export = _Export(source, form, flags)
+    if source.meta.device is CPU:
+        system.host.driver.host_export(source.ptr, source.meta.span, "__dlpack__()", export)
     capsule = _new_capsule(ctypes.addressof(export.managed), _NAMES[form][0], None)
     _incref(export)
     _sweep()
@@ -298,7 +298,10 @@ def _adopt(capsule: Any) -> Tensor:
             owner = _Borrowed(address, managed.deleter)
             context = system.context_of(meta.device)
             pinned = managed.tensor.device_type == _CUDA_HOST
-            return make(meta, ForeignStorage(ptr, meta.span, context, None, owner, pinned), ptr)
+            memory = ForeignStorage(ptr, meta.span, context, None, owner, pinned)
+            if context is system.host:
+                context.driver.host_export(ptr, meta.span, "from_dlpack()", memory)
+            return make(meta, memory, ptr)
     raise RuntimeError(
         "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once, so "
         "you might have already constructed a tensor from it once."

@@ -24,7 +24,7 @@ from flambeau.tensor.options import creates, kind_of, place
 from flambeau.tensor.public import alias, function, method
 from flambeau.tensor.storage import ForeignStorage
 from flambeau.tensor.tensor import Tensor, make
-from flambeau.tensor.transfer import copied, host_array, on_host, stream_of
+from flambeau.tensor.transfer import copied, on_host, stream_of
 from flambeau.tensor.typing import strides_like, type_name
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +58,7 @@ def from_numpy(ndarray: Array) -> Tensor:
 class _Owner:
     """What a shared array's memory belongs to: NumPy reads its interface and keeps it."""
 
-    __slots__ = ("__array_interface__", "memory")
+    __slots__ = ("__array_interface__", "__weakref__", "memory")
 
     def __init__(self, t: Tensor) -> None:
         meta = t.meta
@@ -93,10 +93,12 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
         )
     if meta.dtype.numpy.isbuiltin != 1:
         raise TypeError(f"Got unsupported ScalarType {meta.dtype.torch_name}")
-    host_array(self)
     if not meta.numel:
         return np.empty(meta.shape, meta.dtype.numpy)
-    return np.asarray(_Owner(self))
+    require_backed(self)
+    owner = _Owner(self)
+    system.host.driver.host_export(self.ptr, meta.span, "numpy()", owner)
+    return np.asarray(owner)
 
 
 @method

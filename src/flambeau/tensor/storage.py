@@ -59,6 +59,12 @@ class Storage:
         if self.block is not None:
             self.context.allocator.share(self.block)
 
+    def expose(self) -> None:
+        """The program learns its address."""
+        self.share()
+        if self.block is None and self.context is system.host:
+            self.context.driver.host_export(self.ptr, self.nbytes, "data_ptr()", None)
+
     def is_pinned(self, ptr: int, nbytes: int) -> bool:
         """Return True if these bytes of it are page-locked host memory, whichever object had them pinned."""
         return self.pinned or (self.context is system.host and system.host_pinned(ptr, nbytes))

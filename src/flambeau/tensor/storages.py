@@ -195,14 +195,10 @@ class Face:
         return make(row.meta.with_(shape=(), strides=()), row.memory, row.ptr + at % n * row.meta.itemsize)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Face)
-            and self.data_ptr() == other.data_ptr()
-            and self.nbytes() == other.nbytes()
-        )
+        return isinstance(other, Face) and self._row.ptr == other._row.ptr and self.nbytes() == other.nbytes()
 
     def __hash__(self) -> int:
-        return hash((self.data_ptr(), self.nbytes()))
+        return hash((self._row.ptr, self.nbytes()))
 
     def _shown(self, what: str) -> str:
         return "".join(f" {x}\n" for x in self.tolist()) + f"[torch.storage.{what} of size {self.size()}]"

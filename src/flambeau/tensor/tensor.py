@@ -127,7 +127,7 @@ class Tensor:
 
     def data_ptr(self) -> int:
         """The address of the first element: a simulated one on virtual GPUs."""
-        self.memory.share()  # who knows it may use it on any stream
+        self.memory.expose()  # who knows it may use it on any stream, and of the CPU's memory at any time
         return self.ptr
 
     def storage_offset(self) -> int:

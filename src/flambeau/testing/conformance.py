@@ -219,6 +219,13 @@ def host_touch_changes_nothing(driver: Driver) -> None:
     assert array.tolist() == list(range(16))
 
 
+def host_export_changes_nothing(driver: Driver) -> None:
+    array = np.arange(16, dtype=np.uint8)
+    driver.host_export(address_of(array), 16, "numpy()", array)
+    driver.host_export(address_of(array), 16, "data_ptr()", None)
+    assert array.tolist() == list(range(16))
+
+
 def block_alloc_block_wait_and_block_free_are_accepted(driver: Driver) -> None:
     ptr, stream, event = driver.mem_alloc(0, 4096), driver.stream_default(0), driver.event_create(0, False)
     for written in (False, True):

@@ -150,6 +150,9 @@ class HostDriver:
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         pass
 
+    def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        pass
+
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
         pass
 

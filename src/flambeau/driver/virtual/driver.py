@@ -306,6 +306,9 @@ class VirtualDriver:
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
         pass
 
+    def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        pass
+
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
         self._poison("block_alloc", ptr, nbytes, stream)
 

@@ -37,6 +37,8 @@ class PinnedTraffic:
             self._writes[command] = target
             if not target.awaited:
                 self._poison(target.ptr, target.ptr + target.nbytes)
+                if target.watch is not None:
+                    target.watch.changed(target)
 
     def finished(self, command: Command) -> None:
         """Forget a command that has run, and poison the targets that it kept from being poisoned."""
@@ -49,7 +51,7 @@ class PinnedTraffic:
             if not target.awaited:
                 self._poison(max(start, target.ptr), min(end, target.ptr + target.nbytes))
         if memory.watch is not None:
-            memory.watch.used(memory)
+            memory.watch.changed(memory)
 
     def _poison(self, start: int, end: int) -> None:
         """Poison the bytes from `start` to `end` that no queued command reads."""

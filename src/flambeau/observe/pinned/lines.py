@@ -1,0 +1,66 @@
+"""`UnseenUses`: what a certificate says of pinned memory that the host may have used through views."""
+
+from __future__ import annotations
+
+from flambeau.core.sites import Site, place
+
+_MANY = 3  # windows of one view that are named
+_SHAPES = {"numpy()": "array", "__dlpack__()": "tensor", "data_ptr()": "address"}
+
+
+class UnseenUses:
+    """Of one machine. A place is named once, however often it is passed."""
+
+    def __init__(self) -> None:
+        self._views: dict[tuple[str, str], dict[str, None]] = {}  # (what is assumed, view) -> windows
+        self._early: dict[str, None] = {}
+        self._written: dict[str, dict[str, None]] = {}  # view -> places of reads
+
+    def view(self, what: str, taken: Site | None, verb: str, copy: Site, wait: Site | None) -> None:
+        """A view was alive while a copy was pending, and may have been used: `verb` says how that would matter."""
+        until = f"the wait at {place(wait)}" if wait is not None else "the end of the program"
+        key = verb, view_name(what, taken)
+        self._views.setdefault(key, {})[f"the copy at {place(copy)} and {until}"] = None
+
+    def early_view(self, what: str, taken: Site | None, copy: Site, wait: Site | None) -> None:
+        """A view was taken while a copy into the memory was pending, and may have been used then."""
+        until = f"the wait at {place(wait)}" if wait is not None else "any wait for it"
+        shows = f"{view_name(what, taken)} shows pinned memory that the copy at {place(copy)} may still write"
+        self._early[
+            f"{shows}: whether it is read before {until} cannot be seen. Take it after a wait for the copy"
+        ] = None
+
+    def write(self, what: str, taken: Site | None, operator: str, read: Site) -> None:
+        """A command has read memory that only a view can have written."""
+        self._written.setdefault(view_name(what, taken), {})[f"{operator} at {place(read)}"] = None
+
+    def assumptions(self) -> list[str]:
+        """What the program leans on."""
+        return [
+            *[
+                f"nothing {verb} pinned memory through {view} between {_some(windows)}"
+                for (verb, view), windows in self._views.items()
+            ],
+            *[
+                f"the program has written through {view} what {_some(reads)} reads: nothing else wrote that memory"
+                for view, reads in self._written.items()
+            ],
+        ]
+
+    def violated(self, strict: bool) -> list[str]:
+        """What withholds the certificate."""
+        unseen = self.assumptions() if strict else []
+        return [*self._early, *[f"it cannot be seen that {text}" for text in unseen]]
+
+
+def view_name(what: str, taken: Site | None) -> str:
+    """Return how reports call a view: by the call that gave it, and where that was."""
+    if taken is None:
+        return "the library that pinned it"
+    return f"the {_SHAPES[what]} of {what} at {place(taken)}"
+
+
+def _some(names: dict[str, None]) -> str:
+    shown = list(names)[:_MANY]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

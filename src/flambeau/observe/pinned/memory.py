@@ -1,0 +1,393 @@
+"""`PinnedMemory`: what the host may do to pinned memory through views, while commands use it and nobody is told.
+
+# Note [Unseen accesses]
+Problem: NumPy, ctypes and other libraries read and write pinned memory without a call of the driver. Whether they
+do so while an asynchronous copy is pending decides what the copy moves, or what they see.
+Rule: what can be seen is compared. Each copy that uses memory of which a view was ever taken opens a `Window`, which
+ends when the host has waited for the copy. The bytes are kept as they are when it opens. They are compared before a
+command uses them, after each wait that ends a window, and with each new window: in between the host alone can have
+changed them. A difference is a race with the copies whose windows were open. Virtual GPUs notify of what commands
+change; on real ones nobody knows when that is, so targets of copies are not compared there.
+What cannot be seen, a read or a write of the old value, is an assumption if a view was alive; its lines are named.
+A view taken while a copy into the memory is pending is for looking at it. If it is gone before the host has waited,
+it was used too early, which is a race; if it lives on, it may have been, and the certificate is withheld.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+
+from flambeau.core.memory import bytes_at
+from flambeau.core.sites import Site, caller, is_within, place
+from flambeau.driver.api import HostMemory
+from flambeau.observe.accesses import NOWHERE, Block, Command
+from flambeau.observe.layouts import Extent, span_of
+from flambeau.observe.pinned.coverage import Coverage
+from flambeau.observe.race_builder import READ, WRITE
+
+if TYPE_CHECKING:
+    from flambeau.observe.detector import Detector
+
+_ADOPTING = ("from_numpy()", "from_dlpack()")
+_LARGEST = 1 << 26  # bytes of a copy of a real GPU that are compared: some 10 ms
+
+
+class Export:
+    """A view of host memory that another object has.
+
+    Attributes:
+        what: The call that gave it: "numpy()", "__dlpack__()", "data_ptr()".
+        site: Where the program called that; None of memory that another library pinned.
+        start, end: The bytes that it shows.
+        is_adopted: Whether a tensor was created over these bytes while it lived, which may be all that it was for.
+    """
+
+    __slots__ = ("_view", "end", "is_adopted", "site", "start", "what")
+
+    def __init__(self, what: str, site: Site | None, start: int, end: int, view: object) -> None:
+        self.what = what
+        self.site = site
+        self.start, self.end = start, end
+        self.is_adopted = False
+        self._view = None if view is None else ref(view)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for views that one line gives of the same bytes."""
+        return self.what, self.site, self.start, self.end
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it is no object: it may be kept for ever."""
+        return self._view is None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether somebody may use the view."""
+        return self._view is None or self._view() is not None
+
+
+class Life:
+    """One life of a block of pinned memory, from its allocation to its end.
+
+    Attributes:
+        coverage: Which bytes were written.
+        exports: The views of it that may live.
+        exported: The first view of it, alive or not.
+        expected: The bytes of the block as they should be, where windows are open.
+        is_kept: Whether the memory is there as long as the driver has it; another library's may go at any time.
+        stale: What the host was seen to write since; there `expected` is to be taken anew.
+    """
+
+    __slots__ = ("block", "born", "coverage", "expected", "exported", "exports", "is_kept", "stale")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.born = block.born
+        self.coverage = Coverage(block.end - block.start)
+        self.exports: list[Export] = []
+        self.exported: Export | None = None
+        self.expected: np.ndarray[Any, Any] | None = None
+        self.is_kept = True
+        self.stale: list[tuple[int, int]] = []
+
+    def views(self, start: int, end: int) -> list[Export]:
+        """The views of these bytes that may be used."""
+        return [view for view in self.exports if view.start < end and start < view.end and view.is_alive]
+
+    def expect(self, start: int, end: int) -> None:
+        """Take these bytes as they are now for what they should be."""
+        if self.expected is None:
+            self.expected = np.empty(self.block.end - self.block.start, np.uint8)
+        at = start - self.block.start
+        self.expected[at : at + end - start] = bytes_at(start, end - start)
+
+    def difference(self, start: int, end: int) -> tuple[int, int] | None:
+        """The range of these bytes that were changed unseen; None if none was."""
+        if self.expected is None:
+            return None
+        for begin, stop in self.stale:
+            self.expect(begin, stop)
+        self.stale.clear()
+        at = start - self.block.start
+        changed = self.expected[at : at + end - start] != bytes_at(start, end - start)
+        if not changed.any():
+            return None
+        places = changed.nonzero()[0]
+        return start + int(places[0]), start + int(places[-1]) + 1
+
+
+class Window:
+    """The time from a copy that uses pinned memory to the host's wait for it.
+
+    Attributes:
+        kind: What the copy does there: READ or WRITE.
+        command: The copy, or the latest of the same stream, line and bytes.
+        views: The views that lived meanwhile, the latest of each line, and whether they were taken meanwhile.
+        is_compared: Whether the bytes may be compared.
+    """
+
+    __slots__ = ("command", "end", "is_compared", "kind", "life", "start", "views")
+
+    def __init__(self, life: Life, start: int, end: int, kind: str, command: Command) -> None:
+        self.life = life
+        self.start, self.end = start, end
+        self.kind = kind
+        self.command = command
+        self.views: dict[tuple[object, ...], tuple[Export, bool]] = {}
+        self.is_compared = True
+
+    @property
+    def site(self) -> Site:
+        return self.command[3], self.command[4]
+
+    def is_looked_through(self, view: Export, taken_meanwhile: bool) -> bool:
+        """Whether a view was there for a look at what the copy writes: it came and went while the copy was pending."""
+        return self.kind is WRITE and taken_meanwhile and not view.is_alive and not view.is_adopted
+
+    def overlaps(self, life: Life, start: int, end: int) -> bool:
+        return self.life is life and self.start < end and start < self.end
+
+
+Change = tuple[int, int, list[Window]]
+"""The range of bytes that the host has changed unseen, and the windows that were open then."""
+
+
+class PinnedMemory:
+    """All pinned memory of one machine. Its detector's lock is held, but for the calls of `driver.api.Watch`.
+
+    `simulated`: virtual GPUs notify of what commands do.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        self.simulated = False
+        self._detector = detector
+        self._first = self._end = 0  # addresses between which all of it lies
+        self._lives: dict[int, Life] = {}  # by the block's address
+        self._windows: dict[tuple[object, ...], Window] = {}
+        self._changes: list[Change] = []  # not reported yet
+
+    # -- memory ------------------------------------------------------------------------------------------
+    def added(self, start: int, nbytes: int) -> None:
+        """Memory was pinned."""
+        self._first = min(self._first or start, start)
+        self._end = max(self._end, start + nbytes)
+
+    def forgotten(self, start: int, nbytes: int) -> None:
+        """Memory is pinned no more."""
+        for key in [key for key, w in self._windows.items() if start <= w.start < start + nbytes]:
+            del self._windows[key]
+        for at in [at for at in self._lives if start <= at < start + nbytes]:
+            del self._lives[at]
+
+    def contains(self, ptr: int) -> bool:
+        """Return False if no pinned memory is at an address, for sure."""
+        return self._first <= ptr < self._end
+
+    def written(self, ptr: int, extent: Extent) -> None:
+        """The host writes here, in a way that the detector has looked at."""
+        if self.contains(ptr) and (life := self._life_at(ptr)) is not None:
+            life.coverage.mark(ptr - life.block.start, extent)
+            if life.expected is not None:
+                end = min(ptr + span_of(extent), life.block.end)
+                life.stale.append((ptr, end))
+
+    def exported(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        """Another object shows host memory, while `view` lives; None: for ever."""
+        if not nbytes or not self.contains(ptr) or (life := self._life_at(ptr)) is None:
+            return
+        if what in _ADOPTING:
+            for other in life.views(ptr, ptr + nbytes):
+                other.is_adopted = True
+            return
+        export = Export(what, caller(2), ptr, ptr + nbytes, view)
+        same = export.key if view is None else None  # an address that was taken here before
+        life.exports = [other for other in life.exports if other.is_alive and other.key != same]
+        life.exports.append(export)
+        life.exported = life.exported or export
+        for cell, kind, command in self._detector.pending_host(ptr, nbytes):
+            self._open(life, cell.start, cell.end, kind, command)
+        for window in self._open_windows(life, ptr, ptr + nbytes):
+            former = window.views.get(export.key)
+            window.views[export.key] = export, True
+            if former is not None and window.is_looked_through(*former):
+                self._detector.host_looked(window, former[0])
+
+    # -- commands ----------------------------------------------------------------------------------------
+    def used(self, memory: HostMemory, kind: str, command: Command) -> None:
+        """A command that reads or writes pinned memory is about to be queued."""
+        self._report_changes(caller(3))
+        life = self._life_at(memory.ptr)
+        if life is None:
+            life = self._adopt(memory, (command[3], command[4]))
+        start, end = memory.ptr, memory.ptr + memory.nbytes
+        at = start - life.block.start
+        if kind is WRITE:
+            life.coverage.mark(at, memory.nbytes)
+            self._distrust(life, start, end)
+        elif not life.coverage.covers(at, at + memory.nbytes):
+            self._report_unwritten(life, command)
+        if life.exported is None or (memory.awaited and threading.active_count() == 1):
+            return
+        window = self._open(life, start, end, kind, command)
+        for view in life.views(start, end):
+            window.views.setdefault(view.key, (view, False))
+        self._report_changes((command[3], command[4]))
+
+    def guarded(self, call: Callable[[], None]) -> Callable[[], None]:
+        """A host function that may use any memory, in the order of its stream."""
+
+        @wraps(call)
+        def guard() -> None:
+            for window in list(self._windows.values()):
+                self._look(window.life, window.start, window.end)
+            call()
+            for window in list(self._windows.values()):
+                if window.is_compared:
+                    window.life.expect(window.start, window.end)
+
+        return guard
+
+    def host_waited(self) -> None:
+        """The host has waited: the windows of what it knows to be over end."""
+        known = self._detector.known
+        over = [key for key, w in self._windows.items() if known.get(w.command[0], 0) >= w.command[1]]
+        if not over and not self._changes:
+            return
+        site = None if is_within("cli") else caller(3)
+        for key in over:
+            window = self._windows[key]
+            self._look(window.life, window.start, window.end)
+        closing = [self._windows.pop(key) for key in over]
+        for life in {window.life for window in closing} - {w.life for w in self._windows.values()}:
+            life.expected = None
+        self._report_changes(site)
+        for window in closing:
+            self._report_views(window, site)
+
+    def end(self) -> None:
+        """The run is over as far as a certificate says: report what there is."""
+        for window in self._windows.values():
+            self._look(window.life, window.start, window.end)
+        self._report_changes(None)
+        for window in self._windows.values():
+            self._report_views(window, None)
+
+    # -- of `driver.api.Watch`: inside of the driver's lock, without the detector's -------------------------
+    def about_to_use(self, memory: HostMemory) -> None:
+        for life in self._watched():
+            self._look(life, memory.ptr, memory.ptr + memory.nbytes)
+
+    def changed(self, memory: HostMemory) -> None:
+        for life in self._watched():
+            start = max(memory.ptr, life.block.start)
+            end = min(memory.ptr + memory.nbytes, life.block.end)
+            if start < end and life.expected is not None:
+                life.expect(start, end)
+
+    def _watched(self) -> set[Life]:
+        return {window.life for window in list(self._windows.values())}
+
+    # -- lives and windows ---------------------------------------------------------------------------------
+    def _life_at(self, ptr: int) -> Life | None:
+        """The present life of the block at an address; None if nobody has allocated it."""
+        block = self._detector.shadow.owner(ptr)
+        if block is NOWHERE or not block.host:
+            return None
+        life = self._lives.get(block.start)
+        if life is None or life.block is not block or life.born != block.born:
+            for key in [key for key, w in self._windows.items() if w.life is life]:
+                del self._windows[key]
+            life = self._lives[block.start] = Life(block)
+        return life
+
+    def _adopt(self, memory: HostMemory, site: Site) -> Life:
+        """Another library has pinned this memory, and has it."""
+        self._detector.own(memory.ptr, memory.nbytes, None, site, host=True)
+        self.added(memory.ptr, memory.nbytes)
+        life = self._life_at(memory.ptr)
+        assert life is not None
+        life.is_kept = False
+        life.coverage.mark(0, memory.nbytes)
+        life.exported = Export("", None, memory.ptr, memory.ptr + memory.nbytes, None)
+        life.exports = [life.exported]
+        return life
+
+    def _open(self, life: Life, start: int, end: int, kind: str, command: Command) -> Window:
+        key = start, end, kind, command[0], command[3], command[4]
+        self._look(life, start, end)
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = Window(life, start, end, kind, command)
+        window.command = command
+        if not life.is_kept or not (self.simulated or self._is_comparable(window)):
+            window.is_compared = False
+        if window.is_compared:
+            life.expect(start, end)
+        return window
+
+    def _is_comparable(self, window: Window) -> bool:
+        """Whether nothing but the host can change the bytes of a window on a real GPU, and comparing takes little."""
+        start, end = window.start, window.end
+        written = any(other.kind is WRITE for other in self._open_windows(window.life, start, end))
+        return not written and end - start <= _LARGEST
+
+    def _distrust(self, life: Life, start: int, end: int) -> None:
+        """A real GPU will write these bytes, and nobody knows when: compare them for the last time."""
+        if not self.simulated:
+            self._look(life, start, end)
+            for window in self._open_windows(life, start, end):
+                window.is_compared = False
+
+    def _open_windows(self, life: Life, start: int, end: int) -> Iterator[Window]:
+        return (window for window in list(self._windows.values()) if window.overlaps(life, start, end))
+
+    def _look(self, life: Life, start: int, end: int) -> None:
+        """Compare what windows show of these bytes with what it should be."""
+        changed = [
+            found
+            for window in self._open_windows(life, start, end)
+            if window.is_compared
+            and (found := life.difference(max(start, window.start), min(end, window.end))) is not None
+        ]
+        if changed:
+            low, high = min(begin for begin, _ in changed), max(stop for _, stop in changed)
+            self._changes.append((low, high, list(self._open_windows(life, low, high))))
+            life.expect(low, high)
+
+    # -- reports -------------------------------------------------------------------------------------------
+    def _report_changes(self, site: Site | None) -> None:
+        changes, self._changes = self._changes, []
+        for low, high, windows in changes:
+            for window in windows:
+                self._detector.host_changed(low, high, window, site)
+
+    def _report_views(self, window: Window, site: Site | None) -> None:
+        uses = self._detector.findings.unseen
+        for view, taken_meanwhile in window.views.values():
+            if window.kind is READ:
+                uses.view(view.what, view.site, "writes", window.site, site)
+            elif window.is_looked_through(view, taken_meanwhile):
+                self._detector.host_looked(window, view)
+            elif taken_meanwhile and not view.is_address:
+                uses.early_view(view.what, view.site, window.site, site)
+            else:
+                uses.view(view.what, view.site, "reads or writes", window.site, site)
+
+    def _report_unwritten(self, life: Life, command: Command) -> None:
+        site, view, findings = (command[3], command[4]), life.exported, self._detector.findings
+        if view is not None:
+            findings.unseen.write(view.what, view.site, command[2][0], site)
+            return
+        allocated = f", allocated at {place(life.block.site)}," if life.block.site else ""
+        findings.unwritten(
+            site,
+            f"{command[2][0]} at {place(site)} reads pinned memory{allocated} that nothing has written: its result is "
+            "not determined",
+        )
