@@ -9,7 +9,7 @@ import pytest
 from race_kit import StillDriver, kernel, machine, meta, wait
 
 from flambeau.driver.api import Launch
-from flambeau.observe import accesses
+from flambeau.observe import accesses, lifetimes
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 OPERATIONS = 10_000_000 if EXHAUSTIVE else 150_000
@@ -68,7 +68,7 @@ class Program:
         stream = self.random.choice(self.streams)
         for other in self.streams:
             wait(self.gpu, stream, other)
-        gpu.block_alloc(ptr, nbytes, stream)
+        gpu.block_alloc(ptr, nbytes, stream, pool=int(nbytes > 1 << 11))
         gpu.fill(ptr, 0, self.random.randrange(1, nbytes), stream)
         if self.random.random() < 0.3:
             wait(self.gpu, self.streams[-1], stream)
@@ -107,7 +107,8 @@ class Program:
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waits on the host", "never waits on the host"])
 def test_it_does_not_grow(waits, monkeypatch):
-    monkeypatch.setattr(accesses, "_LIMIT", 512)  # so that it is reached early
+    monkeypatch.setattr(accesses, "_LIMIT", 512)  # so that they are reached early
+    monkeypatch.setattr(lifetimes, "_FREES", 64)
     program = Program(waits)
     counts = []
     for part in range(1, 9):
@@ -166,7 +167,7 @@ def test_memory_of_streams_that_are_gone_keeps_nothing_of_them():
     ):  # a stream per request, whose memory another stream uses; nobody waits on the host
         side, other, ptr = gpu.stream_create(0, 0), gpu.stream_create(0, 0), segment + 512 * (step % 100)
         wait(gpu, side, 1)
-        gpu.block_alloc(ptr, 512, side)
+        gpu.block_alloc(ptr, 512, side, pool=0)
         gpu.fill(ptr, 0, 512, side)
         wait(gpu, other, side)
         gpu.fill(ptr, 0, 512, other)

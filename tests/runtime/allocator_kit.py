@@ -116,7 +116,7 @@ class FakeDriver:
         stream, when = self.records[event]
         self.done[stream] = max(self.done.get(stream, 0), when)
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
         self.lives.append(("alloc", ptr, nbytes, stream))
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:

@@ -448,10 +448,12 @@ class Driver(Protocol):
         """
         ...
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
         """Say that an allocator hands out part of its memory, to a stream (0: host memory).
 
         `written`: by the launch that comes next, from the same line of the program. Called where `observes_blocks`.
+        `pool`: which of the stream's pools it comes from: once freed, the memory may be part of any later block of the
+        same stream and pool. -1: of no other block.
         """
         ...
 

@@ -19,15 +19,15 @@ Note [Deferred decisions].
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from flambeau.core.meta import Meta
 from flambeau.core.sites import Site
-from flambeau.driver.api import Touches
-from flambeau.observe.clocks import NOTHING, Agent, Clock
+from flambeau.driver.api import AUTOCAST, Touches
+from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock
 from flambeau.observe.indexed.partial import LastPartial, PartialAccess
 from flambeau.observe.indexed.place_map import PlaceMap
 from flambeau.observe.layouts import Extent, covers, is_dense, overlap, span_of
@@ -86,15 +86,109 @@ class _Ranged(Protocol):
 R = TypeVar("R", bound=_Ranged)
 
 
+class FreedUse:
+    """A use of memory that was freed, which later allocations of its pool may meet. See Note [Reuse by contract].
+
+    Attributes:
+        agent, number: What must come before a new use of the memory: this command of this stream. At first that of
+            the use; of a stream that is gone a later one, of the stream that the memory was allocated on.
+        command: The use, which reads or writes (`kind`) the memory from `start` on with a layout, `extent`.
+        is_cast: True if the memory holds a weight's cast, which autocast keeps for all streams.
+        allocated, freed_at: Where the memory was allocated and freed, if that is known.
+        closed: The number of the owner's last command when the owner was first seen to be ordered after the use; 0:
+            it is not.
+    """
+
+    __slots__ = (
+        "agent", "allocated", "closed", "command", "extent", "freed_at", "is_cast", "kind", "number",
+        "start",
+    )  # fmt: skip
+
+    def __init__(
+        self, command: Command, kind: str, start: int, extent: Extent, block: Block | None = None
+    ) -> None:
+        self.agent, self.number = command[0], command[1]
+        self.command, self.kind, self.start, self.extent = command, kind, start, extent
+        self.allocated, self.freed_at = (None, None) if block is None else (block.site, block.freed_at)
+        self.is_cast = block is not None and any(
+            cell.write is not None and cell.write[2][0] == AUTOCAST and cell.write[1] >= block.born
+            for cell in block.cells
+        )
+        self.closed = 0
+
+
+Freed: TypeAlias = tuple[int, Command, int, Extent, bool]
+"""Memory that was freed: after which number, the last command of its own stream that used it, its address and layout,
+and whether no other stream has used it."""
+
+
+class FreedMemory:
+    """What was freed to one pool of one stream. See Note [Reuse by contract] in `lifetimes.py`.
+
+    Attributes:
+        agent: The stream that allocates from the pool.
+        key: Which of the stream's pools; UNPOOLED: memory that no allocation gets again.
+        frees: What was freed, the last ones of it, in order.
+        forgotten: The number of the latest use of what is not among them any more, by the stream itself.
+        exposed: The latest use of each other stream, unless every host thread knows it to be done. Never changed, only
+            replaced: allocations keep it.
+        is_open: Nothing orders one of these before what the stream does next.
+        blocks: How many blocks there are, in use or free.
+    """
+
+    __slots__ = ("agent", "blocks", "exposed", "forgotten", "frees", "is_open", "key")
+
+    def __init__(self, agent: Agent, key: int) -> None:
+        self.agent, self.key = agent, key
+        self.blocks = 0
+        self.frees: list[Freed] = []
+        self.forgotten = 0
+        self.exposed: Mapping[Agent, FreedUse] = NO_USES
+        self.is_open = False
+
+    def find(self, since: int, before: float) -> Freed | None:
+        """Return what was freed before a number, and used last by its own stream after `since`, if there is any."""
+        for freed in reversed(self.frees):
+            if freed[0] <= since:  # so were the uses of this and of all before it
+                return None
+            if freed[0] < before and freed[1][1] > since:
+                return freed
+        return None
+
+    def has_lent(self, since: int, until: int, before: int) -> bool:
+        """Return True if memory that no other stream has used may have been freed before a number, and used last after
+        `since` until `until`."""
+        if since < min(self.forgotten, until):
+            return True
+        return any(
+            freed < before and since < last[1] <= until and alone for freed, last, _, _, alone in self.frees
+        )
+
+
+UNPOOLED = -1
+NO_USES: Mapping[Agent, FreedUse] = {}
+NO_POOL = FreedMemory(NOBODY, UNPOOLED)
+"""Stands for the pool of memory that no stream allocates."""
+
+
 class Block:
     """A piece of memory with an owner, through its successive lives.
 
     `born` is the command number at which its present life began. `prior` are the blocks that lay here when
     memory was divided otherwise.
+
+    Attributes:
+        pool: What was freed to the pool that it is allocated from.
+        exposed, clock: That pool's `exposed` when its present life began, and its stream's clock.
+        own_use: What was freed before that, where the pool has forgotten it.
+        compared: The streams that were compared with these, in the life that began at `compared_life`.
+        reported: The life in which one of them was reported.
+        shared: The life in which another stream than the owner's used it.
     """
 
     __slots__ = (
-        "agent", "born", "cells", "end", "freed", "freed_at", "host", "last", "many", "places", "prior", "site",
+        "agent", "born", "cells", "clock", "compared", "compared_life", "end", "exposed", "freed", "freed_at", "host",
+        "last", "many", "own_use", "places", "pool", "prior", "reported", "shared", "site",
         "start",
     )  # fmt: skip
 
@@ -111,11 +205,25 @@ class Block:
         self.cells: list[Cell] = []
         self.many = _LAYOUTS
         self.places: PlaceMap | None = None  # of the last lifetime in which indices named places of it
+        self.pool = NO_POOL
+        self.own_use: Freed | None = None
+        self.exposed = NO_USES
+        self.clock = NOTHING
+        self.compared: set[Agent] = set()
+        self.compared_life = self.reported = self.shared = 0
 
     def place(self, site: Site) -> None:
         """Its present life began with the command that writes it first, at `site`."""
         if self is not NOWHERE:
             self.site = site
+
+    def enter(self, pool: FreedMemory) -> None:
+        """Belong to a pool from now on."""
+        if self.pool is not NO_POOL:
+            self.pool.blocks -= 1
+        if pool is not NO_POOL:
+            pool.blocks += 1
+        self.pool = pool
 
     def renew(self, agent: Agent | None, born: int, site: Site | None) -> None:
         """Begin another life at the same place."""
@@ -320,6 +428,10 @@ class Shadow:
         """The block that an address belongs to now."""
         return _innermost(self._owners.overlapping(ptr, ptr + 1), ptr)
 
+    def blocks_within(self, begin: int, end: int) -> list[Block]:
+        """The blocks, in use or free, that share a byte with [begin, end)."""
+        return self._owners.overlapping(begin, end)
+
     def overlapping(self, begin: int, end: int) -> list[Cell]:
         return self._by_range.overlapping(begin, end)
 
@@ -359,6 +471,7 @@ class Shadow:
 
     def _disown(self, block: Block) -> None:
         self._owners.remove(block)
+        block.enter(NO_POOL)
         if self.blocks.get(block.start) is block:
             del self.blocks[block.start]
 

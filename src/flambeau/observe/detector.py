@@ -1,52 +1,35 @@
 """`Detector`: finds accesses to one piece of memory that conflict and that nothing orders.
 
 Owner of all race clocks. See Note [Clocks] and Note [Cells]; what the answer means is in docs/determinism.md.
-
-# Note [Reuse]
-A block that is handed out again begins another life. If a stream used it in its last life, and neither the
-new owner's stream nor the host waited for that stream, the two lives race: `record_stream` is missing. The
-runtime polls events to see whether a block can be reused (`internal`). Its success orders the lives of that
-block and nothing else: under another schedule the poll fails and the tensor lies elsewhere, so the program
-itself must not draw any order from it. `Cell.polled` is what such polls knew of it when a life ended.
-
-From the first poll whose answer the host's own waits do not decide (`in_doubt`), which memory is handed out
-depends on the schedule. So it is not enough then that this run reused no block too early: whenever memory is
-handed out on a stream, no freed block of that stream may be in such use (`_loose`), or the certificate is
-withheld. That goes for a block that waits for recorded uses, too (`outlive`): had the poll said yes, it would be
-handed out. Nor does the program get any order from what the runtime waits for on its own account, as it gives
-memory back: whether it has to depends on the schedule, and on what other code left in the cache.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from typing import Any, TypeAlias
 
 from flambeau.core.sites import Site, caller, place
 from flambeau.driver.api import HostMemory
 from flambeau.observe.accesses import (
-    MANY,
     NOWHERE,
     Block,
     Cell,
     Command,
     Footprint,
+    FreedUse,
     Operation,
-    Shadow,
     clear_covered,
 )
-from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Reached, joined, without
+from flambeau.observe.clocks import NOTHING, Agent, Clock, Reached, without
 from flambeau.observe.findings import Findings, Key
 from flambeau.observe.indexed.candidates import Circumstances
 from flambeau.observe.indexed.deferred import Deferred
 from flambeau.observe.indexed.partial import PartialAccess
 from flambeau.observe.layouts import Extent, overlap, span_of
-from flambeau.observe.order import Order
+from flambeau.observe.lifetimes import Lifetimes
 from flambeau.observe.pinned.lines import view_name
 from flambeau.observe.pinned.memory import Export, PinnedMemory, Window
 from flambeau.observe.race_builder import (
@@ -67,24 +50,21 @@ Check: TypeAlias = Callable[..., Any]
 """`check(stream, ptrs, site=None, depth=3)` of a command: see `Detector.check_of`."""
 
 
-class Detector(Order):
+class Detector(Lifetimes):
     """Watches one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access)."""
 
     __slots__ = (
-        "_captured_from", "_captured_to", "_capturing", "_check_written", "_freed", "_launches", "_loose",
-        "_many_retired", "_pending_host", "deferred", "pinned", "shadow",
+        "_captured_from", "_captured_to", "_capturing", "_check_written", "_launches", "_many_retired",
+        "_pending_host", "deferred", "pinned",
     )  # fmt: skip
 
     def __init__(self, mode: str = "warn", strict: bool = False) -> None:
         super().__init__(Findings(mode, strict))
         self.pinned = PinnedMemory(self)
-        self.shadow = Shadow()
         self.deferred = Deferred(self)
         self._check_written = self.deferred.unwritten.read
         self._many_retired = _MANY_RETIRED
         self._pending_host: dict[Cell, None] = {}
-        self._freed: list[Block] = []  # not looked at yet
-        self._loose: dict[Agent, dict[Agent, tuple[Command, Block]]] = {}  # by owner: each user's last use
         self._capturing = 0
         self._captured_from: list[int] = []  # numbers between which something was captured
         self._captured_to: list[int] = []
@@ -115,7 +95,6 @@ class Detector(Order):
 
     # -- streams and waits ------------------------------------------------------------------------------
     def remove_stream(self, handle: int) -> None:
-        self._loose.pop(self.agents.get(handle, NOBODY), None)  # nothing is handed out on it again
         super().remove_stream(handle)
         if len(self._retired) >= self._many_retired:
             self._drop_retired()
@@ -134,7 +113,7 @@ class Detector(Order):
         """A program may never wait on the host: forget the agents whose commands no memory and no event remembers."""
         used = {access[0] for cell in self.shadow.cells.values() for access in cell.accesses()}
         used |= {point[0] for point in self._events.values()}
-        used |= {user for users in self._loose.values() for user in users}
+        used |= self._remembered(set(self._retired))
         gone = set(self._retired) - used
         self._retired = [agent for agent in self._retired if agent in used]
         self._many_retired = _MANY_RETIRED + 2 * len(self._retired)
@@ -149,164 +128,9 @@ class Detector(Order):
         self._events = {event: (a, n, without(clock, gone)) for event, (a, n, clock) in self._events.items()}
         for cell in self.shadow.cells.values():
             cell.polled = without(cell.polled, gone)
+        self._forget_agents(gone)
 
     # -- memory ----------------------------------------------------------------------------------------
-    def begin_life(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
-        """A piece of memory is handed out, to a stream (0: host memory). Takes the lock if it needs to.
-
-        `written`: by the next launch, which says where: finding that out twice would be a tenth of what a call costs.
-        """
-        block = self.shadow.blocks.get(ptr)
-        if (
-            block is None
-            or block.end - ptr != nbytes
-            or len(block.cells) > MANY
-            or self._freed
-            or self._loose
-        ):
-            with self.lock:
-                if threading.get_ident() != self.running:
-                    self.enter()
-                self.own(ptr, nbytes, stream, None if written else caller(1))
-            return
-        block.last = (block.site, block.freed, block.freed_at)
-        block.agent = self.agents.get(stream)
-        block.born = self._next()
-        block.site = None if written else caller(3)
-        block.freed = 0
-
-    def own(self, ptr: int, nbytes: int, stream: int | None, site: Site | None, host: bool = False) -> None:
-        """A piece of memory begins a life with a new owner; its first life if that is no stream."""
-        agent = None if stream is None else self.agents.get(stream)
-        if agent is not None:
-            self._check_loose(agent)
-        block = self.shadow.own(ptr, nbytes, agent, self._next(), site)
-        block.host = block.host or host
-
-    def end_life(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
-        """A life ends; the runtime has seen these events of its uses done. Takes no lock: a destructor calls."""
-        block = self.shadow.blocks.get(ptr)
-        if block is None:
-            return
-        outlived, block.freed = block.freed, self.number
-        owner = block.agent or NOBODY
-        for cell in block.cells:
-            if cell.sole is not owner:
-                break
-        else:  # nobody else has used it: what its stream does next comes after all of that
-            block.freed_at = None
-            return
-        if not outlived:
-            block.freed_at = caller(1)
-        if after:
-            points = [point for event in after if (point := self._events.get(event)) is not None]
-            seen = [
-                point for point in points if self.polled.get(point[0], 0) >= point[1]
-            ]  # as it ought to be
-            for cell in block.cells:
-                for point in seen:
-                    cell.polled = joined(cell.polled, point)
-        if block.agent is not None:
-            if self.several or threading.get_ident() != self.running:
-                with self.lock:
-                    self._look_at_freed_by_thread(block, block.agent)
-            self._freed.append(block)  # last: whoever has the lock may look at it from now on
-
-    def outlive(self, ptr: int, events: Sequence[int]) -> None:
-        """The program ended a life; the memory is handed out again once these events of its uses are done.
-
-        Whether this run sees that or not, another schedule may: what no event marks is in use then. See Note [Reuse].
-        """
-        block = self.shadow.blocks.get(ptr)
-        if block is not None:
-            block.freed, block.freed_at = self.number, caller(2)
-            points = [point for event in events if (point := self._events.get(event)) is not None]
-            awaited = reduce(joined, points, NOTHING)
-            if block.host:
-                self._look_at_freed_pinned(block, awaited)
-            else:
-                self._look_at_freed(block, awaited)
-
-    def _check_loose(self, owner: Agent) -> None:
-        """Memory is handed out on a stream: which freed blocks of it may other streams still use?"""
-        while self._freed:
-            self._look_at_freed(self._freed.pop())
-        loose = self._loose.get(owner)
-        if not loose:
-            return
-        self.catch_up(owner)
-        for user, (last, block) in list(loose.items()):
-            if owner.clock.get(user, 0) >= last[1]:
-                del loose[user]
-            elif self.in_doubt:
-                self._report_early(last, block)
-
-    def _look_at_freed(self, block: Block, awaited: Clock = NOTHING) -> None:
-        """Note the last use of each stream that neither the owner's stream nor the runtime waits for, or has.
-
-        Those in earlier lives were looked at when these ended: what took the memory over had their end proved.
-        """
-        owner = block.agent
-        if owner is None or self.agents.get(owner.handle) is not owner or block.born < owner.born:
-            return  # its stream is gone: nothing is handed out on it again
-        for cell in block.cells:
-            if cell.only(owner):
-                continue
-            for last in cell.accesses():
-                user = last[0]
-                if (
-                    user is owner
-                    or last[1] < block.born
-                    or owner.clock.get(user, 0) >= last[1]
-                    or cell.polled.get(user, 0) >= last[1]
-                    or awaited.get(user, 0) >= last[1]
-                ):
-                    continue
-                loose = self._loose.setdefault(owner, {})
-                if user not in loose or loose[user][0][1] < last[1]:
-                    loose[user] = (last, block)
-
-    def _look_at_freed_pinned(self, block: Block, awaited: Clock) -> None:
-        """Withhold the certificate if copies use a block of pinned memory that its allocator does not wait for."""
-        for last in itertools.chain.from_iterable(cell.accesses() for cell in block.cells):
-            if last[1] >= block.born and not any(
-                clock.get(last[0], 0) >= last[1] for clock in (self.known, awaited)
-            ):
-                site = last[3], last[4]
-                self.findings.freed_early(
-                    site,
-                    f"pinned memory that {last[2][0]} at {place(site)} uses on {last[0]} is freed while the copy may "
-                    "run. The copy went through another object over a part of the memory, so PyTorch's allocator does "
-                    "not wait for it and may hand the memory out again. Keep the pinned tensor until the host has "
-                    "waited for the copy",
-                )
-
-    def _look_at_freed_by_thread(self, block: Block, owner: Agent) -> None:
-        """Where threads free each other's memory, it may come back at any time: its uses must be known to be over.
-
-        Those in earlier lives were looked at when these ended.
-        """
-        known = self.threads.known(threading.get_ident(), self.known)
-        alone = not owner.shared and owner.caller is not None and owner.caller[0] is self.threads.agent()
-        for cell in block.cells:
-            for last in cell.accesses():
-                user = last[0]
-                waited = known.get(user, 0) >= last[1] or cell.polled.get(user, 0) >= last[1]
-                earlier = last[1] < block.born
-                if user is owner or earlier or waited or (alone and owner.clock.get(user, 0) >= last[1]):
-                    continue
-                self._report_early(last, block)
-
-    def _report_early(self, last: Command, block: Block) -> None:
-        at = place((last[3], last[4]))
-        freed = f"freed at {place(block.freed_at)}" if block.freed_at else "freed"
-        self.findings.freed_early(
-            (last[3], last[4]),
-            f"memory that {last[2][0]} at {at} uses on {last[0]} was {freed} without record_stream; it was not "
-            "reused too early in this run, but under another schedule it may be: where tensors lie depends on "
-            f"when the runtime finds other memory free. Call tensor.record_stream(stream), with {last[0]}, there",
-        )
-
     # -- captures --------------------------------------------------------------------------------------
     def capture_begins(self) -> None:
         if not self._capturing:
@@ -359,7 +183,7 @@ class Detector(Order):
         for cell in self.shadow.overlapping(ptr, ptr + nbytes):
             self._pending_host.pop(cell, None)
         self.pinned.forgotten(ptr, nbytes)
-        self.shadow.forget(ptr, nbytes)
+        super().forget(ptr, nbytes)
 
     # -- accesses --------------------------------------------------------------------------------------
     def check_of(self, footprint: Footprint) -> Check:
@@ -436,11 +260,13 @@ class Detector(Order):
                 else:
                     access = deferred.access(cell, command, what[1][position], touches)
             alone = all(cell.sole is agent for cell in cells)
+            written = writers if access is None else [*writers, *([access.cell] if access.writes else [])]
             if not alone:
+                self._check_reuses(written, command)
                 self._check(writers, readers, command)
                 if access is not None:
                     deferred.check(access)
-            for cell in writers if access is None else [*writers, *([access.cell] if access.writes else [])]:
+            for cell in written:
                 if cell.block.site is None:
                     cell.block.place((code, at))
             if access is not None:
@@ -451,8 +277,7 @@ class Detector(Order):
             if deferred.fresh:
                 deferred.keep_fresh()
             if not alone:
-                for cell in cells:
-                    cell.settle(agent)
+                self._settle(cells, agent)
             self.number = agent.time = number
             agent.count = count
             return access
@@ -465,12 +290,19 @@ class Detector(Order):
         for cell in writers:
             if cell.block.site is None:
                 cell.block.place((command[3], command[4]))
+        self._check_reuses(writers, command)
         self._check(writers, readers, command)
         self._keep(writers, readers, command)
         if self.deferred.fresh:
             self.deferred.keep_fresh()
+        self._settle(cells, agent)
+
+    def _settle(self, cells: list[Cell], agent: Agent) -> None:
+        """The stream has used these cells."""
         for cell in cells:
             cell.settle(agent)
+            if cell.block.agent is not agent:
+                cell.block.shared = cell.block.born
 
     def _keep(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
         """The command is the last that read and wrote these cells."""
@@ -517,6 +349,40 @@ class Detector(Order):
             for last in old.reads.values():
                 if last[0] is not agent and clock.get(last[0], 0) < last[1]:
                     self._conflict(old, READ, last, cell or old, WRITE, command)
+
+    def _check_reuses(self, writers: list[Cell], command: Command) -> None:
+        """The first writes of a stream to blocks against the uses of freed memory. See Note [Reuse by contract]."""
+        for cell in writers:
+            if cell.block.exposed or cell.block.agent is not command[0]:
+                self._check_reuse(cell, command)
+
+    def _check_reuse(self, cell: Cell, command: Command) -> None:
+        block, agent = cell.block, command[0]
+        if block.compared_life != block.born:
+            block.compared, block.compared_life = set(), block.born
+        if agent in block.compared or cell.start == cell.end:
+            return
+        for use in self.unordered_uses(block, command):
+            self._may_reuse(use, cell, command)
+        block.compared.add(agent)
+
+    def _may_reuse(self, use: FreedUse, cell: Cell, command: Command) -> None:
+        """A command writes memory that may be what a use of freed memory still uses."""
+        last, agent, block = use.command, command[0], cell.block
+        if self.several and max(agent.loose.get(use.agent, 0), self.everyone.get(use.agent, 0)) >= use.number:
+            self._met_by_chance(last, (command[3], command[4]))
+            return
+        block.reported = block.born
+        owner = block.agent
+        record = owner is not None and owner.clock.get(use.agent, 0) < use.number and last[0] is not owner
+        second = use.freed_at if record and use.freed_at else (command[3], command[4])
+        key = ("freed", *line_at((last[3], last[4])), *line_at(second), record, last[0].device, agent.device)
+        if self.findings.is_known(key, use.kind, WRITE, command[1]):
+            return
+        launches, lifetime = (self.launch_of(last), self.launch_of(command)), (block.born, block.site)
+        waited = self._waited(last, agent)
+        race = build_race(use, use.kind, last, cell, WRITE, command, launches, waited, lifetime, record)
+        self._report(key, race)
 
     def use_pinned(self, memory: HostMemory, kind: str, stream: int) -> None:
         """The command that was just checked uses pinned memory: check what the host does there from now on."""
@@ -641,6 +507,8 @@ class Detector(Order):
             self._met_by_chance(last, (command[3], command[4]))
             return
         block = cell.block
+        if last[1] < block.born and block.reported == block.born:
+            return  # the reuse was reported, wherever the allocator put the memory
         if last[1] < block.born and old.polled.get(last[0], 0) >= last[1]:
             self.findings.reuses_polled += 1
             return
@@ -667,6 +535,8 @@ class Detector(Order):
             self._met_by_chance(last, (command[3], command[4]))
             return
         born = seen.candidate.born
+        if last[1] < born and cell.block.reported == born:
+            return
         if last[1] < born and old.polled.get(last[0], 0) >= last[1]:
             self.findings.reuses_polled += 1
             return

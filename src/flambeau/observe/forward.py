@@ -78,8 +78,8 @@ class Forward:
     def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
         self.inner.host_export(ptr, nbytes, what, view)
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
-        self.inner.block_alloc(ptr, nbytes, stream, written)
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
+        self.inner.block_alloc(ptr, nbytes, stream, written, pool)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.inner.block_free(ptr, nbytes, stream, after)

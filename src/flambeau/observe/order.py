@@ -29,7 +29,7 @@ class Order:
     __slots__ = (
         "__weakref__", "_at_start", "_draws", "_event_users", "_events", "_first", "_hosts", "_loose_events", "_made",
         "_next", "_on_device", "_own_events", "_recorders", "_retired", "_several_ranks", "agents", "concurrent",
-        "everyone", "findings", "in_doubt", "known", "lock", "number", "polled", "running", "several", "threads",
+        "everyone", "findings", "known", "lock", "number", "polled", "running", "several", "threads",
     )  # fmt: skip
 
     def __init__(self, findings: Findings) -> None:
@@ -41,7 +41,6 @@ class Order:
         self.several = False  # see Note [Host threads]
         self.everyone: Clock = NOTHING  # what any of them has waited for
         self.polled: Clock = NOTHING  # what the runtime has found done on its own account
-        self.in_doubt = False  # see Note [Reuse]
         self.concurrent = False  # whether several streams have been given commands
         self._first: Agent | None = None
         self.number = 1  # of the last command
@@ -206,14 +205,12 @@ class Order:
                     self.everyone = joined(self.everyone, loose)
 
     def runtime_polled(self, reached: Reached | None, done: bool) -> None:
-        """The runtime asked whether this point is done, or waited for it. See Note [Reuse]."""
+        """The runtime asked whether this point is done, or waited for it. See Note [What orders reuse]."""
         if reached is None:
             return
         point = reached[0]
-        if self.several or self.known.get(point[0], 0) < point[1]:
-            self.in_doubt = True
-            if done:
-                self.polled = joined(self.polled, point)
+        if done and (self.several or self.known.get(point[0], 0) < point[1]):
+            self.polled = joined(self.polled, point)
 
     # -- host threads: see Note [Host threads] ------------------------------------------------------------
     def enter(self) -> None:
@@ -225,7 +222,7 @@ class Order:
         before = self.known
         self.known = self.threads.enter(before)
         if self.threads.count > 1 and not self.several:
-            self.several = self.in_doubt = True
+            self.several = True
             self.everyone = before
             for agent in itertools.chain.from_iterable(self._on_device.values()):
                 agent.loose = agent.clock

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from flambeau.core.sites import Site, line_of, place
 from flambeau.driver.api import AUTOCAST
-from flambeau.observe.accesses import Block, Cell, Command, Operation
+from flambeau.observe.accesses import Block, Cell, Command, FreedUse, Operation
 from flambeau.observe.clocks import Agent, Clock, joined, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
 from flambeau.observe.reports import Access, Fix, Race
@@ -34,7 +34,7 @@ Launches: TypeAlias = tuple[GraphLaunch | None, GraphLaunch | None]
 
 
 def build_race(
-    old: Cell,
+    old: Cell | FreedUse,
     before: str,
     last: Command,
     cell: Cell,
@@ -43,21 +43,26 @@ def build_race(
     launches: Launches,
     waited: Agent | None,
     lifetime: tuple[int, Site | None],
+    record: bool = False,
 ) -> Race:
-    """Return the race of `command` with the last access of its cell or of a neighbour of it.
+    """Return the race of `command` with the last access of its cell or of a neighbour of it, or of freed memory.
 
     Args:
         kind: What `command` does with its cell: READ or WRITE.
         waited: Another stream that has waited for the last access, which is a process group's.
         lifetime: The number at which the lifetime of the memory began that `command` uses, and where.
+        record: `old` is a use of freed memory, and record_stream is its fix.
     """
     block = cell.block
     born, site = lifetime
     reused = last[1] < born
     first = access_of(old.start, old.extent, before, last, launches[0])
     second = access_of(cell.start, cell.extent, kind, command, launches[1])
-    record = reused and last[0] is not block.agent
-    allocated, freed_number, freed = _lifetime(block, last[1]) if reused else (site, 0, None)
+    if isinstance(old, FreedUse):
+        allocated, freed_number, freed = old.allocated, last[1], old.freed_at
+    else:
+        record = reused and last[0] is not block.agent
+        allocated, freed_number, freed = _lifetime(block, last[1]) if reused else (site, 0, None)
     note = ""
     if record:
         fix = _record_stream(first, last[0], launches[0], freed, freed_number >= last[1])
@@ -66,10 +71,14 @@ def build_race(
     else:
         fix = _wait_stream(second, last, command, launches, waited)
         note = _early_wait_note(last, command, str(last[0]))
-    if _is_cached_cast(old, last, block):
+    if old.is_cast if isinstance(old, FreedUse) else _is_cached_cast(old, last, block):
         fix, note = _autocast_fix(fix, block.agent, last, freed if record else None)
     if waited is not None:
         note = f"note:   the wait at {place(waited.waits[last[0]][1])} is on {waited}."
+    if isinstance(old, FreedUse):
+        new = f"the tensor allocated at {place(block.site)}" if block.site else "the second tensor"
+        reuse = f"the first memory is free by then, and the allocator may use it for {new}."
+        note = f"{note} Also, {reuse}" if note else f"note:   {reuse}"
     device = "pinned host memory" if block.host else f"cuda:{_device_of(command)}"
     return Race(first, second, device, fix, allocated, freed, record, note)
 

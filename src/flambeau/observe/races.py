@@ -157,9 +157,9 @@ class RaceDriver(Forward):
         self.detector.host_exports(ptr, nbytes, what, view)
         self.inner.host_export(ptr, nbytes, what, view)
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
-        self.detector.begin_life(ptr, nbytes, stream, written)
-        self.inner.block_alloc(ptr, nbytes, stream, written)
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
+        self.detector.begin_life(ptr, nbytes, stream, written, pool)
+        self.inner.block_alloc(ptr, nbytes, stream, written, pool)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
         self.detector.end_life(ptr, nbytes, stream, after)
@@ -564,7 +564,7 @@ class RaceDriver(Forward):
             self.detector.host_waited(points)
 
     def _forget(self, ptr: int, nbytes: int) -> None:
-        """Its uses are over: the driver waited for them. That orders nothing else, see Note [Reuse]."""
+        """Its uses are over: the driver waited for them. That orders nothing else, see Note [What orders reuse]."""
         with self._lock:
             self.detector.forget(ptr, nbytes)
 

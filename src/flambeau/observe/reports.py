@@ -62,7 +62,7 @@ class Race:
     """Two accesses to the same bytes, at least one of them a write, that nothing orders.
 
     `second` was requested later. `reused` says that the first access belongs to an earlier life of the
-    memory: it was freed and handed out again in between. `count` is how often this pair of lines raced.
+    memory: it was freed, and handed out again or may be. `count` is how often this pair of lines raced.
     """
 
     first: Access
@@ -85,10 +85,11 @@ class Race:
 
     @property
     def range(self) -> tuple[int, int]:
-        """The bytes that both may touch."""
+        """The bytes that both may touch: the first ones, where the allocator may use these for the second."""
         if self.meeting is not None:
             return self.meeting
-        return max(self.first.begin, self.second.begin), min(self.first.end, self.second.end)
+        begin, end = max(self.first.begin, self.second.begin), min(self.first.end, self.second.end)
+        return (begin, end) if begin < end else (self.first.begin, self.first.end)
 
     def __str__(self) -> str:
         lines = [
@@ -109,8 +110,8 @@ class Race:
         if self.reused:
             freed = f" at {place(self.freed)}" if self.freed else ""
             return (
-                f"{second} {second.kind} memory that was freed{freed} and handed out again, while {first}, "
-                f"which {first.kind} it, may still run: record_stream missing."
+                f"{second} {second.kind} memory that may be what was freed{freed} while {first}, which {first.kind} "
+                "it, may still run: record_stream missing."
             )
         return f"{second} {second.kind} bytes that {first} {first.kind}, and nothing orders them."
 

@@ -158,8 +158,8 @@ class Tracer(Forward):
             self.inner.host_free(memory)
         self._changed(NOWHERE, 0, -memory.nbytes)
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
-        self.inner.block_alloc(ptr, nbytes, stream, written)
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
+        self.inner.block_alloc(ptr, nbytes, stream, written, pool)
         self._changed(self._device_of(stream), nbytes, 0)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:

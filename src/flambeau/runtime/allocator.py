@@ -179,7 +179,7 @@ class CachingAllocator:
                 entries.append(block.gain)
                 if len(entries) > LONG:
                     self._journal.settle()
-            tell(block.ptr, nbytes, handle, written)
+            tell(block.ptr, nbytes, handle, written, block.pool.token)
             return block
 
         return allocate
@@ -516,6 +516,7 @@ class CachingAllocator:
             raise _too_much()
         kind = SMALL if size <= SMALL_REQUEST else LARGE
         pool = Pool(kind, self._orders.queue(stream), None, set())
+        pool.token = -1  # no other block gets this memory
         try:
             block = self._segments.new(pool, size, self.policy, self._orders.now)
         except OutOfMemoryError:

@@ -76,12 +76,13 @@ class Pool:
     `patience` how many it would look at once more; `seen` the sizes asked for lately, of all streams; `most_bins` how
     many bins it may have; `least`, for those of a heap, the smallest rest that is cut off a block. Of what the journal
     says: `owner` is the MemPool's id, `whole` and `part` are the heads of a block's entries where it is a segment or
-    part of one, `parts` the entries that tell of one part more than there was, or one or two fewer.
+    part of one, `parts` the entries that tell of one part more than there was, or one or two fewer. `token` names the
+    pool among its stream's, for observers.
     """
 
     __slots__ = (
         "adopted", "bins", "holes", "homes", "kind", "least", "looked", "loose", "most_bins", "owner", "part", "parts",
-        "patience", "private", "queue", "seen", "stream", "whole",
+        "patience", "private", "queue", "seen", "stream", "token", "whole",
     )  # fmt: skip
 
     least: int
@@ -100,6 +101,7 @@ class Pool:
         self.adopted = -1
         self.looked = self.patience = 0
         self.owner = packed(NOBODY if private is None else private.id)
+        self.token = self.owner << 1 | kind
         self.whole = HEADS[ALLOC + kind], HEADS[FREE + kind]
         self.part = HEADS[ALLOC_PART + kind], HEADS[FREE_PART + kind]
         self.parts = {n: self.entry(CUT, 0, n, 0) for n in (1, -1, -2)}

@@ -197,7 +197,7 @@ class CudaDriver:
     def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
         pass
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
         pass
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:

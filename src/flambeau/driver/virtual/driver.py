@@ -309,7 +309,7 @@ class VirtualDriver:
     def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
         pass
 
-    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False) -> None:
+    def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
         self._poison("block_alloc", ptr, nbytes, stream)
 
     def block_free(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
