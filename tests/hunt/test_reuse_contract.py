@@ -35,11 +35,11 @@ def test_verdicts_are_the_references_under_every_placement(programs):
 
 
 def test_reports_are_the_same_under_every_placement(programs):
-    """The same pairs of commands, not only the same verdict."""
+    """The same first command and the same fix, not only the same verdict; which later allocation is named may differ."""
     for seed, (steps, reference) in programs.items():
         if reference.reuses() and not reference.conflicts():
             runs = [run(steps, placement=placement, races="warn").certificate for placement in PLACEMENTS]
-            pairs = [[(r.first.number, r.second.number, r.fix.call) for r in c.races] for c in runs]
+            pairs = [{(r.first.number, r.fix.call) for r in c.races} for c in runs]
             assert pairs[0] == pairs[1] == pairs[2], f"seed {seed}"
 
 
