@@ -2,14 +2,11 @@
 
 import _thread
 import gc
-import itertools
 import queue
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from race_kit import StillDriver, machine, meta, run
+from race_kit import machine, meta, run
 
 import flambeau as torch
 from flambeau.data.pin import Pinner
@@ -231,23 +228,6 @@ def test_two_threads_fill_one_queue(gpu):
     assert any("queue.Queue is filled" in text for text in gpu.detector.certificate().violated)
 
 
-@pytest.mark.parametrize("ask", ["get", "get_nowait", "wait", "join"])
-def test_what_depends_on_timing_is_named(gpu, ask):
-    side, work, told = gpu.stream_create(0, 0), queue.Queue(), threading.Event()
-    work.put(1)
-    thread = threading.Thread(target=lambda: use(gpu, gpu.mem_alloc(0, 64), side))
-    thread.start()
-    {
-        "get": lambda: work.get(timeout=5),
-        "get_nowait": work.get_nowait,
-        "wait": lambda: told.wait(0),
-        "join": lambda: thread.join(5),
-    }[ask]()
-    thread.join()
-    memory(gpu)
-    assert any("depends on timing" in text for text in gpu.detector.certificate().violated)
-
-
 def test_a_new_thread_with_the_number_of_an_ended_one_knows_nothing_of_it(gpu):
     a, side, idents = memory(gpu), gpu.stream_create(0, 0), []
 
@@ -353,152 +333,6 @@ def test_the_standard_library_is_as_before_once_nobody_listens():
     gpu.close()
     assert (threading.Thread.start, threading.Event.set, queue.Queue._put, queue.Queue.get) == before
     assert gpu.detector not in handovers.listening()
-
-
-# -- beside brute force: every order that the threads' calls can come in -----------------------------------------------
-
-STREAMS, EVENTS, CELLS = 3, 1, 2
-stream, cell = st.integers(0, STREAMS - 1), st.integers(0, CELLS - 1)
-steps = st.one_of(
-    st.tuples(st.just("use"), stream, cell),
-    st.tuples(st.just("use"), stream, cell),
-    st.tuples(st.just("read"), stream, cell),
-    st.tuples(st.just("record"), stream),
-    st.tuples(st.just("wait"), stream),
-    st.tuples(st.just("sync"), stream),
-    st.tuples(st.just("event_sync")),
-    st.tuples(st.just("tell")),
-    st.tuples(st.just("hear")),
-)
-threads = st.tuples(st.lists(steps, min_size=1, max_size=5), st.lists(steps, min_size=1, max_size=5))
-
-
-def interleavings(programs):
-    """Every order of the steps of two threads: a thread hears what the other has told, the first thing first."""
-    first, second = programs
-    for places in itertools.combinations(range(len(first) + len(second)), len(first)):
-        rest = [iter(enumerate(first)), iter(enumerate(second))]
-        order = [(0 if at in places else 1) for at in range(len(first) + len(second))]
-        found = [(thread, *next(rest[thread])) for thread in order]
-        told = [0, 0]
-        for thread, _, (what, *_) in found:
-            if what == "tell":
-                told[thread] += 1
-            elif what == "hear":
-                told[1 - thread] -= 1
-                if told[1 - thread] < 0:
-                    break
-        else:
-            yield found
-
-
-def conflicts(order):
-    """The pairs of conflicting uses, each as (which, which, whether anything orders them), in one order of the calls."""
-    last, marked, host, uses, found = {}, None, set(), [], []
-    for thread, at, (what, *operands) in order:
-        me = (thread, at)
-        if what in ("use", "read", "record", "wait"):
-            known = {*host, *last.get(operands[0], ())}
-            if what == "wait" and marked is not None:
-                known |= marked
-            last[operands[0]] = known | {me}
-            if what == "record":
-                marked = known | {me}
-            elif what != "wait":
-                for other, kind, cell in uses:
-                    if cell == operands[1] and "use" in (kind, what):
-                        found.append((other, me, other in known))
-                uses.append((me, what, operands[1]))
-        elif what == "sync":
-            host |= last.get(operands[0], set())
-        elif what == "event_sync" and marked is not None:
-            host |= marked
-    return found
-
-
-def deterministic(programs):
-    """Whether every order of the calls leaves the same pairs in the same order."""
-    kinds = {frozenset(conflicts(order)) for order in interleavings(programs)}
-    return len(kinds) == 1 and all(ordered for _, _, ordered in next(iter(kinds)))
-
-
-def play(order, gpu):
-    """Run one order of the calls, each in its thread."""
-    ptrs = [gpu.mem_alloc(0, 64) for _ in range(CELLS)]
-    handles = [1] + [gpu.stream_create(0, 0) for _ in range(STREAMS - 1)]
-    event, out = gpu.event_create(0, False), gpu.mem_alloc(0, 64)
-    said = [queue.Queue(), queue.Queue()]
-    for ptr in (*ptrs, out):
-        gpu.fill(ptr, 0, 64, 1)
-    gpu.stream_sync(1)
-
-    def step(thread, what, *given):
-        if what == "use":
-            gpu.fill(ptrs[given[1]], 0, 64, handles[given[0]])
-        elif what == "read":
-            gpu.copy_out(pinned[given[0]], ptrs[given[1]], handles[given[0]])
-        elif what == "record":
-            gpu.event_record(event, handles[given[0]])
-        elif what == "wait":
-            gpu.stream_wait(handles[given[0]], event)
-        elif what == "sync":
-            gpu.stream_sync(handles[given[0]])
-        elif what == "event_sync":
-            gpu.event_sync(event)
-        elif what == "tell":
-            said[thread].put(None)
-        else:
-            said[1 - thread].get()
-
-    pinned = [gpu.host_alloc(64) for _ in range(STREAMS)]
-    gates, done = [gate(), gate()], gate()
-
-    def body(thread):
-        for mine, _, call in order:
-            if mine == thread:
-                gates[thread].acquire()
-                step(thread, *call)
-                done.release()
-
-    bodies = [threading.Thread(target=body, args=(thread,)) for thread in (0, 1)]
-    for thread in bodies:
-        thread.start()
-    for thread, _, _ in order:
-        gates[thread].release()
-        done.acquire()
-    for thread in bodies:
-        thread.join()
-
-
-@given(threads, st.randoms(use_true_random=False))
-def test_a_certificate_means_that_no_order_of_the_threads_changes_anything(programs, chance):
-    orders = list(interleavings(programs))
-    if not orders:
-        return
-    order = chance.choice(orders)
-    gpu, _ = machine("warn", StillDriver())
-    try:
-        play(order, gpu)
-        certificate = gpu.detector.certificate()
-    finally:
-        gpu.close()
-    assert bool(certificate.races) == any(not ordered for _, _, ordered in conflicts(order))
-    if certificate.race_free:
-        assert deterministic(programs)
-
-
-RERECORDED = [
-    [("use", 0, 0), ("record", 0), ("tell",), ("record", 2)],
-    [("hear",), ("wait", 1), ("use", 1, 0)],
-]
-
-
-def test_an_event_that_is_recorded_anew_while_another_thread_may_wait_for_it():
-    for order in interleavings(RERECORDED):
-        gpu, _ = machine("warn", StillDriver())
-        play(order, gpu)
-        assert not gpu.detector.certificate().race_free
-        gpu.close()
 
 
 def test_a_set_that_is_taken_back_tells_no_more_than_the_first(gpu):

@@ -17,6 +17,7 @@ _COMMANDS = _PACKAGE + "cli" + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _CALLERS = (_LIBRARY + "multiprocessing" + os.sep, _LIBRARY + "contextlib.py")  # by which we are called, too
 _inside: dict[str, bool] = {}  # whether a source file is Flambeau's own; a cache of a pure function
+_standard: dict[str, bool] = {}  # whether it is the standard library's; also a cache
 
 
 def caller(depth: int = 1) -> Site:
@@ -65,6 +66,30 @@ def is_inside(code: CodeType) -> bool:
         path = os.path.abspath(code.co_filename)
         inside = _inside[code.co_filename] = path.startswith((_PACKAGE, *_CALLERS))
     return inside
+
+
+def is_standard(code: CodeType) -> bool:
+    """Return True if a code object is the standard library's."""
+    standard = _standard.get(code.co_filename)
+    if standard is None:
+        path = os.path.abspath(code.co_filename)
+        installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+        standard = (path.startswith(_LIBRARY) and not installed) or code.co_filename.startswith("<frozen ")
+        _standard[code.co_filename] = standard
+    return standard
+
+
+def is_program(code: CodeType) -> bool:
+    """Return True if a code object is neither Flambeau's nor the standard library's."""
+    return not (is_standard(code) or is_inside(code))
+
+
+def program_site() -> Site:
+    """Return where the program is now, whatever of Flambeau and of the standard library it called."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and not is_program(frame.f_code):
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
 
 
 def program_frame() -> FrameType:

@@ -55,7 +55,7 @@ class Detector(Lifetimes):
 
     __slots__ = (
         "_captured_from", "_captured_to", "_capturing", "_check_written", "_launches", "_many_retired",
-        "_pending_host", "deferred", "pinned",
+        "_pending_host", "before_certificate", "deferred", "pinned",
     )  # fmt: skip
 
     def __init__(self, mode: str = "warn", strict: bool = False) -> None:
@@ -63,6 +63,7 @@ class Detector(Lifetimes):
         self.pinned = PinnedMemory(self)
         self.deferred = Deferred(self)
         self._check_written = self.deferred.unwritten.read
+        self.before_certificate: Callable[[Detector], None] = lambda detector: None
         self._many_retired = _MANY_RETIRED
         self._pending_host: dict[Cell, None] = {}
         self._capturing = 0
@@ -79,12 +80,13 @@ class Detector(Lifetimes):
 
     def certificate(self) -> Certificate:
         """What this run proves. Asking for it counts as having been told of the races."""
+        self.before_certificate(self)
         with self.lock:
             self.settle()
             self.pinned.end()
             questions = self.deferred.unwritten.open_questions()
             return self.findings.certificate(
-                self.threads.count, self._several_ranks, self._undecided(), questions
+                max(self.threads.count, min(self.threads.logical, 2)), self._several_ranks, self._undecided(), questions
             )
 
     def settle(self) -> None:

@@ -17,6 +17,9 @@ Key: TypeAlias = tuple[object, ...]
 EMPTY: Mapping[Key, Race] = {}
 
 
+_ORDERING = "Thread.start and join, Event, Barrier, Condition, executors' futures and queues"
+
+
 class Findings:
     """Of one machine. `mode` is "warn" (collect) or "error" (RaceError at the second access).
 
@@ -37,6 +40,8 @@ class Findings:
         self._shared: dict[str, None] = {}  # where memory was shared with other processes
         self._unordered: dict[str, None] = {}  # what host threads may do in another order
         self._polls: dict[str, None] = {}  # what they asked each other
+        self._relied: dict[str, None] = {}  # what the program's own means of synchronization are taken to do
+        self.has_threads = False  # whether the program started any
         self._late: dict[str, None] = {}  # where the program heard of an earlier failure on a device
         self.unseen = UnseenUses()
         self.on_race: Callable[[int], None] | None = None  # called with the number of races, for each new one
@@ -63,15 +68,20 @@ class Findings:
         self.due = None
         assumptions = ["every operator computes the same result from the same input each time"]
         violated: list[str] = []
+        violated += [*self._unordered, *self._polls]
         if threads > 1:
-            violated += [*self._unordered, *self._polls]
             assumptions.append(
                 f"{threads} host threads made driver calls, wherever it matters in an order that "
-                "Thread.start and join, Event and queue.Queue give (checked); they share no Python objects and no "
-                "CPU tensors without these"
+                f"{_ORDERING} give (checked); they share no Python objects and no CPU tensors without these"
             )
         elif not ranks:
             assumptions.append("one host thread made all driver calls (checked)")
+            if self.has_threads:
+                assumptions.append(
+                    f"other host threads share Python objects and CPU tensors with it only through what {_ORDERING} "
+                    "order (questions and timeouts checked)"
+                )
+        assumptions += self._relied
         if ranks:
             assumptions.append(
                 "ranks meet in collectives and in the store alone, and what they do does not depend on who comes first"
@@ -180,7 +190,15 @@ class Findings:
 
     def thread_asked(self, what: str, site: Site) -> None:
         """A host thread asked another one something whose answer depends on timing."""
-        self._polls[f"the program calls {what} at {place(site)}: what comes of it depends on timing"] = None
+        self.depends(f"the program calls {what} at {place(site)}: what comes of it depends on timing")
+
+    def depends(self, text: str) -> None:
+        """What host threads do depends on timing."""
+        self._polls[text] = None
+
+    def relies(self, text: str) -> None:
+        """An order of host threads rests on this assumption about the program."""
+        self._relied[text] = None
 
 
 def _some(places: dict[str, None]) -> str:

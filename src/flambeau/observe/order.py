@@ -14,7 +14,7 @@ from flambeau.core.baton import seat
 from flambeau.core.sites import Site, caller
 from flambeau.observe.clocks import NOTHING, Agent, Clock, Reached, Snapshot, joined, merged, snapshot
 from flambeau.observe.findings import Findings
-from flambeau.observe.threads import Threads
+from flambeau.observe.threads import Outer, Threads
 
 Caller: TypeAlias = tuple[Agent, int]
 """A host thread, and how often it had told others something when it made a call."""
@@ -221,7 +221,7 @@ class Order:
             return
         before = self.known
         self.known = self.threads.enter(before)
-        if self.threads.count > 1 and not self.several:
+        if self.threads.logical > 1 and not self.several:
             self.several = True
             self.everyone = before
             for agent in itertools.chain.from_iterable(self._on_device.values()):
@@ -245,14 +245,23 @@ class Order:
             known = self.threads.known(threading.get_ident(), self.known)
             return other[0] is self.threads.agent() or known.get(other[0], 0) >= other[1]
 
-    def stepped(self, last: Caller | None, what: str) -> Caller:
-        """This thread uses an object that threads share, after the thread that did last, or in no order with it."""
+    def here(self) -> Caller:
+        """Return this thread, and how often it has told others something."""
         with self.lock:
             mine = self.threads.agent()
-            known = self.threads.known(threading.get_ident(), self.known)
-            if last is not None and last[0] is not mine and known.get(last[0], 0) < last[1]:
-                self.findings.threads_unordered(what, caller(2))
             return mine, mine.time
+
+    def begin_task(self, point: Snapshot | None) -> Outer:
+        """A thread of a pool begins a task, which knows what `point` tells and nothing that the thread did before."""
+        with self.lock:
+            outer = self.threads.begin_task(point, self.known)
+            self.running = 0  # its next call comes as that of another thread
+            return outer
+
+    def end_task(self, outer: Outer) -> None:
+        with self.lock:
+            self.threads.end_task(outer, self.known)
+            self.running = 0
 
     def thread_ends(self) -> None:
         with self.lock:

@@ -17,20 +17,34 @@ random numbers of a device. Where nothing orders the threads there, another run 
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from threading import get_ident
+from typing import TypeAlias
 
-from flambeau.observe.clocks import NOBODY, Agent, Clock, Snapshot, joined
+from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Snapshot, joined
+
+
+_TRIED = 8  # agents of ended tasks that a new task is compared with
+
+Outer: TypeAlias = "tuple[Agent, Clock]"
+"""A thread of a pool outside of its task: its agent, and what it knew."""
 
 
 class Threads:
     """What each host thread knows. `mine` is the agent of the thread that runs, whose knowledge its user keeps.
 
-    `count` is how many have called the driver. Not locked: its detector is.
+    A task of a thread pool is a thread of its own here, for which of the pool's threads runs it differs from run to run.
+    `count` is how many threads have called the driver, `logical` counts tasks too. Not locked: its detector is.
     """
 
     def __init__(self) -> None:
         self.mine = NOBODY
         self.count = 0
+        self.logical = 0
+        self._counted: set[int] = set()  # threads, in `count`
+        self._outside: dict[int, Clock] = {}  # by thread that runs a task: what it knew before
+        self._idle: deque[Agent] = deque()  # of tasks that have ended, the first first
         self._running = 0
         self._agents: dict[int, Agent] = {}  # by thread
         self._known: dict[int, Clock] = {}  # of those that do not run
@@ -43,7 +57,10 @@ class Threads:
         self.mine, self._running = self._agent(ident), ident
         if self.mine not in self._callers:
             self._callers.add(self.mine)
-            self.count += 1
+            self.logical += 1
+            if ident not in self._counted:
+                self._counted.add(ident)
+                self.count += 1
         return self._known.pop(ident, {})
 
     def tell(self, known: Clock) -> tuple[Snapshot, Clock]:
@@ -70,9 +87,43 @@ class Threads:
         """This thread ends: its number may be another's soon."""
         ident = get_ident()
         self._callers.discard(self._agents.pop(ident, NOBODY))
+        self._counted.discard(ident)
         self._known.pop(ident, None)
         if ident == self._running:
             self._running = 0
+
+    def begin_task(self, point: Snapshot | None, known: Clock) -> Outer:
+        """This thread begins a task that knows what `point` tells; what it was and knew before."""
+        ident = get_ident()
+        outer = self._agent(ident), self.known(ident, known)
+        if ident == self._running:
+            self._running = 0
+        task = NOTHING if point is None else joined(NOTHING, point)
+        self._agents[ident], self._outside[ident] = self._agent_of_task(task), outer[1]
+        self._known[ident] = task
+        return outer
+
+    def end_task(self, outer: Outer, known: Clock) -> None:
+        """The task has ended. Who waits for the thread's end waits for all of its tasks."""
+        ident = get_ident()
+        agent, before = self._agents[ident], self.known(ident, known)
+        if ident == self._running:
+            self._running = 0
+        end = agent, agent.time, before
+        agent.time += 1
+        self._idle.append(agent)
+        self._agents[ident] = outer[0]
+        self._known[ident] = joined(self._outside.pop(ident), end)
+
+    def _agent_of_task(self, known: Clock) -> Agent:
+        """An agent whose last task has ended before what the new one knows; so agents are as many as tasks at a time."""
+        for agent in list(itertools.islice(self._idle, _TRIED)):
+            if known.get(agent, 0) >= agent.time - 1:
+                self._idle.remove(agent)
+                return agent
+        agent = Agent(-1)
+        agent.time = 1
+        return agent
 
     def known(self, ident: int, known: Clock) -> Clock:
         """What a thread knows; `known` is what the one that runs does."""
@@ -84,7 +135,8 @@ class Threads:
 
     def others(self) -> list[Clock]:
         """What the threads know that do not run now."""
-        return [self._known.get(ident, {}) for ident in self._agents if ident != self._running]
+        inside = [self._known.get(ident, {}) for ident in self._agents if ident != self._running]
+        return inside + list(self._outside.values())
 
     def _agent(self, ident: int) -> Agent:
         found = self._agents.get(ident)

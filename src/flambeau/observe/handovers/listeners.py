@@ -1,0 +1,199 @@
+"""Which race detectors are notified, and what is replaced in the standard library meanwhile. Owner of both.
+
+A module of the standard library is changed when it is there: at once, or as soon as the program imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, ref
+
+from flambeau.core.sites import Site, is_program, is_standard
+from flambeau.observe.detector import Detector
+
+Wrap = Callable[[Any], Any]
+"""From something of the standard library to what does the same and reports it."""
+
+Changes = dict[Any, dict[str, Wrap]]
+"""What a module of this package changes: by class or module, and by name."""
+
+T = TypeVar("T")
+
+_MODULES = {  # of the standard library -> of this package: its `changes(module)`
+    "threading": "threads", "queue": "queues", "concurrent.futures": "futures",
+    "concurrent.futures.thread": "pools", "asyncio": "loops", "subprocess": "processes",
+    "select": "processes", "selectors": "processes", "multiprocessing.process": "processes",
+    "multiprocessing.connection": "processes", "multiprocessing.queues": "processes",
+    "multiprocessing.synchronize": "processes", "multiprocessing.pool": "processes",
+}  # fmt: skip
+_HERE = os.path.dirname(__file__) + os.sep
+_listeners: list[ref[Detector]] = []
+_watchers: list[object] = []
+_originals: dict[tuple[Any, str], Any] = {}
+_notes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def listen(detector: Detector) -> None:
+    """Notify `detector` from now on, while it lives."""
+    _listeners.append(ref(detector, _remove))
+    _install()
+    detector.before_certificate = import_module(f"{__package__}.threads").name_open_questions
+
+
+def forget(detector: Detector) -> None:
+    """Notify a detector no more. May be called again."""
+    _remove(ref(detector))
+
+
+def listening() -> list[Detector]:
+    return [detector for each in list(_listeners) if (detector := each()) is not None]
+
+
+@contextmanager
+def watch() -> Iterator[None]:
+    """Change the standard library while nobody listens yet: what a program creates first is seen, too."""
+    token = object()
+    _watchers.append(token)
+    _install()
+    try:
+        yield
+    finally:
+        _watchers.remove(token)
+        _uninstall()
+
+
+def _remove(gone: ref[Detector]) -> None:
+    for each in [each for each in _listeners if each == gone]:
+        _listeners.remove(each)
+    _uninstall()
+
+
+def notes_of(thing: Any, kind: Callable[[], T]) -> T:
+    """Return what is noted of an object of the standard library, of one kind for each of its classes."""
+    found = _notes.get(thing)
+    if found is None:
+        found = _notes.setdefault(thing, kind())
+    return found  # type: ignore[no-any-return]
+
+
+def noted(thing: Any) -> Any:
+    """Return what is noted of an object; None: nothing."""
+    return _notes.get(thing)
+
+
+def all_noted(kind: type[T]) -> Sequence[tuple[Any, T]]:
+    return [(thing, notes) for thing, notes in list(_notes.items()) if isinstance(notes, kind)]
+
+
+def asker(depth: int = 1) -> Site | None:
+    """Return the line that calls, `depth` frames above the caller of this function; None: it is not the program's."""
+    frame = sys._getframe(depth + 1)
+    return (frame.f_code, frame.f_lasti) if is_program(frame.f_code) else None
+
+
+def beyond_standard() -> Site | None:
+    """Return the line that called the caller of this function, itself or through the standard library.
+
+    None: that line is Flambeau's.
+    """
+    frame = sys._getframe(2)
+    while frame.f_back is not None and (
+        is_standard(frame.f_code) or frame.f_code.co_filename.startswith(_HERE)
+    ):
+        frame = frame.f_back
+    return (frame.f_code, frame.f_lasti) if is_program(frame.f_code) else None
+
+
+# -- changing the standard library ---------------------------------------------------------------------------
+
+
+def _install() -> None:
+    if _finder in sys.meta_path:
+        return
+    sys.meta_path.insert(0, _finder)
+    for name in _MODULES:
+        if name in sys.modules:
+            _change(sys.modules[name])
+
+
+def _uninstall() -> None:
+    if _listeners or _watchers or _finder not in sys.meta_path:
+        return
+    sys.meta_path.remove(_finder)
+    while _originals:
+        (owner, name), original = _originals.popitem()
+        _set(owner, name, getattr(owner, name), original)
+
+
+def _change(module: ModuleType) -> None:
+    ours = import_module(f"{__package__}.{_MODULES[module.__name__]}")
+    for owner, names in ours.changes(module).items():
+        for name, wrap in names.items():
+            original = vars(owner)[name]
+            _originals[owner, name] = original
+            changed = wrap(original)
+            if isinstance(original, FunctionType):
+                changed = wraps(original)(changed)
+            _set(owner, name, original, changed)
+
+
+def _set(owner: Any, name: str, before: Any, after: Any) -> None:
+    """Set an attribute; of a module, also where the program's modules have imported it."""
+    setattr(owner, name, after)
+    if isinstance(owner, ModuleType):
+        for module in list(sys.modules.values()):
+            if _is_of_program(module):
+                for other in [key for key, value in list(vars(module).items()) if value is before]:
+                    setattr(module, other, after)
+
+
+def _is_of_program(module: ModuleType) -> bool:
+    if not isinstance(module, ModuleType) or module.__name__.partition(".")[0] in ("flambeau", "torch"):
+        return False
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ == "__main__"
+    return "-packages" not in file and not is_standard(compile("", file, "exec"))
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules that are to be changed, so that they are as soon as they are imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _MODULES:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Changed(spec.loader)
+        return spec
+
+
+class _Changed(Loader):
+    """A loader that changes the module that it has loaded; it leaves no trace in the module."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        if _finder in sys.meta_path:
+            _change(module)
+
+
+_finder = _Finder()

@@ -1,0 +1,306 @@
+"""`asyncio`: what in a loop depends on other threads, on time and on input.
+
+# Note [Event loops]
+A loop runs its callbacks in the order in which they become ready. Of one thread, without waits for something outside of
+the loop, that is the same in every run. What comes from outside (an executor's task, a timer, input, another thread's
+call) comes sooner or later from run to run. That makes no difference to a single task, which goes on when it is there.
+Of two tasks, neither of which waits for the other, it decides which goes on first: named. So are questions
+(`Future.done`), waits for the first of several, and waits with a limit of time.
+
+What an executor's task has told is known to a task that has waited for it, not to the whole loop from the moment at
+which the result came: that moment differs, too. So it is heard where one task alone can go on, and has waited for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.futures
+import asyncio.tasks
+import concurrent.futures
+import threading
+from collections.abc import Callable, Generator, Iterable
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from flambeau.core.sites import Site, is_program, place, program_site
+from flambeau.observe.detector import Detector
+from flambeau.observe.handovers.futures import Promise
+from flambeau.observe.handovers.listeners import Changes, asker, beyond_standard, listening, noted, notes_of
+from flambeau.observe.handovers.words import Word
+from flambeau.observe.order import Caller
+
+_FIRST = (asyncio.FIRST_COMPLETED, asyncio.FIRST_EXCEPTION)
+_LIMITS = ("_release_waiter", "Timeout._on_timeout")  # what waits with a limit of time let a timer call
+
+
+def changes(module: ModuleType) -> Changes:
+    return {
+        asyncio.BaseEventLoop: {
+            "call_at": _call_at, "call_soon_threadsafe": _call_from_thread, "run_in_executor": _in_executor,
+        },
+        asyncio.Handle: {"_run": _run},
+        asyncio.futures: {"_copy_future_state": _copy_state, "wrap_future": _wrap_future},
+        asyncio.tasks: {"_wait": _wait, "as_completed": _as_completed},
+        asyncio: {"wrap_future": _wrap_future, "as_completed": _as_completed},
+    }  # fmt: skip
+
+
+class Loop:
+    """What is noted of a loop.
+
+    Attributes:
+        waiting: Futures of executors, until they are done.
+        latest: What it waited for last, and where.
+        started: How often something outside was begun.
+        arrived: Something came from outside in the present callback.
+        first: Futures of which the program takes the first that is done, and where.
+        active: The last step of the program in this loop, for each detector.
+        named: That the order of tasks depends on timing has been said.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: WeakSet[Any] = WeakSet()
+        self.latest: tuple[str, Site] | None = None
+        self.started = 0
+        self.arrived = False
+        self.first: list[tuple[WeakSet[Any], Site]] = []
+        self.active: WeakKeyDictionary[Detector, Caller] = WeakKeyDictionary()
+        self.named = False
+
+    def begin(self, what: str) -> None:
+        self.started += 1
+        self.latest = what, program_site()
+
+    def outside(self, loop: Any) -> bool:
+        """Return True if something from outside may come, or has just come."""
+        if self.arrived or any(not timer.cancelled() for timer in getattr(loop, "_scheduled", ())):
+            return True
+        selector = getattr(loop, "_selector", None)
+        return bool(self.waiting) or (selector is not None and len(selector.get_map() or ()) > 1)
+
+    def look(self, loop: Any) -> None:
+        """A callback has run: look whether what comes from outside may decide which task goes on."""
+        if self.named or not self.outside(loop):
+            return
+        self.first = [(fs, site) for fs, site in self.first if sum(not f.done() for f in fs) > 1]
+        for _, site in self.first:
+            _name("asyncio.as_completed()", site)
+        if len(_independent(loop)) > 1:
+            self.named = True
+            what, site = self.latest or ("input", program_site())
+            for detector in listening():
+                detector.findings.depends(
+                    f"asyncio runs several tasks while one waits for {what} at {place(site)}: which goes on first "
+                    "depends on timing"
+                )
+
+
+def _name(what: str, site: Site) -> None:
+    for detector in listening():
+        detector.findings.thread_asked(what, site)
+
+
+# -- tasks ----------------------------------------------------------------------------------------------------
+
+
+def _is_programs(task: Any) -> bool:
+    coroutine = task.get_coro()
+    code = getattr(coroutine, "cr_code", None) or getattr(coroutine, "gi_code", None)
+    return code is None or is_program(code)
+
+
+def _awaited(future: Any) -> Iterable[Any]:
+    """All futures that must be done before a task, or a gathering of futures, goes on."""
+    todo = [future]
+    while todo:
+        one = todo.pop()
+        waiter = getattr(one, "_fut_waiter", None)
+        for after in [waiter, *getattr(one, "_children", ())]:
+            if after is not None:
+                yield after
+                todo.append(after)
+
+
+def _independent(loop: Any) -> list[Any]:
+    """The program's tasks that do not wait for another task of the program."""
+    tasks = [task for task in asyncio.all_tasks(loop) if _is_programs(task)]
+    return [task for task in tasks if not any(other in tasks for other in _awaited(task))]
+
+
+def _run(run: Callable[..., None]) -> Callable[..., None]:
+    def told(self: Any) -> None:
+        loop, callback = self._loop, self._callback
+        run(self)
+        detectors = listening()
+        if detectors:
+            notes = notes_of(loop, Loop)
+            if _of_program(callback):
+                for detector in detectors:
+                    notes.active[detector] = detector.here()
+            notes.look(loop)
+            notes.arrived = False
+
+    return told
+
+
+def _of_program(callback: Any) -> bool:
+    """Return True if a callback is a step of a task of the program, or the program's own function."""
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return _is_programs(owner)
+    code = getattr(callback, "__code__", None)
+    return code is not None and is_program(code)
+
+
+# -- executors ------------------------------------------------------------------------------------------------
+
+
+class Outcome(asyncio.Future):  # type: ignore[type-arg]
+    """What a loop sees of an executor's future: questions for it are named, and who has waited hears it."""
+
+    promise: Promise
+
+    def done(self) -> bool:
+        site = asker()
+        if site is not None:
+            self.promise.asked.ask("Future.done()", site)
+        return super().done()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            return (yield from super().__await__())
+        finally:
+            _hear(self.get_loop(), self, self.promise)
+
+    __iter__ = __await__
+
+
+def _hear(loop: Any, future: Any, promise: Promise) -> None:
+    """Hear what an executor's task has told, if the task that goes on has waited for it."""
+    task = asyncio.current_task(loop)
+    if task is not None and _is_programs(task):
+        promise.hear()
+        return
+    if task is not None:
+        notes_of(task, _Told).promises.append(promise)
+    alone = _independent(loop)
+    if all(future in (waits := list(_awaited(one))) or task in waits for one in alone):
+        promise.hear()
+
+
+class _Told:
+    """Of a task of the standard library: what it has waited for."""
+
+    def __init__(self) -> None:
+        self.promises: list[Promise] = []
+
+
+def _in_executor(in_executor: Callable[..., Any]) -> Callable[..., Any]:
+    def told(self: Any, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        if beyond_standard() is not None:
+            notes_of(self, Loop).begin("an executor's task")
+        return in_executor(self, executor, func, *args)
+
+    return told
+
+
+def _wrap_future(wrap_future: Callable[..., Any]) -> Callable[..., Any]:
+    def told(future: Any, *, loop: Any = None) -> Any:
+        if not isinstance(future, concurrent.futures.Future):
+            return wrap_future(future, loop=loop)
+        found = Outcome(loop=loop)
+        found.promise = notes_of(future, Promise)
+        notes_of(found.get_loop(), Loop).waiting.add(found)
+        asyncio.futures._chain_future(future, found)  # type: ignore[attr-defined]
+        return found
+
+    return told
+
+
+def _copy_state(copy_state: Callable[..., None]) -> Callable[..., None]:
+    def told(source: Any, dest: Any) -> None:
+        copy_state(source, dest)
+        if isinstance(dest, Outcome):
+            loop = dest.get_loop()
+            notes = notes_of(loop, Loop)
+            notes.arrived = True
+            notes.waiting.discard(dest)
+            if asyncio.current_task(loop) is None:
+                _hear(loop, dest, dest.promise)
+
+    return told
+
+
+# -- timers, other threads, the first of several --------------------------------------------------------------
+
+
+def _call_at(call_at: Callable[..., Any]) -> Callable[..., Any]:
+    def told(self: Any, when: float, callback: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        site = beyond_standard()
+        if site is not None:
+            if getattr(callback, "__qualname__", "") in _LIMITS:
+                _name("asyncio with a limit of time", site)
+            elif _of_program(callback):
+                _name("call_later(), or call_at(),", site)
+            else:
+                notes_of(self, Loop).begin("time to pass")
+        return call_at(self, when, callback, *args, **options)
+
+    return told
+
+
+def _call_from_thread(call: Callable[..., Any]) -> Callable[..., Any]:
+    def told(self: Any, callback: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        site = beyond_standard()
+        if site is None or self._thread_id in (None, threading.get_ident()):
+            return call(self, callback, *args, **options)
+        word = Word()
+
+        def arrived(*args: Any) -> Any:
+            notes = notes_of(self, Loop)
+            notes.arrived, notes.latest = True, ("another thread's call", site)
+            for detector in listening():
+                active, point = notes.active.get(detector), word.point_of(detector)
+                if active is not None and (point is None or point[2].get(active[0], 0) < active[1]):
+                    detector.findings.depends(
+                        f"another thread gives a loop work at {place(site)}: between which of its steps it comes "
+                        "depends on timing"
+                    )
+            word.hear()
+            return callback(*args)
+
+        return call(self, arrived, *args, **options)
+
+    return told
+
+
+def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
+    async def told(fs: Any, timeout: float | None, return_when: str, loop: Any) -> Any:
+        notes, site = notes_of(loop, Loop), program_site()
+        started, several = notes.started, sum(not f.done() for f in fs) > 1
+        found = await wait(fs, timeout, return_when, loop)
+        if return_when in _FIRST and several and (notes.started > started or notes.outside(loop)):
+            _name(f"asyncio.wait(return_when={return_when})", site)
+        if timeout is None and return_when not in _FIRST:
+            for future in fs:
+                told_by = noted(future)
+                for promise in told_by.promises if isinstance(told_by, _Told) else ():
+                    promise.hear()
+                if isinstance(future, Outcome):
+                    future.promise.hear()
+        return found
+
+    return told
+
+
+def _as_completed(as_completed: Callable[..., Any]) -> Callable[..., Any]:
+    def told(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
+        site = asker()
+        if site is None:
+            return as_completed(fs, timeout=timeout)
+        futures = [asyncio.ensure_future(f) for f in fs]
+        notes_of(asyncio.get_running_loop(), Loop).first.append((WeakSet(futures), site))
+        return as_completed(futures, timeout=timeout)
+
+    return told

@@ -1,0 +1,102 @@
+"""`concurrent.futures.ThreadPoolExecutor`: each task is a thread of its own.
+
+# Note [Tasks of pools]
+A task comes after its `submit`, and before whoever gets its result, or waits for the pool's shutdown. Which of the
+pool's threads runs a task, and after which other, differs from run to run: so two tasks of one thread are in no order,
+and a task begins with what its `submit` knew alone. A pool of one thread runs its tasks in the order of their submits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.thread import _WorkItem
+from types import ModuleType
+from typing import Any
+
+from flambeau.observe.handovers.listeners import Changes, asker, listening, noted, notes_of
+from flambeau.observe.handovers.words import Line, Word
+
+
+def changes(module: ModuleType) -> Changes:
+    return {
+        ThreadPoolExecutor: {"submit": _submit, "shutdown": _shutdown},
+        _WorkItem: {"__init__": _item, "run": _run},
+    }
+
+
+class Pool:
+    """What is noted of a pool of one thread: the order of submits, the end of its last task."""
+
+    def __init__(self) -> None:
+        self.submits = Line()
+        self.last: Word | None = None
+
+
+class Task:
+    """What is noted of a submitted task."""
+
+    def __init__(self, pool: Pool | None) -> None:
+        self.word = Word()
+        self.pool = pool
+
+
+class _Submitting(threading.local):
+    pool: Pool | None = None
+
+
+_submitting = _Submitting()
+
+
+def _submit(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+    def told(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        outer = _submitting.pool
+        _submitting.pool = notes_of(self, Pool) if self._max_workers == 1 else None  # type: ignore[attr-defined]
+        try:
+            return submit(self, fn, *args, **kwargs)
+        finally:
+            _submitting.pool = outer
+
+    return told
+
+
+def _shutdown(shutdown: Callable[..., None]) -> Callable[..., None]:
+    def told(self: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        site = asker()
+        for detector in listening() if cancel_futures and site is not None else ():
+            detector.findings.thread_asked("Executor.shutdown(cancel_futures=True)", site)  # type: ignore[arg-type]
+        shutdown(self, wait, cancel_futures=cancel_futures)
+
+    return told
+
+
+def _item(init: Callable[..., None]) -> Callable[..., None]:
+    def told(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        pool = _submitting.pool
+        if pool is not None:
+            pool.submits.step("tasks are submitted to a pool of one thread")
+        notes_of(self, lambda: Task(pool))
+
+    return told
+
+
+def _run(run: Callable[..., None]) -> Callable[..., None]:
+    def told(self: Any, *args: Any) -> None:
+        task: Task | None = noted(self)
+        if task is None:
+            run(self, *args)
+            return
+        outer = [(detector, detector.begin_task(task.word.point_of(detector))) for detector in listening()]
+        if task.pool is not None and task.pool.last is not None:
+            task.pool.last.hear()
+        try:
+            run(self, *args)
+        finally:
+            if task.pool is not None:
+                task.pool.last = Word()
+            for detector, thread in outer:
+                detector.end_task(thread)
+
+    return told

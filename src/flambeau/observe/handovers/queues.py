@@ -1,0 +1,245 @@
+"""`queue`: a put comes before what is done with the item, in a queue whose puts are in order, and whose takes are.
+
+# Note [Queues]
+`Queue` and `SimpleQueue` are first in, first out: the n-th item taken is the n-th put, in every run, as long as the
+puts are in order and the takes are. A queue of bounded size holds a put up until an item has been taken, which is an
+edge, too. `join` comes after every `task_done` of what was put before it. What comes out of `LifoQueue` and `PriorityQueue`
+depends on what is in them: it is the same in every run only if the taker finds one item, or knows of all, and nothing
+is put later that does not know of the take.
+"""
+
+from __future__ import annotations
+
+import _queue
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from flambeau.observe.handovers.listeners import Changes, asker, beyond_standard, listening, notes_of
+from flambeau.observe.handovers.words import Line, Polled, Word
+
+_FILLED, _EMPTIED = "a queue.Queue is filled", "a queue.Queue is emptied"
+
+
+def changes(module: ModuleType) -> Changes:
+    sorted_ones: Changes = {
+        kind: {"_put": _put_sorted, "_get": _get_sorted} for kind in (queue.LifoQueue, queue.PriorityQueue)
+    }
+    return {
+        queue.Queue: {
+            "_put": _put, "_get": _get, "put": _ask_put, "get": _ask_get,
+            "put_nowait": _ask_nowait("put"), "get_nowait": _ask_nowait("get"),
+            "qsize": _ask("Queue.qsize()"), "empty": _ask("Queue.empty()"), "full": _ask("Queue.full()"),
+            "task_done": _task_done, "join": _join,
+        },
+        **sorted_ones,
+        queue: {"SimpleQueue": lambda original: SimpleQueue},
+    }  # fmt: skip
+
+
+class Mail:
+    """What is noted of a queue.
+
+    Attributes:
+        words: Of what lies in it, the first first; None: it was put before anybody listened.
+        items: The same of a sorted queue, each with its item.
+        room: Of a bounded queue: of what was taken and makes room for puts to come; None before the first put.
+        done: Of each thread that has called `task_done`: its last word.
+        taken: Asked by takes from a sorted queue, changed by puts.
+    """
+
+    def __init__(self) -> None:
+        self.puts, self.takes = Line(), Line()
+        self.asked, self.taken = Polled(), Polled()
+        self.words: deque[Word | None] = deque()
+        self.items: list[tuple[Any, Word]] = []
+        self.room: deque[Word] | None = None
+        self.done: dict[tuple[Any, ...], Word] = {}
+        self._free = 0  # puts of a bounded queue that no take has to come before
+
+    def fill(self, held: int, size: int) -> None:
+        """This thread puts an item where `held` lie, of `size` at most; 0: any number."""
+        self.words.extend([None] * (held - len(self.words)))
+        self.puts.step(_FILLED)
+        self.asked.change()
+        if size > 0 and self.room is None:
+            self.room, self._free = deque(), size - held
+        if self.room is not None:
+            self._free -= 1
+            if self._free < 0 and self.room:
+                self.room.popleft().hear()
+        self.words.append(Word())
+
+    def empty(self) -> None:
+        """This thread has taken an item."""
+        self.takes.step(_EMPTIED)
+        self.asked.change()
+        word = self.words.popleft() if self.words else None
+        if self.room is not None:
+            self.room.append(Word())
+        if word is not None:
+            word.hear()
+
+
+def _put(put: Callable[..., None]) -> Callable[..., None]:
+    def told(self: queue.Queue[Any], item: Any) -> None:
+        notes_of(self, Mail).fill(len(self.queue), self.maxsize)
+        put(self, item)
+
+    return told
+
+
+def _get(get: Callable[..., Any]) -> Callable[..., Any]:
+    def told(self: queue.Queue[Any]) -> Any:
+        item = get(self)
+        notes_of(self, Mail).empty()
+        return item
+
+    return told
+
+
+def _task_done(task_done: Callable[..., None]) -> Callable[..., None]:
+    def told(self: queue.Queue[Any]) -> None:
+        word = Word()
+        notes_of(self, Mail).done[tuple([point[0] for _, point in word.points])] = word
+        task_done(self)
+
+    return told
+
+
+def _join(join: Callable[..., None]) -> Callable[..., None]:
+    def told(self: queue.Queue[Any]) -> None:
+        join(self)
+        mail = notes_of(self, Mail)
+        if mail.puts.is_known():
+            done, mail.done = mail.done, {}
+            for word in done.values():
+                word.hear()
+
+    return told
+
+
+# -- sorted queues --------------------------------------------------------------------------------------------
+
+
+def _put_sorted(put: Callable[..., None]) -> Callable[..., None]:
+    def told(self: queue.Queue[Any], item: Any) -> None:
+        mail = notes_of(self, Mail)
+        mail.asked.change()
+        mail.taken.change()
+        mail.items.append((item, Word()))
+        put(self, item)
+
+    return told
+
+
+def _get_sorted(get: Callable[..., Any]) -> Callable[..., Any]:
+    def told(self: queue.Queue[Any]) -> Any:
+        mail, site, what = notes_of(self, Mail), beyond_standard(), f"{type(self).__name__}.get()"
+        unknown = [word for _, word in mail.items if not word.is_known()]
+        mail.asked.change()
+        held = len(self.queue)
+        item = get(self)
+        at = next((i for i, (other, _) in enumerate(mail.items) if other is item), None)
+        if at is not None:
+            mail.items.pop(at)[1].hear()
+        if site is not None:
+            mail.taken.ask(what, site)
+            for detector in listening() if unknown and held > 1 else ():
+                detector.findings.thread_asked(what, site)
+        return item
+
+    return told
+
+
+# -- questions ------------------------------------------------------------------------------------------------
+
+
+def _ask(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def told(self: queue.Queue[Any]) -> Any:
+            site = asker()
+            if site is not None:
+                notes_of(self, Mail).asked.ask(what, site)
+            return function(self)
+
+        return told
+
+    return wrap
+
+
+def _ask_put(put: Callable[..., None]) -> Callable[..., None]:
+    def told(
+        self: queue.Queue[Any], item: Any, block: bool = True, timeout: float | None = None
+    ) -> None:
+        if self.maxsize > 0 and (timeout is not None or not block):
+            notes_of(self, Mail).asked.ask("Queue.put with a timeout, or without a wait,", asker())
+        put(self, item, block, timeout)
+
+    return told
+
+
+def _ask_get(get: Callable[..., Any]) -> Callable[..., Any]:
+    def told(self: queue.Queue[Any], block: bool = True, timeout: float | None = None) -> Any:
+        if timeout is not None or not block:
+            notes_of(self, Mail).asked.ask("Queue.get with a timeout, or without a wait,", asker())
+        return get(self, block, timeout)
+
+    return told
+
+
+def _ask_nowait(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def told(self: queue.Queue[Any], *item: Any) -> Any:
+            if name == "get" or self.maxsize > 0:
+                notes_of(self, Mail).asked.ask(f"Queue.{name}_nowait()", asker())
+            return function(self, *item)
+
+        return told
+
+    return wrap
+
+
+class SimpleQueue(_queue.SimpleQueue):  # type: ignore[type-arg]
+    """The program's `queue.SimpleQueue`; the standard library's own stay as they are."""
+
+    def __new__(cls) -> Any:
+        if cls is SimpleQueue and asker() is None:
+            return _queue.SimpleQueue()
+        return super().__new__(cls)
+
+    def __init__(self) -> None:
+        self._mail, self._turn = Mail(), threading.RLock()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        with self._turn:
+            self._mail.fill(super().qsize(), 0)
+            super().put(item, block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if timeout is not None or not block:
+            self._mail.asked.ask("SimpleQueue.get with a timeout, or without a wait,", asker())
+        return self._taken(super().get(block, timeout))
+
+    def put_nowait(self, item: Any) -> None:
+        self.put(item)
+
+    def get_nowait(self) -> Any:
+        self._mail.asked.ask("SimpleQueue.get_nowait()", asker())
+        return self._taken(super().get_nowait())
+
+    def _taken(self, item: Any) -> Any:
+        with self._turn:
+            self._mail.empty()
+        return item
+
+    def empty(self) -> bool:
+        self._mail.asked.ask("SimpleQueue.empty()", asker())
+        return super().empty()
+
+    def qsize(self) -> int:
+        self._mail.asked.ask("SimpleQueue.qsize()", asker())
+        return super().qsize()

@@ -1,0 +1,198 @@
+"""`threading`: threads, timers and events."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+
+from flambeau.observe.detector import Detector
+from flambeau.observe.handovers import locks, meeting_points
+from flambeau.observe.handovers.listeners import (
+    Changes,
+    all_noted,
+    asker,
+    beyond_standard,
+    listening,
+    noted,
+    notes_of,
+)
+from flambeau.observe.handovers.words import Line, Polled, Word
+
+_SETS = 16  # of an event that are remembered
+
+
+def changes(module: ModuleType) -> Changes:
+    return {
+        threading.Thread: {"start": _start, "join": _join, "is_alive": _is_alive},
+        threading.Timer: {"cancel": _cancel},
+        threading.Event: {"set": _set, "clear": _clear, "wait": _wait, "is_set": _is_set},
+        **meeting_points.CHANGES,
+        **locks.CHANGES,
+    }
+
+
+# -- threads --------------------------------------------------------------------------------------------------
+
+
+class Life:
+    """What is noted of a thread: its end, and who asked for it."""
+
+    def __init__(self) -> None:
+        self.end: Word | None = None
+        self.asked = Polled()
+
+
+def name_open_questions(detector: Detector) -> None:
+    """Name the questions for threads that still run: they may end at any time, in another run before the question."""
+    for thread, life in all_noted(Life):
+        if _is_alive_itself(thread):
+            life.asked.name_open(detector)
+
+
+def _start(start: Callable[..., None]) -> Callable[..., None]:
+    def told(self: threading.Thread) -> None:
+        run = self.run
+        word, life = Word(), notes_of(self, Life)
+
+        def begin() -> None:
+            word.hear()
+            try:
+                run()
+            finally:
+                life.asked.change()
+                life.end = Word()
+                for detector in listening():
+                    detector.thread_ends()
+
+        if beyond_standard() is not None:
+            for detector in listening():
+                detector.findings.has_threads = True
+        life.asked.change()
+        self.run = begin  # type: ignore[method-assign]
+        try:
+            start(self)
+        except BaseException:
+            self.run = run  # type: ignore[method-assign]
+            raise
+
+    return told
+
+
+def _join(join: Callable[..., None]) -> Callable[..., None]:
+    def told(self: threading.Thread, timeout: float | None = None) -> None:
+        life = notes_of(self, Life)
+        if timeout is not None:
+            life.asked.ask("Thread.join(timeout)", asker())
+        join(self, timeout)
+        if life.end is not None and not _is_alive_itself(self):
+            life.end.hear()
+
+    return told
+
+
+_is_alive_itself = threading.Thread.is_alive
+
+
+def _is_alive(is_alive: Callable[..., bool]) -> Callable[..., bool]:
+    def told(self: threading.Thread) -> bool:
+        notes_of(self, Life).asked.ask("Thread.is_alive()", asker())
+        return is_alive(self)
+
+    return told
+
+
+def _cancel(cancel: Callable[..., None]) -> Callable[..., None]:
+    def told(self: threading.Timer) -> None:
+        notes_of(self, Life).asked.ask("Timer.cancel()", asker())
+        cancel(self)
+
+    return told
+
+
+# -- events ---------------------------------------------------------------------------------------------------
+
+
+class Signal:
+    """What is noted of an event."""
+
+    def __init__(self) -> None:
+        self.changes = Line()
+        self.asked = Polled()
+        self._sets: list[Word] = []  # the first first
+
+    def step(self) -> None:
+        self.changes.step("a threading.Event is set or cleared")
+        self.asked.change()
+
+    def set(self) -> None:
+        if self._sets and self._sets[-1].taken_back is None:
+            return
+        self._sets.append(Word())
+        if len(self._sets) > _SETS:  # the second tells more than the first, and stays until later
+            self._sets[0].taken_back = self._sets[1].taken_back
+            del self._sets[1]
+
+    def clear(self) -> None:
+        if self._sets and self._sets[-1].taken_back is None:
+            self._sets[-1].take_back()
+
+    def hear(self) -> None:
+        """Learn what a thread that has waited is sure to know: from the first set that it could have seen."""
+        for word in self._sets:
+            if not word.is_over():
+                word.hear()
+                return
+
+
+def _is_threads_own() -> bool:
+    """Return True if `threading` itself calls, which says by an event that a thread has begun; not a thread's target."""
+    code = sys._getframe(2).f_code
+    return code.co_filename == threading.__file__ and code.co_name != "run"
+
+
+def _set(set_: Callable[..., None]) -> Callable[..., None]:
+    def told(self: threading.Event) -> None:
+        if not _is_threads_own():
+            notes = notes_of(self, Signal)
+            notes.step()
+            notes.set()
+        set_(self)
+
+    return told
+
+
+def _clear(clear: Callable[..., None]) -> Callable[..., None]:
+    def told(self: threading.Event) -> None:
+        notes = notes_of(self, Signal)
+        notes.step()
+        notes.clear()
+        clear(self)
+
+    return told
+
+
+def _wait(wait: Callable[..., bool]) -> Callable[..., bool]:
+    def told(self: threading.Event, timeout: float | None = None) -> bool:
+        if _is_threads_own():
+            return wait(self, timeout)
+        if timeout is not None:
+            notes_of(self, Signal).asked.ask("Event.wait(timeout)", asker())
+        done = wait(self, timeout)
+        notes = noted(self)
+        if done and notes is not None:
+            notes.hear()
+        return done
+
+    return told
+
+
+def _is_set(is_set: Callable[..., bool]) -> Callable[..., bool]:
+    def told(self: threading.Event) -> bool:
+        site = asker()
+        if site is not None:
+            notes_of(self, Signal).asked.ask("Event.is_set()", site)
+        return is_set(self)
+
+    return told

@@ -1,0 +1,100 @@
+"""What threads tell each other at an object: `Word` and `Line` are edges, `Polled` tells what depends on timing."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary, ref
+
+from flambeau.core.sites import Site, program_site
+from flambeau.observe.clocks import Agent, Snapshot
+from flambeau.observe.detector import Detector
+from flambeau.observe.handovers.listeners import listening
+from flambeau.observe.order import Caller
+
+
+class Line:
+    """One role at an object, as that of the threads that put into a queue: its threads must be in order.
+
+    `broken`: they were not, in this run.
+    """
+
+    def __init__(self) -> None:
+        self._last: WeakKeyDictionary[Detector, Caller] = WeakKeyDictionary()
+        self.broken = False
+
+    def step(self, what: str) -> None:
+        """This thread takes the role after the thread that had it last; `what` is named if nothing orders them."""
+        for detector in listening():
+            last = self._last.get(detector)
+            if last is not None and not detector.knows(last):
+                self.broken = True
+                if what:
+                    detector.findings.threads_unordered(what, program_site())
+            self._last[detector] = detector.here()
+
+    def is_known(self) -> bool:
+        """Return True if this thread comes after the thread that had the role last."""
+        return all(last is None or d.knows(last) for d in listening() for last in [self._last.get(d)])
+
+
+class Word:
+    """What one thread has told at an object, to each listener; and who took it back, if anybody did."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[ref[Detector], Snapshot]] = [(ref(d), d.tell()) for d in listening()]
+        self.taken_back: WeakKeyDictionary[Detector, Caller] | None = None
+
+    def take_back(self) -> None:
+        self.taken_back = WeakKeyDictionary({d: d.here() for d in listening()})
+
+    def hear(self) -> None:
+        for each, point in self.points:
+            if (detector := each()) is not None:
+                detector.hear(point)
+
+    def is_known(self) -> bool:
+        """Return True if this thread knows already what the word tells."""
+        return all(d.knows(point[:2]) for each, point in self.points if (d := each()) is not None)
+
+    def is_over(self) -> bool:
+        """Return True if this thread knows that the word was taken back: what it waits for is a later one."""
+        return self.taken_back is not None and all(d.knows(who) for d, who in self.taken_back.items())
+
+    def point_of(self, detector: Detector) -> Snapshot | None:
+        return next((point for each, point in self.points if each() is detector), None)
+
+
+class Polled:
+    """A state that some threads change and others ask for.
+
+    Questions and changes are the reads and writes of a variable: an answer is the same in every run if each change by
+    another thread is ordered before the question, or after it.
+    """
+
+    def __init__(self) -> None:
+        self._changes: WeakKeyDictionary[Detector, dict[Agent, int]] = WeakKeyDictionary()
+        self._questions: WeakKeyDictionary[Detector, dict[tuple[str, Site, Agent], int]] = WeakKeyDictionary()
+
+    def change(self) -> None:
+        """This thread changes the state."""
+        for detector in listening():
+            for (what, site, agent), time in self._questions.pop(detector, {}).items():
+                if not detector.knows((agent, time)):
+                    detector.findings.thread_asked(what, site)
+            before = self._changes.get(detector, {})
+            unknown = {agent: time for agent, time in before.items() if not detector.knows((agent, time))}
+            self._changes[detector] = unknown | dict([detector.here()])
+
+    def ask(self, what: str, site: Site | None) -> None:
+        """This thread asks for the state; `site`: the line of the program, None: the program does not ask."""
+        for detector in listening() if site is not None else ():
+            agent, time = detector.here()
+            if all(detector.knows(change) for change in self._changes.get(detector, {}).items()):
+                questions = self._questions.setdefault(detector, {})
+                questions[what, site, agent] = time  # type: ignore[index]
+            else:
+                detector.findings.thread_asked(what, site)  # type: ignore[arg-type]
+
+    def name_open(self, detector: Detector) -> None:
+        """The state may still change: name the questions that nothing orders before that."""
+        for what, site, _ in self._questions.pop(detector, {}):
+            detector.findings.thread_asked(what, site)
