@@ -18,7 +18,8 @@ from types import FunctionType, ModuleType
 
 from flambeau.cli import finder
 from flambeau.cli.environment import why_not_readable
-from flambeau.cli.explore_report import write_exploration, write_first
+from flambeau.cli.explore_report import exploration_document, write_exploration, write_first
+from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.progress import Progress
 from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far, traceback_of
 from flambeau.cli.signals import Stopping, Terminated
@@ -67,6 +68,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--devices", metavar="N", type=int, default=settings.DEVICES, help="how many virtual GPUs"
     )
     parser.add_argument("--profile", metavar="NAME", default=settings.PROFILE, help="which GPU they model")
+    add_outputs(parser)
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
     parser.add_argument("program", metavar="PROGRAM", help="a script, or with -m a module")
     parser.add_argument(
@@ -79,6 +81,9 @@ def run(options: argparse.Namespace) -> int:
     """Explore the program as `options` say, print the report; the exit status."""
     if not options.module and (why := why_not_readable(Path(options.program))):
         print(f"flambeau explore: can't open file {options.program!r}: {why}", file=sys.stderr)
+        return 2
+    if why := why_no_outputs(options):
+        print(f"flambeau explore: {why}", file=sys.stderr)
         return 2
     _take_last(options)
     if options.schedules is None and options.time is None:
@@ -111,8 +116,10 @@ def run(options: argparse.Namespace) -> int:
         found = watch.found
         assert found is not None
         children = processes_so_far() > processes
-        write_exploration(found, sys.stdout, [_CHILDREN] if children else [])
-        return _status(found, stopping)
+        status = _status(found, stopping)
+        written, failed = write_outputs(options, exploration_document(found, status))
+        write_exploration(found, sys.stdout, [_CHILDREN] if children else [], written)
+        return status or failed
 
 
 class _Watch:

@@ -3,17 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
 from flambeau.cli.race_entries import write_races
 from flambeau.cli.screen import GREEN, MARGIN, RED, YELLOW, Screen
 from flambeau.observe.reports import Race
+from flambeau.report.document import Document, head
 from flambeau.report.recorder import race_fields
 from flambeau.testing.exploration import Exploration
 from flambeau.testing.failures import Failure
+from flambeau.testing.outcome import Outcome
 
 _SWAPS = 4  # of a failure
+
+
+def exploration_document(found: Exploration, status: int) -> Document:
+    """Return the report as JSON has it."""
+    numbers = {
+        name: getattr(found, name)
+        for name in (
+            "schedules",
+            "runs",
+            "outcomes",
+            "orders",
+            "answers",
+            "pairs",
+            "commands",
+            "complete",
+            "ended",
+        )
+    }
+    exploration = {
+        **numbers,
+        "coverage": found.coverage,
+        "limits": [*found.remarks, *found.violated],
+        "verdict": found.verdict if found.ok else None,
+        "expected": _outcome_fields(found.expected),
+        "failures": [_failure_fields(failure) for failure in found.failures],
+        "races": [race_fields(race) for race in found.races],
+    }
+    return {**head("explore", status), "exploration": exploration}
+
+
+def _outcome_fields(outcome: Outcome) -> Document:
+    return {"text": str(outcome), "error": outcome.error, "line": outcome.line or None}
+
+
+def _failure_fields(failure: Failure) -> Document:
+    swaps = [{"first": asdict(s.first), "second": asdict(s.second), "count": s.count} for s in failure.swaps]
+    return {
+        "schedule": failure.schedule, "token": failure.token, "replay": failure.replay, "count": failure.count,
+        "outcome": _outcome_fields(failure.outcome), "unlike": failure.unlike or None,
+        "other_outcomes": [str(outcome) for outcome in failure.others], "swaps": swaps,
+        "answers": [str(answer) for answer in failure.answers], "cause": failure.cause or None,
+        "nondeterministic": failure.nondeterministic,
+    }  # fmt: skip
 
 
 def write_exploration(

@@ -10,10 +10,11 @@ from importlib import import_module
 from pathlib import Path
 
 from flambeau.cli import finder
-from flambeau.cli.environment import export_options, why_no_machine, why_not_writable
+from flambeau.cli.environment import export_options, why_no_machine
 from flambeau.cli.launch_report import REPORT, launch_document, write_ranks
+from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.run import RACE_STATUS
-from flambeau.report.document import has_failed, write_document
+from flambeau.report.document import has_failed
 from flambeau.report.processes import ChildReports
 from flambeau.runtime import settings
 
@@ -43,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
         action="store_true",
         help="certify nothing that leans on what the host does to pinned memory through views",
     )
-    parser.add_argument("--report", metavar="FILE", type=Path, help="write the ranks' reports as JSON")
+    add_outputs(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
     if wanted:
         import_module("flambeau.distributed.launch_options").add_arguments(parser)
@@ -52,9 +53,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], wa
 
 def run(options: argparse.Namespace) -> int:
     """Run the ranks as `options` say; the exit status, 2 for options that cannot be."""
-    why = why_no_machine(options)
-    if not why and options.report is not None and (unwritable := why_not_writable(options.report)):
-        why = f"can't write {str(options.report)!r}: {unwritable}"
+    why = why_no_machine(options) or why_no_outputs(options)
     if why:
         print(f"flambeau launch: {why}", file=sys.stderr)
         return 2
@@ -89,10 +88,8 @@ def _report(
     document = launch_document(folder, first, children.read(), status)
     if has_failed(document):
         status = document["exit_status"] = RACE_STATUS
-    written = []
-    if options.report is not None:
-        write_document(document, options.report)
-        written = [options.report]
+    written, failed = write_outputs(options, document)
+    status = status or failed
     if not options.quiet and document["ranks"]:
         write_ranks(document, sys.stderr, written, failed=status != 0)
     return status

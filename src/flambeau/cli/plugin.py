@@ -6,7 +6,8 @@ that ask for the fixture `virtual_gpus`.
 
 A schedule is part of a test's name, so the name alone repeats it. A test whose first run, in the same process, was
 certified race-free under every schedule passes under the others without being run. One that fails by the race that it
-failed by before, under another schedule, counts as skipped: one bug, one report. Methods of `unittest.TestCase`,
+failed by before, under another schedule, counts as "same race", also where other workers of pytest-xdist ran it: one
+bug, one report. Methods of `unittest.TestCase`,
 which pytest gives no parameters, are collected once for each schedule instead.
 """
 
@@ -23,20 +24,18 @@ from typing import Any
 import pytest
 
 from flambeau.cli import finder
+from flambeau.cli.plugin_reports import Reports, add_options, check_options, reports_here, set_properties
 from flambeau.core.errors import RaceError
 from flambeau.core.sites import is_inside
 from flambeau.observe.reports import Certificate
+from flambeau.report.recorder import machine_fields, machine_report
 from flambeau.runtime import settings, system
 
 _FIXTURE = "_gpu_schedule"
 _KINDS = ("random:{}", "pct:{}:1", "adversarial:{}", "pct:{}:2", "pct:{}:3")
 _LONGEST = 40  # characters of a schedule in a test's name: tokens are long
 _CERTIFIED = pytest.StashKey[set[str]]()
-_COUNTS = pytest.StashKey[dict[str, int]]()
 _RUN = pytest.StashKey[Any]()
-_TOLD = pytest.StashKey[
-    dict[tuple[str, str], str]
-]()  # by test and race: the schedule that it was reported under
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu-races", choices=("off", "warn", "error"), default="error",
         help="look for races: report them, or fail the test (error)",
     )  # fmt: skip
+    add_options(group)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,8 +71,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu_schedules(n): run this test under n schedules of virtual GPUs")
     config.stash[_CERTIFIED] = set()
-    config.stash[_COUNTS] = {}
-    config.stash[_TOLD] = {}
+    check_options(config)
+    if reports_here(config):
+        config.pluginmanager.register(Reports(config), "flambeau-reports")
     wanted = config.getoption("virtual_gpus")
     if config.getoption("gpu_schedules") < 1 or (wanted is not None and wanted < 1):
         raise pytest.UsageError("--virtual-gpus and --gpu-schedules must be at least 1")
@@ -245,7 +246,6 @@ def _is_certified(item: Any) -> bool:
     run = item.stash.get(_RUN, None)
     if run is None or run[1] == "earliest" or _name(item) not in item.config.stash[_CERTIFIED]:
         return False
-    _count(item, "certified")
     return True
 
 
@@ -259,19 +259,29 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if run is None:
         return report
     machine, schedule, devices = run
+    race = None
     if call.when == "call":
-        _judge(item, machine, schedule, report)
+        certificate = _judge(item, machine, schedule, report)
         if call.excinfo is not None and call.excinfo.errisinstance(RaceError):
-            _skip_known(item, schedule, report, call.excinfo.value)
-    if report.failed:
-        report.sections.append(("virtual GPUs", _replay(item, machine, devices)))
+            race = str(call.excinfo.value).partition("\n")[0]
+    else:
+        certificate = None
+    if call.when == "call" or report.failed:
+        replay = _replay(item, machine, devices) if report.failed or _has_races(certificate) else None
+        if report.failed:
+            report.sections.append(("virtual GPUs", f"replay: {replay}"))
+        set_properties(item, str(certificate) if _has_races(certificate) else None, replay)
+        report.flambeau = {
+            "name": _name(item), "schedule": schedule, "race": race,
+            "counts": _counts(item, call, certificate, report),
+            "document": _document(item, machine, schedule, replay) if replay is not None else None,
+        }  # fmt: skip
     return report
 
 
-def _judge(item: pytest.Item, machine: Any, schedule: str, report: pytest.TestReport) -> None:
+def _judge(item: pytest.Item, machine: Any, schedule: str, report: pytest.TestReport) -> Certificate | None:
     """What the detector says of a test that has run: proved, or failed for a race that it swallowed."""
     certificate = _certificate(machine)
-    _count(item, "runs")
     if report.passed and schedule == "earliest" and certificate is not None and certificate.race_free:
         item.config.stash[_CERTIFIED].add(_name(item))
     if report.passed and certificate is not None and certificate.races:
@@ -279,19 +289,36 @@ def _judge(item: pytest.Item, machine: Any, schedule: str, report: pytest.TestRe
             report.outcome, report.longrepr = "failed", str(certificate)
         else:
             report.sections.append(("races", str(certificate)))
-            _count(item, "racy")
+    return certificate
 
 
-def _skip_known(item: pytest.Item, schedule: str, report: pytest.TestReport, race: BaseException) -> None:
-    """A race is one of every schedule: it is reported under the first."""
-    headline = str(race).partition("\n")[0]
-    first = item.config.stash[_TOLD].setdefault((_name(item), headline), schedule)
-    if first != schedule:
-        path, line, _ = item.location
-        report.outcome, report.longrepr = (
-            "skipped",
-            (path, line or 0, f"the race that was reported under {first}"),
-        )
+def _has_races(certificate: Certificate | None) -> bool:
+    return certificate is not None and bool(certificate.races)
+
+
+def _counts(
+    item: pytest.Item, call: pytest.CallInfo[None], certificate: Certificate | None, report: pytest.TestReport
+) -> list[str]:
+    """What a test counts as in the summary."""
+    if call.when != "call":
+        return []
+    certified = ["certified"] if _is_certified(item) else []
+    racy = ["racy"] if report.passed and _has_races(certificate) else []
+    return ["runs", *certified, *racy]
+
+
+def _document(item: pytest.Item, machine: Any, schedule: str, replay: str) -> dict[str, Any]:
+    """The test in the report's JSON."""
+    machines = []
+    if not machine.closed and system.is_initialized():
+        machines = [machine_fields(machine_report(machine._machine))]
+    return {
+        "test": item.nodeid,
+        "schedule": schedule,
+        "replay": replay,
+        "machines": machines,
+        "processes": [],
+    }
 
 
 def _hide_own_frames(error: pytest.ExceptionInfo[BaseException]) -> None:
@@ -318,9 +345,7 @@ def _replay(item: pytest.Item, machine: Any, devices: int) -> str:
     if races != "error":
         options += ["--gpu-races", races]
     token = "replay:" + machine.driver.token()
-    return "replay: " + shlex.join(
-        ["pytest", *options, "--gpu-schedule", token, _named(item, token[:_LONGEST])]
-    )
+    return shlex.join(["pytest", *options, "--gpu-schedule", token, _named(item, token[:_LONGEST])])
 
 
 def _named(item: pytest.Item, token: str) -> str:
@@ -337,31 +362,3 @@ def _named(item: pytest.Item, token: str) -> str:
 def _name(item: pytest.Item) -> str:
     """A test's name without its schedule, its own parameters among it."""
     return _named(item, "")
-
-
-def _count(item: pytest.Item, what: str) -> None:
-    counts = item.config.stash[_COUNTS]
-    counts[what] = counts.get(what, 0) + 1
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    counts = config.stash[_COUNTS]
-    if not counts:
-        if _asks_in_vain(config):
-            terminalreporter.write_line(
-                "virtual GPUs: no test had any; --virtual-gpus=N gives each test N of them"
-            )
-        return
-    text = f"virtual GPUs: {counts.get('runs', 0)} tests and schedules"
-    if counts.get("certified"):
-        text += f", {counts['certified']} of them not run: the first run of the test was certified"
-    if counts.get("racy"):
-        text += f", {counts['racy']} with races (shown by -rA; --gpu-races=error makes them failures)"
-    terminalreporter.write_line(text)
-
-
-def _asks_in_vain(config: pytest.Config) -> bool:
-    """Whether options of virtual GPUs were given that no test of this process heard."""
-    given = [config.getoption(name) for name in ("gpu_schedules", "gpu_schedule", "gpu_profile", "gpu_races")]
-    alone = not config.pluginmanager.hasplugin("dsession")  # else the tests are run by other processes
-    return alone and given != [1, None, None, "error"]

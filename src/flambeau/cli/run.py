@@ -21,13 +21,14 @@ from types import ModuleType, TracebackType
 from zipfile import is_zipfile
 
 from flambeau.cli import finder
-from flambeau.cli.environment import export_options, why_no_machine, why_not_readable, why_not_writable
+from flambeau.cli.environment import export_options, why_no_machine, why_not_readable
+from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
 from flambeau.cli.run_report import write_screen
 from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.timelines import write_picture, write_trace
 from flambeau.cli.trailing import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
-from flambeau.report.document import Document, has_failed, run_document, write_document
+from flambeau.report.document import Document, has_failed, run_document
 from flambeau.report.processes import ChildReports
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import settings, system, threads
@@ -62,7 +63,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="write the timeline: a .html page, or .json for Perfetto; may be repeated",
     )
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
-    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON")
+    add_outputs(parser)
     add_options(parser)
     parser.set_defaults(do=run)
 
@@ -101,12 +102,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.module and (why := why_not_readable(Path(options.program))):
         _say(options, f"can't open file {options.program!r}: {why}")
         return 2
-    files = [file for file in (*options.trace, options.picture, options.report) if file is not None]
-    for file in files:
-        why = "it is asked for twice" if files.count(file) > 1 else why_not_writable(file)
-        if why:
-            _say(options, f"can't write {str(file)!r}: {why}")
-            return 2
+    if why := why_no_outputs(options, *options.trace, options.picture):
+        _say(options, why)
+        return 2
     if options.schedule is None:  # `flambeau run program.py --schedule replay:TOKEN`
         options.schedule = take_last(options, ["--schedule"], lambda text: text.startswith("replay:"))
     if why := why_no_machine(options):
@@ -137,7 +135,7 @@ def _run_program(options: argparse.Namespace, recorder: Recorder) -> int:
 
     SIGTERM ends it as `sys.exit` does, so that its report is written; ranks are ended by their launcher, at once.
     """
-    outer = sys.modules["__main__"]
+    outer, folder = sys.modules["__main__"], os.getcwd()
     program = partial(execute, options.program, options.arguments, options.module)
     is_rank = "TORCHELASTIC_RUN_ID" in os.environ
     try:
@@ -156,6 +154,8 @@ def _run_program(options: argparse.Namespace, recorder: Recorder) -> int:
         system.close_all()
     except Terminated:
         system.close_all()
+    with suppress(OSError):  # the program may have gone elsewhere, and removed it
+        os.chdir(folder)
     return stopping.status if stopping.received else status
 
 
@@ -340,21 +340,16 @@ def _end_program(outer: ModuleType) -> None:
 
 def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Document) -> int:
     """Write what was asked for; the exit status, which says so too if a file could not be written after all."""
-    writers: list[tuple[Path | None, Callable[[Path], None]]] = [
-        *[(file, partial(write_trace, recorder, program=options.program)) for file in options.trace],
-        (options.picture, partial(write_picture, recorder)),
-        (options.report, partial(write_document, document)),
-    ]
-    status: int = document["exit_status"]
-    written = []
-    for file, write in writers:
-        if file is not None:
-            try:
-                write(file)
-                written.append(file)
-            except OSError as error:
-                _say(options, f"can't write {str(file)!r}: {error.strerror}")
-                status = status or 1
+    drawn, failed = write_files(
+        options,
+        [
+            *[(file, partial(write_trace, recorder, program=options.program)) for file in options.trace],
+            (options.picture, partial(write_picture, recorder)),
+        ],
+    )
+    document["exit_status"] = document["exit_status"] or failed
+    written, failed = write_outputs(options, document)
+    status: int = document["exit_status"] or failed
     if not options.quiet:
-        write_screen(document, sys.stderr, written, failed=status != 0)
+        write_screen(document, sys.stderr, [*drawn, *written], failed=status != 0)
     return status

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from flambeau.cli.outputs import add_outputs
 from flambeau.cli.run import add_options, run
 from flambeau.cli.trailing import take_last
 
@@ -30,7 +31,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         help="what to write (trace.html); may stand last, too",
     )
-    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON, too")
+    add_outputs(parser)
     add_options(parser)
     parser.set_defaults(do=trace, trace=[], picture=None)
 

@@ -142,6 +142,12 @@ def place(site: Site) -> str:
     return f"{path}:{line_of(site)}"
 
 
+def file_of(site: Site) -> str:
+    """Return the absolute path of a site's file, or a name such as `<string>` where its code has none."""
+    name = site[0].co_filename
+    return name if name.startswith("<") else os.path.abspath(name)
+
+
 def launched_at(site: Site | None) -> str:
     """What an error of a device adds where the line that launched the work is known."""
     if site is None:

@@ -31,7 +31,7 @@ def head(kind: str, status: int) -> Document:
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
         "flambeau": version.flambeau,
-        "arguments": sys.argv,
+        "arguments": sys.orig_argv,
         "exit_status": status,
     }
 
@@ -45,6 +45,9 @@ def machines_of(document: Document) -> Iterator[tuple[str, Document]]:
     """Return each machine of a report with the process that it belongs to: "" for the program's own."""
     for machine in document.get("machines", ()):
         yield "", machine
+    for test in document.get("tests", ()):
+        yield from ((test["test"], machine) for machine in test["machines"])
+        yield from _machines(test["processes"])
     for rank in document.get("ranks", ()):
         yield from ((f"rank {rank['rank']}", machine) for machine in rank["machines"])
         yield from _machines(rank["processes"])
@@ -61,6 +64,7 @@ def races_of(document: Document) -> Iterator[Document]:
     for name, machine in machines_of(document):
         if machine["certificate"] is not None:
             yield from ({**race, "process": name} for race in machine["certificate"]["races"])
+    yield from ({**race, "process": ""} for race in document.get("exploration", {}).get("races", ()))
 
 
 def has_failed(document: Document) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from flambeau.core.sites import place, source
+from flambeau.core.sites import file_of, line_of, place, source
 from flambeau.observe.ranges import Ranges
 from flambeau.observe.reports import Access, Certificate, Race
 from flambeau.observe.trace import Trace, trace_of
@@ -72,28 +72,32 @@ class Recorder:
         pass
 
     def closing(self, machine: Machine) -> None:
-        bare: Any = machine.bare
-        detector = getattr(machine.driver, "detector", None)
-        virtual = machine.wish.driver == "virtual"
-        self.machines.append(
-            MachineReport(
-                driver=machine.wish.driver,
-                profile=machine.wish.profile if virtual else None,
-                schedule=machine.wish.schedule if virtual else None,
-                races=machine.wish.races,
-                devices=[_device_report(context) for context in machine.contexts],
-                time_ns=bare.time_ns() if virtual else None,
-                trace_hash=bare.trace_hash() if virtual else None,
-                token=bare.token() if virtual else None,
-                unplayed=bare.unplayed() if virtual else "",
-                certificate=detector.certificate() if detector is not None else None,
-            )
-        )
+        self.machines.append(machine_report(machine))
         if machine in self._traced:
             tracer, ranges = self._traced.pop(machine)
             annotations.unsubscribe(ranges)
             ranges.end_all()
+            detector = getattr(machine.driver, "detector", None)
             self.traces.append(trace_of(tracer, ranges, detector.races if detector is not None else None))
+
+
+def machine_report(machine: Machine) -> MachineReport:
+    """Return what a started machine has done so far."""
+    bare: Any = machine.bare
+    detector = getattr(machine.driver, "detector", None)
+    virtual = machine.wish.driver == "virtual"
+    return MachineReport(
+        driver=machine.wish.driver,
+        profile=machine.wish.profile if virtual else None,
+        schedule=machine.wish.schedule if virtual else None,
+        races=machine.wish.races,
+        devices=[_device_report(context) for context in machine.contexts],
+        time_ns=bare.time_ns() if virtual else None,
+        trace_hash=bare.trace_hash() if virtual else None,
+        token=bare.token() if virtual else None,
+        unplayed=bare.unplayed() if virtual else "",
+        certificate=detector.certificate() if detector is not None else None,
+    )
 
 
 def _device_report(context: Any) -> DeviceReport:
@@ -142,6 +146,7 @@ def _side(side: Access) -> dict[str, Any]:
     created = side.stream_site
     return {
         "kind": side.kind, "operator": side.operator, "stream": side.stream, "place": side.place,
+        "file": file_of(side.site), "line": line_of(side.site),
         "source": source(side.site), "stream_created": place(created) if created else None, "shape": side.shape,
         "dtype": side.dtype, "begin": side.begin, "end": side.end,
         "launched": place(side.launched) if side.launched else None,

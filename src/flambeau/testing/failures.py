@@ -18,6 +18,8 @@ class CommandUse:
     operator: str
     stream: str
     place: str
+    file: str
+    line: int
     source: str
 
     def __str__(self) -> str:

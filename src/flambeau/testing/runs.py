@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.sites import is_inside, place, source
+from flambeau.core.sites import file_of, is_inside, line_of, place, source
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
 from flambeau.observe.reports import Race
@@ -277,7 +277,10 @@ def _swaps(graph: Any, pairs: list[Pair]) -> tuple[Swap, ...]:
 
 
 def _use(step: Any) -> CommandUse:
-    return CommandUse(step.seq, step.name, str(step.stream), place(step.site), source(step.site))
+    site = step.site
+    return CommandUse(
+        step.seq, step.name, str(step.stream), place(site), file_of(site), line_of(site), source(site)
+    )
 
 
 def questions(graph: Any) -> list[Any]:

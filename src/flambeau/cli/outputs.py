@@ -1,0 +1,68 @@
+"""The files that each command can write besides its screen: JSON, SARIF; and GitHub's annotations."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from flambeau.cli.environment import why_not_writable
+from flambeau.report.annotations import source_root, wants_annotations, write_annotations
+from flambeau.report.document import Document, write_document
+from flambeau.report.sarif import write_sarif
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Add `--report` and `--sarif`."""
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON (docs/ci.md)")
+    parser.add_argument(
+        "--sarif",
+        metavar="FILE",
+        type=Path,
+        help="write races and failures as SARIF, for GitHub code scanning",
+    )
+
+
+def why_no_outputs(options: argparse.Namespace, *others: Path | None) -> str:
+    """Return why a file that was asked for cannot be written, before anything runs; empty if all can."""
+    options.root, options.annotates = source_root(), wants_annotations()
+    files = [file for file in (*others, options.report, options.sarif) if file is not None]
+    for file in files:
+        why = "it is asked for twice" if files.count(file) > 1 else why_not_writable(file)
+        if why:
+            return f"can't write {str(file)!r}: {why}"
+    return ""
+
+
+def write_outputs(options: argparse.Namespace, document: Document) -> tuple[list[Path], int]:
+    """Write what was asked for; the files, and an exit status: 1 if one could not be written after all."""
+    if options.annotates:
+        write_annotations(document, sys.stderr, options.root)
+    return write_files(
+        options,
+        [
+            (options.report, partial(write_document, document)),
+            (options.sarif, partial(write_sarif, document, root=options.root)),
+        ],
+    )
+
+
+def write_files(
+    options: argparse.Namespace, writers: list[tuple[Path | None, Callable[[Path], None]]]
+) -> tuple[list[Path], int]:
+    """Write each file that is not None; those that were written, and 1 if one could not be."""
+    written, status = [], 0
+    for file, write in writers:
+        if file is not None:
+            try:
+                write(file)
+                written.append(file)
+            except OSError as error:
+                print(
+                    f"flambeau {options.command}: can't write {str(file)!r}: {error.strerror}",
+                    file=sys.stderr,
+                )
+                status = 1
+    return written, status
