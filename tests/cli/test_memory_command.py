@@ -13,7 +13,7 @@ from cli_kit import flambeau_run, program
 from memory_kit import in_browser, needs_chromium, pieces, stack_of
 
 import flambeau as torch
-from flambeau.cli import memory, memory_page
+from flambeau.cli import memory, memory_page, snapshot_file
 from flambeau.cli.main import main
 
 MIB = 1 << 20
@@ -50,7 +50,7 @@ def test_stacks_are_of_the_program_that_a_command_runs(tmp_path: Path) -> None:
         """,
     )
     assert flambeau_run(tmp_path, script).status == 0
-    found = memory.load(tmp_path / "snapshot.pickle")
+    found = snapshot_file.load(tmp_path / "snapshot.pickle")
     block, _ = found["segments"][0]["blocks"]
     assert [frame["name"] for frame in block["frames"]] == ["made", "<module>"]
     assert all(len(event["frames"]) <= 2 for event in found["device_traces"][0])
@@ -66,7 +66,7 @@ def test_the_page_is_complete_in_itself(snapshot: Path, tmp_path: Path, capsys: 
 
 
 def test_the_picture_holds_each_life_where_it_lies(snapshot: Path) -> None:
-    found = memory_page.picture(memory.load(snapshot))
+    found = memory_page.picture(snapshot_file.load(snapshot))
     first, second = found["devices"]
     lives, spans = pieces(first["lives"]), pieces(first["spans"])
     sizes = sorted(life["size"] for life in lives)
@@ -128,15 +128,15 @@ def test_json_and_older_forms_are_read(snapshot: Path, tmp_path: Path) -> None:
     output = tmp_path / "snapshot.json"
     assert main(["memory", str(snapshot), "-o", str(output)]) == 0
     assert json.loads(output.read_text())["segments"] == json.loads(
-        json.dumps(memory.load(snapshot)["segments"])
+        json.dumps(snapshot_file.load(snapshot)["segments"])
     )
-    traces = memory.load(output)["device_traces"]
-    assert traces == json.loads(json.dumps(memory.load(snapshot)["device_traces"]))
+    traces = snapshot_file.load(output)["device_traces"]
+    assert traces == json.loads(json.dumps(snapshot_file.load(snapshot)["device_traces"]))
     stacks = [event["frames"] for trace in traces for event in trace]
     assert len({id(stack) for stack in stacks}) == len({json.dumps(stack) for stack in stacks}) < len(stacks)
     old = tmp_path / "segments.pickle"
-    old.write_bytes(pickle.dumps(memory.load(snapshot)["segments"]))
-    assert pieces(memory_page.picture(memory.load(old))["devices"][0]["lives"])
+    old.write_bytes(pickle.dumps(snapshot_file.load(snapshot)["segments"]))
+    assert pieces(memory_page.picture(snapshot_file.load(old))["devices"][0]["lives"])
 
 
 def test_segments_alone_are_read_from_json_and_blocks_as_pytorch_2_0_has_them(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_segments_alone_are_read_from_json_and_blocks_as_pytorch_2_0_has_them(tm
     segment = SEGMENT | {"total_size": 2048, "blocks": [used, {"size": 1024, "state": "inactive"}]}
     path = tmp_path / "segments.json"
     path.write_text(json.dumps([segment]))
-    found = memory_page.picture(memory.load(path))
+    found = memory_page.picture(snapshot_file.load(path))
     (life,) = pieces(found["devices"][0]["lives"])
     assert (life["size"], stack_of(found, life["stack"])) == (1000, ["a.py:3 in f"])
     assert [requested for _, requested, *_ in found["devices"][0]["segments"][0]["blocks"]] == [1000, 0]
@@ -193,7 +193,7 @@ def test_memory_that_is_unmapped_in_part_is_reserved_no_more() -> None:
 
 def test_events_need_no_frames(snapshot: Path) -> None:
     """PyTorch's have none where history is recorded with `context=None`."""
-    found = memory.load(snapshot)
+    found = snapshot_file.load(snapshot)
     for event in found["device_traces"][0]:
         del event["frames"]
     assert pieces(memory_page.picture(found)["devices"][0]["lives"])
@@ -231,7 +231,7 @@ SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
             "the pool of a segment should be two numbers, not 3",
         ),
         (pickle.dumps({"segments": [], "device_traces": [[ADDRESS]]}), "an event has no 'addr' of type int"),
-        (b"\x80\x04}(]K\x01u.", "is no memory snapshot: unhashable"),
+        (b"\x80\x04}(]K\x01u.", "is no memory snapshot: the pickle is damaged: TypeError: unhashable"),
         (b"\x80\x04\x8e" + b"\x7f" * 8, "is no memory snapshot"),
         (
             pickle.dumps({"segments": [], "device_traces": [[FRAMELESS]]}),

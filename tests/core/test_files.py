@@ -219,7 +219,7 @@ WRITERS = """
 import json, os, resource, sys
 from pathlib import Path
 import flambeau as torch
-from flambeau.cli import memory
+from flambeau.cli import memory, snapshot_file
 from flambeau.cli.timelines import write_picture, write_trace
 from flambeau.report.document import run_document, write_document
 from flambeau.report.recorder import Recorder
@@ -239,7 +239,7 @@ with torch.virtual(devices=1):
         for _ in range(50):
             y = x + 1
     torch.cuda.memory._dump_snapshot(folder / "snapshot")
-    found = memory.load(folder / "snapshot")
+    found = snapshot_file.load(folder / "snapshot")
 
     class Options:
         words, report, quiet = ["snapshot"], None, True

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import re
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from flambeau.cli.environment import why_not_readable, why_not_writable
 from flambeau.cli.memory_page import page
-from flambeau.core.collector import without_collections
+from flambeau.cli.snapshot_file import load
 from flambeau.core.files import replace_file
 from flambeau.runtime.policy import Policy, from_environment, policy_of
 from flambeau.runtime.replay import Outcome, events_of, play
@@ -79,139 +77,10 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None and (why := why_not_writable(options.output)):
         return _refuse(f"can't write {str(options.output)!r}: {why}")
     try:
-        found = load(path)
+        found = load(path, as_json=options.output is not None and options.output.suffix == ".json")
         return _replay(options, found) if replays else _report(options, found)
     except (OSError, ValueError) as error:
         return _refuse(str(error))
-
-
-# What a damaged pickle raises.
-_DAMAGED = (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, MemoryError)
-
-
-def load(path: Path) -> dict[str, Any]:
-    """A snapshot from a pickle or a JSON file. ValueError: it is none."""
-    try:
-        with path.open("rb") as file, without_collections():  # a million dictionaries
-            is_json = file.peek(1)[:1] in b"{["
-            found = json.load(file) if is_json else _Unpickler(file).load()
-    except (*_DAMAGED, ValueError) as error:
-        raise ValueError(f"{path} is no memory snapshot: {error}") from None
-    if isinstance(found, list):  # memory_snapshot() gives segments alone
-        found = {"segments": found, "device_traces": []}
-    if not isinstance(found, dict) or "segments" not in found:
-        raise ValueError(f"{path} is no memory snapshot: it has no segments")
-    found.setdefault("device_traces", [])
-    try:
-        if is_json:
-            _share_stacks(found["device_traces"])
-        _check_form(found)
-    except ValueError as error:
-        raise ValueError(f"{path} is no memory snapshot: {error}") from None
-    return found
-
-
-def _share_stacks(traces: Any) -> None:
-    """JSON has every stack anew at each event: equal ones become one list. What is malformed is told of later."""
-    known: dict[tuple[Any, ...], Any] = {}
-    for event in chain.from_iterable(_listed("a trace", trace) for trace in _listed("device_traces", traces)):
-        try:
-            frames = event["frames"]
-            key = tuple([(frame["filename"], frame["line"], frame["name"]) for frame in frames])
-            event["frames"] = known.setdefault(key, frames)
-        except (LookupError, TypeError):
-            continue
-
-
-_SEGMENT = {
-    "address": int, "total_size": int, "allocated_size": int, "stream": int, "segment_type": str, "blocks": list,
-}  # fmt: skip
-_BLOCK = {"size": int, "requested_size": int, "state": str}
-
-
-def _check_form(found: dict[str, Any]) -> None:
-    """ValueError: what there is of it is not as snapshots have it."""
-    checked: set[int] = set()
-    for segment in _listed("segments", found["segments"]):
-        _check_fields("a segment", segment, _SEGMENT)
-        if not isinstance(segment.get("device", 0), int):
-            raise ValueError(f"the device of a segment is {segment['device']!r}")
-        _check_pool("a segment", segment.get("segment_pool_id"))
-        for block in segment["blocks"]:
-            _fill_in(block)
-            _check_fields("a block", block, _BLOCK)
-            _check_frames(block.get("frames"), checked)
-    for trace in _listed("device_traces", found["device_traces"]):
-        _check_trace(_listed("a trace", trace), checked)
-
-
-def _check_trace(trace: list[Any], checked: set[int]) -> None:
-    """A trace may have a million events: it is looked at field by field, and each pool and stack once."""
-    for kind in {*map(type, trace)} - {dict}:
-        raise ValueError(f"an event should be a dictionary, not {kind.__name__}")
-    orders = [event for event in trace if event.get("action") == "order"]
-    others = [event for event in trace if event.get("action") != "order"] if orders else trace
-    for events, own in ((others, "size"), (orders, "after")):
-        for name, kind in (("action", str), ("stream", int), (own, int)):
-            _check_column(name, kind, [event.get(name) for event in events])
-        _check_column("addr", int, [event.get("addr", 0) for event in events])
-    pools, frames = ([event.get(name) for event in trace] for name in ("pool_id", "frames"))
-    for pool in dict(zip(map(id, pools), pools, strict=True)).values():
-        _check_pool("an event", pool)
-    for found in dict(zip(map(id, frames), frames, strict=True)).values():
-        _check_frames(found, checked)
-
-
-def _check_column(name: str, kind: type, column: list[Any]) -> None:
-    if not all(issubclass(found, kind) for found in {*map(type, column)}):
-        raise ValueError(f"an event has no {name!r} of type {kind.__name__}")
-
-
-def _check_frames(frames: Any, checked: set[int]) -> None:
-    """`checked`: the ids of lists that are known to be right; a file has few that are not shared."""
-    if frames and id(frames) not in checked:
-        checked.add(id(frames))
-        for frame in _listed("frames", frames):
-            _check_fields("a frame", frame, {"filename": str, "line": int, "name": str})
-
-
-def _fill_in(block: Any) -> None:
-    """PyTorch 2.0 says only in a block's history what was asked for, and who did."""
-    history = block.get("history") if isinstance(block, dict) else None
-    if isinstance(block, dict) and "requested_size" not in block and isinstance(block.get("size"), int):
-        first = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else {}
-        block["requested_size"] = (
-            0 if block.get("state") == "inactive" else first.get("real_size", block["size"])
-        )
-        block.setdefault("frames", first.get("frames", []))
-
-
-def _check_pool(what: str, id: Any) -> None:
-    if id is not None and not (
-        isinstance(id, list | tuple) and len(id) == 2 and all(isinstance(n, int) for n in id)
-    ):
-        raise ValueError(f"the pool of {what} should be two numbers, not {id!r}")
-
-
-def _listed(what: str, found: Any) -> list[Any]:
-    if not isinstance(found, list | tuple):
-        raise ValueError(f"{what} should be a list, not {type(found).__name__}")
-    return list(found)
-
-
-def _check_fields(what: str, found: Any, fields: dict[str, type]) -> None:
-    if not isinstance(found, dict):
-        raise ValueError(f"{what} should be a dictionary, not {type(found).__name__}")
-    for name, kind in fields.items():
-        if not isinstance(found.get(name), kind):
-            raise ValueError(f"{what} has no {name!r} of type {kind.__name__}")
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads plain containers, numbers and texts. A file from elsewhere must not run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a snapshot is plain data")
 
 
 def _report(options: argparse.Namespace, found: dict[str, Any]) -> int:

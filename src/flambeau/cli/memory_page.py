@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,10 +39,11 @@ def picture(snapshot: dict[str, Any]) -> dict[str, Any]:
     """What the page draws: devices, and the stacks that they name by number. Sizes in bytes."""
     stacks = _Stacks()
     traces = snapshot["device_traces"]
-    indices = sorted({*range(len(traces)), *[s.get("device", 0) for s in snapshot["segments"]]})
+    of_device: dict[int, list[dict[str, Any]]] = {index: [] for index in range(len(traces))}
+    for segment in snapshot["segments"]:
+        of_device.setdefault(segment.get("device", 0), []).append(segment)
     devices = []
-    for index in indices:
-        segments = [s for s in snapshot["segments"] if s.get("device", 0) == index]
+    for index, segments in sorted(of_device.items()):
         trace = traces[index] if index < len(traces) else []
         if segments or trace:
             devices.append(_device(index, segments, _events(trace, stacks), stacks))
@@ -61,6 +63,8 @@ class _Stacks:
         self.frames: dict[str, int] = {}
         self.numbers: dict[tuple[int, ...], int] = {(): 0}
         self._known: dict[int, int] = {}  # by the id of a list of the snapshot: most are shared
+        self._firsts: dict[tuple[int, ...], int] = {}  # by innermost line
+        self._places: list[int] = []
 
     def number(self, frames: Sequence[dict[str, Any]] | None) -> int:
         found = self._known.get(id(frames))
@@ -71,9 +75,10 @@ class _Stacks:
         return found
 
     def places(self) -> list[int]:
-        """Of each stack, the first that has the same innermost line: it stands for that place."""
-        firsts: dict[tuple[int, ...], int] = {}
-        return [firsts.setdefault(lines[:1], number) for number, lines in enumerate(self.numbers)]
+        """Return for each stack the first that has the same innermost line: it stands for that place."""
+        for lines in islice(self.numbers, len(self._places), None):
+            self._places.append(self._firsts.setdefault(lines[:1], len(self._places)))
+        return self._places
 
 
 # What the page tells apart; all else that happens, as looks, is OTHER.

@@ -88,14 +88,16 @@ def _marked(data: Any, requires_grad: bool) -> Any:
 
 
 def _rebuild_parameter(data: Tensor, requires_grad: bool, backward_hooks: Any) -> Parameter:
+    if not isinstance(requires_grad, bool):
+        raise RuntimeError("requires_grad must be a bool")
     return Parameter(data, requires_grad)
 
 
 def _rebuild_parameter_with_state(
     data: Tensor, requires_grad: bool, backward_hooks: Any, state: Any
 ) -> Parameter:
-    """A parameter with Python attributes."""
-    made = Parameter(data, requires_grad)
+    """Return a parameter with Python attributes."""
+    made = _rebuild_parameter(data, requires_grad, backward_hooks)
     made.__dict__.update(state)
     return made
 

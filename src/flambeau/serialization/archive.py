@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import zipfile
 import zlib
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.brief import brief_text
+
 ALIGNMENT = 64
 SIGNATURE = b"PK\x03\x04"
 _LOCAL = struct.Struct("<26xHH")  # of a local header: the lengths of the name and of the extra field
@@ -18,6 +21,7 @@ _PADDING = 0x4246  # the extra field's tag that PyTorch's own writer uses
 _LARGE = 1 << 30  # from here on sizes are written as 64 bits
 _SIZES = 20  # bytes of the extra field that holds them
 _CHUNK = 1 << 20
+_UNPACKED, _RATIO = 1 << 24, 64  # records unpack to at most so many bytes, and so many times the file
 
 Array = np.ndarray[Any, Any]
 
@@ -50,39 +54,73 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
         return struct.pack("<HH", _PADDING, n) + b"Z" * n
 
 
+class Damaged(RuntimeError):
+    """A checkpoint is damaged.
+
+    Attributes:
+        at: The byte of the file where that was noticed; None: of all of it.
+    """
+
+    def __init__(self, text: str, at: int | None) -> None:
+        super().__init__(text)
+        self.at = at
+
+
 class ArchiveReader:
     """Reads the records of an archive.
 
     Args:
-        file: a seekable binary file object.
-        path: the file's path, if records are to be mapped and not read.
+        file: A seekable binary file object.
+        path: The path of the file, if records are to be mapped and not read.
 
-    Raises RuntimeError: this is no archive, or no checkpoint.
+    Raises:
+        RuntimeError: If this is not an archive, or its records would unpack to much more than the file has.
     """
 
     def __init__(self, file: Any, path: str | None = None) -> None:
+        self._file = file
+        self._nbytes = size_of(file)
         try:
             self._zip = zipfile.ZipFile(file)
-        except zipfile.BadZipFile as error:
-            raise RuntimeError(
-                f"PytorchStreamReader failed reading zip archive: {error}. If you are seeing this error, there is "
-                "a high likelihood that your checkpoint file is corrupted. This can happen if the checkpoint was "
-                "not saved properly, was transferred incorrectly, or the file was modified after saving."
+        except Exception as error:  # of what is damaged zipfile raises about everything
+            raise Damaged(
+                f"PytorchStreamReader failed reading zip archive: {brief_text(str(error))}. If you are seeing this "
+                "error, there is a high likelihood that your checkpoint file is corrupted. This can happen if the "
+                "checkpoint was not saved properly, was transferred incorrectly, or the file was modified after "
+                "saving.",
+                None,
             ) from None
+        self._check_sizes()
         first = next(iter(self._zip.namelist()), "")
         self._name = first.partition("/")[0]
-        self._file = file
         self._map = None if path is None else _mapped(path)
+
+    def _check_sizes(self) -> None:
+        """Records that share bytes of the file, or are packed all too well, would take more memory than it explains."""
+        infos = self._zip.infolist()
+        packed, unpacked = sum(info.compress_size for info in infos), sum(info.file_size for info in infos)
+        if packed > self._nbytes:
+            raise Damaged(f"its records have {packed} bytes, and the file {self._nbytes}: they overlap", None)
+        if unpacked > _UNPACKED + _RATIO * self._nbytes:
+            raise Damaged(
+                f"its records unpack to {unpacked} bytes, more than {_RATIO} times the {self._nbytes} bytes of the "
+                "file. Fix: unzip it, and zip it again without compression",
+                None,
+            )
 
     def has(self, record: str) -> bool:
         return f"{self._name}/{record}" in self._zip.NameToInfo
 
     def size(self, record: str) -> int:
-        """How many bytes a record has."""
+        """Return how many bytes a record has."""
         return self._info(record).file_size
 
+    def place(self, record: str) -> int:
+        """Return where in the file a record is."""
+        return self._info(record).header_offset
+
     def read(self, record: str) -> bytes:
-        """A record. Raises RuntimeError: it is missing or damaged."""
+        """Return a record. Raises RuntimeError: it is missing or damaged."""
         array = np.empty(self.size(record), np.uint8)
         self.read_into(record, array)
         return array.tobytes()
@@ -94,21 +132,28 @@ class ArchiveReader:
         try:
             if info.compress_type == zipfile.ZIP_STORED:
                 self._read_stored(info, memoryview(buffer))
+            elif info.compress_type == zipfile.ZIP_DEFLATED:
+                with self._zip.open(info) as packed:
+                    _fill(packed, memoryview(buffer), _CHUNK)
+                    if packed.read(1):  # verifies the checksum
+                        raise zipfile.BadZipFile("it is longer than the archive says")
             else:
-                memoryview(buffer)[:] = self._zip.read(info)
-        except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, zlib.error) as error:
-            raise _unreadable(record, str(error)) from None
+                raise zipfile.BadZipFile(f"it is compressed by method {info.compress_type}")
+        except (Damaged, MemoryError):
+            raise
+        except Exception as error:  # of what is damaged zipfile and its codecs raise about everything
+            raise _unreadable(record, info, str(error)) from None
 
     def mapped(self, record: str) -> Array | None:
-        """A record's bytes in the file, mapped copy-on-write; None if the file is not mapped."""
+        """Return a record's bytes in the file, mapped copy-on-write; None if the file is not mapped."""
         if self._map is None:
             return None
         info = self._info(record)
         if info.compress_type != zipfile.ZIP_STORED:
-            raise _unreadable(record, "it is compressed, so it cannot be mapped")
+            raise _unreadable(record, info, "it is compressed, so it cannot be mapped")
         begin = self._begin(info)
         if begin + info.file_size > len(self._map):
-            raise _unreadable(record, "it reaches beyond the end of the file")
+            raise _unreadable(record, info, "it reaches beyond the end of the file")
         return np.frombuffer(self._map, np.uint8, info.file_size, begin)
 
     def _read_stored(self, info: zipfile.ZipInfo, target: memoryview) -> None:
@@ -123,33 +168,49 @@ class ArchiveReader:
             raise zipfile.BadZipFile("bad checksum")
 
     def _begin(self, info: zipfile.ZipInfo) -> int:
-        """Where in the file a record's bytes begin."""
+        """Return where in the file a record's bytes begin."""
+        if not 0 <= info.header_offset < self._nbytes:
+            raise _unreadable(info.filename, info, "its header is missing")
         self._file.seek(info.header_offset)
         header = self._file.read(_LOCAL.size)
         if len(header) < _LOCAL.size or header[:4] != SIGNATURE:
-            raise _unreadable(info.filename, "its header is missing")
+            raise _unreadable(info.filename, info, "its header is missing")
         return info.header_offset + _LOCAL.size + sum(_LOCAL.unpack(header))
 
     def _info(self, record: str) -> zipfile.ZipInfo:
         try:
-            return self._zip.getinfo(f"{self._name}/{record}")
+            info = self._zip.getinfo(f"{self._name}/{record}")
         except KeyError:
-            raise RuntimeError(f"PytorchStreamReader failed locating file {record}: file not found") from None
+            text = f"PytorchStreamReader failed locating file {brief_text(record)}: file not found"
+            raise Damaged(text, None) from None
+        if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
+            raise _unreadable(record, info, "it has two sizes")
+        return info
 
 
-def _fill(file: Any, target: memoryview) -> None:
-    """Read exactly as many bytes as there is room for. Raises EOFError."""
+def _fill(file: Any, target: memoryview, most: int | None = None) -> None:
+    """Read exactly as many bytes as there is room for, at most so many at once. Raises EOFError."""
     read_into = getattr(file, "readinto", None)
     while target.nbytes:
+        part = target[:most]
         if read_into is None:
-            data = file.read(target.nbytes)
+            data = file.read(part.nbytes)
             n = len(data)
-            target[:n] = data
+            part[:n] = data
         else:
-            n = read_into(target)
+            n = read_into(part)
         if not n:
             raise EOFError("the file ends early")
         target = target[n:]
+
+
+def size_of(file: Any) -> int:
+    """Return how many bytes a file has. Leaves it where it stands."""
+    at = file.tell()
+    file.seek(0, os.SEEK_END)
+    size: int = file.tell()
+    file.seek(at)
+    return size
 
 
 def is_archive(file: Any) -> bool:
@@ -165,5 +226,8 @@ def _mapped(path: str) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-def _unreadable(record: str, why: str) -> RuntimeError:
-    return RuntimeError(f"PytorchStreamReader failed reading file {record}: file read failed ({why})")
+def _unreadable(record: str, info: zipfile.ZipInfo, why: str) -> Damaged:
+    return Damaged(
+        f"PytorchStreamReader failed reading file {brief_text(record)}: file read failed ({brief_text(why)})",
+        info.header_offset,
+    )

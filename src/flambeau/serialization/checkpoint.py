@@ -14,10 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from flambeau.core.files import replacing
+from flambeau.core.pickles import Refused
 from flambeau.serialization import safety
-from flambeau.serialization.archive import ALIGNMENT, ArchiveReader, ArchiveWriter, is_archive
+from flambeau.serialization.archive import ALIGNMENT, ArchiveReader, ArchiveWriter, Damaged, is_archive
 from flambeau.serialization.legacy import load_legacy
-from flambeau.serialization.machine import Refused, refused_names
+from flambeau.serialization.machine import refused_names
 from flambeau.serialization.places import Restore, restorer
 from flambeau.serialization.reader import Read, StoredStorages, reader
 from flambeau.serialization.writer import Storages, pickled
@@ -121,18 +122,15 @@ def load(
     elif weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
     read = reader(weights_only, pickle_module or pickle, {"encoding": "utf-8"} | pickle_load_args)
-    with _to_read(f) as file:
-        try:
-            return _load(file, f, bool(mmap), restorer(map_location), read)
-        except Refused as error:
-            raise UnpicklingError(_explained(error)) from None
+    with _to_read(f) as file, _explaining(f):
+        return _load(file, f, bool(mmap), restorer(map_location), read)
 
 
 def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
     """The names that a checkpoint needs and that `weights_only` loading refuses as things are. Calls nothing."""
-    with _to_read(f) as file:
+    with _to_read(f) as file, _explaining(f):
         data = ArchiveReader(file).read("data.pkl")
-    return refused_names(data, safety.declared())
+        return refused_names(io.BytesIO(data), safety.declared())
 
 
 @contextmanager
@@ -170,14 +168,32 @@ def _load(file: Any, path: Any, mapped: bool, restore: Restore, read: Read) -> A
     return read(io.BytesIO(archive.read("data.pkl")), StoredStorages(archive, restore).load)
 
 
-def _explained(error: Refused) -> str:
-    """PyTorch's words around what was refused."""
+@contextmanager
+def _explaining(f: Any) -> Iterator[None]:
+    """Say of errors in which file they are, and where."""
+    name = os.fspath(f) if isinstance(f, (str, os.PathLike)) else getattr(f, "name", type(f).__name__)
+    try:
+        yield
+    except Refused as error:
+        place = name if error.position is None else f"{name}, byte {error.position} of the pickle"
+        explained = UnpicklingError(_explained(error, place))
+        explained.add_note(f"in {place}")
+        raise explained from None
+    except Damaged as error:
+        raise RuntimeError(f"{error} ({name}{'' if error.at is None else f', byte {error.at}'})") from None
+    except RuntimeError as error:
+        error.add_note(f"while {name} was loaded")
+        raise
+
+
+def _explained(error: Refused, place: str) -> str:
+    """Return PyTorch's words around what was refused."""
     if error.name is None:
         return (
             "Weights only load failed. The file is damaged, or it needs what Flambeau's `weights_only=True` "
             "cannot do. Re-running `torch.load` with `weights_only` set to `False` may succeed, but it can "
             "result in arbitrary code execution. Do it only if you got the file from a trusted source.\n"
-            f"WeightsUnpickler error: {error}\n\n{_DOCUMENTATION}"
+            f"WeightsUnpickler error: {error} ({place})\n\n{_DOCUMENTATION}"
         )
     return (
         "Weights only load failed. This file can still be loaded, to do so you have two options, do those steps "

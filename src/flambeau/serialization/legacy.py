@@ -9,9 +9,19 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.brief import brief
+from flambeau.serialization.archive import Damaged, size_of
 from flambeau.serialization.names import StorageKind
 from flambeau.serialization.places import Restore
-from flambeau.serialization.reader import Read, empty_storage, face_for, restored, storage_id, swap
+from flambeau.serialization.reader import (
+    PersistentLoad,
+    Read,
+    empty_storage,
+    face_for,
+    restored,
+    storage_id,
+    swap,
+)
 from flambeau.tensor.data import over
 from flambeau.tensor.pickling import row_of
 from flambeau.tensor.storage import Storage
@@ -24,64 +34,92 @@ VERSION = 1001
 def load_legacy(file: Any, restore: Restore, read: Read) -> Any:
     """Read an object; the file then stands behind its last storage.
 
-    Raises RuntimeError: it is no checkpoint, of another version, or damaged; UnpicklingError: as `load`.
+    Raises:
+        RuntimeError: If it is no checkpoint, of another version, or damaged.
+        UnpicklingError: As `load`.
     """
     if read(file, _no_storage) != MAGIC:
         raise RuntimeError("Invalid magic number; corrupt file?")
-    version = read(file, _no_storage)
+    version = _part(file, read)
     if version != VERSION:
-        raise RuntimeError(f"Invalid protocol version: {version}")
-    system = read(file, _no_storage)
-    storages = _Storages(restore)
-    found = read(file, storages.load)
-    keys = read(file, _no_storage)
+        raise Damaged(f"Invalid protocol version: {brief(version)}", file.tell())
+    system = _part(file, read)
+    storages = _Storages(restore, size_of(file))
+    found = _part(file, read, storages.load)
+    keys = _part(file, read)
     if not isinstance(keys, list) or not isinstance(system, dict):
-        raise RuntimeError("the checkpoint is damaged: its list of storages is missing")
+        raise Damaged("the list of storages is missing", file.tell())
     storages.fill(file, keys, not system.get("little_endian", True))
     return found
 
 
-class _Storages:
-    """Storages that the pickle names before their bytes come."""
+def _no_storage(pid: Any) -> Any:
+    raise UnpicklingError(f"only the object itself may name storages, but got {brief(pid)}")
 
-    def __init__(self, restore: Restore) -> None:
+
+def _part(file: Any, read: Read, persistent_load: PersistentLoad = _no_storage) -> Any:
+    """Read one of the pickles behind the first."""
+    try:
+        return read(file, persistent_load)
+    except EOFError:
+        raise Damaged("the file ends early", file.tell()) from None
+
+
+class _Storages:
+    """Storages that the pickle names before their bytes come.
+
+    Args:
+        restore: Returns a storage where it belongs.
+        nbytes: Size of the file, which has the bytes of all of them.
+    """
+
+    def __init__(self, restore: Restore, nbytes: int) -> None:
         self._restore = restore
+        self._left = nbytes
         self._found: dict[str, tuple[StorageKind, int, Storage]] = {}
 
     def load(self, pid: Any) -> Any:
-        """The storage that a persistent id names, where it belongs, without its bytes."""
-        match pid:
-            case ("module", cls, *_):  # a class with its source, which is not compared
-                return cls
-            case ("storage", _, _, _, _, view) if view is not None:
+        """Return the storage that a persistent id names, where it belongs, without its bytes."""
+        if type(pid) is tuple and pid and type(pid[0]) is str:
+            if pid[0] == "module" and len(pid) > 1:  # a class with its source, which is not compared
+                return pid[1]
+            if pid[0] == "storage" and len(pid) == 6 and pid[5] is not None:
                 raise RuntimeError("the checkpoint has views of storages, which PyTorch 0.3 and older wrote")
         kind, key, location, count = storage_id(pid)
         if key not in self._found:
+            self._left -= count * kind.itemsize
+            if self._left < 0:
+                raise Damaged(f"storage {brief(key)} has more bytes than the file: {count} elements", None)
             storage = restored(empty_storage(count * kind.itemsize), self._restore, location)
             self._found[key] = kind, count, storage
         return face_for(kind, self._found[key][2])
 
-    def fill(self, file: Any, keys: list[str], swaps: bool) -> None:
+    def fill(self, file: Any, keys: list[Any], swaps: bool) -> None:
         """Read the bytes, in the order of `keys`."""
+        missing = {**self._found}
         for key in keys:
-            kind, count, storage = self._found[key]
+            at = file.tell()
+            if type(key) is not str or key not in missing:
+                raise Damaged(
+                    f"the list of storages has {brief(key)}, which the object has not, or twice", at
+                )
+            kind, count, storage = missing.pop(key)
             (written,) = struct.unpack(">q" if swaps else "<q", _exactly(file, 8))
             if written != count:
-                raise RuntimeError(f"storage {key} has wrong size: expected {count} got {written}")
+                raise Damaged(f"storage {brief(key)} has wrong size: expected {count} got {written}", at)
             data = np.frombuffer(bytearray(_exactly(file, count * kind.itemsize)), np.uint8)
             if swaps:
                 swap(data, kind)
             write(row_of(storage), over(data, dtypes.uint8))
-
-
-def _no_storage(pid: Any) -> Any:
-    raise UnpicklingError(f"only the object itself may name storages, but got {pid!r}")
+        if missing:
+            raise Damaged(f"the list of storages lacks {brief([*missing])}", file.tell())
 
 
 def _exactly(file: Any, nbytes: int) -> bytes:
+    at = file.tell()
     data: bytes = file.read(nbytes)
     if len(data) != nbytes:
-        raise RuntimeError(
-            f"unexpected EOF, expected {nbytes - len(data)} more bytes. The file might be corrupted."
+        raise Damaged(
+            f"unexpected EOF, expected {nbytes - len(data)} more bytes. The file might be corrupted.", at
         )
     return data

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from flambeau.core.brief import brief
 from flambeau.core.device import device
 from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.size import Size
@@ -39,8 +40,8 @@ Name = tuple[str, str]  # module and qualified name
 
 def layout_of(name: str) -> layout:
     """The layout of this name. Raises RuntimeError: Flambeau's tensors are strided."""
-    if name != str(strided):
-        raise RuntimeError(f"the checkpoint names the layout {name!r}: Flambeau's tensors are strided")
+    if type(name) is not str or name != str(strided):
+        raise RuntimeError(f"the checkpoint names the layout {brief(name)}: Flambeau's tensors are strided")
     return strided
 
 

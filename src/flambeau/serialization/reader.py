@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.brief import brief, brief_text
 from flambeau.core.device import CPU
 from flambeau.core.meta import Meta
+from flambeau.core.pickles import Refused
 from flambeau.serialization import names, safety
-from flambeau.serialization.archive import ArchiveReader
-from flambeau.serialization.machine import Machine, Refused
+from flambeau.serialization.archive import ArchiveReader, Damaged, size_of
+from flambeau.serialization.machine import Machine
 from flambeau.serialization.names import StorageKind
 from flambeau.serialization.places import Restore
 from flambeau.tensor.call import empty
@@ -29,10 +31,9 @@ Read = Callable[[Any, PersistentLoad], Any]
 
 
 def reader(weights_only: bool, module: ModuleType, options: dict[str, Any]) -> Read:
-    """The machine that runs what is allowed only, or `module`'s Unpickler."""
+    """Return the machine that runs what is allowed only, or `module`'s Unpickler."""
     if weights_only:
-        encoding = options["encoding"]
-        return lambda file, persistent_load: Machine(persistent_load, safety.declared(), encoding).load(file)
+        return lambda file, persistent_load: _read_safely(file, persistent_load, options["encoding"])
 
     class Unpickler(module.Unpickler):  # type: ignore[misc, name-defined]
         def __init__(self, file: Any, persistent_load: PersistentLoad) -> None:
@@ -48,6 +49,30 @@ def reader(weights_only: bool, module: ModuleType, options: dict[str, Any]) -> R
             return super().find_class(module, name)
 
     return lambda file, persistent_load: Unpickler(file, persistent_load).load()
+
+
+def _read_safely(file: Any, persistent_load: PersistentLoad, encoding: str) -> Any:
+    bounded = Bounded(file)
+    return Machine(persistent_load, safety.declared(), bounded.nbytes, encoding).load(bounded)
+
+
+class Bounded:
+    """A file that is not asked for more than it has: a pickle says how long its parts are, and may lie.
+
+    Attributes:
+        nbytes: Size of the file.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.tell, self.readline = file.tell, file.readline
+        self.nbytes = size_of(file)
+
+    def read(self, count: int = -1) -> bytes:
+        """Return so many bytes, or as many as there are."""
+        left = max(self.nbytes - self.tell(), 0)
+        data: bytes = self._file.read(min(count, left) if count >= 0 else left)
+        return data
 
 
 class StoredStorages:
@@ -71,9 +96,10 @@ class StoredStorages:
         record = f"data/{key}"
         nbytes = self._archive.size(record)
         if nbytes != count * kind.itemsize:
-            raise RuntimeError(
-                f"the checkpoint is damaged: storage {key} has {nbytes} bytes, and its description says "
-                f"{count} elements of {kind.itemsize} bytes"
+            raise Damaged(
+                f"the checkpoint is damaged: storage {brief_text(key)} has {nbytes} bytes, and its description says "
+                f"{count} elements of {kind.itemsize} bytes",
+                self._archive.place(record),
             )
         window = None if self._swaps else self._archive.mapped(record)
         if window is not None:
@@ -87,11 +113,13 @@ class StoredStorages:
 
 
 def storage_id(pid: Any) -> tuple[StorageKind, str, str, int]:
-    """(kind, key, location, number of elements) of a persistent id. Raises UnpicklingError: it is none."""
-    match pid:
-        case ("storage", StorageKind() as kind, str(key), str(location), int(count), *_):
+    """Return kind, key, location and number of elements of a persistent id. Raises UnpicklingError: it is none."""
+    if type(pid) is tuple and len(pid) >= 5 and type(pid[0]) is str and pid[0] == "storage":
+        kind, key, location, count = pid[1:5]
+        types = (type(kind), type(key), type(location), type(count))
+        if types == (StorageKind, str, str, int) and 0 <= count < 1 << 63:
             return kind, key, location, count
-    raise Refused(f"a persistent id must describe a storage, but got {pid!r}")
+    raise Refused(f"a persistent id must describe a storage, but got {brief(pid)}")
 
 
 def face_for(kind: StorageKind, storage: Storage) -> Face:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.brief import brief
 from flambeau.core.errors import type_name
 from flambeau.core.layout import span
 from flambeau.tensor.integers import int_or_none
@@ -40,7 +41,7 @@ def require_within(
     require_layout(shape, strides)
     _require_plain("storage_offset", (offset,))
     if not 0 <= offset < _LIMIT:
-        raise RuntimeError(f"Tensor: invalid storage offset {offset}")
+        raise RuntimeError(f"Tensor: invalid storage offset {brief(offset)}")
     reach = span(shape, strides)
     needed = (offset + reach) * itemsize if reach else 0
     if needed > nbytes:
@@ -57,7 +58,8 @@ def require_layout(shape: Sequence[int], strides: Sequence[int]) -> None:
         )
     if not all(0 <= n < _LIMIT for n in (*shape, *strides)):
         raise RuntimeError(
-            f"Storage size calculation overflowed with sizes={list(shape)} and strides={list(strides)}"
+            f"Storage size calculation overflowed with sizes=[{', '.join(map(brief, shape))}] and "
+            f"strides=[{', '.join(map(brief, strides))}]"
         )
 
 
