@@ -37,7 +37,9 @@ class Objects:
 
     def __init__(self, other=None):
         self.__dict__.update(
-            other.__dict__ if other else {"queue": 0, "simple": 0, "set": False, "result": False, "notified": False}
+            other.__dict__
+            if other
+            else {"queue": 0, "simple": 0, "set": False, "result": False, "notified": False}
         )
 
     def can(self, what):
@@ -71,16 +73,16 @@ def interleavings(programs, state=None, places=None):
     heads = [program[at] if at < len(program) else None for at, program in zip(places, programs, strict=True)]
     if all(head == ("barrier",) for head in heads):
         step = [(thread, places[thread], ("barrier",), None) for thread in range(len(programs))]
-        yield from (
-            [*step, *rest] for rest in interleavings(programs, state, tuple(at + 1 for at in places))
-        )
+        yield from ([*step, *rest] for rest in interleavings(programs, state, tuple(at + 1 for at in places)))
         return
     for thread, head in enumerate(heads):
         if head is None or head == ("barrier",) or not state.can(head[0]):
             continue
         new, answer = state.after(head[0])
         after = tuple(at + (i == thread) for i, at in enumerate(places))
-        yield from ([(thread, places[thread], head, answer), *rest] for rest in interleavings(programs, new, after))
+        yield from (
+            [(thread, places[thread], head, answer), *rest] for rest in interleavings(programs, new, after)
+        )
 
 
 def outcome(order):

@@ -86,7 +86,10 @@ class Detector(Lifetimes):
             self.pinned.end()
             questions = self.deferred.unwritten.open_questions()
             return self.findings.certificate(
-                max(self.threads.count, min(self.threads.logical, 2)), self._several_ranks, self._undecided(), questions
+                max(self.threads.count, min(self.threads.logical, 2)),
+                self._several_ranks,
+                self._undecided(),
+                questions,
             )
 
     def settle(self) -> None:

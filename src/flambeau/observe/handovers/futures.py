@@ -11,6 +11,7 @@ from typing import Any
 from flambeau.observe.handovers.listeners import Changes, asker, listening, notes_of
 from flambeau.observe.handovers.words import Polled, Word
 
+
 def changes(module: ModuleType) -> Changes:
     return {
         Future: {

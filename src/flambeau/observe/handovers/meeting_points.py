@@ -76,7 +76,9 @@ def _wait(wait: Callable[..., int]) -> Callable[..., int]:
 
 def _takes_result(frame: FrameType | None) -> bool:
     """Return True unless a frame drops what its present call returns, or hands it on to one that does."""
-    while frame is not None and frame.f_code.co_filename != threading.__file__:  # that drops what a target returns
+    while (
+        frame is not None and frame.f_code.co_filename != threading.__file__
+    ):  # that drops what a target returns
         name = _instruction_after(frame.f_code, frame.f_lasti)
         if name != "RETURN_VALUE":
             return name != "POP_TOP"

@@ -31,7 +31,9 @@ def changes(module: ModuleType) -> Changes:
             module: {"wait": _named("multiprocessing.connection.wait()")},
         }
     if name == "multiprocessing.queues":
-        questions = {ask: _named(f"multiprocessing.Queue.{ask}()") for ask in ("qsize", "empty", "full", "get_nowait")}
+        questions = {
+            ask: _named(f"multiprocessing.Queue.{ask}()") for ask in ("qsize", "empty", "full", "get_nowait")
+        }
         get = {"get": _named("multiprocessing.Queue.get with a timeout, or without a wait,", _does_not_wait)}
         empty = {"empty": _named("multiprocessing.SimpleQueue.empty()")}
         return {module.Queue: questions | get, module.SimpleQueue: empty}
@@ -68,7 +70,11 @@ def changes(module: ModuleType) -> Changes:
     if name == "select":
         return {module: {"select": _named("select.select()")}}
     kinds = [kind for kind in vars(selectors).values() if isinstance(kind, type) and "select" in vars(kind)]
-    return {kind: {"select": _named("select() of a selector")} for kind in kinds if kind is not selectors.BaseSelector}
+    return {
+        kind: {"select": _named("select() of a selector")}
+        for kind in kinds
+        if kind is not selectors.BaseSelector
+    }
 
 
 def _always(args: Args, options: Options) -> bool:

@@ -172,9 +172,7 @@ def _ask(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _ask_put(put: Callable[..., None]) -> Callable[..., None]:
-    def told(
-        self: queue.Queue[Any], item: Any, block: bool = True, timeout: float | None = None
-    ) -> None:
+    def told(self: queue.Queue[Any], item: Any, block: bool = True, timeout: float | None = None) -> None:
         if self.maxsize > 0 and (timeout is not None or not block):
             notes_of(self, Mail).asked.ask("Queue.put with a timeout, or without a wait,", asker())
         put(self, item, block, timeout)
