@@ -101,8 +101,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count what stands behind the operators: the table's records, and the tests that run them beside PyTorch."""
+    """Count what stands behind the operators: the table's records, and the tests that run them beside PyTorch.
+
+    And what the soundness suite has looked at, with its seed.
+    """
     from flambeau.testing.operators import summary
+    from flambeau.testing.soundness.hunt import summed_up
 
     oracle = {
         outcome: sum(
@@ -116,3 +120,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{summary()}; {cases} oracle cases, {failures} failures")
     if oracle.get("skipped", 0):
         terminalreporter.write_line(f"{oracle['skipped']} oracle cases skipped")
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    properties = [found for report in reports for found in getattr(report, "user_properties", ())]
+    if hunts := [counts for name, counts in properties if name == "soundness"]:
+        terminalreporter.write_line(summed_up(hunts))

@@ -1,0 +1,124 @@
+"""`Executor`: runs one program on fresh virtual GPUs. `Run`: what it printed, and what the detector reported."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import marshal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import flambeau as torch
+from flambeau.core.sites import Site, line_of
+from flambeau.runtime import system
+from flambeau.testing.soundness.programs import Program, Where
+
+FILE = "program.py"
+_NOTHING: Mapping[int, str] = {}
+PLACEMENTS = ("default", "pytorch", "random:1", "random:2")
+HAS_PLACEMENTS = "placement" in inspect.signature(system.virtual).parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run printed, bit for bit, or raised, a hash of when what ran, and with races on the certificate."""
+
+    outcome: bytes
+    error: str
+    trace: str
+    certificate: Any
+    graph: Any = None
+
+
+class Executor:
+    """Of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.source, self._places = program.script()
+        self._lines = self.source.splitlines(keepends=True)
+        self.lines = {place: number for number, place in enumerate(self._places, 1) if place is not None}
+        self._code = _compiled(self.source)
+        self._known: dict[Site, int] = {}  # lines of call sites
+
+    def run(
+        self,
+        schedule: str = "earliest",
+        races: str = "off",
+        placement: str = "default",
+        record: bool = False,
+        after: Mapping[int, str] = _NOTHING,
+    ) -> Run:
+        """Run the program once; with other statements behind some of its steps, see `Program.script`."""
+        code = self._code if not after else _compiled(self.program.script(after)[0])
+        return self._run(code, schedule, races, placement, record)
+
+    def run_waiting(self, steps: Iterable[int] | None = None, **options: Any) -> Run:
+        """Run it with a wait for the devices after some steps, by default all: that is the order of the program."""
+        numbers = range(len(self.program.steps)) if steps is None else steps
+        return self.run(after=self.program.waits(numbers), **options)
+
+    def _run(self, code: Any, schedule: str, races: str, placement: str, record: bool) -> Run:
+        linecache.cache[FILE] = (len(self.source), None, self._lines, FILE)
+        options = {"placement": placement} if HAS_PLACEMENTS else {}
+        printed: list[bytes] = []
+        names = {"__name__": "program", "print": lambda *values: printed.append(marshal.dumps(values))}
+        with torch.virtual(2, "a100-40g", schedule, races, **options) as machine:
+            graph, problem = machine.driver.record() if record else None, ""
+            try:
+                with _torch(), _threads_that_fail(names) as failed:
+                    exec(code, names)
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            problem = failed[0] if failed else problem
+            driver: Any = system.accelerator()
+            certificate = driver.detector.certificate() if races != "off" else None
+            names.clear()
+            trace = machine.driver.trace_hash()
+        return Run(b"".join(printed) or problem.encode(), problem, trace, certificate, graph)
+
+    def place(self, site: Site) -> Where | None:
+        """Return the step of a call site; None for a line that is no step's."""
+        if site not in self._known:
+            self._known[site] = line_of(site) - 1 if site[0].co_filename == FILE else -1
+        line = self._known[site]
+        return self._places[line] if 0 <= line < len(self._places) else None
+
+
+class _torch:
+    """Inside, `import torch` gives Flambeau."""
+
+    def __enter__(self) -> None:
+        self._before = sys.modules.get("torch")
+        sys.modules["torch"] = torch
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is None:
+            del sys.modules["torch"]
+        else:
+            sys.modules["torch"] = self._before
+
+
+@contextmanager
+def _threads_that_fail(names: dict[str, Any]) -> Iterator[list[str]]:
+    """Inside, a thread that raises lets nobody wait for it. Their errors."""
+    failed: list[str] = []
+
+    def failure(args: threading.ExceptHookArgs) -> None:
+        failed.append(f"{args.exc_type.__name__}: {args.exc_value} (in a thread)")
+        for _ in range(100):
+            names["back"].put(None)
+
+    before, threading.excepthook = threading.excepthook, failure
+    try:
+        yield failed
+    finally:
+        threading.excepthook = before
+
+
+def _compiled(source: str) -> Any:
+    return compile(source, FILE, "exec", dont_inherit=True)

@@ -1,0 +1,91 @@
+"""`Forcing`: runs that turn a reported race into another outcome, or the reason why none does."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from flambeau.testing.conflicts import Conflicts
+from flambeau.testing.soundness.executor import HAS_PLACEMENTS, Executor
+from flambeau.testing.soundness.model import Race
+from flambeau.testing.soundness.programs import Where
+from flambeau.testing.soundness.values import is_visible
+
+_PLACEMENTS = ("pytorch", *[f"random:{n}" for n in range(16)]) if HAS_PLACEMENTS else ()
+_PAIRS = 4  # pairs of commands of two lines that are tried
+
+FORCED, HIDDEN, WAITED, UNFORCED = "forced", "hidden", "waited", "unforced"
+
+
+class Forcing:
+    """Of one program."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self._program = executor, executor.program
+        self._graphs: dict[tuple[str, range], tuple[Any, list[tuple[int, int]], bytes]] = {}
+
+    def attempt(self, race: Any) -> str:
+        """Return what became of a reported race: FORCED, or else why none of the runs printed other values.
+
+        HIDDEN: No value that is printed depends on the order of the two steps.
+        WAITED: Memory was given back between the two steps, for which this run waited; nothing promises that.
+        UNFORCED: None of these.
+        """
+        place = self._executor.place
+        first, second = place(race.first.site), place(race.second.site)
+        assert first is not None and second is not None
+        sides = [{first}, {second}]  # a graph's command is known by its launch, too
+        for side, access in zip(sides, (race.first, race.second), strict=True):
+            side |= {place(access.launched)} if access.launched else set()
+        races = self._races(first, second)
+        if races and not any(is_visible(self._program.model, each) for each in races):
+            return HIDDEN
+        if self._by_order(*sides, race.reused) or self._by_host(first, second):
+            return FORCED
+        between = self._program.steps[first[0] : second[0]]
+        return WAITED if any(step.operation == "empty_cache" for step in between) else UNFORCED
+
+    def _races(self, first: Where, second: Where) -> list[Race]:
+        model, where = self._program.model, self._program.where
+        of = [where[line] for line in model.lines]
+        return [race for race in model.races if (of[race.first], of[race.second]) == (first, second)]
+
+    def _by_order(self, first: set[Any], second: set[Any], reused: bool) -> bool:
+        """Run commands of the two steps the other way round, all others as the program enqueued them.
+
+        With waits for the devices after the second step, too: what the host reads too early hides what is there.
+        """
+        place = self._executor.place
+        after = range(max(where[0] for where in second), len(self._program.steps))
+        elsewhere = [(placement, after[:0]) for placement in _PLACEMENTS] if reused else []
+        for placement, waits in [("default", after[:0]), ("default", after), *elsewhere]:
+            run = partial(self._executor.run_waiting, waits, placement=placement)
+            graph, pairs, usual = self._recorded(placement, waits)
+            of = [(place(graph.steps[a].site), place(graph.steps[b].site)) for a, b in pairs]
+            mine = [
+                pair
+                for pair, (a, b) in zip(pairs, of, strict=True)
+                if (a in first and b in second) or (b in first and a in second)
+            ]
+            for one, other in mine[:_PAIRS]:
+                if run(schedule=f"follow:{graph.token(graph.oldest([(other, one)]))}").outcome != usual:
+                    return True
+        return False
+
+    def _recorded(self, placement: str, waits: range) -> tuple[Any, list[tuple[int, int]], bytes]:
+        """Return a run's graph, its unordered conflicting pairs, and what its program prints in the usual order."""
+        key = placement, waits
+        if key not in self._graphs:
+            run = partial(self._executor.run_waiting, waits, placement=placement)
+            graph = run(record=True).graph
+            usual = run(schedule=f"follow:{graph.token(graph.oldest())}").outcome
+            self._graphs[key] = graph, Conflicts(graph).pairs, usual
+        return self._graphs[key]
+
+    def _by_host(self, first: Where, second: Where) -> bool:
+        """Wait for the devices after each step, but for those from the first to the second."""
+        if not any(race.kind == "host" for race in self._races(first, second)):
+            return False
+        count = len(self._program.steps)
+        waits = {*range(first[0]), *range(second[0], count)}
+        return self._executor.run_waiting(waits).outcome != self._executor.run_waiting().outcome

@@ -1,0 +1,140 @@
+"""`Hunt`: checks random programs, counts what was seen, and shrinks what does not hold."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flambeau.testing.soundness.checks import Check, Problem, deletions
+from flambeau.testing.soundness.forcing import FORCED, HIDDEN, UNFORCED, WAITED
+from flambeau.testing.soundness.generator import FEATURES, generate
+from flambeau.testing.soundness.programs import Program
+from flambeau.testing.soundness.shrinking import shrink
+
+
+@dataclass
+class Hunt:
+    """A search of a seed.
+
+    Attributes:
+        deletions: Of how many synchronizations of a certified program each is deleted, at most.
+        forced: How many reports of a program are forced, at most.
+        counts: What was looked at, by name.
+        problems: What does not hold: seed and problem, shrunk.
+    """
+
+    seed: int
+    features: frozenset[str] = FEATURES
+    deletions: int = 3
+    forced: int = 3
+    stop: int = 5
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[tuple[str, Problem]] = field(default_factory=list)
+
+    def run(self, begin: int, end: int, progress: Callable[[int], None] = lambda number: None) -> None:
+        """Check the programs of some numbers, until there are `stop` problems."""
+        started = time.perf_counter()
+        for number in range(begin, end):
+            seed = f"{self.seed}:{number}"
+            for problem in self._problems(generate(seed, self.features)):
+                self.problems.append((seed, self._shrunk(problem)))
+            progress(number)
+            gc.collect()
+            gc.freeze()  # each capture of a graph collects garbage, of what is new alone
+            if len(self.found) >= self.stop:
+                break
+        self.counts["seed"], self.counts["problems"] = self.seed, len(self.found)
+        self.counts["milliseconds"] += int(1000 * (time.perf_counter() - started))
+
+    def _problems(self, program: Program) -> Iterator[Problem]:
+        counts, check = self.counts, Check(program, self.counts)
+        counts["programs"] += 1
+        if not program.model.is_judged:
+            counts["unjudged"] += 1
+            yield from check.unjudged()
+            return
+        counts["races" if check.races else "withheld" if check.reasons else "certified"] += 1
+        found = list(check.verdict())
+        yield from found
+        if found:
+            return
+        if check.races:
+            yield from check.forced(self.forced)
+        elif check.run.certificate.race_free:
+            yield from check.verdict("random:7")
+            yield from check.bits()
+            yield from self._without(program)
+
+    def _without(self, program: Program) -> Iterator[Problem]:
+        """Delete synchronizations of a certified program, spread over it."""
+        every = list(deletions(program))
+        step = max(-(-len(every) // self.deletions), 1) if self.deletions else 1
+        for _, fewer in every[::step] if self.deletions else ():
+            check = Check(fewer, self.counts)
+            self.counts["deletions"] += 1
+            self.counts["noticed" if check.races or check.reasons else "redundant"] += 1
+            yield from check.verdict()
+
+    def _shrunk(self, problem: Problem) -> Problem:
+        if problem.kind == UNFORCED:
+            return problem
+        last = [problem]
+
+        def has(program: Program) -> bool:
+            check = Check(program, Counter())
+            found = list(check.verdict() if program.model.is_judged else check.unjudged())
+            if (
+                program.model.is_judged
+                and not found
+                and problem.kind == "bits"
+                and check.run.certificate.race_free
+            ):
+                found = list(check.bits())
+            last[:] = [p for p in found if p.kind == problem.kind] or last
+            return any(p.kind == problem.kind for p in found)
+
+        smallest = shrink(problem.program, has)
+        return last[0] if has(smallest) else problem
+
+    @property
+    def found(self) -> list[tuple[str, Problem]]:
+        """The problems, less the reports that no run has turned into another outcome."""
+        return [(seed, problem) for seed, problem in self.problems if problem.kind != UNFORCED]
+
+    # -- what it says -------------------------------------------------------------------------------------
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return summed_up([self.counts])
+
+    def report(self, unforced: bool = False) -> str:
+        """The problems, each with its program; if asked for, reports that no run has turned into another outcome."""
+        texts = [
+            f"{problem.kind}: {problem.text}\n# program {seed}\n{problem.program.source}"
+            for seed, problem in (self.problems if unforced else self.found)
+        ]
+        return "\n".join([*texts, self.summary])
+
+
+def share_forced(counts: Counter[str]) -> float:
+    """Of the reports whose order shows in what is printed, the share that a run has turned into another outcome."""
+    shown = counts[FORCED] + counts[WAITED] + counts[UNFORCED]
+    return counts[FORCED] / shown if shown else 1.0
+
+
+def summed_up(hunts: Iterable[Mapping[str, int]]) -> str:
+    """Return the counts of hunts of one seed in a line."""
+    n: Counter[str] = Counter()
+    for counts in hunts:
+        seed = counts["seed"]
+        n.update(counts)
+    return (
+        f"soundness: {n['programs']:,} programs ({n['certified']:,} certified, {n['races']:,} with races, "
+        f"{n['withheld']:,} withheld, {n['unjudged']:,} not judged), {n['runs']:,} runs; {n['reports']:,} reports: {n[FORCED]:,} forced, "
+        f"{n[HIDDEN]:,} hidden, {n[WAITED]:,} waited, {n[UNFORCED]:,} not "
+        f"({share_forced(n):.1%} of those that show); {n['deletions']:,} deletions: {n['noticed']:,} noticed, "
+        f"{n['redundant']:,} redundant; {n['problems']:,} problems; seed {seed}, {n['milliseconds'] / 1000:.0f} s"
+    )

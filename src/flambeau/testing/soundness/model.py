@@ -1,0 +1,539 @@
+"""`Model`: what a program does to memory and in which order, by CUDA's and PyTorch's rules alone.
+
+This is the reference that the race detector is compared with, so it shares no code with it. Every access of memory is a
+node. The set of nodes that come before a node is an int with one bit for each, so it is the transitive closure of
+program order and synchronization from the start. Memory is a `Life`: one allocation, from its request to its release.
+The bytes of an access are an int, too, one bit for each byte.
+
+# Note [The allocator's contract]
+An address is not part of the contract of a caching allocator. Memory that was allocated on a stream and released may
+serve any later request of the same stream and pool. So an access of the first allocation conflicts with an access of
+the later one, unless something orders them: the program, `record_stream`, or `empty_cache`. The last waits for users of
+segments without live memory; where blocks lie is not part of the contract, so that holds if the whole pool is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SMALL = 1 << 20  # bytes: larger requests are served from other segments
+ITEMSIZE = {"float32": 4, "float16": 2, "int64": 8}
+
+
+class Invalid(Exception):
+    """A step does not fit what the steps before it left."""
+
+
+class Access(NamedTuple):
+    """A node's use of one life: which bytes, and whether it changes them."""
+
+    node: int
+    mask: int
+    writes: bool
+
+
+class Race(NamedTuple):
+    """Two nodes that conflict unordered.
+
+    `kind` is "memory", "reuse" (of released memory), "host", or "array": the host uses pinned memory through an array
+    of another library, which no driver sees.
+    """
+
+    first: int
+    second: int
+    kind: str
+
+
+@dataclass(eq=False, slots=True)
+class Life:
+    """One allocation.
+
+    Attributes:
+        pool: Whoever has an equal one may get this memory after its release; None for pinned memory, which the
+            allocator reuses only after its copies.
+        protected: Nodes that the allocator waits for before it reuses the memory.
+        settled: Whether the allocator has waited for all nodes.
+        line: The step that requested it.
+        version: How often the program has changed it.
+        after: The step that released it, and those that come before that in every run.
+    """
+
+    nbytes: int
+    pool: tuple[object, ...] | None
+    born: int
+    freed: int = 0
+    protected: int = 0
+    settled: bool = False
+    written: int = 0
+    line: int = 0
+    after: int = 0
+    version: int = 0
+    accesses: list[Access] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """The memory that tensors share; `recorded` are streams that `record_stream` named."""
+
+    life: Life
+    device: int  # -1: the CPU
+    refs: int = 0
+    recorded: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """A tensor: a part of a storage.
+
+    Attributes:
+        offset, strides: In elements.
+        kind: "tensor" or "array" (NumPy's).
+        weight: Whether it is a leaf that requires a gradient, which autocast keeps casts of.
+        values: What an index holds.
+    """
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str = "float32"
+    kind: str = "tensor"
+    weight: bool = False
+    values: tuple[int, ...] | None = None
+
+    @property
+    def device(self) -> int:
+        return self.storage.device
+
+    @property
+    def numel(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether any step may read and change it."""
+        return self.kind == "tensor" and not self.weight and self.values is None
+
+    @property
+    def contiguous(self) -> bool:
+        return self.strides == contiguous_strides(self.shape)
+
+    @property
+    def expanded(self) -> bool:
+        """Whether elements share memory."""
+        return 0 in self.strides
+
+    @property
+    def mask(self) -> int:
+        return byte_mask(self.offset, self.shape, self.strides, ITEMSIZE[self.dtype])
+
+    def at(self, rows: Iterable[int]) -> int:
+        """Return the bytes of some rows (the first dimension)."""
+        mask, step, size = 0, self.strides[0], ITEMSIZE[self.dtype]
+        for row in rows:
+            mask |= byte_mask(self.offset + row * step, self.shape[1:], self.strides[1:], size)
+        return mask
+
+    def same_place(self, other: View) -> bool:
+        return self.storage is other.storage and (self.offset, self.shape, self.strides, self.dtype) == (
+            other.offset, other.shape, other.strides, other.dtype,
+        )  # fmt: skip
+
+    def overlaps(self, other: View) -> bool:
+        return self.storage is other.storage and bool(self.mask & other.mask)
+
+
+@dataclass(eq=False, slots=True)
+class Graph:
+    """A CUDA graph: its nodes as (stream, accesses, order within the graph, line), and what comes before a launch."""
+
+    number: int
+    origin: str
+    nodes: list[tuple[list[tuple[Life, int, bool]], int, int]] = field(default_factory=list)
+    outer: list[Life] = field(default_factory=list)  # lives of the program that it uses
+    launched: int = 0  # all nodes of earlier launches, and what came before them
+
+
+@dataclass(eq=False, slots=True)
+class Host:
+    """A host thread or a rank.
+
+    Attributes:
+        known: The nodes that come before what it does next.
+        calls: The lines of steps, its own and others', that do.
+    """
+
+    number: int
+    known: int = 0
+    calls: int = 0
+    names: dict[str, View] = field(default_factory=dict)
+    ended: bool = False
+
+
+class Model:
+    """The state after the steps so far, and what was found.
+
+    Attributes:
+        races: The unordered conflicting pairs, in the order of their second nodes.
+        doubtful: Pairs of which placement decides: memory of a pool that was wholly free at an `empty_cache`.
+        withheld: Reasons, other than races, for which no certificate may be given.
+        is_judged: Whether the model knows what all steps do.
+        meets: Whether a rank's collective comes after what the other rank did before its own. That is so, but a rank
+            that does not wait on the host may have gone on before the other one arrived.
+        conservative: Whether memory was released, while threads run, that its thread has not waited for: a detector
+            that does not wait for what they allocate later must withhold the certificate.
+        line: What the next nodes belong to; any number.
+    """
+
+    def __init__(self, streams: dict[str, int]) -> None:
+        self.streams = dict.fromkeys(streams, 0)  # by name: the nodes that come before what it does next
+        self.device_of = streams
+        self.events: dict[str, int] = {}  # by name: the nodes before its latest record
+        self.hosts = {0: Host(0)}
+        self.host = self.hosts[0]
+        self.here = "main"
+        self.before: list[int] = []
+        self.lines: list[int] = []
+        self.on_host: list[bool] = []
+        self.uses: list[list[tuple[Life, int, bool]]] = []
+        self.copies: set[int] = set()
+        self.arrays: set[int] = set()  # nodes of the host that no driver sees
+        self.races: list[Race] = []
+        self.doubtful: list[Race] = []
+        self.kept: list[Life] = []  # shown by the program's end, without a name
+        self.withheld: set[str] = set()
+        self.conservative = False
+        self.is_judged = True
+        self.line = 0
+        self.graphs: dict[str, Graph] = {}
+        self.capture: Graph | None = None
+        self.captured: dict[str, int] = {}  # by stream: the graph's nodes that come before what it does next
+        self.casts: dict[int, View] | None = None  # autocast's cache
+        self.pools: dict[tuple[object, ...], list[Life]] = {}
+        self.queues: dict[str, list[tuple[int, int, View]]] = {}  # with what the sender knew
+        self.flag: tuple[int, int] | None = None  # what the one that set it knew
+        self.ranks = False
+        self.meets = False
+        self.losses: dict[tuple[int, str], Any] = {}  # what autograd keeps, by host and name
+        self.works: list[Storage] = []  # of collectives that were not waited for
+        self.recorders: dict[
+            str, list[tuple[Host, int]]
+        ] = {}  # by event: who used it since its record, itself first
+        self.users: dict[str, tuple[Host, int]] = {}  # by stream: who used it last, at which step
+        self._clock = 0
+        self._captures = 0
+
+    def verdict(self) -> tuple[bool, frozenset[str]]:
+        """Return whether there are races, and the reasons to withhold, once the host has read what is left."""
+        left = [v for host in self.hosts.values() for v in host.names.values() if v.device >= 0]
+        unwritten = any(view.mask & ~view.storage.life.written for view in left)
+        return bool(self.races), frozenset(self.withheld | ({"unwritten"} if unwritten else set()))
+
+    # -- names ------------------------------------------------------------------------------------------
+    def __getitem__(self, name: str) -> View:
+        try:
+            return self.host.names[name]
+        except KeyError:
+            raise Invalid(f"{name} is not there") from None
+
+    def tensor(self, name: str, device: int | None = None) -> View:
+        """Return an ordinary tensor on a device, by default the current one."""
+        view = self[name]
+        need(view.is_ordinary and view.device == (self.device if device is None else device))
+        return view
+
+    def bind(self, name: str, view: View) -> None:
+        """Give a name another tensor; the one that it had loses a reference after that."""
+        view.storage.refs += 1
+        before = self.host.names.get(name)
+        self.host.names[name] = view
+        if before is not None:
+            self.unref(before.storage)
+
+    def drop(self, name: str) -> None:
+        storage = self[name].storage
+        del self.host.names[name]
+        self.unref(storage)
+
+    def unref(self, storage: Storage) -> None:
+        storage.refs -= 1
+        if not storage.refs:
+            self.release(storage)
+
+    def release(self, storage: Storage) -> None:
+        life = storage.life
+        self._clock += 1
+        life.freed, life.after = self._clock, self.host.calls | 1 << self.line
+        for stream in storage.recorded:
+            life.protected |= self.streams[stream] if self.is_in_order(self.users.get(stream)) else 0
+        if (
+            len(self.hosts) > 1 and not self.ranks
+        ):  # what was allocated meanwhile may be there later in another run
+            self.conservative |= any(not self.host.known >> access.node & 1 for access in life.accesses)
+            for other in self.pools.get(life.pool or (), ()):
+                if other.born < life.freed and self._may_reuse(other, life):
+                    self.races += self._meetings(life, other)
+
+    # -- memory -----------------------------------------------------------------------------------------
+    @property
+    def device(self) -> int:
+        return self.device_of[self.here]
+
+    def allocate(
+        self, shape: tuple[int, ...], dtype: str = "float32", stream: str | None = None, weight: bool = False
+    ) -> View:
+        """Return a new contiguous tensor in memory of a stream, by default the current one."""
+        stream = stream or self.here
+        need(self.capture is None or stream in self.captured)
+        nbytes = int(np.prod(shape)) * ITEMSIZE[dtype]
+        pool = (self.capture.number if self.capture else 0, stream, nbytes > SMALL)
+        return View(
+            Storage(self._begin(nbytes, pool), self.device_of[stream]), 0, shape, contiguous_strides(shape), dtype,
+            weight=weight,
+        )  # fmt: skip
+
+    def temporary(self, shape: tuple[int, ...], dtype: str = "float32") -> View:
+        """Return a new tensor that no name will have; release its storage after its last use."""
+        view = self.allocate(shape, dtype)
+        view.storage.refs = 1
+        return view
+
+    def pinned(self, shape: tuple[int, ...], dtype: str = "float32") -> View:
+        life = self._begin(int(np.prod(shape)) * ITEMSIZE[dtype], None)
+        return View(Storage(life, -1), 0, shape, contiguous_strides(shape), dtype)
+
+    def _begin(self, nbytes: int, pool: tuple[object, ...] | None) -> Life:
+        self._clock += 1
+        life = Life(nbytes, pool, self._clock, line=self.line)
+        if pool is not None:
+            self.pools.setdefault(pool, []).append(life)
+        return life
+
+    def settle(self) -> None:
+        """The allocator gives back what it caches, and waits for its users. See Note [The allocator's contract]."""
+        for pool, lives in self.pools.items():
+            if pool[0] == 0 and all(life.freed for life in lives):
+                for life in lives:
+                    life.settled = True
+
+    # -- commands ---------------------------------------------------------------------------------------
+    def launch(
+        self,
+        reads: Iterable[View | tuple[View, int]] = (),
+        writes: Iterable[View | tuple[View, int]] = (),
+        stream: str | None = None,
+        copies: bool = False,
+    ) -> None:
+        """Enqueue a command. A part of a tensor is given as (tensor, bytes). `copies`: it moves bytes as they are."""
+        stream = stream or self.here
+        uses = [(v.storage.life, m, False) for v, m in map(_with_mask, reads)]
+        uses += [(v.storage.life, m, True) for v, m in map(_with_mask, writes)]
+        for life, _, writes in uses:
+            life.version += writes
+        if self.capture is not None:
+            self._record(stream, uses)
+            return
+        self.used_by_host(stream)
+        self.streams[stream] |= self.host.known
+        self.streams[stream] |= 1 << self._node(uses, self.streams[stream], self.line)
+        if copies:
+            self.copies.add(len(self.before) - 1)
+
+    def used_by_host(self, stream: str) -> None:
+        """This host gives work to a stream: others that do must be ordered with it."""
+        if not self.is_in_order(self.users.get(stream)):
+            self.withheld.add("threads")
+        self.users[stream] = (self.host, self.line)
+
+    def is_in_order(self, use: tuple[Host, int] | None) -> bool:
+        """Return whether a host's step, if any, comes before this host's next one in every run."""
+        return use is None or use[0] is self.host or bool(self.host.calls >> use[1] & 1)
+
+    def host_access(self, view: View, writes: bool) -> None:
+        """The host reads or writes pinned memory now, through a tensor or an array."""
+        if view.kind == "array":
+            self.arrays.add(len(self.before))
+        node = self._node([(view.storage.life, view.mask, writes)], self.host.known, self.line, on_host=True)
+        self.host.known |= 1 << node
+
+    def export(self, view: View) -> None:
+        """An array shows pinned memory. A copy may still write it: whether it is read too early is not seen."""
+        for access in view.storage.life.accesses:
+            if access.writes and not self.host.known >> access.node & 1:
+                self.withheld.add("export")
+
+    def _node(self, uses: list[tuple[Life, int, bool]], before: int, line: int, on_host: bool = False) -> int:
+        node = len(self.before)
+        self.before.append(before)
+        self.lines.append(line)
+        self.on_host.append(on_host)
+        self.uses.append(uses)
+        if any(not writes and life.pool and mask & ~life.written for life, mask, writes in uses):
+            self.withheld.add("unwritten")
+        for life, mask, writes in uses:
+            life.written |= mask if writes else 0
+            access = Access(node, mask, writes)
+            self.races += self._conflicts(life, access)
+            self.races += self._reuses(life, access)
+            life.accesses.append(access)
+        return node
+
+    def _conflicts(self, life: Life, new: Access) -> Iterator[Race]:
+        for old in life.accesses:
+            if old.mask & new.mask and self._unordered(old, new):
+                yield Race(old.node, new.node, self._kind(old.node, new.node))
+
+    def _kind(self, first: int, second: int) -> str:
+        if first in self.arrays or second in self.arrays:
+            return "array"
+        return "host" if self.on_host[first] or self.on_host[second] else "memory"
+
+    def _reuses(self, life: Life, new: Access) -> Iterator[Race]:
+        """See Note [The allocator's contract]."""
+        if life.pool is None:
+            return
+        for other in self.pools[life.pool]:
+            for ended, later in ((other, life), (life, other)):
+                if not ended.freed or not self._may_reuse(later, ended):
+                    continue
+                for old in other.accesses:
+                    kept = ended.protected >> (old if ended is other else new).node & 1
+                    if not kept and self._unordered(old, new):
+                        if ended.settled:
+                            self.doubtful.append(Race(old.node, new.node, "reuse"))
+                        else:
+                            yield Race(old.node, new.node, "reuse")
+
+    def _may_reuse(self, later: Life, ended: Life) -> bool:
+        """Return whether an allocation may get what another one left: it was not requested before that's release."""
+        return later is not ended and (ended.freed < later.born or not ended.after >> later.line & 1)
+
+    def _meetings(self, ended: Life, later: Life) -> Iterator[Race]:
+        """The accesses so far of two lives that nothing orders, in the order of some run."""
+        for old in ended.accesses:
+            for new in later.accesses:
+                first, second = sorted((old, new))
+                if not ended.protected >> old.node & 1 and self._unordered(first, second):
+                    yield Race(first.node, second.node, "reuse")
+
+    def _unordered(self, old: Access, new: Access) -> bool:
+        return (
+            (old.writes or new.writes) and old.node != new.node and not self.before[new.node] >> old.node & 1
+        )
+
+    # -- order ------------------------------------------------------------------------------------------
+    def wait(self, later: str, known: int) -> None:
+        """Let a stream wait for nodes."""
+        self.used_by_host(later)
+        self.streams[later] |= known | self.host.known
+
+    def marked(self, stream: str) -> int:
+        """Return the nodes that come before what a stream does next."""
+        return self.streams[stream] | self.host.known
+
+    def record(self, event: str, stream: str) -> None:
+        """Let an event mark what a stream was given so far."""
+        need(
+            self.is_in_order(self.users.get(stream))
+            and all(map(self.is_in_order, self.recorders.get(event, ())))
+        )
+        self.events[event] = self.marked(stream)
+        self.recorders[event] = [(self.host, self.line)]
+
+    def reached(self, event: str) -> int:
+        """Return the nodes before the event's latest record; none if there is no record."""
+        users = self.recorders.setdefault(event, [])
+        need(self.is_in_order(users[0] if users else None))
+        users.append((self.host, self.line))
+        return self.events.get(event, 0)
+
+    def host_waits(self, known: int) -> None:
+        self.host.known |= known
+
+    def is_alone(self) -> bool:
+        """Return whether no other host has to do with this one's devices now."""
+        return self.ranks or all(host.ended or host is self.host for host in self.hosts.values())
+
+    def synchronize(self, device: int) -> None:
+        for stream, known in self.streams.items():
+            if self.device_of[stream] == device:
+                self.host.known |= known
+
+    # -- graphs -----------------------------------------------------------------------------------------
+    def begin_capture(self, origin: str) -> None:
+        need(self.capture is None)
+        self.synchronize(self.device_of[origin])
+        self.settle()
+        self._captures += 1
+        self.capture = Graph(self._captures, origin)
+        self.captured = {origin: 0}
+
+    def end_capture(self, name: str) -> None:
+        """Keep what was captured under a name. Raises Invalid: a stream was not joined, or nothing was captured."""
+        graph, self.capture = self.capture, None
+        assert graph is not None
+        need(graph.nodes)
+        need(not any(known & ~self.captured[graph.origin] for known in self.captured.values()))
+        self.graphs[name] = graph
+
+    def _record(self, stream: str, uses: list[tuple[Life, int, bool]]) -> None:
+        graph = self.capture
+        assert graph is not None
+        need(stream in self.captured)
+        graph.outer += [life for life, _, _ in uses if life.pool is None or life.pool[0] == 0]
+        graph.nodes.append((uses, self.captured[stream], self.line))
+        self.captured[stream] |= 1 << (len(graph.nodes) - 1)
+
+    def replay(self, graph: Graph) -> None:
+        """Launch a graph on the current stream. Launches of one graph come one after the other."""
+        self.used_by_host(self.here)
+        if any(life.freed for life in graph.outer):
+            self.withheld.add("graph")
+        begin = self.streams[self.here] | self.host.known | graph.launched
+        numbers: list[int] = []
+        for uses, inner, line in graph.nodes:
+            before = begin
+            for at, node in enumerate(numbers):
+                before |= (inner >> at & 1) << node
+            numbers.append(self._node(uses, before, line))
+        graph.launched = begin
+        for node in numbers:
+            graph.launched |= 1 << node
+        self.streams[self.here] |= graph.launched
+
+
+def need(condition: object) -> None:
+    """Raise Invalid unless a condition holds."""
+    if not condition:
+        raise Invalid
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+@lru_cache(1 << 12)
+def byte_mask(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
+    """Return the bytes that a strided layout touches, one bit for each."""
+    if strides == contiguous_strides(shape):
+        return ((1 << int(np.prod(shape)) * itemsize) - 1) << offset * itemsize
+    places = np.full((), offset)
+    for size, stride in zip(shape, strides, strict=True):
+        places = places[..., None] + stride * np.arange(size)
+    touched = np.zeros(int(places.max()) + 1, bool)
+    touched[places.ravel()] = True
+    packed = np.packbits(np.repeat(touched, itemsize), bitorder="little")
+    return int.from_bytes(packed.tobytes(), "little")
+
+
+def _with_mask(use: View | tuple[View, int]) -> tuple[View, int]:
+    return use if isinstance(use, tuple) else (use, use.mask)
