@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -119,10 +120,8 @@ def queue_sizes(name):
 def queue_get_nowait(gpu):
     work = queue.Queue()
     (thread,) = started(lambda: work.put(1))
-    try:
+    with suppress(queue.Empty):
         work.get_nowait()  # asked
-    except queue.Empty:
-        pass
     thread.join()
 
 

@@ -63,7 +63,7 @@ def rebuilt(offset: Any, size: Any, stride: Any) -> list[Callable[[], Any]]:
     ]
 
 
-@pytest.mark.parametrize("value", NOT_PLAIN, ids=repr)
+@pytest.mark.parametrize("value", NOT_PLAIN, ids=lambda value: type(value).__name__)
 def test_pickled_layouts_consist_of_plain_ints(value: Any) -> None:
     for layout in layouts(value):
         for call in rebuilt(*layout):
@@ -72,7 +72,7 @@ def test_pickled_layouts_consist_of_plain_ints(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [v for v in NOT_PLAIN if type(v) is not object and not isinstance(v, np.generic)], ids=repr
+    "value", [v for v in NOT_PLAIN if type(v) is not object and not isinstance(v, np.generic)], ids=lambda value: type(value).__name__
 )
 def test_checkpoint_layouts_consist_of_plain_ints(value: Any) -> None:
     storage = torch.arange(4).storage()

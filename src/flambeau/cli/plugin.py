@@ -244,9 +244,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def _is_certified(item: Any) -> bool:
     run = item.stash.get(_RUN, None)
-    if run is None or run[1] == "earliest" or _name(item) not in item.config.stash[_CERTIFIED]:
-        return False
-    return True
+    return run is not None and run[1] != "earliest" and _name(item) in item.config.stash[_CERTIFIED]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,7 +24,6 @@ from typing import TypeAlias
 
 from flambeau.observe.clocks import NOBODY, NOTHING, Agent, Clock, Snapshot, joined
 
-
 _TRIED = 8  # agents of ended tasks that a new task is compared with
 
 Outer: TypeAlias = "tuple[Agent, Clock]"
@@ -34,7 +33,7 @@ Outer: TypeAlias = "tuple[Agent, Clock]"
 class Threads:
     """What each host thread knows. `mine` is the agent of the thread that runs, whose knowledge its user keeps.
 
-    A task of a thread pool is a thread of its own here, for which of the pool's threads runs it differs from run to run.
+    A task of a thread pool is a thread of its own here: which of the pool's threads runs it differs from run to run.
     `count` is how many threads have called the driver, `logical` counts tasks too. Not locked: its detector is.
     """
 
@@ -116,7 +115,7 @@ class Threads:
         self._known[ident] = joined(self._outside.pop(ident), end)
 
     def _agent_of_task(self, known: Clock) -> Agent:
-        """An agent whose last task has ended before what the new one knows; so agents are as many as tasks at a time."""
+        """An agent whose last task has ended before what the new one knows: as many agents as tasks at a time."""
         for agent in list(itertools.islice(self._idle, _TRIED)):
             if known.get(agent, 0) >= agent.time - 1:
                 self._idle.remove(agent)

@@ -28,8 +28,8 @@ MISSING_WAIT = Rule(
 )  # fmt: skip
 MISSING_RECORD_STREAM = Rule(
     "FLB002", "MissingRecordStream", "Memory is reused while a stream may still use it",
-    "Call tensor.record_stream(stream) for each stream that uses a tensor besides the one that allocated it, before the "
-    "tensor is freed.",
+    "Call tensor.record_stream(stream) for each stream that uses a tensor besides the one that allocated it, before "
+    "the tensor is freed.",
 )  # fmt: skip
 MISSING_SYNCHRONIZE = Rule(
     "FLB003", "MissingSynchronize", "The host uses memory that a device may still use",

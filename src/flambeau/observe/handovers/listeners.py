@@ -82,7 +82,7 @@ def notes_of(thing: Any, kind: Callable[[], T]) -> T:
     found = _notes.get(thing)
     if found is None:
         found = _notes.setdefault(thing, kind())
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def noted(thing: Any) -> Any:
@@ -186,7 +186,7 @@ class _Changed(Loader):
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None

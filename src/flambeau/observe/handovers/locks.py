@@ -146,7 +146,7 @@ class Lock:
 
     def locked(self) -> bool:
         self._asked.ask("Lock.locked()", asker())
-        return self._lock.locked()  # type: ignore[no-any-return]
+        return self._lock.locked()
 
     def __enter__(self) -> bool:
         got: bool = self._lock.__enter__()

@@ -52,7 +52,7 @@ _submitting = _Submitting()
 def _submit(submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
     def told(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         outer = _submitting.pool
-        _submitting.pool = notes_of(self, Pool) if self._max_workers == 1 else None  # type: ignore[attr-defined]
+        _submitting.pool = notes_of(self, Pool) if self._max_workers == 1 else None
         try:
             return submit(self, fn, *args, **kwargs)
         finally:

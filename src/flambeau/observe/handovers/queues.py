@@ -3,9 +3,9 @@
 # Note [Queues]
 `Queue` and `SimpleQueue` are first in, first out: the n-th item taken is the n-th put, in every run, as long as the
 puts are in order and the takes are. A queue of bounded size holds a put up until an item has been taken, which is an
-edge, too. `join` comes after every `task_done` of what was put before it. What comes out of `LifoQueue` and `PriorityQueue`
-depends on what is in them: it is the same in every run only if the taker finds one item, or knows of all, and nothing
-is put later that does not know of the take.
+edge, too. `join` comes after every `task_done` of what was put before it. What comes out of `LifoQueue` and
+`PriorityQueue` depends on what is in them: it is the same in every run only if the taker finds one item, or knows of
+all, and nothing is put later that does not know of the take.
 """
 
 from __future__ import annotations

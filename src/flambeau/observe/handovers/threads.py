@@ -147,7 +147,7 @@ class Signal:
 
 
 def _is_threads_own() -> bool:
-    """Return True if `threading` itself calls, which says by an event that a thread has begun; not a thread's target."""
+    """Return True if `threading` itself calls, which sets an event as a thread begins; not a thread's target."""
     code = sys._getframe(2).f_code
     return code.co_filename == threading.__file__ and code.co_name != "run"
 

@@ -77,7 +77,7 @@ class Check:
                     yield self._problem("report", f"the model orders these:\n{race}")
 
     def _is_named(self, certificate: Any) -> bool:
-        """Return whether the copies of all races are named as assumptions: arrays that no driver sees use their memory."""
+        """Return True if the copies of all races are named as assumptions: unseen arrays use their memory."""
         model, lines = self.program.model, self.executor.lines
         named = " ".join(a for a in certificate.assumptions + certificate.violated if "pinned memory" in a)
         copies = {lines[self.program.where[model.lines[race.first]]] for race in model.races}

@@ -59,7 +59,7 @@ class Loss(Operation):
 
 @operation
 class Gradient(Operation):
-    """The walk backward: each function on the stream where it ran, which waits for the current one, and is waited for."""
+    """The backward pass: each function on its forward stream, ordered with the current one on both sides."""
 
     weight = 4
     feature = "gradients"
