@@ -72,7 +72,9 @@ def test_pickled_layouts_consist_of_plain_ints(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [v for v in NOT_PLAIN if type(v) is not object and not isinstance(v, np.generic)], ids=lambda value: type(value).__name__
+    "value",
+    [v for v in NOT_PLAIN if type(v) is not object and not isinstance(v, np.generic)],
+    ids=lambda value: type(value).__name__,
 )
 def test_checkpoint_layouts_consist_of_plain_ints(value: Any) -> None:
     storage = torch.arange(4).storage()

@@ -134,7 +134,8 @@ def summed_up(hunts: Iterable[Mapping[str, int]]) -> str:
     return (
         f"soundness: {n['programs']:,} programs ({n['certified']:,} certified, {n['races']:,} with races, "
         f"{n['withheld']:,} withheld, {n['unjudged']:,} not judged), {n['runs']:,} runs; "
-        f"{n['reports']:,} reports: {n[FORCED]:,} forced, {n[HIDDEN]:,} hidden, {n[WAITED]:,} waited, {n[UNFORCED]:,} not "
+        f"{n['reports']:,} reports: {n[FORCED]:,} forced, "
+        f"{n[HIDDEN]:,} hidden, {n[WAITED]:,} waited, {n[UNFORCED]:,} not "
         f"({share_forced(n):.1%} of those that show); {n['deletions']:,} deletions: {n['noticed']:,} noticed, "
         f"{n['redundant']:,} redundant; {n['problems']:,} problems; seed {seed}, {n['milliseconds'] / 1000:.0f} s"
     )
