@@ -60,10 +60,16 @@ def test_memory_that_another_library_pinned_is_pinned() -> None:
 
 def test_converting_copies_use_pinned_memory_when_they_run() -> None:
     h, out = torch.arange(4.0).pin_memory(), torch.zeros(4, dtype=torch.int16, pin_memory=True)
+
+    def copies() -> tuple[torch.Tensor, torch.Tensor]:
+        x = h.to("cuda", torch.float16, non_blocking=True)
+        out.copy_(x, non_blocking=True)
+        return x, x.to("cpu", torch.float64, non_blocking=True)
+
+    copies()  # compiling the kernels takes longer than the sleep
+    torch.cuda.synchronize()
     torch.cuda._sleep(SLEEP)
-    x = h.to("cuda", torch.float16, non_blocking=True)
-    y = x.to("cpu", torch.float64, non_blocking=True)
-    out.copy_(x, non_blocking=True)
+    x, y = copies()
     assert not torch.cuda.current_stream().query() and y.is_pinned()
     h.fill_(2)
     torch.cuda.synchronize()
