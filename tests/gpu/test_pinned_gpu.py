@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_kit import VIEWED, needs_gpu
+from gpu_kit import VIEWED, needs_gpu, path_with_src
 
 import flambeau as torch
 from flambeau.core.dtype import DTYPES
@@ -95,7 +95,12 @@ def test_converting_copies_equal_the_cpu(source: torch.dtype) -> None:
 def test_the_race_detector_compares_the_source_at_the_wait() -> None:
     done = subprocess.run(
         [sys.executable, "-c", VIEWED],
-        env={**os.environ, "FLAMBEAU_DRIVER": "cuda", "FLAMBEAU_RACES": "warn"},
+        env={
+            **os.environ,
+            "FLAMBEAU_DRIVER": "cuda",
+            "FLAMBEAU_RACES": "warn",
+            "PYTHONPATH": path_with_src(),
+        },
         capture_output=True,
         text=True,
         timeout=300,
