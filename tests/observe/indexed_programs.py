@@ -20,11 +20,27 @@ VIEWS = ["{}", "{}[1:]", "{}[::2]", "{}[1::2]", "{}.transpose(0, -1)", "{}[..., 
 
 
 class Program:
-    """`text`, and `steps`: (stream, line, reads, writes) or an edge; elements are (tensor, offset)."""
+    """A random program: its `text`, and its `steps`, which touch elements (tensor, offset) or order others.
 
-    def __init__(self, seed: int, steps: int = 9, streams: int = 3) -> None:
+    Args:
+        changing: Index tensors change as the program runs.
+        graphs: Some steps are captured, and replayed.
+        empty: Some tensors begin without values.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        steps: int = 9,
+        streams: int = 3,
+        changing: bool = False,
+        graphs: bool = False,
+        empty: bool = False,
+    ) -> None:
         self.random = random.Random(seed)
-        self.streams = streams
+        self.streams, self.changing, self.graphs, self.empty = streams, changing or graphs, graphs, empty
+        self.written: dict[str, np.ndarray] = {}  # whether an element has a value
+        self.unwritten: set[int] = set()  # lines that read elements without one, if no steps race
         self.bases: dict[str, np.ndarray] = {}  # the elements that tensors are views of, as numbers
         self.lines: list[str] = []
         self.steps: list[tuple] = []
@@ -41,18 +57,29 @@ class Program:
     def base(self, shape: tuple[int, ...]) -> str:
         name = f"x{len(self.bases)}"
         self.bases[name] = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
-        self.line(f"{name} = torch.arange({int(np.prod(shape))}., device='cuda').reshape({shape})")
+        begins_empty = self.empty and self.random.random() < 0.7
+        self.written[name] = np.full(int(np.prod(shape)), not begins_empty)
+        if begins_empty:
+            self.line(f"{name} = torch.empty({shape}, device='cuda')")
+        else:
+            self.line(f"{name} = torch.arange({int(np.prod(shape))}., device='cuda').reshape({shape})")
         return name
 
     def _start(self) -> None:
         for _ in range(self.random.randint(1, 2)):
             self.base(self.random.choice(SHAPES))
+        if self.changing:
+            self.base((6, 4))
         self.tensors = list(self.bases)
-        self.index_lines = len(self.lines)
-        self.waiting_lines: list[str] = []
         self.line("indices = make_indices()")
+        self.indices: list[np.ndarray] = []
+        self.values = {name: np.zeros(2, np.int64) for name in ("j0", "j1")} if self.changing else {}
+        for name in self.values:
+            self.line(f"{name} = torch.zeros(2, dtype=torch.int64, device='cuda')")
+        self.captured: list[list[tuple]] = []  # of each graph: (what, line, tensor, elements, index)
+        for _ in range(2 if self.graphs else 0):
+            self._capture()
         self.line("torch.cuda.synchronize()")
-        self.indices: list[tuple[np.ndarray, str]] = []
 
     def constant(self, value: np.ndarray) -> str:
         self.indices.append(value)
@@ -60,8 +87,71 @@ class Program:
 
     # -- steps --------------------------------------------------------------------------------------------------
     def _step(self) -> None:
-        kind = self.random.choices(["indexed", "whole", "order"], [6, 2, 3])[0]
+        kinds = {"indexed": 6, "whole": 2, "order": 3, "change": 3 * self.changing, "replay": 4 * self.graphs}
+        kind = self.random.choices(list(kinds), list(kinds.values()))[0]
         getattr(self, f"_{kind}")()
+
+    # -- indices that change ------------------------------------------------------------------------------------
+    def _change(self) -> None:
+        """Change an index tensor, or use it."""
+        stream, name = self.random.randrange(self.streams), self.random.choice(list(self.values))
+        if self.random.random() < 0.5:
+            value = np.array([self.random.randrange(4) for _ in range(2)])
+            line = self.run_on(stream, f"{name}.copy_({self.constant(value)})")
+            self.values[name] = value
+            self.touch(stream, line, name, writes=range(2))
+            return
+        how, text, base, x = self._use(name)
+        line = self.run_on(stream, text)
+        self._touch_by(stream, line, how, name, base, x)
+
+    def _use(self, index: str) -> tuple[str, str, str, np.ndarray]:
+        """A use of the first rows of a tensor that an index names."""
+        base = self.random.choice(
+            [t for t in self.tensors if self.bases[t].shape[0] >= 4] or [self.base((6, 4))]
+        )
+        how = self.random.choice(["get", "fill", "add"])
+        x = self.bases[base][:4] if self.bases[base].ndim == 1 else self.bases[base][:4, ..., 1:3]
+        view = f"{base}[:4]" if x.ndim == 1 else f"{base}[:4, ..., 1:3]"
+        texts = {
+            "get": f"keep({view}[{index}])",
+            "fill": f"{view}.index_fill_(0, {index}, 1.)",
+            "add": f"{view}.index_add_(0, {index}, ones({(2, *x.shape[1:])}))",
+        }
+        return how, texts[how], base, x
+
+    def _touch_by(self, stream: int, line: int, how: str, index: str, base: str, x: np.ndarray) -> None:
+        places = x[self.values[index]]
+        reads, writes = () if how == "fill" else places, () if how == "get" else places
+        self.touch(stream, line, index, reads=range(2))
+        self.touch(stream, line, base, reads, writes)
+
+    # -- graphs -------------------------------------------------------------------------------------------------
+    def _capture(self) -> None:
+        number = len(self.captured)
+        self.line(f"g{number} = torch.cuda.CUDAGraph()")
+        self.line(f"with torch.cuda.graph(g{number}, stream=s[0]):")
+        steps = []
+        for _ in range(self.random.randint(1, 2)):
+            index = self.random.choice(list(self.values))
+            if self.random.random() < 0.3:
+                steps.append(("change", self.line(f"    {index}.add_(1); {index}.fmod_(4)"), index))
+                continue
+            how, text, base, x = self._use(index)
+            steps.append((how, self.line(f"    {text}"), index, base, x))
+        self.captured.append(steps)
+
+    def _replay(self) -> None:
+        stream, number = self.random.randrange(self.streams), self.random.randrange(len(self.captured))
+        self.run_on(stream, f"g{number}.replay()")
+        self.steps.append(("after", stream, number))  # after its last launch
+        for what, line, index, *rest in self.captured[number]:
+            if what == "change":
+                self.values[index] = (self.values[index] + 1) % 4
+                self.touch(stream, line, index, range(2), range(2))
+            else:
+                self._touch_by(stream, line, what, index, *rest)
+        self.steps.append(("launched", stream, number))
 
     def _order(self) -> None:
         a, b = self.random.sample(range(self.streams), 2)
@@ -94,6 +184,10 @@ class Program:
         r = {(name, int(x)) for x in np.ravel(reads)} if len(np.ravel(reads)) else set()
         w = {(name, int(x)) for x in np.ravel(writes)} if len(np.ravel(writes)) else set()
         self.steps.append(("touch", stream, line, r, w))
+        if name in self.written:
+            if not all(self.written[name][offset] for _, offset in r):
+                self.unwritten.add(line)
+            self.written[name][[offset for _, offset in w]] = True
 
     def run_on(self, stream: int, text: str) -> int:
         return self.line(f"with torch.cuda.stream(s[{stream}]): {text}")
@@ -254,7 +348,11 @@ class Program:
         how = self.random.choice(["get", "set", "masked_fill_", "rows"])
         if how == "masked_fill_":
             line = self.run_on(stream, f"{text}.masked_fill_({i}, 1.)")
+            written = self.written[name].copy()
+            self.written[name][:] = True  # it stores what it has loaded: that is no use of the values
             self.touch(stream, line, name, x, x)
+            written[x[mask]] = True
+            self.written[name] = written
             return
         if how == "get":
             line = self.run_on(stream, f"keep({text}[{i}])")
@@ -295,10 +393,14 @@ class Program:
         n = len(self.steps)
         before = np.zeros((n, n), bool)
         last: dict[int, int | None] = dict.fromkeys(range(self.streams))
+        launches: dict[int, int] = {}
         host = None
         for k, (what, *rest) in enumerate(self.steps):
             sources = [host]
-            if what == "touch":
+            if what in ("after", "launched"):
+                sources += [last[rest[0]], launches.get(rest[1])]
+                last[rest[0]] = launches[rest[1]] = k
+            elif what == "touch":
                 sources.append(last[rest[0]])
                 last[rest[0]] = k
             elif what == "wait":
@@ -320,11 +422,11 @@ class Program:
             if a < b and not before[a, b] and (writes & (reads2 | writes2) or reads & writes2)
         }
 
-    def run(self) -> object:
+    def run(self, schedule: str = "earliest") -> object:
         """Run it on virtual GPUs; the detector's certificate."""
-        with torch.virtual(devices=1, races="warn"):
+        with torch.virtual(devices=1, races="warn", schedule=schedule):
             kept: list[object] = []
-            names = {
+            names: dict[str, object] = {
                 "torch": torch,
                 "s": [torch.cuda.Stream() for _ in range(self.streams)],
                 "keep": kept.append,
@@ -335,7 +437,35 @@ class Program:
             torch.cuda.synchronize()
             certificate = system.accelerator().detector.certificate()
             kept.clear()
+            names.clear()
             return certificate
+
+    def index_races(self) -> bool:
+        """Whether a tensor races that the values of indices come from."""
+        kept = self.steps
+        self.steps = [
+            (*step[:3], *[{e for e in elements if e[0] in self.values} for elements in step[3:]])
+            if step[0] == "touch"
+            else step
+            for step in kept
+        ]
+        found = bool(self.racing())
+        self.steps = kept
+        return found
+
+
+def mistake(program: Program, certificate) -> str:
+    """What the certificate says otherwise than the reference; empty if nothing."""
+    expected, found = program.racing(), reported(certificate)
+    if bool(found) != bool(expected):
+        return f"races {found}, expected {expected}"
+    if expected:
+        wrong = found - expected
+        return f"no races: {wrong}" if wrong and not program.index_races() else ""
+    lines = {int(text.split(":")[1].split()[0]) for text in certificate.violated}
+    if bool(lines) != bool(program.unwritten) or lines - program.unwritten:
+        return f"reads unwritten memory at {lines}, expected {program.unwritten}: {certificate}"
+    return ""
 
 
 def reported(certificate) -> set[tuple[int, int]]:

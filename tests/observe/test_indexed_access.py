@@ -201,6 +201,27 @@ def test_what_ran_on_one_stream_before_another_was_used(shift):
     assert len(certificate_of(program).races) == shift
 
 
+def test_what_ran_before_a_second_stream_was_in_use_is_conservative():
+    """Unless the host has waited for it: programs with one stream keep no indices."""
+
+    def program(wait):
+        x, i, j = torch.zeros(8, 4, device="cuda"), rows(0, 1), rows(2, 3)
+        torch.cuda.synchronize()
+        x.index_fill_(0, i, 1.0)
+        system.bare_driver().device_sync(
+            0
+        )  # as a full launch queue does, which the detector draws no order from
+        if wait:
+            torch.cuda.synchronize()
+        x.index_select(0, i)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x.index_fill_(0, j, 2.0)
+
+    (race,) = certificate_of(lambda: program(False)).races
+    assert race.first.operator == "index_fill" and "ran before a second stream was in use" in race.note
+    assert certificate_of(lambda: program(True)).race_free
+
+
 @pytest.mark.parametrize("shift", [0, 1])
 def test_what_ran_early_is_known(shift):
     """The third stream's wait lets the first stream's work run, though the host has not waited for it."""

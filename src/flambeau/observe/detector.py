@@ -27,7 +27,7 @@ from flambeau.observe.clocks import NOTHING, Agent, Clock, Reached, without
 from flambeau.observe.findings import Findings, Key
 from flambeau.observe.indexed.candidates import Circumstances
 from flambeau.observe.indexed.deferred import Deferred
-from flambeau.observe.indexed.partial import PartialAccess
+from flambeau.observe.indexed.partial import Operand, PartialAccess
 from flambeau.observe.layouts import Extent, overlap, span_of
 from flambeau.observe.lifetimes import Lifetimes
 from flambeau.observe.pinned.lines import view_name
@@ -241,9 +241,12 @@ class Detector(Lifetimes):
 
     def _check_of_partial(self, footprint: Footprint) -> Check:
         """Return the check of commands of which indices name the places of one operand."""
-        agents, what, touches, deferred = self.agents, footprint.what, footprint.touches, self.deferred
+        touches, what, deferred = footprint.touches, footprint.what, self.deferred
         assert touches is not None
-        unwritten = deferred.unwritten
+        agents, take, unwritten = self.agents, self._next, deferred.unwritten
+        remembered, find, partial = footprint.found.get, self.shadow.find, footprint.partial
+        source = None if touches.target else footprint.outputs
+        operand = Operand(what[1][source or 0], touches, deferred)
 
         def check(
             stream: int, ptrs: tuple[int, ...], site: Site | None = None, depth: int = 3
@@ -251,55 +254,71 @@ class Detector(Lifetimes):
             agent = agents[stream]
             if agent.caught is not self.known:
                 self.catch_up(agent)
-            number, count = self._next(), agent.count + 1
+            number, count = take(), agent.count + 1
             code, at = site or caller(depth)
             command: Command = (agent, number, what, code, at, count)
-            writers, readers, cells = footprint.found.get(ptrs) or self.shadow.find(
+            writers, readers, cells = remembered(ptrs) or find(
                 footprint, ptrs, NOTHING if self.several else self.known
             )
-            position, access = footprint.partial(ptrs), None
+            position, access = source or partial(ptrs), None
             if position is not None:
                 cell = cells[position]
-                if touches.rewrites and unwritten.is_written(cell):
+                last = cell.write
+                if last is None or last[1] < cell.block.born:
+                    access = deferred.access(cell, command, operand)
+                    unwritten.note(access)
+                elif touches.rewrites:
                     writers, readers = [cell, *writers], [cell, *readers]
                 else:
-                    access = deferred.access(cell, command, what[1][position], touches)
-            alone = all(cell.sole is agent for cell in cells)
-            written = writers if access is None else [*writers, *([access.cell] if access.writes else [])]
-            if not alone:
-                self._check_reuses(written, command)
-                self._check(writers, readers, command)
+                    access = deferred.access(cell, command, operand)
+            for cell in cells:
+                if cell.sole is not agent:
+                    self._command(writers, readers, cells, command, access)
+                    break
+            else:  # as in `check_of`
+                for cell in readers:
+                    last = cell.write
+                    if last is None or last[1] < cell.block.born:
+                        self._check_written(cell, command, cell in writers)
+                    cell.read = command
+                for cell in writers:
+                    cell.write = command
+                    cell.read = None
+                    if cell.block.site is None:
+                        cell.block.place((code, at))
+                    if cell.neighbours:
+                        clear_covered(cell, agent.clock, agent)
                 if access is not None:
-                    deferred.check(access)
-            for cell in written:
-                if cell.block.site is None:
-                    cell.block.place((code, at))
-            if access is not None:
-                unwritten.note(access)
-            self._keep(writers, readers, command)
-            if access is not None:
-                deferred.keep(access)
-            if deferred.fresh:
-                deferred.keep_fresh()
-            if not alone:
-                self._settle(cells, agent)
+                    deferred.keep(access)
             self.number = agent.time = number
             agent.count = count
             return access
 
         return check
 
-    def _command(self, writers: list[Cell], readers: list[Cell], cells: list[Cell], command: Command) -> None:
-        """A command whose cells others have used as well."""
-        agent = command[0]
-        for cell in writers:
+    def _command(
+        self,
+        writers: list[Cell],
+        readers: list[Cell],
+        cells: list[Cell],
+        command: Command,
+        access: PartialAccess | None = None,
+    ) -> None:
+        """A command whose cells others have used as well, and its access to places that indices name."""
+        agent, deferred = command[0], self.deferred
+        written = writers if access is None or not access.writes else [access.cell, *writers]
+        for cell in written:
             if cell.block.site is None:
                 cell.block.place((command[3], command[4]))
-        self._check_reuses(writers, command)
+        self._check_reuses(written, command)
         self._check(writers, readers, command)
+        if access is not None:
+            deferred.check(access)
         self._keep(writers, readers, command)
-        if self.deferred.fresh:
-            self.deferred.keep_fresh()
+        if access is not None:
+            deferred.keep(access)
+        if deferred.fresh:
+            deferred.keep_fresh()
         self._settle(cells, agent)
 
     def _settle(self, cells: list[Cell], agent: Agent) -> None:
@@ -583,6 +602,11 @@ class Detector(Lifetimes):
             else:
                 self.deferred.fresh.clear()  # the second command is not enqueued
         self.findings.report(key, race, late)
+
+    @property
+    def is_launching(self) -> bool:
+        """Return True if commands may belong to the launch of a graph."""
+        return bool(self._launches)
 
     def launch_of(self, command: Command) -> GraphLaunch | None:
         """The launch of a graph that a command belongs to; None too where the graph was launched again since."""

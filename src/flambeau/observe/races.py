@@ -391,28 +391,31 @@ class RaceDriver(Forward):
 
     def _reporting(self, exe: Executable, depth: int) -> Launcher:
         """Return the launcher of a kernel whose places indices name: it reports them as it runs, if it can."""
-        detector, check, tapes = self.detector, self._checks[exe], self._tapes
+        detector, check, tapes, heard = self.detector, self._checks[exe], self._tapes, self._heard
+        acquire, release = self._lock.acquire, self._lock.release
         told = reporting(exe.launch) if self.inner.runs_bodies else None
         inner = self.inner.launcher(exe if told is None else self.inner.load(told, exe.index))
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-            ptrs = tuple(ptrs)
-            access: PartialAccess | None = None
-            probe: PartialAccess | Probe | None
-            with self._lock:
-                self._enter()
-                try:
-                    if tapes and stream in tapes:
-                        probe = found = Probe()
-                        tapes[stream].command(stream, check, ptrs, caller(), detector.lent(ptrs), probe=found)
-                    else:
-                        probe = access = check(stream, ptrs, None, depth)
-                    inner(ptrs, scalars if told is None else (*scalars, probe), stream)
-                except DriverError as error:
-                    if access is not None:
-                        detector.deferred.cancel(access)
-                    self._heard(error)
-                    raise
+            acquire()
+            access: PartialAccess | Probe | None = None
+            try:
+                if get_ident() != detector.running:
+                    detector.enter()
+                ptrs = tuple(ptrs)
+                if tapes and stream in tapes:
+                    access = probe = Probe()
+                    tapes[stream].command(stream, check, ptrs, caller(), detector.lent(ptrs), probe=probe)
+                else:
+                    access = check(stream, ptrs, None, depth)
+                inner(ptrs, scalars if told is None else (*scalars, access), stream)
+            except DriverError as error:
+                if access is not None:
+                    access.cancel()
+                heard(error)
+                raise
+            finally:
+                release()
 
         return launch
 

@@ -20,12 +20,13 @@ class Candidate:
         old, before, last: The first access: its cell, READ or WRITE, the command.
         cell, kind, command: The second one.
         first, second: The partial accesses; None for a side that touches all of its cell.
+        not_kept: What stands for accesses of the first agent whose places were not kept.
         doubtful: Numbers up to which host threads may have met unseen: see Note [Host threads].
     """
 
     __slots__ = (
-        "above", "before", "born", "cell", "command", "doubtful", "first", "kind", "last", "launches", "old",
-        "second", "site",
+        "above", "before", "born", "cell", "command", "doubtful", "first", "kind", "last", "launches", "not_kept",
+        "old", "second", "site",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,7 @@ class Candidate:
         self.born: int = cell.block.born
         self.site: Site | None = cell.block.site
         self.launches: Launches = (None, None)
+        self.not_kept: list[PartialAccess] = []
 
 
 @dataclass(slots=True)

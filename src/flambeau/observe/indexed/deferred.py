@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
-from flambeau.driver.api import Touches
-from flambeau.observe.accesses import NOWHERE, Cell, Command
+from flambeau.observe.accesses import Cell, Command
 from flambeau.observe.indexed.candidates import Candidate, Circumstances
 from flambeau.observe.indexed.partial import (
     ALONE,
@@ -34,6 +33,7 @@ from flambeau.observe.indexed.partial import (
     TOO_LARGE,
     Array,
     LastPartial,
+    Operand,
     PartialAccess,
     copied,
 )
@@ -43,7 +43,6 @@ from flambeau.observe.layouts import overlap
 from flambeau.observe.race_builder import READ, WRITE
 
 if TYPE_CHECKING:
-    from flambeau.core.meta import Meta
     from flambeau.observe.detector import Detector
 
 _COPIED = 1 << 26  # bytes of indices that are kept until the detector takes them up
@@ -62,6 +61,7 @@ class Deferred:
         executed: Accesses that have run and were not taken up yet, in the order in which they ran: with copies of their
             indices, or with the reason why there are none.
         fresh: The candidates of the command that is checked now.
+        alone: The last access that ran while one stream alone was in use: until then none was kept.
         open: The candidates that are not decided.
         asked: The questions that are not answered.
     """
@@ -71,6 +71,7 @@ class Deferred:
         self.unseen = ""
         self.executed: deque[tuple[PartialAccess, list[Array] | None, str]] = deque()
         self.fresh: list[Candidate] = []
+        self.alone: PartialAccess | None = None
         self.open: dict[Candidate, None] = {}
         self.asked: dict[Question, None] = {}
         self.unwritten = Unwritten(detector.findings, self)
@@ -78,19 +79,23 @@ class Deferred:
         self._maps: WeakSet[PlaceMap] = WeakSet()
 
     # -- a command is enqueued ----------------------------------------------------------------------------------
-    def access(self, cell: Cell, command: Command, meta: Meta, touches: Touches) -> PartialAccess:
+    def access(self, cell: Cell, command: Command, operand: Operand) -> PartialAccess:
         """Return the access of a command that is about to be enqueued."""
         block = cell.block
         places = block.places
         if places is None or places.born != block.born or places.end != block.end:
             places = block.places = PlaceMap(block.start, block.end, block.born, self._maps)
             self._maps.add(places)
-        access = PartialAccess(cell, command, meta, touches, self, places)
+        access = PartialAccess(cell, command, operand, places)
+        if operand.touches.rewrites:
+            access.entire = True
         if self.unseen:
             access.give_up(self.unseen)
-        elif block is NOWHERE or cell.start < block.start or cell.end > block.end:
+            access.pending = False
+        elif cell.start < block.start or cell.end > block.end:
             access.give_up(NO_OWNER)
-        access.launch = self.detector.launch_of(command)
+        if self.detector.is_launching:
+            access.launch = self.detector.launch_of(command)
         return access
 
     def check(self, access: PartialAccess) -> None:
@@ -139,6 +144,8 @@ class Deferred:
                 candidate = self._candidate(
                     old, before, first.command, first, cell, kind, command, access, time
                 )
+                if self.alone is not None and self.alone.agent is other and time < self.alone.number:
+                    candidate.not_kept = last.not_kept(self.alone.number)
                 if first.born < born:
                     self._report(candidate, first)
                 elif first.is_open or (access is not None and access.is_open):
@@ -174,7 +181,8 @@ class Deferred:
             first, second = candidate.first, candidate.second
             awaited = second if second is not None and second.is_open else first
             assert awaited is not None
-            awaited.candidates.append(candidate)
+            awaited.candidates = [*awaited.candidates, candidate]
+            awaited.is_awaited = True
             if second is not None:
                 second.held += 1
             self.open[candidate] = None
@@ -182,17 +190,19 @@ class Deferred:
     def keep(self, access: PartialAccess) -> None:
         """The command is enqueued: later ones are compared with its access."""
         cell = access.cell
+        if access.writes and cell.block.site is None:
+            cell.block.place((access.command[3], access.command[4]))
         if cell.partial is None:
             cell.partial = {}
         last = cell.partial.get(access.agent)
         if last is None:
             last = cell.partial[access.agent] = LastPartial()
-        last.add(access)
+        last.add(access, not self.detector.concurrent)
         if access.entire:
             self._add_entire(access)
         if access.defines:
             access.map.defines = True
-            if access.entire and access.why:
+            if not access.pending:
                 self.unwritten.not_known(access)
             else:
                 access.map.defining[access] = None
@@ -226,7 +236,8 @@ class Deferred:
         if self.executed:
             self.settle()
         for access in question.places.defining:
-            access.questions.append(question)
+            access.questions = [*access.questions, question]
+            access.is_awaited = True
             question.waits += 1
         if question.waits:
             self.asked[question] = None
@@ -236,8 +247,11 @@ class Deferred:
     # -- a command runs -----------------------------------------------------------------------------------------
     def ran(self, access: PartialAccess, indices: list[Array]) -> None:
         """Note the indices of an access that is about to run. Called without the detector's lock."""
-        if not (self.detector.concurrent or access.is_awaited):
-            self.executed.append((access, None, ALONE))
+        if not (self.detector.concurrent or access.is_awaited):  # nearly always of no use to anybody
+            access.pending, self.alone = False, access
+            if self.detector.concurrent:  # by another thread, just now
+                access.pending = True
+                self.executed.append((access, None, ALONE))
             return
         if self._copied > _COPIED and self.detector.lock.acquire(blocking=False):
             try:
@@ -248,34 +262,39 @@ class Deferred:
             self.executed.append((access, None, TOO_LARGE))
             return
         copies = [copied(index) for index in indices]
-        self._copied += _size(copies)
+        for copy in copies:
+            self._copied += copy.nbytes
         self.executed.append((access, copies, ""))
 
     def settle(self) -> None:
         """Take up the accesses that have run: decide the candidates and answer the questions that waited for them."""
-        while self.executed:
-            access, copies, why = self.executed.popleft()
-            self._copied -= _size(copies or [])
-            if not access.pending:
-                continue
-            access.pending = False
-            access.map.defining.pop(access, None)
-            known = self.detector.all_know(access.agent, access.number)
-            access.indices = copies
-            if access.asks is not None:  # before what it writes itself counts
-                self.unwritten.places_read(access, access.asks)
-            if copies is None:
-                if not access.entire and not (known and not access.is_awaited):
-                    access.give_up(why)
-                    self._add_entire(access)
-                if access.defines:
-                    access.why = why
-                    self.unwritten.not_known(access)
-            elif not known or self.open or access.is_awaited:
-                access.map.add(access)
-            else:
-                access.indices = None
-            self._go_on(access)
+        detector, executed = self.detector, self.executed
+        while executed:
+            access, copies, why = executed.popleft()
+            for copy in copies or ():
+                self._copied -= copy.nbytes
+            awaited, known = access.is_awaited, detector.all_know(access.agent, access.number)
+            if known and not awaited and not self.open:
+                access.pending = False  # nothing that comes later can conflict with it
+            elif access.pending:
+                access.pending = False
+                self._take_up(access, copies, why)
+
+    def _take_up(self, access: PartialAccess, copies: list[Array] | None, why: str) -> None:
+        access.map.defining.pop(access, None)
+        access.indices = copies
+        if access.asks is not None:  # before what it writes itself counts
+            self.unwritten.places_read(access, access.asks)
+        if copies is not None:
+            access.map.add(access)
+        else:
+            if not access.entire:
+                access.give_up(why)
+                self._add_entire(access)
+            if access.defines:
+                access.why = why
+                self.unwritten.not_known(access)
+        self._go_on(access)
 
     def cancel(self, access: PartialAccess) -> None:
         """The command was not enqueued after all: it touches nothing."""
@@ -285,18 +304,19 @@ class Deferred:
 
     def _go_on(self, access: PartialAccess) -> None:
         """What waits for the access waits for another one, or is decided."""
-        questions, access.questions = access.questions, []
+        questions, access.questions = access.questions, ()
         for question in questions:
             question.waits -= 1
             if not question.waits:
                 del self.asked[question]
                 self.unwritten.answer(question)
-        candidates, access.candidates = access.candidates, []
+        candidates, access.candidates = access.candidates, ()
         for candidate in candidates:
             first, second = candidate.first, candidate.second
             other = first if access is second else second
             if other is not None and other.is_open:
-                other.candidates.append(candidate)
+                other.candidates = [*other.candidates, candidate]
+                other.is_awaited = True
                 continue
             del self.open[candidate]
             self._decide(candidate, late=True)
@@ -340,14 +360,22 @@ class Deferred:
             for access, *span in places.conflicts(first.agent, candidate.above, whole, writes):
                 if access.number <= first.number:
                     yield access, notes, (span[0], span[1])
-        for access in list(places.entire.values()):
-            if access.agent is not first.agent or not candidate.above < access.number <= first.number:
-                continue
+        for access, note in self._entire(candidate, first):
             start, extent = access.cell.start, access.cell.extent
             if not (access.writes or writes) or not overlap(start, extent, cell.start, cell.extent):
                 continue
             if exact is None or places.meets(exact, start, extent):
-                yield access, (access.note, *notes), None
+                yield access, (note, *notes), None
+
+    def _entire(self, candidate: Candidate, first: PartialAccess) -> list[tuple[PartialAccess, str]]:
+        """Return the first agent's accesses that count as touching all of their cells, and why they do."""
+        above, agent = candidate.above, first.agent
+        found = [
+            (access, access.note)
+            for access in first.map.entire.values()
+            if access.agent is agent and above < access.number <= first.number
+        ]
+        return found + [(access, access.note_of(ALONE)) for access in candidate.not_kept]
 
     def _report(
         self,
@@ -385,7 +413,3 @@ class Deferred:
                     candidate, candidate.launches, number <= candidate.doubtful, tuple(notes), None, True
                 ),
             )
-
-
-def _size(indices: list[Array]) -> int:
-    return sum([index.nbytes for index in indices])

@@ -11,8 +11,6 @@ from flambeau.core.meta import Meta
 from flambeau.core.sites import place
 from flambeau.driver.api import Touches
 
-READ, WRITE = "reads", "writes"
-
 if TYPE_CHECKING:
     from flambeau.observe.accesses import Cell, Command
     from flambeau.observe.indexed.candidates import Candidate
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from flambeau.observe.race_builder import GraphLaunch
 
 Array = np.ndarray[Any, Any]
+
+READ, WRITE = "reads", "writes"
 
 # Why an access counts as touching all of its operand. The text completes "counted as touching all of ...: ".
 NOT_READ = "a real GPU's indices are not read"
@@ -35,6 +35,23 @@ MANY_STREAMS = "more streams use the tensor than are kept apart"
 NO_OWNER = "the memory has no one owner"
 
 
+class Operand:
+    """The operand of a kernel of which indices name the places.
+
+    Attributes:
+        meta: Its layout.
+        writes, reads: What the kernel does with the places. `kinds` says the same for reports.
+    """
+
+    __slots__ = ("deferred", "kinds", "meta", "reads", "touches", "writes")
+
+    def __init__(self, meta: Meta, touches: Touches, deferred: Deferred) -> None:
+        self.meta, self.touches, self.deferred = meta, touches, deferred
+        self.writes = touches.target
+        self.reads = touches.reads or not touches.target or touches.rewrites
+        self.kinds = [*([WRITE] if self.writes else []), *([READ] if self.reads else [])]
+
+
 class PartialAccess:
     """One command's access to the places of a cell that its indices name.
 
@@ -45,50 +62,37 @@ class PartialAccess:
         born: The number at which the lifetime of the memory began; `site`: where it was allocated.
         indices: Copies of the index operands as the command found them; None before it ran, and once they are drawn.
         entire: True if it counts as touching all of the cell. `why` says why; empty where that is what it does.
+        is_awaited: True if something depends on its places for certain.
         defines: True if the places count as written afterwards, of memory that is not written as a whole.
         asks: What was written as a whole, of memory that is not all written and whose places are read; else None.
         candidates, questions: What waits for its places.
         held: How many candidates need `indices` after it has been drawn.
     """
 
-    __slots__ = (
-        "agent", "asks", "born", "candidates", "cell", "command", "deferred", "defines", "entire", "held", "indices",
-        "is_drawn", "launch", "map", "meta", "number", "pending", "questions", "reads", "site", "touches", "why",
-        "writes",
-    )  # fmt: skip
+    # What few accesses set: one is created for each launch of an indexed kernel.
+    launch: GraphLaunch | None = None
+    indices: list[Array] | None = None
+    entire = False
+    why = ""
+    pending = True
+    is_awaited = False
+    defines = False
+    asks: list[tuple[int, Extent]] | None = None
+    candidates: Sequence[Candidate] = ()
+    questions: Sequence[Question] = ()
+    held = 0
+    is_drawn = False
 
-    def __init__(
-        self,
-        cell: Cell,
-        command: Command,
-        meta: Meta,
-        touches: Touches,
-        deferred: Deferred,
-        place_map: PlaceMap,
-    ) -> None:
+    def __init__(self, cell: Cell, command: Command, operand: Operand, place_map: PlaceMap) -> None:
         self.cell = cell
         self.command = command
         self.agent = command[0]
         self.number = command[1]
-        self.meta = meta
-        self.touches = touches
-        self.writes = touches.target
-        self.reads = touches.reads or not touches.target or touches.rewrites
-        self.deferred = deferred
+        self.operand = operand
+        self.writes = operand.writes
         self.map = place_map
-        self.born = cell.block.born
-        self.site = cell.block.site
-        self.launch: GraphLaunch | None = None
-        self.indices: list[Array] | None = None
-        self.entire = touches.rewrites
-        self.why = ""
-        self.pending = True
-        self.defines = False
-        self.asks: list[tuple[int, Extent]] | None = None
-        self.candidates: list[Candidate] = []
-        self.questions: list[Question] = []
-        self.held = 0
-        self.is_drawn = False
+        block = cell.block
+        self.born, self.site = block.born, block.site
 
     @property
     def is_open(self) -> bool:
@@ -96,17 +100,12 @@ class PartialAccess:
         return self.pending and not self.entire
 
     @property
-    def is_awaited(self) -> bool:
-        """Return True if something depends on its places for certain."""
-        return bool(self.candidates or self.questions or self.defines) or self.asks is not None
-
-    @property
     def kinds(self) -> list[str]:
-        return [*([WRITE] if self.writes else []), *([READ] if self.reads else [])]
+        return self.operand.kinds
 
     def counted_as(self, later: PartialAccess, why: str) -> PartialAccess:
         """Return this access as one of a later command's agent, ordered as that, which touches all of the cell."""
-        alias = PartialAccess(self.cell, self.command, self.meta, self.touches, self.deferred, self.map)
+        alias = PartialAccess(self.cell, self.command, self.operand, self.map)
         alias.agent, alias.number, alias.born, alias.site = later.agent, later.number, self.born, self.site
         alias.launch, alias.pending = self.launch, False
         alias.give_up(why)
@@ -114,7 +113,12 @@ class PartialAccess:
 
     def report(self, inputs: Sequence[Any]) -> None:
         """Note the places, from the kernel's inputs. Called without the detector's lock, and takes none."""
-        self.deferred.ran(self, [inputs[i] for i in self.touches.indices])
+        operand = self.operand
+        operand.deferred.ran(self, [inputs[i] for i in operand.touches.indices])
+
+    def cancel(self) -> None:
+        """The command is not enqueued after all: it touches nothing."""
+        self.operand.deferred.cancel(self)
 
     def give_up(self, why: str) -> None:
         """Count as touching all of the cell from now on."""
@@ -138,9 +142,11 @@ class PartialAccess:
         return self.note_of(self.why) if self.why else ""
 
     def note_of(self, why: str) -> str:
-        shape, name = list(self.meta.shape), self.command[2][0]
+        meta, name = self.operand.meta, self.command[2][0]
         at = place((self.command[3], self.command[4]))
-        return f"note:   {name} at {at} is counted as touching all of {shape} {self.meta.dtype!r}: {why}."
+        return (
+            f"note:   {name} at {at} is counted as touching all of {list(meta.shape)} {meta.dtype!r}: {why}."
+        )
 
 
 class LastPartial:
@@ -151,9 +157,10 @@ class LastPartial:
         read, write: The last of the latest lifetime of the memory.
         former: The last read and the last write before that.
         folded: Accesses of other agents that count as this one's: at most one read and one write.
+        early: Whether they write -> the first and the last access while one stream alone was in use.
     """
 
-    __slots__ = ("folded", "former", "number", "read", "write")
+    __slots__ = ("early", "folded", "former", "number", "read", "write")
 
     def __init__(self) -> None:
         self.number = 0
@@ -161,12 +168,16 @@ class LastPartial:
         self.write: PartialAccess | None = None
         self.former: list[PartialAccess] = []
         self.folded: list[PartialAccess] = []
+        self.early: dict[bool, tuple[PartialAccess, PartialAccess]] = {}
 
-    def add(self, access: PartialAccess) -> None:
+    def add(self, access: PartialAccess, early: bool) -> None:
         """Keep an access in place of the one before it. Those of an earlier lifetime of the memory are kept apart."""
         last = self.write or self.read
         if last is not None and last.born < access.born:
             self._end_lifetime()
+        if early:
+            first, _ = self.early.get(access.writes, (access, None))
+            self.early[access.writes] = first, access
         if access.writes:
             self.write = access
         else:
@@ -178,11 +189,16 @@ class LastPartial:
         latest = {old.writes: old for old in sorted(self.all(), key=lambda old: old.number)}
         self.former = list(latest.values())
         self.read = self.write = None
-        self.folded = []
+        self.folded, self.early = [], {}
 
     def fold(self, access: PartialAccess) -> None:
         """Keep another agent's access."""
         self.folded = [*[old for old in self.folded if old.writes is not access.writes], access]
+
+    def not_kept(self, alone: int) -> list[PartialAccess]:
+        """Return what stands for the early accesses up to a number, if there were any."""
+        found = [last if last.number <= alone else first for first, last in self.early.values()]
+        return [access for access in found if access.number <= alone and not access.entire]
 
     def all(self) -> list[PartialAccess]:
         return [*self.former, *self.folded, *[last for last in (self.read, self.write) if last is not None]]
@@ -225,15 +241,15 @@ class Probe:
         if self.accesses:
             access = self.accesses.pop(0)
             if self.nested:
-                access.deferred.executed.append((access, None, NESTED))
+                access.operand.deferred.executed.append((access, None, NESTED))
             else:
                 access.report(inputs)
 
-    def cancel(self, begin: int) -> None:
+    def cancel(self, begin: int = 0) -> None:
         """Forget the accesses with numbers above `begin`: their launch failed."""
         for access in [access for access in self.accesses if access.number > begin]:
             self.accesses.remove(access)
-            access.deferred.cancel(access)
+            access.cancel()
 
 
 def copied(index: Array) -> Array:

@@ -107,7 +107,7 @@ class PlaceMap:
                 access.give_up(TOO_LARGE)
                 self.add_entire(access)
                 if access.defines:
-                    access.deferred.unwritten.not_known(access)
+                    access.operand.deferred.unwritten.not_known(access)
             else:
                 access.drawn()
         if len(self.accesses) > self._fewest:
@@ -140,10 +140,10 @@ class PlaceMap:
     def region(self, access: PartialAccess) -> Region:
         """Return where an access's places lie in arrays of units, which become small enough. Raises TooLarge."""
         assert access.indices is not None
-        if not access.meta.numel:
+        meta, ptr = access.operand.meta, access.cell.start
+        if not meta.numel:
             return Region(0, [0], [1], ())
-        selection = access.touches.places(access.indices)
-        meta, ptr = access.meta, access.cell.start
+        selection = access.operand.touches.places(access.indices)
         shape, strides = list(meta.shape) or [1], list(meta.byte_strides) or [0]
         if isinstance(selection, tuple):
             run = _inner_run(shape, strides, meta.itemsize, selection)
@@ -180,8 +180,7 @@ class PlaceMap:
         finer = gcd(self.unit, grain)
         if finer == self.unit:
             return
-        units = -((self.start - self.end) // finer)
-        if units > _UNITS:
+        if self._count(finer) > _UNITS:
             raise TooLarge
         if self.nbytes:
             self._make_room(self.nbytes * (self.unit // finer))
@@ -196,12 +195,16 @@ class PlaceMap:
         new = np.zeros((len(old), times), old.dtype)
         touched = np.flatnonzero(old)
         new[touched] = old[touched, None]
-        return new.reshape(-1)
+        return new.reshape(-1)[: self._count(unit)]
 
     def _zeros(self, kind: Any) -> Array:
-        units = -((self.start - self.end) // self.unit) + 1
+        units = self._count(self.unit)
         self._make_room(units * np.dtype(kind).itemsize)
         return np.zeros(units, kind)
+
+    def _count(self, unit: int) -> int:
+        """Return the length of an array of units: the last is of no use but as an end."""
+        return -((self.start - self.end) // unit) + 1
 
     def _make_room(self, nbytes: int) -> None:
         if sum([other.nbytes for other in self._maps]) + nbytes > _BYTES:
@@ -266,7 +269,7 @@ class PlaceMap:
     def undefined_of(self, access: PartialAccess) -> Array:
         """Return which units an access touches that no indexed write has written. Raises TooLarge."""
         region = self.region(access)
-        mark = np.zeros(-((self.start - self.end) // self.unit) + 1, np.bool_)
+        mark = np.zeros(self._count(self.unit), np.bool_)
         region.of(mark)[region.selection] = True
         if self.defined is not None:
             mark &= ~self.defined
@@ -276,7 +279,7 @@ class PlaceMap:
         """Return True if an access that has been drawn touches a unit of a layout."""
         other = self.within(ptr, extent)  # first: it may make the units smaller
         region = self.region(access)
-        mark = np.zeros(-((self.start - self.end) // self.unit) + 1, np.bool_)
+        mark = np.zeros(self._count(self.unit), np.bool_)
         region.of(mark)[region.selection] = True
         return bool(other.of(mark)[other.selection].any())
 

@@ -68,12 +68,12 @@ class Unwritten:
         cell = access.cell
         if self.is_written(cell):
             return
-        access.defines = access.writes
-        if access.reads and not access.touches.rewrites:
+        access.defines = access.is_awaited = access.writes
+        if access.operand.reads and not access.operand.touches.rewrites:
             if access.entire:
                 self.read(cell, access.command, access.writes)
             else:
-                access.asks = self.wholes(cell)
+                access.asks, access.is_awaited = self.wholes(cell), True
 
     def is_checked(self, cell: Cell) -> bool:
         """Return False for memory that may be written unseen, or that has no known beginning."""
