@@ -10,6 +10,7 @@ import flambeau
 import flambeau as torch
 import flambeau.nn.functional as F
 from flambeau.core.errors import RaceError
+from flambeau.core.memory import compact_copy
 from flambeau.core.sites import line_of
 from flambeau.driver.api import Kernel, Launch, Touches
 from flambeau.observe.indexed import deferred, place_map
@@ -571,9 +572,7 @@ def test_weights_that_ever_new_streams_gather_from():
 
 
 def test_indices_are_copied_once_where_they_only_repeat():
-    from flambeau.observe.indexed.partial import copied
-
     wide = np.broadcast_to(np.arange(4).reshape(4, 1), (4, 1000))
-    kept = copied(wide)
+    kept = compact_copy(wide)
     assert kept.shape == (4, 1000) and kept.strides[1] == 0 and np.array_equal(kept, wide)
-    assert copied(np.array(3)).shape == ()
+    assert compact_copy(np.array(3)).shape == ()

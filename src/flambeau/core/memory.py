@@ -34,3 +34,11 @@ def bytes_at(ptr: int, nbytes: int) -> np.ndarray[Any, Any]:
 def address_of(array: np.ndarray[Any, Any]) -> int:
     """The address of an array's first element."""
     return int(array.__array_interface__["data"][0])
+
+
+def compact_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a copy that repeats by strides of 0 what the array itself repeats by them."""
+    if not array.ndim or 0 not in array.strides:
+        return array.copy()
+    narrow = array[tuple([slice(None if step else 1) for step in array.strides])]
+    return np.broadcast_to(narrow.copy(), array.shape)

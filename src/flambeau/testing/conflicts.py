@@ -5,6 +5,11 @@ Two orders of one graph that run each unordered conflicting pair the same way ro
 exchanging neighbours that do not conflict, so they leave the same memory (Mazurkiewicz; the proof is in
 docs/determinism.md). All legal orders fall into classes, one for each way round of all pairs that is possible, and one
 order of a class stands for all. A program without such pairs has one class.
+
+Of what indices name the places count that they named in the recorded run. A run of another class may name others, if
+the indices come from what races; that is looked at (`Orders._left`). If no run of any class does, no legal order does:
+of one that did, take the first command that names other places. The commands before it conflict as recorded, so it
+finds the indices that it finds in the run of the same class.
 """
 
 from __future__ import annotations
@@ -13,11 +18,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from flambeau.observe.indexed.place_map import Named, meets
 from flambeau.observe.layouts import extent_of, overlap, span_of
 
 Pair = tuple[int, int]
 """Two steps of a graph, the one requested earlier first."""
 
+_COMPARED = 50_000  # pairs of which indices name the places
 MOST_PAIRS = 400  # of which the exhaustive search looks at all ways round
 
 
@@ -27,6 +34,7 @@ class Conflicts:
     def __init__(self, graph: Any, limit: int = 20_000) -> None:
         self.graph = graph
         self._clocks, self._known = _clocks(graph)
+        self._compared = 0
         self.pairs, self.cut = self._find(limit)
 
     def signature(self, order: Sequence[Any]) -> bytes:
@@ -85,14 +93,22 @@ class Conflicts:
             for stream, theirs in other.users.items():
                 if stream == handle:
                     continue
-                for at, writes in users:
-                    for them, theirs_write in self._window(at, handle, stream, theirs):
-                        if (writes or theirs_write) and (one is not other or at < them):
+                for at, writes, named in users:
+                    for them, theirs_write, theirs_named in self._window(at, handle, stream, theirs):
+                        conflicting = (writes or theirs_write) and (one is not other or at < them)
+                        if conflicting and self._meet(one, named, other, theirs_named):
                             yield (at, them) if at < them else (them, at)
 
-    def _window(
-        self, at: int, handle: int, stream: int, theirs: list[tuple[int, bool]]
-    ) -> list[tuple[int, bool]]:
+    def _meet(self, one: _Cell, named: Named | None, other: _Cell, others_named: Named | None) -> bool:
+        """Return True if two uses of cells that share bytes touch a byte in common, or too many were compared."""
+        if (named is None and others_named is None) or self._compared >= _COMPARED:
+            return True
+        self._compared += 1
+        if named is None:
+            return meets(others_named, (one.start, one.extent)) if others_named is not None else True
+        return meets(named, others_named or (other.start, other.extent))
+
+    def _window(self, at: int, handle: int, stream: int, theirs: list[_Use]) -> list[_Use]:
         """Of another stream's uses, those that neither come before the step nor after it."""
         steps, clocks = self.graph.steps, self._clocks
         place = steps[at].place
@@ -106,12 +122,16 @@ def _places(order: Sequence[Any]) -> tuple[Callable[[int, int], int], int]:
     return {step.at: i for i, step in enumerate(order)}.get, len(order)
 
 
+_Use = tuple[int, bool, "Named | None"]
+"""A step, whether it writes, and the places that its indices name; None if it touches all."""
+
+
 class _Cell:
-    """All uses of one address and layout, by stream: (step, whether it writes), in the stream's order."""
+    """All uses of one address and layout, by stream, in the stream's order."""
 
     def __init__(self, ptr: int, extent: Any) -> None:
         self.start, self.end, self.extent = ptr, ptr + span_of(extent), extent
-        self.users: dict[int, list[tuple[int, bool]]] = {}
+        self.users: dict[int, list[_Use]] = {}
 
 
 def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
@@ -159,17 +179,25 @@ def _both(mine: dict[int, int], theirs: dict[int, int], over: bool) -> dict[int,
 def _cells(graph: Any) -> list[_Cell]:
     cells: dict[tuple[int, Any], _Cell] = {}
     for step in graph.steps:
-        for ptr, layout, _, writes in step.accesses:
+        for position, (ptr, layout, _, writes) in enumerate(step.accesses):
+            named = _named(step.named, position)
             extent = layout if isinstance(layout, int) else extent_of(layout)
             cell = cells.get((ptr, extent))
             if cell is None:
                 cell = cells[ptr, extent] = _Cell(ptr, extent)
             uses = cell.users.setdefault(step.stream.handle, [])
             if uses and uses[-1][0] == step.at:
-                uses[-1] = (step.at, writes or uses[-1][1])
+                uses[-1] = (step.at, writes or uses[-1][1], None)
             else:
-                uses.append((step.at, writes))
+                uses.append((step.at, writes, named))
     return sorted(cells.values(), key=lambda cell: cell.start)
+
+
+def _named(named: Any, position: int) -> Named | None:
+    """Return the places that a step's indices name of the access at a position, if they are known."""
+    if named is None or named.position != position or named.indices is None:
+        return None
+    return named.ptr, named.meta, named.touches, named.indices
 
 
 def _overlapping(cells: list[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:

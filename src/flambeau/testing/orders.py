@@ -9,7 +9,9 @@ from typing import Any
 from flambeau.testing.conflicts import MOST_PAIRS
 from flambeau.testing.runs import Run, Runs
 
-_LEFT = "in some orders the program gave other commands, whose own orders were not looked at"
+_LEFT = (
+    "in some orders the program gave other commands, or other indices, whose own orders were not looked at"
+)
 
 
 class Orders:
@@ -82,7 +84,7 @@ class Orders:
             self.runs.fail(name, run, lambda run: self.simplest(run, order))
 
     def _left(self, run: Run) -> bool:
-        """Whether the run gave other commands than the recorded one, so that only its own token repeats it."""
+        """Whether the run gave other commands or indices than the recorded one: only its own token repeats it."""
         return _course(run.graph) != _course(self.graph)
 
     def _doubt(self, text: str) -> None:
@@ -117,6 +119,7 @@ def names(kinds: list[str], seed: int) -> Iterator[str]:
         seed += 1
 
 
-def _course(graph: Any) -> tuple[list[int], list[bool]]:
-    """What the program gave, and what it was told."""
-    return [s.mark for s in graph.steps if s.free], [s.poll.done for s in graph.polls]
+def _course(graph: Any) -> tuple[list[int], list[bool], list[int]]:
+    """What the program gave, what it was told, and which places its indices named."""
+    named = [s.named.digest for s in graph.steps if s.named is not None]
+    return [s.mark for s in graph.steps if s.free], [s.poll.done for s in graph.polls], named

@@ -183,7 +183,8 @@ class Runs:
 
     def conflicts(self, graph: Any) -> Conflicts:
         """Those of a graph, found once for all runs that gave the same commands and were answered alike."""
-        key = hash((*[(s.mark, s.name) for s in graph.steps], *[s.poll.done for s in graph.polls]))
+        commands = [(s.mark, s.name, s.named.digest if s.named is not None else 0) for s in graph.steps]
+        key = hash((*commands, *[s.poll.done for s in graph.polls]))
         found = self._conflicts.get(key)
         if found is None:
             found = self._conflicts[key] = Conflicts(graph)

@@ -166,7 +166,7 @@ class VirtualDriver:
 
     def record(self) -> Graph:
         """The graph of all commands given from now on; called before the first."""
-        graph = self._core.journal = Graph(self.profile.queue)
+        graph = self._core.journal = Graph(self.profile.queue, self.runs_bodies)
         return graph
 
     def given(self) -> int:

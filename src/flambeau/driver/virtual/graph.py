@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
+from zlib import crc32
 
+from flambeau.core.memory import compact_copy
 from flambeau.core.meta import Meta
 from flambeau.core.sites import Site, caller
+from flambeau.driver.api import Touches
 from flambeau.driver.virtual import scheduler
 from flambeau.driver.virtual.policy import EARLY, LATE, STOP, Question, open_policy, read_token, write_token
 from flambeau.driver.virtual.scheduler import Command, DeviceState, Stream
@@ -54,6 +58,23 @@ class Poll:
         return STOP if self.stream < 0 else LATE if self.done else EARLY
 
 
+class NamedPlaces:
+    """The operand of a recorded kernel of which indices name the places, known once the kernel has run.
+
+    Attributes:
+        position: That of the operand among the accesses of its step.
+        indices: Copies of the index operands; None until the kernel has run, and where they are too large to keep.
+        digest: A checksum of the indices; 0 until then.
+    """
+
+    __slots__ = ("digest", "indices", "meta", "position", "ptr", "touches")
+
+    def __init__(self, position: int, ptr: int, meta: Meta, touches: Touches) -> None:
+        self.position, self.ptr, self.meta, self.touches = position, ptr, meta, touches
+        self.indices: list[Any] | None = None
+        self.digest = 0
+
+
 class Step:
     """A command, or with seq -1 a wait or poll of the host. `place` counts the commands of its stream, from 0."""
 
@@ -64,6 +85,7 @@ class Step:
         "kind",
         "mark",
         "name",
+        "named",
         "needs",
         "place",
         "poll",
@@ -88,6 +110,7 @@ class Step:
         self.poll: Poll | None = None
         self.site: Site | None = None  # the program's line that gave it
         self.accesses: tuple[Access, ...] = ()
+        self.named: NamedPlaces | None = None
         self.followers: list[int] = []
 
     @property
@@ -96,6 +119,7 @@ class Step:
         return self.seq >= 0 and self.kind in _WORK
 
 
+_COPIED = 1 << 28  # bytes of indices that a graph keeps
 _WORK = frozenset(
     {
         scheduler.KERNEL,
@@ -112,11 +136,13 @@ _WORK = frozenset(
 class Graph:
     """Recorded while a program runs (`VirtualDriver.record`); a plain value afterwards."""
 
-    def __init__(self, queue: int) -> None:
+    def __init__(self, queue: int, runs_bodies: bool) -> None:
         self.steps: list[Step] = []
         self.polls: list[Step] = []
         self.turns = False  # whether ranks took turns as hosts
         self._queue = queue
+        self._runs_bodies = runs_bodies
+        self._copied = 0  # bytes of indices
         self._at: dict[int, int] = {}  # step of a command, by seq
         self._of: dict[int, list[int]] = {}  # steps of a stream, by handle
         self._device: dict[int, list[int]] = {}  # handles of a device's streams
@@ -150,11 +176,40 @@ class Graph:
         step.site = command.site or caller(2)
         step.place = len(queue)
         step.mark = command.mark
-        step.accesses = _accesses(command)
+        step.accesses, step.named = _accesses(command), _named_places(command)
+        if step.named is not None:
+            step.accesses = self._watch(command, step.named, step.accesses)
         queue.append(step.at)
         self._at[command.seq] = step.at
         if len(queue) > self._queue:
             self._wait_for({stream.handle: len(queue) - self._queue})
+
+    def _watch(
+        self, command: Command, named: NamedPlaces, accesses: tuple[Access, ...]
+    ) -> tuple[Access, ...]:
+        """Note the indices of a kernel as it runs. Return its accesses, the named operand as one of them."""
+        run, touches, exe = command.effect, named.touches, command.args[0]
+        assert run is not None
+        outputs, inputs = len(exe.launch.outputs), exe.launch.inputs
+        operands = [outputs + sum([isinstance(x, Meta) for x in inputs[:i]]) for i in touches.indices]
+
+        def note_and_run(exe: Any, ptrs: Any, scalars: Any) -> None:
+            arrays = [exe.windows[i][ptrs[i]] for i in operands]
+            named.digest = reduce(lambda value, array: crc32(array.tobytes(), value), arrays, 1)
+            self._copied += sum([array.nbytes for array in arrays])
+            if self._copied <= _COPIED:
+                named.indices = [compact_copy(array) for array in arrays]
+            run(exe, ptrs, scalars)
+
+        if self._runs_bodies:
+            command.effect = note_and_run
+        ptr, meta, _, _ = accesses[named.position]
+        own = (ptr, meta, touches.reads or not touches.target, touches.target)
+        rest = list(accesses)
+        rest[named.position] = own
+        if touches.target:  # in place: what it reads as its first input is the same operand
+            rest.remove((ptr, meta, True, False))
+        return tuple(rest)
 
     def waited(self, target: Stream | DeviceState | Command) -> None:
         """The host waits for all that a stream or device was given, or for one command."""
@@ -350,6 +405,22 @@ class Graph:
             left[follower] -= 1
             if not left[follower]:
                 heappush(heap, (self.steps[follower].free, follower))
+
+
+def _named_places(command: Command) -> NamedPlaces | None:
+    """Return the operand of which indices name the places that a kernel touches, if it has one and is in place."""
+    if command.kind != scheduler.KERNEL:
+        return None
+    exe, ptrs, _ = command.args
+    launch = exe.launch
+    touches, outputs = launch.kernel.touches(launch), len(launch.outputs)
+    if touches is None or touches.rewrites or not all(meta.span for meta in launch.operands):
+        return None
+    if not touches.target:
+        return NamedPlaces(outputs, ptrs[outputs], launch.inputs[0], touches)
+    if ptrs[0] != ptrs[outputs] or launch.outputs[0] is not launch.inputs[0]:
+        return None
+    return NamedPlaces(0, ptrs[0], launch.outputs[0], touches)
 
 
 def _accesses(command: Command) -> tuple[Access, ...]:

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
+from flambeau.core.memory import compact_copy
 from flambeau.observe.accesses import Cell, Command
 from flambeau.observe.indexed.candidates import Candidate, Circumstances
 from flambeau.observe.indexed.partial import (
@@ -35,7 +36,6 @@ from flambeau.observe.indexed.partial import (
     LastPartial,
     Operand,
     PartialAccess,
-    copied,
 )
 from flambeau.observe.indexed.place_map import PlaceMap
 from flambeau.observe.indexed.unwritten import Question, Unwritten
@@ -261,7 +261,7 @@ class Deferred:
         if self._copied > _COPIED:
             self.executed.append((access, None, TOO_LARGE))
             return
-        copies = [copied(index) for index in indices]
+        copies = [compact_copy(index) for index in indices]
         for copy in copies:
             self._copied += copy.nbytes
         self.executed.append((access, copies, ""))

@@ -250,11 +250,3 @@ class Probe:
         for access in [access for access in self.accesses if access.number > begin]:
             self.accesses.remove(access)
             access.cancel()
-
-
-def copied(index: Array) -> Array:
-    """Return a copy of an index operand, which repeats what the operand itself only repeats by a stride of 0."""
-    if not index.ndim or 0 not in index.strides:
-        return index.copy()
-    narrow = index[tuple([slice(None if step else 1) for step in index.strides])]
-    return np.broadcast_to(narrow.copy(), index.shape)

@@ -11,7 +11,7 @@ Accesses are drawn late, when they are first asked for, and in the order in whic
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from flambeau.core.meta import Meta
+from flambeau.driver.api import Touches
 from flambeau.observe.indexed.partial import TOO_LARGE, Array, PartialAccess
 from flambeau.observe.layouts import Extent, is_dense, span_of
 
@@ -140,10 +141,14 @@ class PlaceMap:
     def region(self, access: PartialAccess) -> Region:
         """Return where an access's places lie in arrays of units, which become small enough. Raises TooLarge."""
         assert access.indices is not None
-        meta, ptr = access.operand.meta, access.cell.start
+        operand = access.operand
+        return self.region_of(access.cell.start, operand.meta, operand.touches, access.indices)
+
+    def region_of(self, ptr: int, meta: Meta, touches: Touches, indices: Sequence[Array]) -> Region:
+        """Return where the places lie that indices name of an operand at `ptr`. Raises TooLarge."""
         if not meta.numel:
             return Region(0, [0], [1], ())
-        selection = access.operand.touches.places(access.indices)
+        selection = touches.places(indices)
         shape, strides = list(meta.shape) or [1], list(meta.byte_strides) or [0]
         if isinstance(selection, tuple):
             run = _inner_run(shape, strides, meta.itemsize, selection)
@@ -278,10 +283,35 @@ class PlaceMap:
     def meets(self, access: PartialAccess, ptr: int, extent: Extent) -> bool:
         """Return True if an access that has been drawn touches a unit of a layout."""
         other = self.within(ptr, extent)  # first: it may make the units smaller
-        region = self.region(access)
+        return self.share(self.region(access), other)
+
+    def share(self, one: Region, other: Region) -> bool:
+        """Return True if two regions have a unit in common."""
         mark = np.zeros(self._count(self.unit), np.bool_)
-        region.of(mark)[region.selection] = True
+        one.of(mark)[one.selection] = True
         return bool(other.of(mark)[other.selection].any())
+
+
+Named = tuple[int, Meta, Touches, Sequence[Array]]
+"""An operand of which indices name the places: its address and layout, the kernel's touches, the indices."""
+
+
+def meets(one: Named, other: Named | tuple[int, Extent]) -> bool:
+    """Return True if places that indices name meet others, or a layout at an address. True if that takes too much."""
+    start, end = one[0], one[0] + one[1].span
+    if len(other) == 4:
+        start, end = min(start, other[0]), max(end, other[0] + other[1].span)
+    places = PlaceMap(start, end, 0, weakref.WeakSet())
+    try:
+        region = places.region_of(*one)
+        while True:
+            second = places.region_of(*other) if len(other) == 4 else places.within(*other)
+            unit = places.unit
+            region = places.region_of(*one)
+            if places.unit == unit:
+                return places.share(region, second)
+    except (TooLarge, MemoryError, IndexError, RuntimeError):
+        return True
 
 
 class Region:

@@ -29,6 +29,9 @@ def reporting(launch: Launch) -> Launch:
         return report_and_run
 
     changed: Kernel = kernel.with_(
-        host=host, flops=lambda it: kernel.flops(plain(it)), rate=lambda it: kernel.rate(plain(it))
+        host=host,
+        flops=lambda it: kernel.flops(plain(it)),
+        rate=lambda it: kernel.rate(plain(it)),
+        touches=lambda it: kernel.touches(plain(it)),
     )
     return launch.with_(kernel=changed, inputs=(*launch.inputs, object))
