@@ -576,3 +576,18 @@ def test_indices_are_copied_once_where_they_only_repeat():
     kept = compact_copy(wide)
     assert kept.shape == (4, 1000) and kept.strides[1] == 0 and np.array_equal(kept, wide)
     assert compact_copy(np.array(3)).shape == ()
+
+
+def test_an_indexed_write_to_memory_that_is_freed_too_early_is_a_write():
+    def program():
+        side, i = torch.cuda.Stream(), rows(1)
+        x = torch.zeros(8, 4, device="cuda")
+        torch.cuda.synchronize()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x.index_fill_(0, i, 1.0)
+        del x
+        torch.zeros(8, 4, device="cuda")
+
+    (race,) = certificate_of(program).races
+    assert race.reused and (race.first.operator, race.first.kind) == ("index_fill", "writes")

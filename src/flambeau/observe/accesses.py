@@ -293,6 +293,10 @@ class Cell:
         """Return those that are kept, each once."""
         return () if self.partial is None else [p for last in self.partial.values() for p in last.all()]
 
+    def writes(self, command: Command) -> bool:
+        """Return True if a command that is kept here writes it, or places of it."""
+        return command is self.write or any(p.writes for p in self.partial_accesses() if p.command is command)
+
     @property
     def is_written(self) -> bool:
         """Return True if one command has written all of it, in the present lifetime of its memory."""

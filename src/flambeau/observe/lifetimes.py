@@ -233,7 +233,7 @@ class Lifetimes(Order):
                 user, number = last[0], last[1]
                 if number < block.born:
                     continue
-                kind = WRITE if last is cell.write else READ
+                kind = WRITE if cell.writes(last) else READ
                 if user is owner:
                     own = (last, cell.start, cell.extent) if own is None or own[0][1] < number else own
                     continue

@@ -35,8 +35,8 @@ _CHUNK = 1 << 20
 _PARTS = 256  # accesses that are remembered by their numbers, before those are dropped that no unit has
 
 
-class TooLarge(Exception):
-    """A map would take more memory than it may."""
+class NotKnown(Exception):
+    """A map would take more memory than it may, or indices are out of range."""
 
 
 class PlaceMap:
@@ -104,7 +104,7 @@ class PlaceMap:
         for access in log:
             try:
                 self._draw(access)
-            except (TooLarge, MemoryError, IndexError, RuntimeError):
+            except (NotKnown, MemoryError):
                 access.give_up(TOO_LARGE)
                 self.add_entire(access)
                 if access.defines:
@@ -139,16 +139,19 @@ class PlaceMap:
 
     # -- units ------------------------------------------------------------------------------------------------
     def region(self, access: PartialAccess) -> Region:
-        """Return where an access's places lie in arrays of units, which become small enough. Raises TooLarge."""
+        """Return where an access's places lie in arrays of units, which become small enough. Raises NotKnown."""
         assert access.indices is not None
         operand = access.operand
         return self.region_of(access.cell.start, operand.meta, operand.touches, access.indices)
 
     def region_of(self, ptr: int, meta: Meta, touches: Touches, indices: Sequence[Array]) -> Region:
-        """Return where the places lie that indices name of an operand at `ptr`. Raises TooLarge."""
+        """Return where the places lie that indices name of an operand at `ptr`. Raises NotKnown."""
         if not meta.numel:
             return Region(0, [0], [1], ())
-        selection = touches.places(indices)
+        try:
+            selection = touches.places(indices)
+        except (IndexError, RuntimeError) as error:
+            raise NotKnown from error
         shape, strides = list(meta.shape) or [1], list(meta.byte_strides) or [0]
         if isinstance(selection, tuple):
             run = _inner_run(shape, strides, meta.itemsize, selection)
@@ -169,7 +172,7 @@ class PlaceMap:
         run = _inner_run(shape, strides, extent.itemsize, everything)
         try:
             return self._region(ptr, shape, strides, run, ())
-        except TooLarge:  # more than it touches, by what lies between
+        except NotKnown:  # more than it touches, by what lies between
             return self.within(ptr, extent.span)
 
     def _region(self, ptr: int, shape: list[int], strides: list[int], run: int, selection: Any) -> Region:
@@ -186,7 +189,7 @@ class PlaceMap:
         if finer == self.unit:
             return
         if self._count(finer) > _UNITS:
-            raise TooLarge
+            raise NotKnown
         if self.nbytes:
             self._make_room(self.nbytes * (self.unit // finer))
             last = {key: self._finer(numbers, finer) for key, numbers in self.last.items()}
@@ -213,7 +216,7 @@ class PlaceMap:
 
     def _make_room(self, nbytes: int) -> None:
         if sum([other.nbytes for other in self._maps]) + nbytes > _BYTES:
-            raise TooLarge
+            raise NotKnown
 
     @property
     def nbytes(self) -> int:
@@ -272,7 +275,7 @@ class PlaceMap:
         return found
 
     def undefined_of(self, access: PartialAccess) -> Array:
-        """Return which units an access touches that no indexed write has written. Raises TooLarge."""
+        """Return which units an access touches that no indexed write has written. Raises NotKnown."""
         region = self.region(access)
         mark = np.zeros(self._count(self.unit), np.bool_)
         region.of(mark)[region.selection] = True
@@ -310,7 +313,7 @@ def meets(one: Named, other: Named | tuple[int, Extent]) -> bool:
             region = places.region_of(*one)
             if places.unit == unit:
                 return places.share(region, second)
-    except (TooLarge, MemoryError, IndexError, RuntimeError):
+    except (NotKnown, MemoryError):
         return True
 
 

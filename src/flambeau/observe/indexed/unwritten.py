@@ -10,7 +10,7 @@ from flambeau.core.sites import Site, place
 from flambeau.observe.accesses import NOWHERE, Cell, Command
 from flambeau.observe.findings import Findings
 from flambeau.observe.indexed.partial import Array, PartialAccess
-from flambeau.observe.indexed.place_map import PlaceMap, TooLarge
+from flambeau.observe.indexed.place_map import NotKnown, PlaceMap
 from flambeau.observe.layouts import Extent, covers, drawn
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Unwritten:
         else:
             try:
                 unwritten = _is_place_unwritten(access, wholes)
-            except (TooLarge, MemoryError, IndexError, RuntimeError):
+            except (NotKnown, MemoryError):
                 unwritten = True
         if unwritten:
             self._report(access.command, access.site, False)
