@@ -184,7 +184,7 @@ def test_a_report_that_cannot_be_written_in_the_end_is_said_and_the_others_are_w
     folder.mkdir()
     script = program(tmp_path, f"import os; os.rmdir({str(folder)!r})")
     done = flambeau_run(tmp_path, "--trace", folder / "trace.json", script)
-    assert done.status == 1 and done.report["exit_status"] == 0
+    assert done.status == 1 and done.report["exit_status"] == 1
     assert "can't write" in done.err and "No such file or directory" in done.err
     assert (
         "Traceback" not in done.err and "report.json" in done.err and "trace.json" in done.err.splitlines()[0]

@@ -35,6 +35,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "core/baton.py _body": "kept for the thread that runs the ranks, which raises it",
     "core/baton.py _switch": "kept for the thread that runs the ranks, which raises it",
     "core/caught.py reraise": "the constructor of an exception uses no device",
+    "core/pickles.py opcodes": "reads bytes: uses no device",
     "data/pin.py _run": "raised again where the batch is asked for",
     "data/pin.py pinned": "raised again where the batch is asked for",
     "data/worker.py _send": "raised again where the batch is asked for",
@@ -79,8 +80,11 @@ KEPT = {  # by file and function: what becomes of a race there
     "runtime/snapshot.py stream": "a stream's name",
     "runtime/system.py close_quietly": "a wait at the end: nothing is accessed",
     "runtime/system.py is_available": "counts devices",
+    "serialization/archive.py __init__": "reads a file: uses no device",
+    "serialization/archive.py read_into": "reads a file into memory of the host: uses no device",
     "tensor/views.py unflatten": "shapes use no device",
     "testing/runs.py _outcome": "an outcome of the explored program",
+    "testing/soundness/executor.py _run": "an outcome of the generated program",
 }
 # fmt: on
 
