@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import flambeau as torch
@@ -301,11 +302,20 @@ def fetched(use, wait):
         lambda p: dist.all_gather_single(torch.empty(64), p),
         lambda p: dist.all_gather_single(p, torch.empty(64)),
         lambda p: p.share_memory_(),
-        lambda p: p.__dlpack__(),
+        lambda p: np.from_dlpack(p),
     ],
+    ids=["all_reduce", "broadcast", "gathered", "gathers", "share_memory_", "from_dlpack"],
 )
 def test_the_host_reads_or_writes_what_a_copy_still_fills(use):
     races = certificate(fetched(use, wait=False), 1).races
     assert races
     assert all("pinned host memory" in str(race) for race in races)
     assert certificate(fetched(use, wait=True), 1).race_free
+
+
+def test_a_capsule_of_what_a_copy_still_fills_withholds_the_certificate():
+    """Whether another library has read the memory of an unconsumed capsule is not visible."""
+    found = certificate(fetched(lambda p: p.__dlpack__(), wait=False), 1)
+    assert not found.races and not found.race_free
+    assert "the tensor of __dlpack__()" in str(found)
+    assert certificate(fetched(lambda p: p.__dlpack__(), wait=True), 1).race_free

@@ -75,7 +75,7 @@ def on_virtual_gpus() -> float:
     dist.init_process_group("nccl")
     if dist.get_rank():
         torch.cuda._sleep(10**9)
-    dist.barrier(timeout=timedelta(microseconds=1))
+    dist.barrier(device_ids=[dist.get_rank()], timeout=timedelta(microseconds=1))
     works = dist.all_reduce(total := torch.ones(1, device="cuda"), async_op=True)
     works.wait(timedelta(microseconds=1))
     return total.item()

@@ -44,7 +44,8 @@ def test_who_polls_learns_of_an_error_where_pytorch_tells_it() -> None:
 def test_a_barrier_has_a_future(backend: str) -> None:
     def step() -> Any:
         dist.init_process_group(backend)
-        work = dist.barrier(async_op=True)
+        device_ids = [dist.get_rank()] if backend == "nccl" else None
+        work = dist.barrier(async_op=True, device_ids=device_ids)
         seen: list[bool] = []
         future = work.get_future().then(lambda _: seen.append(True))
         work.wait()
@@ -52,6 +53,19 @@ def test_a_barrier_has_a_future(backend: str) -> None:
         return seen, work.is_completed(), work.is_success()
 
     assert ranks(step, 2) == [([True], True, True)] * 2
+
+
+def test_a_barrier_on_no_named_device_warns_on_rank_0() -> None:
+    """PyTorch leaves it to Python's filters how often the warning is shown: once for each line by default."""
+
+    def step() -> None:
+        dist.init_process_group("nccl")
+        dist.barrier(device_ids=[dist.get_rank()])
+        dist.barrier()
+
+    with pytest.warns(UserWarning, match=r"^barrier\(\): using the device under current context\.") as caught:
+        ranks(step, 2)
+    assert len(caught) == 1
 
 
 def test_a_work_that_blocks_the_host_has_the_futures_of_others() -> None:
