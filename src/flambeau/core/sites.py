@@ -71,11 +71,17 @@ def is_inside(code: CodeType) -> bool:
 def is_standard(code: CodeType) -> bool:
     """Return True if a code object is the standard library's."""
     standard = _standard.get(code.co_filename)
+    return is_standard_file(code.co_filename) if standard is None else standard
+
+
+def is_standard_file(file: str) -> bool:
+    """Return True if a source file is the standard library's."""
+    standard = _standard.get(file)
     if standard is None:
-        path = os.path.abspath(code.co_filename)
+        path = os.path.abspath(file)
         installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
-        standard = (path.startswith(_LIBRARY) and not installed) or code.co_filename.startswith("<frozen ")
-        _standard[code.co_filename] = standard
+        standard = (path.startswith(_LIBRARY) and not installed) or file.startswith("<frozen ")
+        _standard[file] = standard
     return standard
 
 

@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from flambeau.core.sites import Site, is_program, is_standard
+from flambeau.core.sites import Site, is_program, is_standard, is_standard_file
 from flambeau.observe.detector import Detector
 
 Wrap = Callable[[Any], Any]
@@ -120,21 +120,23 @@ def _install() -> None:
     if _finder in sys.meta_path:
         return
     sys.meta_path.insert(0, _finder)
+    importers = _program_modules()
     for name in _MODULES:
         if name in sys.modules:
-            _change(sys.modules[name])
+            _change(sys.modules[name], importers)
 
 
 def _uninstall() -> None:
     if _listeners or _watchers or _finder not in sys.meta_path:
         return
     sys.meta_path.remove(_finder)
+    importers = _program_modules()
     while _originals:
         (owner, name), original = _originals.popitem()
-        _set(owner, name, getattr(owner, name), original)
+        _set(owner, name, getattr(owner, name), original, importers)
 
 
-def _change(module: ModuleType) -> None:
+def _change(module: ModuleType, importers: Sequence[ModuleType]) -> None:
     ours = import_module(f"{__package__}.{_MODULES[module.__name__]}")
     for owner, names in ours.changes(module).items():
         for name, wrap in names.items():
@@ -143,17 +145,20 @@ def _change(module: ModuleType) -> None:
             changed = wrap(original)
             if isinstance(original, FunctionType):
                 changed = wraps(original)(changed)
-            _set(owner, name, original, changed)
+            _set(owner, name, original, changed, importers)
 
 
-def _set(owner: Any, name: str, before: Any, after: Any) -> None:
+def _set(owner: Any, name: str, before: Any, after: Any, importers: Sequence[ModuleType]) -> None:
     """Set an attribute; of a module, also where the program's modules have imported it."""
     setattr(owner, name, after)
     if isinstance(owner, ModuleType):
-        for module in list(sys.modules.values()):
-            if _is_of_program(module):
-                for other in [key for key, value in list(vars(module).items()) if value is before]:
-                    setattr(module, other, after)
+        for module in importers:
+            for other in [key for key, value in list(vars(module).items()) if value is before]:
+                setattr(module, other, after)
+
+
+def _program_modules() -> list[ModuleType]:
+    return [module for module in list(sys.modules.values()) if _is_of_program(module)]
 
 
 def _is_of_program(module: ModuleType) -> bool:
@@ -162,7 +167,7 @@ def _is_of_program(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:
         return module.__name__ == "__main__"
-    return "-packages" not in file and not is_standard(compile("", file, "exec"))
+    return "-packages" not in file and not is_standard_file(file)
 
 
 class _Finder(MetaPathFinder):
@@ -193,7 +198,7 @@ class _Changed(Loader):
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         if _finder in sys.meta_path:
-            _change(module)
+            _change(module, _program_modules())
 
 
 _finder = _Finder()
