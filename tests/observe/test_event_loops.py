@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from test_host_timing import Gpu, line_of, started
@@ -72,6 +73,17 @@ def the_first_of_two(gpu):
         futures = [loop.run_in_executor(None, int) for _ in range(2)]
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)  # asked
         await asyncio.wait(futures)
+
+    asyncio.run(main())
+
+
+def the_first_of_two_that_come_together(gpu):
+    async def main():
+        loop = asyncio.get_running_loop()
+        pool = ThreadPoolExecutor(2)
+        futures = [loop.run_in_executor(pool, int) for _ in range(2)]
+        loop.call_soon(pool.shutdown)  # both are done when the loop looks again
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)  # asked
 
     asyncio.run(main())
 
@@ -150,8 +162,8 @@ def work_from_another_thread(gpu):
 
 ASKED = [
     tasks_that_wait_for_threads, tasks_that_sleep, a_task_beside_the_one_that_waits, a_question, the_first_of_two,
-    the_first_of_two_tasks_of_threads, one_after_the_other_as_they_come, a_limit_of_time, a_call_at_some_time,
-    input_for_one_of_two_tasks, work_from_another_thread,
+    the_first_of_two_that_come_together, the_first_of_two_tasks_of_threads, one_after_the_other_as_they_come,
+    a_limit_of_time, a_call_at_some_time, input_for_one_of_two_tasks, work_from_another_thread,
 ]  # fmt: skip
 
 

@@ -279,8 +279,9 @@ def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
     async def told(fs: Any, timeout: float | None, return_when: str, loop: Any) -> Any:
         notes, site = notes_of(loop, Loop), program_site()
         started, several = notes.started, sum(not f.done() for f in fs) > 1
+        outside = notes.outside(loop)  # all of it may have come when the wait is over
         found = await wait(fs, timeout, return_when, loop)
-        if return_when in _FIRST and several and (notes.started > started or notes.outside(loop)):
+        if return_when in _FIRST and several and (outside or notes.started > started or notes.outside(loop)):
             _name(f"asyncio.wait(return_when={return_when})", site)
         if timeout is None and return_when not in _FIRST:
             for future in fs:
