@@ -146,6 +146,8 @@ if (
     "FLAMBEAU_REPORT_FOLDER" in _os.environ
 ):  # a child of `flambeau run`: see Note [Reports of child processes]
     _import_module("flambeau.report.processes").join_reports()
+if "IPython" in _sys.modules:  # see docs/notebooks.md
+    _import_module("flambeau.report.notebook").install()
 
 
 _LATER = {  # what is imported when it is first asked for: modules, and functions of modules
@@ -164,6 +166,16 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     ),
     "flambeau.amp.autocast_mode",
 )  # fmt: skip
+
+
+def load_ipython_extension(shell: _Any) -> None:
+    """Do what an import under IPython does; `%load_ext flambeau` calls it."""
+    _import_module("flambeau.report.notebook").install(shell)
+
+
+def unload_ipython_extension(shell: _Any) -> None:
+    """Undo `load_ipython_extension`; `%unload_ext flambeau` calls it."""
+    _import_module("flambeau.report.notebook").uninstall(shell)
 
 
 def __getattr__(name: str) -> _Any:

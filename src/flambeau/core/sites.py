@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from types import CodeType, FrameType
 
 Site = tuple[CodeType, int]
@@ -18,6 +19,8 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _CALLERS = (_LIBRARY + "multiprocessing" + os.sep, _LIBRARY + "contextlib.py")  # by which we are called, too
 _inside: dict[str, bool] = {}  # whether a source file is Flambeau's own; a cache of a pure function
 _standard: dict[str, bool] = {}  # whether it is the standard library's; also a cache
+_shells: list[str] = []  # folders and files of an interactive shell, which calls for the program's cells
+_cell_names: list[Callable[[str], str | None]] = []  # each: source file -> the name of the cell that it is
 
 
 def caller(depth: int = 1) -> Site:
@@ -64,8 +67,32 @@ def is_inside(code: CodeType) -> bool:
     inside = _inside.get(code.co_filename)
     if inside is None:
         path = os.path.abspath(code.co_filename)
-        inside = _inside[code.co_filename] = path.startswith((_PACKAGE, *_CALLERS))
+        inside = _inside[code.co_filename] = path.startswith((_PACKAGE, *_CALLERS, *_shells))
     return inside
+
+
+def enter_shell(files: list[str], cell_name: Callable[[str], str | None]) -> None:
+    """Let calls by an interactive shell count as the program's cell's, and name cells by their source files.
+
+    Args:
+        files: Folders and files of the shell.
+        cell_name: Returns the name of the cell that a source file is, or None.
+    """
+    _shells.extend(files)
+    _cell_names.append(cell_name)
+    _inside.clear()
+
+
+def leave_shell() -> None:
+    """Undo `enter_shell`."""
+    _shells.clear()
+    _cell_names.clear()
+    _inside.clear()
+
+
+def is_package(code: CodeType) -> bool:
+    """Return True if a code object is Flambeau's own."""
+    return os.path.abspath(code.co_filename).startswith(_PACKAGE)
 
 
 def is_standard(code: CodeType) -> bool:
@@ -140,8 +167,14 @@ def line_of(site: Site) -> int:
 
 
 def place(site: Site) -> str:
-    """`train.py:14`: the file relative to the working directory, or its name alone if it lies elsewhere."""
+    """Return `train.py:14`: the file relative to the working directory, or its name alone if it lies elsewhere.
+
+    In a notebook: `In [3], line 14`.
+    """
     path = site[0].co_filename
+    for cell_name in _cell_names:
+        if name := cell_name(path):
+            return f"{name}, line {line_of(site)}"
     if os.path.isabs(path):
         below = os.path.relpath(path)
         path = os.path.basename(path) if below.startswith(os.pardir) else below

@@ -114,6 +114,10 @@ class Findings:
         races = [*self.races, *[race for key, race in more.items() if key not in self._races]]
         return Certificate(assumptions, violated, races, list(self._queries.values()))
 
+    def mark_told(self) -> None:
+        """Note that the program's user has been told of the races so far: they need no RaceWarning."""
+        self._told = True
+
     def warn(self) -> None:
         """Give a RaceWarning for each race that nobody was told of."""
         if not self._told:

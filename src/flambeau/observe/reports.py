@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
 
 from flambeau.core.sites import Site, place, source
 
@@ -104,6 +106,12 @@ class Race:
             lines.append(f"  ({self.count} times)")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return import_module("flambeau.observe.reports_html").race_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
     @property
     def headline(self) -> str:
         first, second = self.first, self.second
@@ -168,3 +176,9 @@ class Certificate:
             return "\n".join([*lines, *[f"  - {text}" for text in self.violated]])
         lines = ["Race-free under every schedule, given that:", *[f"  - {text}" for text in self.assumptions]]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return import_module("flambeau.observe.reports_html").certificate_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))

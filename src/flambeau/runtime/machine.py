@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from typing import Protocol
@@ -65,6 +65,7 @@ class Machine:
         self.closed = False
         self.entered = False  # by `with`: leaving it goes back to the outer machine
         self.outer: Machine | None = None
+        self.page: Callable[[], str] | None = None  # what a notebook shows of it, once a notebook watches
         self._metas: list[Meta] = []
 
     def start(self, host_stream: Stream) -> None:

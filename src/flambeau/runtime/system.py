@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flambeau.core import errors
 from flambeau.core.device import CPU, device
@@ -31,6 +31,9 @@ from flambeau.runtime.host_allocator import HostAllocator
 from flambeau.runtime.machine import Machine, Watcher
 from flambeau.runtime.pinned import NO_ACCELERATOR, PinnedAllocator
 from flambeau.runtime.stream import default_stream_of
+
+if TYPE_CHECKING:
+    from flambeau.observe.reports import Certificate
 
 
 def _open_host() -> Context:
@@ -110,6 +113,11 @@ def init() -> None:
 def watch(watcher: Watcher) -> None:
     """Tell `watcher` of each machine that starts and closes from now on."""
     _watchers.append(watcher)
+
+
+def unwatch(watcher: Watcher) -> None:
+    """Undo `watch`: the machines that are open are no longer reported either."""
+    _watchers.remove(watcher)
 
 
 def close_all() -> list[Exception]:
@@ -213,6 +221,16 @@ class VirtualMachine:
     def closed(self) -> bool:
         return self._machine.closed
 
+    def certificate(self) -> Certificate | None:
+        """Return what the program's run on these devices proves so far; None where races are not looked for.
+
+        Commands count from when they are enqueued.
+        """
+        if self._machine is _machine and self._machine.visible and self._machine.wish.races != "off":
+            init()
+        detector = getattr(self._machine.driver, "detector", None)
+        return None if detector is None else detector.certificate()
+
     def close(self) -> None:
         """Finish all work and close the devices; their tensors raise when they are used. Again is allowed."""
         with _lock:
@@ -231,6 +249,10 @@ class VirtualMachine:
         wish, state = self._machine.wish, "closed" if self.closed else "open"
         what = f"devices={wish.devices} profile={wish.profile} schedule={wish.schedule}"
         return f"<flambeau.virtual {what} {state}>"
+
+    def _repr_html_(self) -> str | None:
+        page = self._machine.page
+        return None if page is None else page()
 
 
 def virtual(
